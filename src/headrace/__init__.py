@@ -1,0 +1,1 @@
+"""Headrace: the database turned inside out."""
