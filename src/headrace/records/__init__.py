@@ -1,0 +1,34 @@
+"""Kafka's record batch, format 2, as bytes: read, check, place, build. No files, no sockets, no clocks."""
+
+from __future__ import annotations
+
+from headrace.records.build import build_batch, recompress
+from headrace.records.check import Checked, check_batch, read_records
+from headrace.records.codecs import CODEC_NAMES
+from headrace.records.errors import CorruptRecords, InvalidRecords, RecordError, RecordsTooLarge, UnknownCodec
+from headrace.records.header import HEADER_SIZE, BatchHeader, crc_ok, iter_headers, read_header
+from headrace.records.limits import RecordLimits
+from headrace.records.place import place_batch
+from headrace.records.record import Record
+
+__all__ = [
+    "CODEC_NAMES",
+    "HEADER_SIZE",
+    "BatchHeader",
+    "Checked",
+    "CorruptRecords",
+    "InvalidRecords",
+    "Record",
+    "RecordError",
+    "RecordLimits",
+    "RecordsTooLarge",
+    "UnknownCodec",
+    "build_batch",
+    "check_batch",
+    "crc_ok",
+    "iter_headers",
+    "place_batch",
+    "read_header",
+    "read_records",
+    "recompress",
+]

@@ -1,0 +1,88 @@
+"""The one walk over a batch at produce: after it, no reader of any kind can stumble over these bytes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headrace.records.codecs import CODEC_NAMES, NO_CODEC, unknown, unpack
+from headrace.records.errors import CorruptRecords, InvalidRecords, RecordsTooLarge
+from headrace.records.header import HEADER_SIZE, BatchHeader, Buffer, crc_ok, read_header
+from headrace.records.limits import RecordLimits
+from headrace.records.parser import SLACK, parse_facts, parse_records, plain_header
+from headrace.records.record import Facts, Record, walk_records
+
+__all__ = ["Checked", "check_batch", "read_records"]
+
+_TIMESTAMP_MIN = -(2**63)
+_TIMESTAMP_MAX = 2**63 - 1
+
+
+class Checked(NamedTuple):
+    max_timestamp: int
+    min_timestamp: int
+    has_null_key: bool
+
+
+def check_batch(batch: Buffer, limits: RecordLimits) -> Checked:
+    """Check that ``batch`` is exactly one batch, intact and consistent; say what its records hold."""
+    header = intact_header(batch)
+    plain = unpack_batch(batch, header, limits)
+    facts = walk_batch(plain, header.count, limits)
+    earliest = header.base_timestamp + facts.delta_min
+    latest = header.base_timestamp + facts.delta_max
+    if earliest < _TIMESTAMP_MIN or latest > _TIMESTAMP_MAX:
+        raise InvalidRecords(f"timestamps from {earliest} to {latest} do not fit in 64 bits")
+    return Checked(latest, earliest, facts.has_null_key)
+
+
+def read_records(batch: Buffer, limits: RecordLimits) -> list[Record]:
+    """Check a batch, then give its records, with their offsets and timestamps."""
+    header = intact_header(batch)
+    plain = unpack_batch(batch, header, limits)
+    walk_batch(plain, header.count, limits)
+    base_offset = header.base_offset
+    if header.uses_append_time:
+        time = header.max_timestamp
+        return [r._replace(offset=base_offset + r.offset, timestamp=time) for r in parse_records(plain)]
+    base = header.base_timestamp
+    return [
+        r._replace(offset=base_offset + r.offset, timestamp=base + r.timestamp) for r in parse_records(plain)
+    ]
+
+
+def intact_header(batch: Buffer) -> BatchHeader:
+    header = read_header(batch)
+    if header.size != len(batch):
+        raise CorruptRecords(f"batch states {header.size} bytes, {len(batch)} came")
+    if not crc_ok(batch, 0, len(batch)):
+        raise CorruptRecords(f"batch of {len(batch)} bytes does not match its checksum")
+    return header
+
+
+def unpack_batch(batch: Buffer, header: BatchHeader, limits: RecordLimits) -> memoryview:
+    """The same records, uncompressed, under a plain header; zero bytes lie behind the view's end."""
+    count = header.count
+    if count < 1 or count != header.last_offset_delta + 1:
+        raise InvalidRecords(f"batch states {count} records and last offset delta {header.last_offset_delta}")
+    if count > limits.records_max:
+        raise RecordsTooLarge(
+            f"batch has {count} records", hint=f"a batch may have up to {limits.records_max}"
+        )
+    codec = header.codec
+    if codec >= len(CODEC_NAMES):
+        raise unknown(codec)
+    records = memoryview(batch)[HEADER_SIZE:]
+    if codec == NO_CODEC:
+        plain = b"".join((plain_header(len(records), count), records, SLACK))
+        return memoryview(plain)[: -len(SLACK)]
+    buffer, size = unpack(codec, records, limits.unpacked_bytes_max, lead=HEADER_SIZE, slack=len(SLACK))
+    buffer[:HEADER_SIZE] = plain_header(size, count)
+    return memoryview(buffer)[: HEADER_SIZE + size]
+
+
+def walk_batch(plain: memoryview, count: int, limits: RecordLimits) -> Facts:
+    indexes = range(count)
+    facts = parse_facts(plain, indexes, limits)
+    if facts is None:
+        return walk_records(plain, HEADER_SIZE, len(plain), indexes, limits)
+    return facts
