@@ -1,0 +1,85 @@
+"""The APIs that we have message shapes for, and the versions of each."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from functools import cache
+
+from headrace.wire.notation import Shapes, load
+
+__all__ = ["Api", "advertised", "flexible_from", "versions"]
+
+
+class Api(IntEnum):
+    """What a request asks for, by the number in its header."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
+
+    @property
+    def title(self) -> str:
+        """The name that the API's messages begin with: ``ListOffsets``."""
+        return self.name.title().replace("_", "")
+
+
+def versions(api: Api) -> tuple[int, int]:
+    """The first and the last version that we speak, without those that Kafka may still change."""
+    stable = _shapes(api).stable
+    return stable.start, stable.stop - 1
+
+
+def advertised(api: Api) -> tuple[int, int]:
+    """The range to answer ApiVersions with."""
+    first, last = versions(api)
+    if api is Api.PRODUCE:
+        # Old librdkafka (kcat's, for one) takes a missing version 0 for a broker without compression, and
+        # silently sends everything uncompressed. It never sends version 0: it picks the newest both have.
+        first = 0
+    return first, last
+
+
+def flexible_from(api: Api) -> int:
+    """The first version whose messages and headers may carry tagged fields."""
+    return _shapes(api).messages[f"{api.title}Request"].flexible_from
+
+
+@cache
+def _shapes(api: Api) -> Shapes:
+    return load(api.name.lower())
