@@ -1,7 +1,8 @@
 """Time as a port, so that tests can freeze it or make it jump.
 
-Two readings with two jobs: ``now_ms`` is the wall clock, for timestamps that people and retention read; ``steady`` only
-ever moves forward at the rate of real time (sleep of the machine included), for time-outs. Nothing else reads a clock.
+Two readings with two jobs: ``now_ms`` is the wall clock, for timestamps that people and retention read;
+``steady`` only ever moves forward at the rate of real time (sleep of the machine included), for time-outs.
+Nothing else reads a clock.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Files as a port: everything the log does to a disk goes through here, so that faults can be injected beneath it.
+"""Files as a port: everything the log does to a disk goes through here, so that faults can be injected
+beneath it.
 
-The contract is POSIX's, no more: a write may be short, an error may surface only at ``sync``, and a created, renamed or
-removed name is durable only after ``sync_dir`` of its directory. Errors are plain ``OSError``; callers decide what they mean.
+The contract is POSIX's, no more: a write may be short, an error may surface only at ``sync``, and a created,
+renamed or removed name is durable only after ``sync_dir`` of its directory. Errors are plain ``OSError``;
+callers decide what they mean.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class File(Protocol):
     def pread(self, size: int, position: int) -> bytes:
         """Up to ``size`` bytes; fewer only at the end of the file."""
 
-    def pread_ready(self, size: int, position: int) -> bytes | None:
+    def pread_ready(self, size: int, position: int) -> bytes | bytearray | None:
         """As ``pread``, but ``None`` when the disk would have to be waited for."""
 
     def sync(self) -> None:
@@ -94,7 +96,7 @@ class SystemFile:
             got += len(more)
         return b"".join(parts)
 
-    def pread_ready(self, size: int, position: int) -> bytes | None:
+    def pread_ready(self, size: int, position: int) -> bytes | bytearray | None:
         buffer = bytearray(size)
         try:
             got = os.preadv(self._fd, [buffer], position, os.RWF_NOWAIT)
@@ -107,7 +109,7 @@ class SystemFile:
         if got < size and position + got < self.size():
             return None
         del buffer[got:]
-        return bytes(buffer)
+        return buffer
 
     def sync(self) -> None:
         os.fdatasync(self._fd)

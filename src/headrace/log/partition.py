@@ -1,0 +1,343 @@
+"""One partition on disk: an append-only run of offsets, kept in segments.
+
+    DIR/mark                         how far everything is synced, and where reading starts
+    DIR/<offset>.log                 batches as they came, the last file being the one written to
+    DIR/<offset>.index               made when a file is sealed or the log is closed
+    DIR/<offset>.state               producers and epochs up to that offset
+
+Invariants: offsets are dense from ``start_offset`` to ``end_offset``; readers see nothing at or above
+``high_watermark``; with durability ``synced`` the high watermark is what a sync that returned has covered,
+with ``os`` it is the end.
+
+A write that fails is cut off again, and where even that fails the partition takes no more. A sync that fails
+fences the partition until the broker is started anew: after it the page cache may hold bytes that the disk
+will never get. What a crash leaves is settled by ``recovery``.
+
+Everything here runs in one thread, but for ``SyncJob.run`` and pinned reads, which touch only what they were
+given.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import OffsetOutOfRange, PartitionFenced
+from headrace.files import Buffer, Files
+from headrace.log.config import DEFAULT_LOG_CONFIG, LogConfig
+from headrace.log.mark import Mark
+from headrace.log.recovery import RecoveryReport, recover
+from headrace.log.segment import Segment, write_whole
+from headrace.log.state import STATE_SUFFIX, dump_state, state_name
+from headrace.log.sync import SyncJob
+from headrace.records import BatchHeader
+
+__all__ = ["Appended", "PartitionLog"]
+
+_SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_STATES_KEPT = 2
+_PLACE = struct.Struct(">qii")
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    base_offset: int
+    last_offset: int
+    duplicate: bool = False
+
+
+class PartitionLog:
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        *,
+        config: LogConfig = DEFAULT_LOG_CONFIG,
+        waits_for_sync: bool = True,
+        leader_epoch: int = 0,
+        now_ms: int = 0,
+    ) -> None:
+        found = recover(files, directory, config.index_interval_bytes, now_ms)
+        self.directory = directory
+        self.config = config
+        self.leader_epoch = leader_epoch
+        self.waits_for_sync = waits_for_sync
+        self.start_offset = found.start_offset
+        self.end_offset = found.end_offset
+        self.synced_offset = found.end_offset
+        self.report: RecoveryReport = found.report
+        self.segments = found.segments
+        self.producers = found.state.producers
+        self.fenced: str | None = None
+        self.watchers: set[Callable[[], None]] = set()
+        self._files = files
+        self._mark_file = found.mark_file
+        self._state = found.state
+        self._bases = [segment.base_offset for segment in found.segments]
+        self._synced_segment = self.segments[-1].base_offset
+        self._synced_position = self.segments[-1].size
+        self._directory_changed = False
+        self._job: SyncJob | None = None
+        self._mendable = False
+        self.segments[-1].created_ms = now_ms
+
+    # What there is
+
+    @property
+    def high_watermark(self) -> int:
+        return self.synced_offset if self.waits_for_sync else self.end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def active(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def is_synced(self) -> bool:
+        return self.synced_offset >= self.end_offset
+
+    @property
+    def is_syncing(self) -> bool:
+        return self._job is not None
+
+    @property
+    def is_lost(self) -> bool:
+        """Fenced for good: only a new start can tell what the disk holds."""
+        return self.fenced is not None and not self._mendable
+
+    def segment_at(self, offset: int) -> Segment | None:
+        """The segment whose range begins at or before ``offset``."""
+        at = bisect_right(self._bases, offset) - 1
+        return self.segments[at] if at >= 0 else None
+
+    def segment_after(self, segment: Segment) -> Segment | None:
+        at = bisect_right(self._bases, segment.base_offset)
+        return self.segments[at] if at < len(self.segments) else None
+
+    def readable_size(self, segment: Segment) -> int:
+        """How many bytes of the segment lie below the high watermark."""
+        if not self.waits_for_sync or segment.base_offset < self._synced_segment:
+            return segment.size
+        return self._synced_position if segment.base_offset == self._synced_segment else 0
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        return self._state.epochs.end_of(epoch, self.leader_epoch, self.high_watermark)
+
+    def check_range(self, offset: int) -> None:
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(offset, self.start_offset, self.high_watermark)
+
+    # Writing
+
+    def append(self, batch: Buffer, header: BatchHeader, max_timestamp: int, now_ms: int) -> Appended:
+        """Write one checked batch behind the last one. It is safe only once a sync has covered it.
+
+        A batch that its producer has sent before is not written again; raises where it does not follow the
+        producer's last.
+        """
+        if header.producer_id >= 0:
+            earlier = self.producers.check(header)
+            if earlier is not None:
+                return Appended(earlier.base_offset, earlier.last_offset, duplicate=True)
+        self._mend()
+        size = header.size
+        active = self.active
+        if active.size and self._wants_roll(active, size, now_ms):
+            active = self._roll(now_ms)
+        base_offset = self.end_offset
+        position = active.size
+        # Offset and epoch are the only bytes that change; they lie in the first sixteen, outside the CRC.
+        place = _PLACE.pack(base_offset, header.length, self.leader_epoch)
+        try:
+            taken = active.file.pwrite([place, memoryview(batch)[_PLACE.size :]], position)
+        except OSError as error:
+            raise self._failed_write(active, str(error), mendable=error.errno in _SPACE_ERRORS) from error
+        if taken != size:
+            raise self._failed_write(
+                active, f"short write: {taken} of {size} bytes were taken", mendable=True
+            )
+        end_offset = base_offset + header.last_offset_delta + 1
+        active.dirty = True
+        active.index.add(
+            base_offset, end_offset, position, size, max_timestamp, self.config.index_interval_bytes
+        )
+        self.end_offset = end_offset
+        self._state.epochs.note(self.leader_epoch, base_offset)
+        if header.producer_id >= 0:
+            self.producers.note(header, base_offset, now_ms)
+        if not self.waits_for_sync:
+            self._wake()
+        return Appended(base_offset, end_offset - 1)
+
+    def _wants_roll(self, active: Segment, size: int, now_ms: int) -> bool:
+        return (
+            active.size + size > self.config.segment_bytes
+            or now_ms - active.created_ms >= self.config.segment_ms
+            or self.end_offset - active.base_offset >= 2**31 - 1
+        )
+
+    def _roll(self, now_ms: int) -> Segment:
+        """Seal the active segment and begin the next one."""
+        sealed = self.active
+        fresh = Segment(self._files, self.directory, self.end_offset)
+        fresh.created_ms = now_ms
+        try:
+            fresh.create()
+        except OSError as error:
+            raise self._failed_write(
+                sealed, f"the next segment: {error}", mendable=error.errno in _SPACE_ERRORS
+            ) from error
+        self._directory_changed = True
+        self.segments.append(fresh)
+        self._bases.append(fresh.base_offset)
+        self._write_side_files(sealed)
+        return fresh
+
+    def roll(self, now_ms: int) -> None:
+        """Begin a new segment now, unless the active one is still empty."""
+        if self.active.size:
+            self._mend()
+            self._roll(now_ms)
+
+    def _write_side_files(self, segment: Segment) -> None:
+        """Index and state, which a start can also make from the log: that they cannot be written is no reason
+        to stop.
+        """
+        try:
+            segment.write_index()
+            self._state.offset = self.end_offset
+            write_whole(self._files, self.directory / state_name(self.end_offset), dump_state(self._state))
+            names = [name for name in self._files.list(self.directory) if name.endswith(STATE_SUFFIX)]
+            for name in sorted(names)[:-_STATES_KEPT]:
+                self._files.remove(self.directory / name)
+        except OSError:
+            return
+
+    def _failed_write(self, segment: Segment, reason: str, *, mendable: bool) -> PartitionFenced:
+        self.fenced = f"{segment.path}: {reason}"
+        self._mendable = mendable
+        try:
+            self._mend()
+        except PartitionFenced as fenced:
+            return fenced
+        return PartitionFenced(
+            f"nothing was written to {self.directory}: {reason}",
+            hint="free some space; writes go on by themselves, and what was acknowledged stays readable",
+        )
+
+    def _mend(self) -> None:
+        """Cut torn bytes off, so that the next write begins at the end of a whole batch; raises while that
+        cannot be.
+        """
+        if self.fenced is None:
+            return
+        if self._mendable:
+            try:
+                if self.active.file.size() > self.active.size:
+                    self.active.file.truncate(self.active.size)
+            except OSError as error:
+                self.fenced = f"{self.active.path}: torn bytes cannot be cut: {error}"
+            else:
+                self.fenced = None
+                return
+        raise PartitionFenced(
+            f"the partition in {self.directory} takes no writes: {self.fenced}",
+            detail=f"offsets {self.start_offset} to {self.high_watermark} stay readable",
+            hint="check the disk, then start the broker again: it goes on behind the last good sync",
+        )
+
+    # Syncing
+
+    def begin_sync(self) -> SyncJob | None:
+        """A job that makes durable what was appended so far; ``None`` if there is nothing to do or one is
+        under way.
+        """
+        if self._job is not None or self.is_synced or self.is_lost:
+            return None
+        dirty = [segment for segment in self.segments if segment.dirty]
+        for segment in dirty:
+            segment.dirty = False
+            segment.pin()
+        active = self.active
+        self._job = SyncJob(
+            files=self._files,
+            directory=self.directory if self._directory_changed else None,
+            segments=dirty,
+            mark_file=self._mark_file,
+            mark=Mark(self.start_offset, self.end_offset, active.base_offset, active.size),
+        )
+        self._directory_changed = False
+        return self._job
+
+    def end_sync(self, job: SyncJob, error: OSError | None) -> None:
+        """Take the job's result: move the high watermark, or fence the partition for good."""
+        assert job is self._job
+        self._job = None
+        for segment in job.segments:
+            segment.unpin()
+        if error is not None:
+            self.fenced = f"{self.directory}: sync failed: {error}"
+            self._mendable = False
+        else:
+            self.synced_offset = job.mark.synced_offset
+            self._synced_segment = job.mark.segment
+            self._synced_position = job.mark.position
+        self._wake()
+
+    def _wake(self) -> None:
+        for watcher in tuple(self.watchers):
+            watcher()
+
+    def sync_now(self) -> None:
+        """Sync in the calling thread: for starts, stops and tests."""
+        job = self.begin_sync()
+        if job is None:
+            return
+        try:
+            job.run()
+        except OSError as error:
+            self.end_sync(job, error)
+            raise
+        self.end_sync(job, None)
+
+    def sync_mark(self) -> None:
+        """Make the newest mark itself durable. Until then an older one stands in, which is true but says
+        less.
+        """
+        if self._mark_file.unsynced:
+            self._mark_file.sync()
+
+    # The log's other end
+
+    def delete_before(self, offset: int) -> int:
+        """Give up everything below ``offset``, durably; whole segments are removed. Returns the new start."""
+        offset = min(offset, self.high_watermark)
+        if offset <= self.start_offset:
+            return self.start_offset
+        self.start_offset = offset
+        self._mark_file.write(Mark(offset, self.synced_offset, self._synced_segment, self._synced_position))
+        self._mark_file.sync()
+        self._state.epochs.cut(offset, self.end_offset)
+        while len(self.segments) > 1 and self.segments[1].base_offset <= offset:
+            self._bases.pop(0)
+            self.segments.pop(0).remove()
+        return offset
+
+    def close(self) -> None:
+        """Leave everything durable and ready for a start that reads no segment; then let go of the files."""
+        if self.fenced is None and not self.is_synced:
+            self.sync_now()
+        if self.fenced is None:
+            self._write_side_files(self.active)
+            self.sync_mark()
+            self._files.sync_dir(self.directory)
+        for segment in self.segments:
+            segment.close()
+        self._mark_file.close()

@@ -1,0 +1,131 @@
+"""What a partition remembers of idempotent producers: enough to know a repeated batch, and to refuse a gap.
+
+A producer numbers its records per partition. The last five batches of each are remembered, because a client
+may have five requests under way; a batch that is among them was written before and is answered with its first
+offset, never written twice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from headrace.errors import StorageError
+from headrace.records import BatchHeader
+
+__all__ = [
+    "REMEMBERED_BATCHES",
+    "OutOfOrderSequence",
+    "Producer",
+    "Producers",
+    "RememberedBatch",
+    "StaleProducerEpoch",
+]
+
+REMEMBERED_BATCHES = 5
+_SEQUENCE_LIMIT = 2**31
+
+
+class OutOfOrderSequence(StorageError):
+    code = "HR-LOG-SEQUENCE"
+
+    def __init__(self, producer_id: int, found: int, expected: int) -> None:
+        super().__init__(
+            f"producer {producer_id} sent sequence {found} where {expected} comes next",
+            hint="a batch before this one was lost on its way; the client must start a new session",
+        )
+
+
+class StaleProducerEpoch(StorageError):
+    code = "HR-LOG-PRODUCER-EPOCH"
+
+    def __init__(self, producer_id: int, found: int, current: int) -> None:
+        super().__init__(f"producer {producer_id} has epoch {found}, but epoch {current} has taken over")
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedBatch:
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+@dataclass(slots=True)
+class Producer:
+    producer_id: int
+    epoch: int
+    seen_ms: int
+    batches: deque[RememberedBatch] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
+
+
+class Producers:
+    """All producers of one partition; at most ``limit`` of them, the one longest unseen is forgotten first."""
+
+    def __init__(self, limit: int = 10_000) -> None:
+        self._by_id: dict[int, Producer] = {}
+        self._limit = limit
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Producer]:
+        return iter(self._by_id.values())
+
+    def check(self, header: BatchHeader) -> RememberedBatch | None:
+        """The earlier copy of this batch if there is one; raises where the batch does not follow what came
+        before.
+        """
+        producer = self._by_id.get(header.producer_id)
+        if producer is None:
+            # Nothing is known: all of its batches may have been deleted by retention, so any sequence is
+            # taken.
+            return None
+        if header.producer_epoch < producer.epoch:
+            raise StaleProducerEpoch(header.producer_id, header.producer_epoch, producer.epoch)
+        if header.producer_epoch > producer.epoch:
+            if header.base_sequence != 0:
+                raise OutOfOrderSequence(header.producer_id, header.base_sequence, 0)
+            return None
+        for batch in producer.batches:
+            if batch.first_sequence == header.base_sequence and batch.last_sequence == header.last_sequence:
+                return batch
+        if producer.batches:
+            expected = (producer.batches[-1].last_sequence + 1) % _SEQUENCE_LIMIT
+            if header.base_sequence != expected:
+                raise OutOfOrderSequence(header.producer_id, header.base_sequence, expected)
+        return None
+
+    def note(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        """Remember a batch that was written."""
+        producer_id = header.producer_id
+        producer = self._by_id.pop(producer_id, None)
+        if producer is None or producer.epoch != header.producer_epoch:
+            producer = Producer(producer_id, header.producer_epoch, now_ms)
+        # Re-inserted at the end, so that the first of the dictionary is the one longest unseen.
+        self._by_id[producer_id] = producer
+        producer.seen_ms = now_ms
+        if not header.is_control:
+            producer.batches.append(
+                RememberedBatch(
+                    header.base_sequence,
+                    header.last_sequence,
+                    base_offset,
+                    base_offset + header.last_offset_delta,
+                    header.max_timestamp,
+                )
+            )
+        if len(self._by_id) > self._limit:
+            del self._by_id[next(iter(self._by_id))]
+
+    def restore(self, producer: Producer) -> None:
+        self._by_id[producer.producer_id] = producer
+
+    def expire(self, seen_before_ms: int) -> int:
+        """Forget producers that were last seen before the given time; returns how many."""
+        stale = [p.producer_id for p in self._by_id.values() if p.seen_ms < seen_before_ms]
+        for producer_id in stale:
+            del self._by_id[producer_id]
+        return len(stale)

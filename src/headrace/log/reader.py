@@ -1,0 +1,259 @@
+"""Reading a partition: whole batches, each checked against its CRC, never past the high watermark.
+
+A read starts where the last one ended, if that is remembered, or else at the sparse index and walks headers
+from there. Bytes that fail their check end the read before them; a read that would have to begin with them
+raises ``CorruptBatch``, and one that begins behind them is served.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import crc32c
+
+from headrace.errors import CorruptBatch
+from headrace.files import File
+from headrace.log.partition import PartitionLog
+from headrace.log.recovery import segment_headers
+from headrace.log.scan import find_whole_batch, scan_headers
+from headrace.log.segment import Segment
+from headrace.records import HEADER_SIZE, Record, RecordError, RecordLimits, read_header, read_records
+
+__all__ = ["LogReader", "ReadPlan", "Slice"]
+
+# base offset, batch length, leader epoch, magic, CRC, attributes, last offset delta
+_HEAD = struct.Struct(">qiibIhi")
+_LENGTH_AT = 12
+_CRC_FROM = 21
+_PLACES_REMEMBERED = 64
+_COLUMNS_KEPT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Whole batches, and the offset behind the last of them."""
+
+    data: memoryview
+    next_offset: int
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+@dataclass(slots=True)
+class ReadPlan:
+    """Where the bytes of one read lie; ``fetch`` may run in any thread while the segment is pinned."""
+
+    segment: Segment
+    position: int
+    limit: int
+    size: int
+    offset: int
+    whole_first: bool
+
+    def fetch(self, *, wait: bool) -> bytes | bytearray | None:
+        file = self.segment.file
+        read = file.pread if wait else file.pread_ready
+        data = read(min(self.size, self.limit - self.position), self.position)
+        if data is None or not self.whole_first:
+            return data
+        if len(data) < HEADER_SIZE:
+            data = read(min(HEADER_SIZE, self.limit - self.position), self.position)
+            if data is None or len(data) < HEADER_SIZE:
+                return data
+        first = int.from_bytes(data[8:12], "big") + _LENGTH_AT
+        if len(data) < first <= self.limit - self.position:
+            return read(first, self.position)
+        return data
+
+
+class LogReader:
+    def __init__(self, log: PartitionLog) -> None:
+        self.log = log
+        self._places: OrderedDict[int, tuple[Segment, int]] = OrderedDict()
+        self._columns: list[Segment] = []
+
+    def plan(self, offset: int, max_bytes: int, *, whole_first: bool = True) -> ReadPlan | None:
+        """How to read from ``offset``; ``None`` at the end. ``whole_first``: the first batch comes whole,
+        however large.
+        """
+        log = self.log
+        log.check_range(offset)
+        if offset >= log.high_watermark:
+            return None
+        segment, position = self._locate(offset)
+        return ReadPlan(segment, position, log.readable_size(segment), max(max_bytes, 0), offset, whole_first)
+
+    def finish(self, plan: ReadPlan, data: bytes | bytearray) -> Slice:
+        """Check the bytes that a plan fetched and keep the whole batches."""
+        view = memoryview(data)
+        size = len(view)
+        position = 0
+        offset = plan.offset
+        first = True
+        while position + HEADER_SIZE <= size:
+            base, length, _, magic, crc, _, delta = _HEAD.unpack_from(view, position)
+            end = position + length + _LENGTH_AT
+            if (
+                magic != 2
+                or length < HEADER_SIZE - _LENGTH_AT
+                or delta < 0
+                or not self._follows(base, delta, offset, first)
+            ):
+                return self._end_at_damage(plan, view, position, offset, "its header does not read")
+            if end > size:
+                break
+            if crc32c.crc32c(view[position + _CRC_FROM : end]) != crc:
+                return self._end_at_damage(plan, view, position, offset, "its CRC does not match")
+            offset = base + delta + 1
+            position = end
+            first = False
+        if not position and plan.whole_first:
+            raise CorruptBatch(
+                plan.segment.path, plan.position, "its length passes the end of what was written"
+            )
+        if position:
+            self._remember(offset, plan.segment, plan.position + position)
+        return Slice(view[:position], offset)
+
+    def read(self, offset: int, max_bytes: int, *, whole_first: bool = True) -> Slice:
+        """Plan, fetch and check in one go, waiting for the disk where need be."""
+        plan = self.plan(offset, max_bytes, whole_first=whole_first)
+        if plan is None:
+            return Slice(memoryview(b""), offset)
+        data = plan.fetch(wait=True)
+        assert data is not None
+        return self.finish(plan, data)
+
+    @staticmethod
+    def _follows(base: int, delta: int, offset: int, first: bool) -> bool:
+        return base <= offset <= base + delta if first else base == offset
+
+    def _end_at_damage(
+        self, plan: ReadPlan, view: memoryview, position: int, offset: int, reason: str
+    ) -> Slice:
+        if position:
+            return Slice(view[:position], offset)
+        raise CorruptBatch(plan.segment.path, plan.position, reason)
+
+    # Finding places
+
+    def _locate(self, offset: int) -> tuple[Segment, int]:
+        """Segment and byte of the batch that holds ``offset``."""
+        place = self._places.get(offset)
+        if place is not None and place[0] in self.log.segments:
+            segment, position = place
+            if position < segment.size:
+                return segment, position
+        segment_found = self.log.segment_at(offset)
+        if segment_found is None:
+            first = self.log.segments[0]
+            raise CorruptBatch(first.path, 0, f"the file before it, which held offset {offset}, is missing")
+        if offset >= segment_found.end_offset:
+            raise CorruptBatch(
+                segment_found.path, segment_found.size, f"the file that held offset {offset} is missing"
+            )
+        return segment_found, self._position_in(segment_found, offset)
+
+    def _position_in(self, segment: Segment, offset: int) -> int:
+        self._keep_columns(segment)
+        _, position = segment.index.floor(offset)
+        end = segment.size
+        expected = None
+        for found, header in scan_headers(segment.file, position, end):
+            if expected is not None and header.base_offset != expected:
+                break
+            if header.base_offset > offset:
+                break
+            position = found
+            if header.next_offset > offset:
+                return found
+            expected = header.next_offset
+            position = found + header.size
+        return self._position_behind_damage(segment, position, offset)
+
+    def _position_behind_damage(self, segment: Segment, position: int, offset: int) -> int:
+        """The headers broke off before ``offset``: look for it among the whole batches further on."""
+        resumed = find_whole_batch(segment.file, position, segment.size, 0, offset)
+        while resumed is not None:
+            found, header = resumed
+            if header.base_offset <= offset < header.next_offset:
+                return found
+            resumed = find_whole_batch(
+                segment.file, found + header.size, segment.size, header.next_offset, offset
+            )
+        raise CorruptBatch(segment.path, position, f"no whole batch holds offset {offset}")
+
+    def _keep_columns(self, segment: Segment) -> None:
+        """Load a sealed segment's index, and drop the one longest unused when too many are in memory."""
+        segment.ensure_columns(self.log.config.index_interval_bytes)
+        if segment is self.log.active:
+            return
+        if segment in self._columns:
+            self._columns.remove(segment)
+        self._columns.append(segment)
+        if len(self._columns) > _COLUMNS_KEPT:
+            self._columns.pop(0).index.unload()
+
+    def _remember(self, offset: int, segment: Segment, position: int) -> None:
+        self._places[offset] = (segment, position)
+        self._places.move_to_end(offset)
+        if len(self._places) > _PLACES_REMEMBERED:
+            self._places.popitem(last=False)
+
+    # By time
+
+    def offset_for_time(self, timestamp_ms: int, limits: RecordLimits) -> tuple[int, int] | None:
+        """The first (offset, timestamp) at or after the given time, below the high watermark."""
+        for segment in self.log.segments:
+            if segment.index.max_timestamp < timestamp_ms or segment.end_offset <= self.log.start_offset:
+                continue
+            self._keep_columns(segment)
+            start, _ = segment.index.floor_time(timestamp_ms)
+            for position, header in segment_headers(segment, max(start, self.log.start_offset), 0):
+                if header.base_offset >= self.log.high_watermark:
+                    return None
+                if header.max_timestamp < timestamp_ms:
+                    continue
+                for record in self._records_at(segment.file, position, limits):
+                    if record.timestamp >= timestamp_ms and record.offset >= self.log.start_offset:
+                        return record.offset, record.timestamp
+        return None
+
+    def offset_of_max_timestamp(self, limits: RecordLimits) -> tuple[int, int] | None:
+        """The first record with the greatest timestamp below the high watermark."""
+        best: tuple[int, int] | None = None
+        for segment in self.log.segments:
+            if segment.index.max_timestamp < 0 or (
+                best is not None and segment.index.max_timestamp <= best[1]
+            ):
+                continue
+            found = self.offset_for_time(segment.index.max_timestamp, limits)
+            if found is None:
+                found = self._greatest_below_watermark(segment, limits)
+            if found is not None and (best is None or found[1] > best[1]):
+                best = found
+        return best
+
+    def _greatest_below_watermark(self, segment: Segment, limits: RecordLimits) -> tuple[int, int] | None:
+        """The batch with the segment's greatest timestamp is not visible yet: walk the ones that are."""
+        best: tuple[int, int] | None = None
+        place: int | None = None
+        for position, header in segment_headers(segment, max(segment.base_offset, self.log.start_offset), 0):
+            if header.base_offset >= self.log.high_watermark:
+                break
+            if best is None or header.max_timestamp > best[1]:
+                best, place = (header.base_offset, header.max_timestamp), position
+        if place is None:
+            return None
+        records = self._records_at(segment.file, place, limits)
+        return max(((r.offset, r.timestamp) for r in records), key=lambda pair: (pair[1], -pair[0]))
+
+    def _records_at(self, file: File, position: int, limits: RecordLimits) -> list[Record]:
+        size = read_header(file.pread(HEADER_SIZE, position)).size
+        try:
+            return read_records(file.pread(size, position), limits)
+        except RecordError as error:
+            raise CorruptBatch(file.path, position, error.message) from error

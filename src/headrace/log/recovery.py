@@ -1,0 +1,235 @@
+"""Opening a partition's directory: what a stop, clean or not, has left is made whole, and only what may be
+cut is cut.
+
+Below the synced mark nothing is touched: damage there is left where it is and met by the reader who asks for
+it. Above the mark lie bytes of which nobody was told that they are safe. They are kept as far as they are
+whole batches in unbroken order, written once more and synced, because after a failed sync the page cache may
+show bytes that the disk never got; the rest is cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.errors import DamagedState
+from headrace.files import Files
+from headrace.log.epochs import Epochs
+from headrace.log.mark import Mark, MarkFile
+from headrace.log.producers import Producers
+from headrace.log.scan import scan_headers, scan_whole_batches
+from headrace.log.segment import LOG_SUFFIX, Segment, log_name
+from headrace.log.state import STATE_SUFFIX, PartitionState, load_state, state_name
+from headrace.records import BatchHeader
+
+__all__ = ["Recovered", "RecoveryReport", "recover", "segment_headers"]
+
+_REWRITE_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What was found and done, for the broker to say aloud."""
+
+    cut_bytes: int = 0
+    kept_tail_bytes: int = 0
+    indexes_rebuilt: int = 0
+    damage: list[str] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        return not (self.cut_bytes or self.kept_tail_bytes or self.damage or self.indexes_rebuilt)
+
+
+@dataclass(slots=True)
+class Recovered:
+    segments: list[Segment]
+    start_offset: int
+    end_offset: int
+    mark_file: MarkFile
+    state: PartitionState
+    report: RecoveryReport
+
+
+def recover(files: Files, directory: Path, interval: int, now_ms: int) -> Recovered:
+    names = files.list(directory)
+    for name in names:
+        if name.endswith(".new"):
+            files.remove(directory / name)
+    bases = sorted(int(name[: -len(LOG_SUFFIX)]) for name in names if _is_log(name))
+    segments = [Segment(files, directory, base) for base in bases]
+    mark_file, mark = _load_mark(files, directory, segments)
+    report = RecoveryReport()
+    if not segments and mark.position == 0 and mark.segment == mark.synced_offset:
+        segments = [Segment(files, directory, mark.segment)]
+        segments[0].create()
+        files.sync_dir(directory)
+    while len(segments) > 1 and segments[1].base_offset <= mark.start_offset:
+        segments.pop(0).remove()
+    end_offset = _settle_tail(files, directory, segments, mark, report)
+    _settle_indexes(segments, interval, end_offset, report)
+    state = _load_newest_state(files, directory, names, mark.start_offset, end_offset)
+    _replay(segments, state, end_offset, now_ms)
+    state.epochs.cut(mark.start_offset, end_offset)
+    last = segments[-1]
+    settled = Mark(mark.start_offset, end_offset, last.base_offset, last.size)
+    if settled != mark:
+        mark_file.write(settled)
+        mark_file.sync()
+    return Recovered(segments, mark.start_offset, end_offset, mark_file, state, report)
+
+
+def segment_headers(segment: Segment, offset: int, interval: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Headers of the batches that end behind ``offset``; damage is stepped over at the next entry of the
+    index.
+    """
+    segment.ensure_columns(interval)
+    _, position = segment.index.floor(offset)
+    while position < segment.size:
+        for found, header in scan_headers(segment.file, position, segment.size):
+            position = found + header.size
+            if header.next_offset > offset:
+                yield found, header
+        behind = segment.index.after(position)
+        if position >= segment.size or behind is None:
+            return
+        position = behind[1]
+
+
+def _is_log(name: str) -> bool:
+    stem = name[: -len(LOG_SUFFIX)]
+    return name.endswith(LOG_SUFFIX) and stem.isdigit() and name == log_name(int(stem))
+
+
+def _load_mark(files: Files, directory: Path, segments: list[Segment]) -> tuple[MarkFile, Mark]:
+    mark_file = MarkFile(files, directory)
+    holds_data = any(segment.file.size() > 0 for segment in segments)
+    try:
+        mark = mark_file.load()
+    except DamagedState:
+        # A crash during the very first start can leave a torn mark, but only before any segment held a byte.
+        if holds_data:
+            raise
+        mark = None
+    if mark is not None:
+        return mark_file, mark
+    if holds_data:
+        raise DamagedState(
+            f"the mark of {directory} is missing, though its segments hold data",
+            detail="without the mark nobody can tell a torn tail from damaged data",
+            hint="restore the directory from a backup",
+        )
+    base = segments[0].base_offset if segments else 0
+    mark = Mark(base, base, base, 0)
+    created = MarkFile.create(files, directory, mark)
+    files.sync_dir(directory)
+    return created, mark
+
+
+def _settle_tail(
+    files: Files, directory: Path, segments: list[Segment], mark: Mark, report: RecoveryReport
+) -> int:
+    """Keep what is whole above the mark, cut the rest; returns the end offset."""
+    offset = mark.synced_offset
+    needs_fresh_segment = True
+    removed = False
+    if mark.position and all(segment.base_offset != mark.segment for segment in segments):
+        report.damage.append(
+            f"{directory / log_name(mark.segment)} is missing, but {mark.position} bytes were synced"
+        )
+    for segment in list(segments):
+        if segment.base_offset < mark.segment:
+            continue
+        start = mark.position if segment.base_offset == mark.segment else 0
+        if segment.base_offset != mark.segment and segment.base_offset != offset:
+            report.cut_bytes += segment.file.size()
+            segments.remove(segment)
+            segment.remove()
+            removed = True
+            continue
+        size = segment.file.size()
+        if size < start:
+            report.damage.append(f"{segment.path} has {size} bytes, but {start} were synced")
+            segment.index.size = start
+            segment.index.end_offset = offset
+            continue
+        good = start
+        for position, header, _ in scan_whole_batches(segment.file, start, size, offset):
+            good = position + header.size
+            offset = header.next_offset
+        if good < size:
+            report.cut_bytes += size - good
+            segment.file.truncate(good)
+        _write_again(segment, start, good)
+        report.kept_tail_bytes += good - start
+        if good < size or good > start:
+            segment.file.sync()
+        segment.index.size = good
+        segment.index.end_offset = offset
+        needs_fresh_segment = False
+    if needs_fresh_segment:
+        fresh = Segment(files, directory, offset)
+        fresh.create()
+        segments.append(fresh)
+    if needs_fresh_segment or removed or report.kept_tail_bytes:
+        files.sync_dir(directory)
+    return offset
+
+
+def _write_again(segment: Segment, start: int, end: int) -> None:
+    position = start
+    while position < end:
+        chunk = segment.file.pread(min(_REWRITE_BYTES, end - position), position)
+        taken = segment.file.pwrite([chunk], position)
+        if taken != len(chunk):
+            raise OSError(f"short write while recovering {segment.path}: {taken} of {len(chunk)} bytes")
+        position += taken
+
+
+def _settle_indexes(segments: list[Segment], interval: int, end_offset: int, report: RecoveryReport) -> None:
+    for segment, behind in zip(segments, [*segments[1:], None], strict=True):
+        end = behind.base_offset if behind is not None else end_offset
+        size = segment.index.size if segment.index.end_offset == end and segment.index.size else None
+        if segment.load_index() and segment.end_offset == end and (size is None or segment.size == size):
+            # Of the last segment the whole index is wanted, because it is about to grow.
+            if behind is None:
+                segment.ensure_columns(interval)
+            continue
+        on_disk = segment.file.size()
+        segment.rebuild_index(interval, on_disk, end)
+        if size is not None and size > on_disk:
+            segment.index.size = size
+        if on_disk:
+            report.indexes_rebuilt += 1
+
+
+def _load_newest_state(
+    files: Files, directory: Path, names: list[str], start_offset: int, end_offset: int
+) -> PartitionState:
+    offsets = [
+        int(name[: -len(STATE_SUFFIX)])
+        for name in names
+        if name.endswith(STATE_SUFFIX) and name[: -len(STATE_SUFFIX)].isdigit()
+    ]
+    for offset in sorted(offsets, reverse=True):
+        path = directory / state_name(offset)
+        if not files.exists(path):
+            continue
+        state = load_state(files, path, offset) if offset <= end_offset else None
+        if state is not None:
+            return state
+        files.remove(path)
+    return PartitionState(start_offset, Producers(), Epochs())
+
+
+def _replay(segments: list[Segment], state: PartitionState, end_offset: int, now_ms: int) -> None:
+    """Bring the state from its offset to the end of the log."""
+    for segment in segments:
+        if segment.end_offset <= state.offset:
+            continue
+        for _, header in segment_headers(segment, state.offset, interval=4096):
+            state.epochs.note(header.leader_epoch, header.base_offset)
+            if header.producer_id >= 0:
+                state.producers.note(header, header.base_offset, now_ms)
+    state.offset = end_offset

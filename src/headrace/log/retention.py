@@ -1,0 +1,68 @@
+"""Which of a partition's oldest segments may go: those wholly older than the topic keeps, and those beyond
+its size.
+
+Only whole segments below the high watermark go. The time that decides is a *trusted* one (see
+``headrace.broker.trusted_time``): a wall clock that jumps must not delete what people still expect to find.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.log.partition import PartitionLog
+
+__all__ = ["Trimmed", "trim"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    first_offset: int
+    next_offset: int
+    bytes: int
+    reason: str
+
+
+def trim(log: PartitionLog, trusted_now_ms: int) -> Trimmed | None:
+    """Delete what the topic's settings no longer keep; says what went, or ``None``."""
+    if not log.config.is_trimmed:
+        return None
+    new_start, reason = _start_by_time(log, trusted_now_ms)
+    by_size = _start_by_size(log)
+    if by_size > new_start:
+        new_start, reason = by_size, "retention.bytes"
+    new_start = min(new_start, log.high_watermark)
+    if new_start <= log.start_offset:
+        return None
+    if new_start > log.active.base_offset:
+        # Even the newest data is too old: it goes as a sealed segment, so that the file being written to is
+        # never removed.
+        log.roll(trusted_now_ms)
+    before, size = log.start_offset, log.size_bytes
+    log.delete_before(new_start)
+    return Trimmed(before, log.start_offset, size - log.size_bytes, reason)
+
+
+def _start_by_time(log: PartitionLog, trusted_now_ms: int) -> tuple[int, str]:
+    start = log.start_offset
+    if log.config.retention_ms < 0:
+        return start, ""
+    horizon = trusted_now_ms - log.config.retention_ms
+    for segment in log.segments:
+        # Without a timestamp nothing says how old a segment is, so it stays.
+        if segment.index.max_timestamp >= horizon or segment.index.max_timestamp < 0:
+            break
+        start = segment.end_offset
+    return start, "retention.ms"
+
+
+def _start_by_size(log: PartitionLog) -> int:
+    start = log.start_offset
+    excess = log.size_bytes - log.config.retention_bytes
+    if log.config.retention_bytes < 0:
+        return start
+    for segment in log.segments[:-1]:
+        if excess < segment.size:
+            break
+        excess -= segment.size
+        start = segment.end_offset
+    return start

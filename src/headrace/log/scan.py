@@ -1,0 +1,88 @@
+"""Walking the batches of a log file, and finding the next whole one behind damage."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from headrace.files import File
+from headrace.records import HEADER_SIZE, BatchHeader, RecordError, crc_ok, read_header
+
+__all__ = ["find_whole_batch", "scan_headers", "scan_whole_batches"]
+
+_WINDOW = 256 * 1024
+_MAGIC_TWO = re.compile(b"\x02", re.DOTALL)
+_MAGIC_AT = 16
+
+
+def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Headers of the batches in ``[position, end)``, as far as they chain; CRCs are not checked.
+
+    Ends where a header does not read, or a batch would pass ``end``: the caller compares the last position
+    with ``end``.
+    """
+    window = b""
+    window_at = position
+    while position + HEADER_SIZE <= end:
+        if position < window_at or position + HEADER_SIZE > window_at + len(window):
+            window_at = position
+            window = file.pread(min(_WINDOW, end - position), position)
+            if len(window) < HEADER_SIZE:
+                return
+        try:
+            header = read_header(window, position - window_at)
+        except RecordError:
+            return
+        if position + header.size > end:
+            return
+        yield position, header
+        position += header.size
+
+
+def scan_whole_batches(
+    file: File, position: int, end: int, offset: int
+) -> Iterator[tuple[int, BatchHeader, bytes]]:
+    """Batches from ``position`` on which are whole: header, CRC, and an offset that follows the one before."""
+    while position + HEADER_SIZE <= end:
+        try:
+            header = read_header(file.pread(HEADER_SIZE, position))
+        except RecordError:
+            return
+        if header.base_offset != offset or position + header.size > end or header.last_offset_delta < 0:
+            return
+        batch = file.pread(header.size, position)
+        if len(batch) != header.size or not crc_ok(batch, 0, header.size):
+            return
+        yield position, header, batch
+        position += header.size
+        offset = header.next_offset
+
+
+def find_whole_batch(
+    file: File, position: int, end: int, offset_min: int, offset_max: int
+) -> tuple[int, BatchHeader] | None:
+    """The first batch at or behind ``position`` that passes its CRC and lies in the offset range.
+
+    Used behind damage, where no length can be trusted: every byte that could be a magic of 2 is tried as one.
+    """
+    while position + HEADER_SIZE <= end:
+        window = file.pread(min(_WINDOW, end - position), position)
+        if len(window) < HEADER_SIZE:
+            return None
+        for hit in _MAGIC_TWO.finditer(window, _MAGIC_AT):
+            at = hit.start() - _MAGIC_AT
+            if at + HEADER_SIZE > len(window):
+                break
+            try:
+                header = read_header(window, at)
+            except RecordError:
+                continue
+            if not offset_min <= header.base_offset <= offset_max or position + at + header.size > end:
+                continue
+            batch = file.pread(header.size, position + at)
+            if len(batch) == header.size and crc_ok(batch, 0, header.size):
+                return position + at, header
+        if position + len(window) >= end:
+            return None
+        position += len(window) - HEADER_SIZE + 1
+    return None
