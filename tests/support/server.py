@@ -1,0 +1,84 @@
+"""A log server that runs as a process of its own: Apache Kafka or the embedded broker, told apart only by name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["Server", "answers", "free_port", "spawn"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(port: int) -> bool:
+    """One round trip of the oldest request that every Kafka server must answer (ApiVersions 0)."""
+    frame = struct.pack(">hhih", 18, 0, 1, -1)
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(struct.pack(">i", len(frame)) + frame)
+            return len(connection.recv(4)) == 4
+    except OSError:
+        return False
+
+
+@dataclass
+class Server:
+    """A running server; ``name`` says which kind, ``port`` where, ``log`` what it printed."""
+
+    name: str
+    port: int
+    process: subprocess.Popen[bytes]
+    log: Path
+    data: Path
+    stop_timeout_s: float = 20.0
+    notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def wait_until_it_answers(self, timeout_s: float = 60.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not answers(self.port):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"{self.name} did not start; it printed:\n{self.log.read_text()[-4000:]}")
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """Ask it to stop as an operator would, and return its exit code."""
+        self.process.terminate()
+        try:
+            return self.process.wait(self.stop_timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"{self.name} ignored SIGTERM for {self.stop_timeout_s} s") from None
+
+
+def spawn(
+    command: Sequence[str | os.PathLike[str]], log: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a server with its output in a file; the process dies with us only if we stop it."""
+    with contextlib.ExitStack() as stack:
+        output = stack.enter_context(log.open("ab"))
+        return subprocess.Popen(
+            [os.fspath(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+        )

@@ -1,0 +1,85 @@
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.concurrent.ExecutionException;
+import org.apache.kafka.common.errors.ApiException;
+import org.apache.kafka.common.protocol.Errors;
+
+/**
+ * The Java client behind a pipe, so that one JVM serves a whole test session.
+ *
+ * <p>Each line on standard input is a JSON object with an {@code op}; each is answered by one line on standard output:
+ * {@code {"ok": result}}, {@code {"error": code, "message": text}} where the client reports one of Kafka's errors,
+ * or {@code {"failure": text}} for anything else, which is a bug in the test or in the driver. Commands run one after
+ * the other, as calls of one thread do.
+ */
+public final class Main {
+    static final ObjectMapper JSON = new ObjectMapper();
+
+    private Main() {}
+
+    public static void main(String[] arguments) throws Exception {
+        PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        Producers producers = new Producers();
+        Consumers consumers = new Consumers();
+        Admins admins = new Admins();
+        Raw raw = new Raw();
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            ObjectNode answer = JSON.createObjectNode();
+            try {
+                JsonNode command = JSON.readTree(line);
+                String op = command.get("op").asText();
+                String part = op.substring(0, op.indexOf('.'));
+                JsonNode result =
+                        switch (part) {
+                            case "producer" -> producers.run(op, command);
+                            case "consumer" -> consumers.run(op, command);
+                            case "admin" -> admins.run(op, command);
+                            case "raw" -> raw.run(op, command);
+                            default -> throw new IllegalArgumentException("no such command: " + op);
+                        };
+                answer.set("ok", result);
+            } catch (Throwable thrown) {
+                describe(thrown, answer);
+            }
+            out.println(JSON.writeValueAsString(answer));
+            out.flush();
+        }
+        // Standard input has ended: the test session is over, and open clients must not keep the JVM alive.
+        Runtime.getRuntime().halt(0);
+    }
+
+    static JsonNode done() {
+        return JSON.nullNode();
+    }
+
+    /** A Kafka error keeps its number, whether it was thrown at once or came through a future. */
+    private static void describe(Throwable thrown, ObjectNode answer) {
+        Throwable cause = thrown instanceof ExecutionException && thrown.getCause() != null ? thrown.getCause() : thrown;
+        if (code(cause) != Errors.NONE.code()) {
+            answer.put("error", code(cause));
+            answer.put("message", String.valueOf(cause.getMessage()));
+        } else {
+            answer.put("failure", cause.toString());
+        }
+    }
+
+    /** The protocol's number for an exception, and 0 if the protocol has none for it. */
+    static short code(Throwable cause) {
+        if (cause instanceof org.apache.kafka.clients.consumer.CommitFailedException) {
+            return Errors.UNKNOWN_MEMBER_ID.code();
+        }
+        if (!(cause instanceof ApiException)) {
+            return Errors.NONE.code();
+        }
+        Errors error = Errors.forException(cause);
+        return error == Errors.UNKNOWN_SERVER_ERROR && !cause.getClass().getName().endsWith("UnknownServerException")
+                ? Errors.NONE.code()
+                : error.code();
+    }
+}

@@ -1,0 +1,79 @@
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.header.internals.RecordHeaders;
+import org.apache.kafka.common.serialization.ByteArraySerializer;
+
+/** Producers by name; a send returns, per record, the partition and offset it got or the error's number. */
+final class Producers {
+    private final Map<String, KafkaProducer<byte[], byte[]>> open = new HashMap<>();
+
+    JsonNode run(String op, JsonNode command) throws Exception {
+        String name = command.get("on").asText();
+        switch (op) {
+            case "producer.open" -> {
+                Properties properties = Values.properties(command.get("config"));
+                open.put(
+                        name,
+                        new KafkaProducer<>(properties, new ByteArraySerializer(), new ByteArraySerializer()));
+                return Main.done();
+            }
+            case "producer.send" -> {
+                return send(open.get(name), command.get("records"));
+            }
+            case "producer.partitions" -> {
+                return Main.JSON.getNodeFactory()
+                        .numberNode(open.get(name).partitionsFor(command.get("topic").asText()).size());
+            }
+            case "producer.close" -> {
+                open.remove(name).close();
+                return Main.done();
+            }
+            default -> throw new IllegalArgumentException("no such command: " + op);
+        }
+    }
+
+    private static JsonNode send(KafkaProducer<byte[], byte[]> producer, JsonNode records) throws Exception {
+        List<Future<RecordMetadata>> sent = new ArrayList<>();
+        for (JsonNode record : records) {
+            RecordHeaders headers = new RecordHeaders();
+            for (JsonNode header : record.path("headers")) {
+                headers.add(header.get(0).asText(), Values.bytes(header.get(1)));
+            }
+            sent.add(
+                    producer.send(
+                            new ProducerRecord<>(
+                                    record.get("topic").asText(),
+                                    Values.integer(record.get("partition")),
+                                    Values.number(record.get("timestamp")),
+                                    Values.bytes(record.get("key")),
+                                    Values.bytes(record.get("value")),
+                                    headers)));
+        }
+        producer.flush();
+        ArrayNode results = Main.JSON.createArrayNode();
+        for (Future<RecordMetadata> one : sent) {
+            ObjectNode result = results.addObject();
+            try {
+                RecordMetadata metadata = one.get();
+                result.put("partition", metadata.partition());
+                result.put("offset", metadata.hasOffset() ? metadata.offset() : -1);
+                result.put("timestamp", metadata.timestamp());
+            } catch (ExecutionException failed) {
+                result.put("error", Main.code(failed.getCause()));
+                result.put("message", failed.getCause().toString());
+            }
+        }
+        return results;
+    }
+}
