@@ -23,6 +23,7 @@ from headrace.wire.frames import (
     decode_response,
     encode_request,
     encode_response,
+    encode_response_parts,
 )
 
 __all__ = [
@@ -38,5 +39,6 @@ __all__ = [
     "encode",
     "encode_request",
     "encode_response",
+    "encode_response_parts",
     "versions",
 ]

@@ -1,55 +1,40 @@
-"""Messages to bytes and back, in any version of theirs, by readers and writers compiled from the shapes.
+"""Messages to bytes and back, in any version of theirs.
 
-They are compiled when a version is first used, and kept.
+Nearly all messages go by their shapes. Those that carry records, and those that come as often, are read and
+written by hand (``produce``, ``fetch``): tests hold them to the same bytes, and records are not copied.
 """
 
 from __future__ import annotations
 
-import struct as layouts
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.wire.errors import WireError
-from headrace.wire.reading import Reader, struct_reader
-from headrace.wire.writing import Writer, struct_writer
+from headrace.wire import compiled, fetch, produce
+from headrace.wire.compiled import ELEMENTS_MAX, Buffer
 
 if TYPE_CHECKING:
     from headrace.wire.message import Message
 
-__all__ = ["ELEMENTS_MAX", "decode", "encode", "write"]
+__all__ = ["decode", "encode", "write"]
 
 M = TypeVar("M", bound="Message")
 
-# Array elements and tagged fields in one message. Each costs up to a few hundred bytes of memory and may come
-# from as little as one byte on the wire.
-ELEMENTS_MAX = 100_000
-
-_readers: dict[tuple[type[Message], int], Reader] = {}
-_writers: dict[tuple[type[Message], int], Writer] = {}
+_READ_BY_HAND: dict[str, Callable[[int, Buffer, int, int], Any]] = {
+    "ProduceRequest": produce.decode_request,
+    "FetchRequest": fetch.decode_request,
+}
 
 
-def decode(
-    cls: type[M],
-    version: int,
-    buf: bytes | bytearray | memoryview,
-    pos: int = 0,
-    *,
-    elements_max: int = ELEMENTS_MAX,
-) -> M:
-    """The message that the buffer holds from ``pos`` to its end. Anything else there is a WireError."""
-    read = _readers.get((cls, version)) or _compile_reader(cls, version)
-    if not isinstance(buf, bytes):
-        buf, pos = bytes(buf[pos:]), 0
-    try:
-        message, end = read(buf, pos, [elements_max])
-    except WireError as error:
-        raise WireError(f"malformed {cls.__name__} of version {version}: {error.message}") from None
-    except (IndexError, layouts.error) as error:
-        raise WireError(f"malformed {cls.__name__} of version {version}: it ends too early") from error
-    except UnicodeDecodeError as error:
-        raise WireError(f"malformed {cls.__name__} of version {version}: text is not UTF-8") from error
-    if end != len(buf):
-        raise WireError(f"malformed {cls.__name__} of version {version}: {len(buf) - end} bytes too many")
-    return message  # type: ignore[no-any-return]
+def decode(cls: type[M], version: int, buf: Buffer, pos: int = 0, *, elements_max: int = ELEMENTS_MAX) -> M:
+    """The message that the buffer holds from ``pos`` to its end. Anything else there is a WireError.
+
+    ``elements_max`` bounds array elements and tagged fields in the whole message. The records of a Produce
+    request are views into the buffer, which must therefore not change while the message lives.
+    """
+    by_hand = _READ_BY_HAND.get(cls.__name__)
+    if by_hand is not None:
+        return by_hand(version, buf, pos, elements_max)  # type: ignore[no-any-return]
+    return compiled.decode(cls, version, buf, pos, elements_max=elements_max)
 
 
 def encode(message: Message, version: int) -> bytes:
@@ -61,30 +46,7 @@ def encode(message: Message, version: int) -> bytes:
 
 def write(out: bytearray, message: Message, version: int) -> None:
     """Appends the message's bytes. After an error the bytearray's content is of no use."""
-    cls = type(message)
-    writer = _writers.get((cls, version)) or _compile_writer(cls, version)
-    writer(out, message)
-
-
-def _compile_reader(cls: type[Message], version: int) -> Reader:
-    flexible = _check(cls, version)
-    reader, _ = struct_reader(cls.struct_, cls.classes_, cls, version, flexible)
-    _readers[cls, version] = reader
-    return reader
-
-
-def _compile_writer(cls: type[Message], version: int) -> Writer:
-    flexible = _check(cls, version)
-    writer = struct_writer(cls.struct_, cls.classes_, version, flexible)
-    _writers[cls, version] = writer
-    return writer
-
-
-def _check(cls: type[Message], version: int) -> bool:
-    shape = cls.shape_
-    if version not in shape.versions:
-        raise WireError(
-            f"{cls.__name__} has no version {version}",
-            hint=f"versions {shape.versions.start} to {shape.versions.stop - 1} are known",
-        )
-    return version >= shape.flexible_from
+    if type(message).__name__ == "ProduceResponse":
+        produce.write_response(out, message, version)
+    else:
+        compiled.write(out, message, version)

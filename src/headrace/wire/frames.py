@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.wire import messages
 from headrace.wire.api import Api, flexible_from
-from headrace.wire.codec import ELEMENTS_MAX, decode, write
+from headrace.wire.codec import decode, write
+from headrace.wire.compiled import ELEMENTS_MAX, Buffer
 from headrace.wire.errors import WireError
+from headrace.wire.fetch import response_parts
 from headrace.wire.reading import read_uvarint
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ __all__ = [
     "decode_response",
     "encode_request",
     "encode_response",
-    "response_header",
+    "encode_response_parts",
 ]
 
 TAGS_MAX = 100
@@ -52,7 +54,7 @@ class Header(NamedTuple):
     body_start: int
 
 
-def decode_header(frame: bytes | bytearray | memoryview) -> Header:
+def decode_header(frame: Buffer) -> Header:
     """Reads a request's header, also of APIs and versions that we do not know."""
     try:
         api_key, version, correlation_id, size = _REQUEST.unpack_from(frame)
@@ -77,7 +79,7 @@ def decode_header(frame: bytes | bytearray | memoryview) -> Header:
     return Header(api, api_key, version, correlation_id, client_id, pos)
 
 
-def decode_request(frame: bytes | bytearray | memoryview) -> tuple[Header, Message]:
+def decode_request(frame: Buffer) -> tuple[Header, Message]:
     """A whole request. Its API and version must be ones that we have."""
     header = decode_header(frame)
     if header.api is None:
@@ -99,19 +101,34 @@ def encode_request(
     )
     write(out, header, 2 if version >= flexible_from(api) else 1)
     write(out, message, version)
-    return _sized(out)
+    _set_size(out, len(out))
+    return bytes(out)
 
 
 def encode_response(api: Api, version: int, correlation_id: int, message: Message) -> bytes:
     """A whole response, size first."""
+    return b"".join(encode_response_parts(api, version, correlation_id, message))
+
+
+def encode_response_parts(
+    api: Api, version: int, correlation_id: int, message: Message
+) -> list[bytearray | memoryview]:
+    """A whole response as buffers to be sent one after the other: the records of a Fetch are not copied."""
     out = bytearray(4)
-    out += response_header(api, version, correlation_id)
-    write(out, message, version)
-    return _sized(out)
+    out += _INT32.pack(correlation_id)
+    if api is not Api.API_VERSIONS and version >= flexible_from(api):
+        out.append(0)
+    if api is Api.FETCH:
+        parts = response_parts(out, message, version)
+    else:
+        write(out, message, version)
+        parts = [out]
+    _set_size(out, sum(map(len, parts)))
+    return parts
 
 
 def decode_response(
-    api: Api, version: int, frame: bytes | bytearray | memoryview, *, elements_max: int = ELEMENTS_MAX
+    api: Api, version: int, frame: Buffer, *, elements_max: int = ELEMENTS_MAX
 ) -> tuple[int, Message]:
     """The correlation id and the message of a response."""
     try:
@@ -125,15 +142,7 @@ def decode_response(
     return correlation_id, decode(cls, version, frame, pos, elements_max=elements_max)
 
 
-def response_header(api: Api, version: int, correlation_id: int) -> bytes:
-    """What comes before the message in a response, without the size."""
-    header = _INT32.pack(correlation_id)
-    if api is not Api.API_VERSIONS and version >= flexible_from(api):
-        header += b"\0"
-    return header
-
-
-def _skip_tags(frame: bytes | bytearray | memoryview, pos: int) -> int:
+def _skip_tags(frame: Buffer, pos: int) -> int:
     """Past the header's tagged fields. None are defined, so all of them are someone's own."""
     try:
         count, pos = read_uvarint(frame, pos)
@@ -150,6 +159,8 @@ def _skip_tags(frame: bytes | bytearray | memoryview, pos: int) -> int:
     return pos
 
 
-def _sized(out: bytearray) -> bytes:
-    _INT32.pack_into(out, 0, len(out) - 4)
-    return bytes(out)
+def _set_size(out: bytearray, size: int) -> None:
+    try:
+        _INT32.pack_into(out, 0, size - 4)
+    except layouts.error as error:
+        raise WireError(f"a frame of {size} bytes is larger than the protocol allows") from error

@@ -1,6 +1,6 @@
 """Readers: functions compiled from a shape for one version, which turn bytes into messages.
 
-A reader takes the body as bytes, a position and a budget, and returns the value and the position after
+A reader takes a body, a position and a budget, and returns the value and the position after
 it. Runs of fields of fixed width are read by one ``struct`` call, and a struct's values are gathered in
 field order and handed to its class at once.
 
@@ -23,7 +23,20 @@ from headrace.wire.notation import Field, Struct
 if TYPE_CHECKING:
     from headrace.wire.message import Message
 
-__all__ = ["Reader", "read_uvarint", "struct_reader"]
+__all__ = [
+    "FIXED",
+    "STRING_MAX",
+    "Reader",
+    "allow_null",
+    "read_compact_count",
+    "read_count",
+    "read_tagged",
+    "read_uvarint",
+    "spend",
+    "string_reader",
+    "struct_reader",
+    "too_long",
+]
 
 Reader = Callable[[bytes, int, list[int]], tuple[Any, int]]
 
@@ -108,10 +121,7 @@ def struct_reader(
         for index, make in fresh:
             values[index] = make()
         if flexible:
-            if buf[pos]:
-                pos = _read_tagged(buf, pos, budget, tagged, values)
-            else:
-                pos += 1
+            pos = read_tagged(buf, pos, budget, tagged, values)
         return cls(*values), pos
 
     return read, size_min + flexible
@@ -126,7 +136,7 @@ def field_reader(
     if not field.is_array:
         return _value_reader(field, classes, version, flexible, nullable)
     element, least = _value_reader(field, classes, version, flexible, False)
-    count = _compact_count if flexible else _count
+    count = read_compact_count if flexible else read_count
     if field.type in FIXED and field.type != "uuid":
         reader = _numbers_reader(field.name, count, FIXED[field.type], least, nullable)
     else:
@@ -144,7 +154,7 @@ def _value_reader(
         layout = Layout(">" + FIXED[field.type])
         return _fixed_reader(layout), layout.size
     if field.type == "string":
-        return _string_reader(field.name, flexible, nullable), 1 if flexible else 2
+        return string_reader(field.name, flexible, nullable), 1 if flexible else 2
     return _bytes_reader(field.name, flexible, nullable), 1 if flexible else 4
 
 
@@ -167,7 +177,7 @@ def _fixed_reader(layout: Layout) -> Reader:
     return read
 
 
-def _string_reader(name: str, flexible: bool, nullable: bool) -> Reader:
+def string_reader(name: str, flexible: bool, nullable: bool) -> Reader:
     def read_compact(buf: bytes, pos: int, budget: list[int]) -> tuple[Any, int]:
         size = buf[pos]
         if size < 0x80:
@@ -175,38 +185,38 @@ def _string_reader(name: str, flexible: bool, nullable: bool) -> Reader:
         else:
             size, pos = read_uvarint(buf, pos)
         if size == 0:
-            _allow_null(name, nullable)
+            allow_null(name, nullable)
             return None, pos
         end = pos + size - 1
         if end > len(buf) or size > STRING_MAX + 1:
-            raise _too_long(name, size - 1, len(buf) - pos)
-        return buf[pos:end].decode(), end
+            raise too_long(name, size - 1, len(buf) - pos)
+        return str(buf[pos:end], "utf-8"), end
 
     def read_classic(buf: bytes, pos: int, budget: list[int]) -> tuple[Any, int]:
         (size,) = _INT16(buf, pos)
         pos += 2
         if size < 0:
-            _allow_null(name, nullable and size == -1)
+            allow_null(name, nullable and size == -1)
             return None, pos
         end = pos + size
         if end > len(buf):
-            raise _too_long(name, size, len(buf) - pos)
-        return buf[pos:end].decode(), end
+            raise too_long(name, size, len(buf) - pos)
+        return str(buf[pos:end], "utf-8"), end
 
     return read_compact if flexible else read_classic
 
 
 def _bytes_reader(name: str, flexible: bool, nullable: bool) -> Reader:
-    count = _compact_count if flexible else _count
+    count = read_compact_count if flexible else read_count
 
     def read(buf: bytes, pos: int, budget: list[int]) -> tuple[Any, int]:
         size, pos = count(buf, pos)
         if size < 0:
-            _allow_null(name, nullable and size == -1)
+            allow_null(name, nullable and size == -1)
             return None, pos
         end = pos + size
         if end > len(buf):
-            raise _too_long(name, size, len(buf) - pos)
+            raise too_long(name, size, len(buf) - pos)
         return buf[pos:end], end
 
     return read
@@ -218,9 +228,9 @@ def _array_reader(
     def read(buf: bytes, pos: int, budget: list[int]) -> tuple[Any, int]:
         size, pos = count(buf, pos)
         if size < 0:
-            _allow_null(name, nullable and size == -1)
+            allow_null(name, nullable and size == -1)
             return None, pos
-        _spend(name, size, least, len(buf) - pos, budget)
+        spend(name, size, least, len(buf) - pos, budget)
         values = []
         for _ in range(size):
             value, pos = element(buf, pos, budget)
@@ -236,9 +246,9 @@ def _numbers_reader(
     def read(buf: bytes, pos: int, budget: list[int]) -> tuple[Any, int]:
         size, pos = count(buf, pos)
         if size < 0:
-            _allow_null(name, nullable and size == -1)
+            allow_null(name, nullable and size == -1)
             return None, pos
-        _spend(name, size, width, len(buf) - pos, budget)
+        spend(name, size, width, len(buf) - pos, budget)
         return list(Layout(f">{size}{letter}").unpack_from(buf, pos)), pos + size * width
 
     return read
@@ -252,19 +262,21 @@ def _nullable_struct_reader(inner: Reader) -> Reader:
     return read
 
 
-def _read_tagged(
+def read_tagged(
     buf: bytes, pos: int, budget: list[int], tagged: dict[int, tuple[int, Reader]], values: list[Any]
 ) -> int:
     """Fields that a peer may leave out or add: unknown ones are skipped, none may come twice."""
+    if not buf[pos]:
+        return pos + 1
     count, pos = read_uvarint(buf, pos)
-    _spend("tagged fields", count, 2, len(buf) - pos, budget)
+    spend("tagged fields", count, 2, len(buf) - pos, budget)
     seen = set()
     for _ in range(count):
         tag, pos = read_uvarint(buf, pos)
         size, pos = read_uvarint(buf, pos)
         end = pos + size
         if end > len(buf):
-            raise _too_long(f"tag {tag}", size, len(buf) - pos)
+            raise too_long(f"tag {tag}", size, len(buf) - pos)
         if tag in seen:
             raise WireError(f"tag {tag} comes twice")
         seen.add(tag)
@@ -281,11 +293,11 @@ _INT16 = Layout(">h").unpack_from
 _INT32 = Layout(">i").unpack_from
 
 
-def _count(buf: bytes, pos: int) -> tuple[int, int]:
+def read_count(buf: bytes, pos: int) -> tuple[int, int]:
     return _INT32(buf, pos)[0], pos + 4
 
 
-def _compact_count(buf: bytes, pos: int) -> tuple[int, int]:
+def read_compact_count(buf: bytes, pos: int) -> tuple[int, int]:
     size = buf[pos]
     if size < 0x80:
         return size - 1, pos + 1
@@ -293,18 +305,18 @@ def _compact_count(buf: bytes, pos: int) -> tuple[int, int]:
     return size - 1, pos
 
 
-def _spend(name: str, count: int, least: int, left: int, budget: list[int]) -> None:
-    if count * least > left:
+def spend(name: str, count: int, least: int, left: int, budget: list[int]) -> None:
+    if not 0 <= count * least <= left:
         raise WireError(f"{name}: {count} elements cannot fit in the {left} bytes that are left")
     budget[0] -= count
     if budget[0] < 0:
         raise WireError(f"{name}: more elements in one message than are allowed")
 
 
-def _allow_null(name: str, allowed: bool) -> None:
+def allow_null(name: str, allowed: bool) -> None:
     if not allowed:
         raise WireError(f"{name} is null, or its length negative, which this version does not allow")
 
 
-def _too_long(name: str, size: int, left: int) -> WireError:
+def too_long(name: str, size: int, left: int) -> WireError:
     return WireError(f"{name}: stated as {size} bytes, with {left} left")

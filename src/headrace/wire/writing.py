@@ -20,11 +20,11 @@ from headrace.wire.reading import FIXED, STRING_MAX
 if TYPE_CHECKING:
     from headrace.wire.message import Message
 
-__all__ = ["Writer", "struct_writer", "write_uvarint"]
+__all__ = ["MISFITS", "Writer", "string_writer", "struct_writer", "write_count", "write_uvarint"]
 
 Writer = Callable[[bytearray, Any], None]
 
-_MISFITS = (layouts.error, TypeError, AttributeError, ValueError, OverflowError)
+MISFITS = (layouts.error, TypeError, AttributeError, ValueError, OverflowError)
 
 
 def write_uvarint(out: bytearray, value: int) -> None:
@@ -78,7 +78,7 @@ def struct_writer(struct: Struct, classes: dict[str, type[Message]], version: in
                     _write_tagged(out, message, tagged)
                 else:
                     out.append(0)
-        except _MISFITS as error:
+        except MISFITS as error:
             raise WireError(f"{struct.name} does not fit version {version} at {label}: {error}") from error
 
     return write
@@ -104,7 +104,7 @@ def _value_writer(
     if field.type in FIXED:
         return _fixed_writer(FIXED[field.type])
     if field.type == "string":
-        return _string_writer(flexible, nullable)
+        return string_writer(flexible, nullable)
     return _bytes_writer(flexible, nullable)
 
 
@@ -134,7 +134,7 @@ def _write_uuid(out: bytearray, value: Any) -> None:
     out += value
 
 
-def _string_writer(flexible: bool, nullable: bool) -> Writer:
+def string_writer(flexible: bool, nullable: bool) -> Writer:
     def write(out: bytearray, value: Any) -> None:
         if value is None:
             _write_null(out, nullable, b"\0" if flexible else b"\xff\xff")
@@ -162,7 +162,7 @@ def _bytes_writer(flexible: bool, nullable: bool) -> Writer:
         # Records may come as several buffers, as they were read from the log.
         parts = value if isinstance(value, list) else (value,)
         views = [memoryview(part) for part in parts]
-        _write_count(out, sum(view.nbytes for view in views), flexible)
+        write_count(out, sum(view.nbytes for view in views), flexible)
         for view in views:
             out += view
 
@@ -174,7 +174,7 @@ def _array_writer(element: Writer, flexible: bool, nullable: bool) -> Writer:
         if values is None:
             _write_null(out, nullable, b"\0" if flexible else _NULL)
             return
-        _write_count(out, len(values), flexible)
+        write_count(out, len(values), flexible)
         for value in values:
             element(out, value)
 
@@ -209,7 +209,7 @@ def _write_tagged(out: bytearray, message: Any, tagged: list[tuple[int, str, Any
 
 def _is_default(value: Any, default: Any) -> bool:
     # An array may be any sequence, and an empty tuple is not equal to an empty list.
-    return value == default or (default == [] and value is not None and len(value) == 0)  # type: ignore[no-any-return]
+    return value == default or (default == [] and value is not None and len(value) == 0)
 
 
 _INT16 = layouts.Struct(">h").pack
@@ -217,7 +217,7 @@ _INT32 = layouts.Struct(">i").pack
 _NULL = _INT32(-1)
 
 
-def _write_count(out: bytearray, count: int, flexible: bool) -> None:
+def write_count(out: bytearray, count: int, flexible: bool) -> None:
     if not flexible:
         out += _INT32(count)
     elif count < 0x7F:
