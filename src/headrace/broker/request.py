@@ -1,0 +1,22 @@
+"""One request as a handler sees it: decoded, with what is known of who sent it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.wire.api import Api
+
+__all__ = ["Request"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """``message`` is an instance of the request class of ``api``; its fields are those of ``version``."""
+
+    api: Api
+    version: int
+    correlation_id: int
+    client_id: str | None
+    message: Any
+    client_host: str
