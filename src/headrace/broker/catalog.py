@@ -1,0 +1,399 @@
+"""Which topics there are, how they are configured, and what is configured for the broker as a whole.
+
+A change is first written to the journal, then done to the partitions, then shown to readers, then answered:
+
+    create, grow   journal, open the partitions' files, show. A crash in between: they are made at the next
+    start. delete         journal, hide, remove the files. A crash in between: files of ids that the catalog
+    does not know
+                   are removed at the next start.
+    configure      journal, show, tell the partitions.
+
+So what was answered survives any crash, and what is shown is durable. Changes run one after the other; a
+change that has begun runs to its end even if whoever asked for it goes away, because half of it may be on
+disk already.
+
+Readers take ``Topic`` objects, which never change, and may compare ``version`` to see whether anything did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+from headrace.broker import configs
+from headrace.broker.broker_configs import BROKER_CONFIGS, BrokerConfigs, Scope, static_configs
+from headrace.broker.catalog_entries import (
+    BrokerConfigsEntry,
+    Entry,
+    TopicEntry,
+    TopicGone,
+    decode_entry,
+    encode_entry,
+)
+from headrace.broker.config_key import ConfigKey
+from headrace.broker.names import RESERVED, name_fault
+from headrace.broker.new_topic import Growth, NewTopic
+from headrace.broker.refusal import Refusal
+from headrace.broker.settings import BrokerSettings
+from headrace.broker.topic import Topic, new_topic_id
+from headrace.broker.topic_configs import TOPIC_CONFIGS
+from headrace.broker.topic_table import TopicTable
+from headrace.clock import Clock
+from headrace.errors import ConfigError, DamagedState, StorageError
+from headrace.log.config import LogConfig
+from headrace.wire.codes import ErrorCode
+
+__all__ = ["Catalog", "CatalogJournal", "ConfigChange", "PartitionHooks"]
+
+T = TypeVar("T")
+
+ConfigChange = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""From a topic's or a layer's overrides to what they shall be; not checked, may raise ``Refusal``."""
+
+
+class CatalogJournal(Protocol):
+    """The part of the journal that the catalog uses."""
+
+    entries: list[bytes]
+
+    async def write(self, entries: Sequence[bytes]) -> None: ...
+    def on_snapshot(self, source: Callable[[], Iterable[bytes]]) -> None: ...
+
+
+class PartitionHooks(Protocol):
+    """What the catalog asks of the one who holds the partitions."""
+
+    async def open_partitions(self, topic: Topic, config: LogConfig) -> None:
+        """Open every partition of the topic that is not open yet, making its directory if it is missing."""
+
+    async def close_and_remove(self, topic: Topic) -> None:
+        """Close the topic's partitions and remove their files. What cannot be removed is left to the next
+        start.
+        """
+
+    def reconfigure(self, topic: Topic, config: LogConfig) -> None:
+        """From now on the topic's partitions go by ``config``."""
+
+
+class Catalog:
+    def __init__(
+        self, journal: CatalogJournal, hooks: PartitionHooks, settings: BrokerSettings, clock: Clock
+    ) -> None:
+        self.version = 0
+        self.configs = BrokerConfigs(static_configs(settings))
+        self._journal = journal
+        self._hooks = hooks
+        self._settings = settings
+        self._clock = clock
+        self._topics = TopicTable()
+        self._log_configs: dict[bytes, LogConfig] = {}
+        self._not_shown: list[bytes] = []
+        self._one_at_a_time = asyncio.Lock()
+        self._running: set[asyncio.Future[Any]] = set()
+        for raw in journal.entries:
+            self._fold(decode_entry(raw))
+        journal.on_snapshot(self._snapshot)
+
+    # Reading
+
+    def topic(self, name: str) -> Topic | None:
+        return self._topics.named(name)
+
+    def topic_by_id(self, topic_id: bytes) -> Topic | None:
+        return self._topics.of_id(topic_id)
+
+    def topics(self) -> list[Topic]:
+        """All of them, by name; not to be changed."""
+        return self._topics.by_name()
+
+    def log_config(self, topic: Topic) -> LogConfig:
+        """What is in force for the topic's partitions."""
+        config = self._log_configs.get(topic.id)
+        if config is None:
+            config = self._log_configs[topic.id] = configs.log_config(topic.configs, self.configs)
+        return config
+
+    def min_insync_replicas(self, topic: Topic) -> int:
+        return configs.min_insync_replicas(topic.configs, self.configs)
+
+    # Changing. Each takes a list and gives back as many results, in order: what now is, or why not.
+
+    async def create(
+        self, wanted: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> list[Topic | Refusal]:
+        def plan() -> list[Topic | Refusal]:
+            accepted = TopicTable()
+            planned: list[Topic | Refusal] = []
+            for new in wanted:
+                topic = _or_refusal(self._new_topic, new, accepted)
+                planned.append(topic)
+                if isinstance(topic, Topic):
+                    accepted.put(topic)
+            return planned
+
+        async def carry_out(topic: Topic) -> None:
+            try:
+                await self._hooks.open_partitions(topic, configs.log_config(topic.configs, self.configs))
+            finally:
+                self._put(topic)
+
+        return await self._change(plan, TopicEntry.of, carry_out, validate_only=validate_only)
+
+    async def delete(
+        self,
+        topic_ids: Sequence[bytes],
+        *,
+        and_then: Callable[[Topic], Awaitable[None]] | None = None,
+    ) -> list[Topic | Refusal]:
+        """``and_then`` lets go of what else hangs on a topic's name, before the name can be taken again."""
+
+        def plan() -> list[Topic | Refusal]:
+            unknown = Refusal(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic of this id")
+            return [self._topics.of_id(topic_id) or unknown for topic_id in topic_ids]
+
+        async def carry_out(topic: Topic) -> None:
+            self._take_away(topic)
+            await self._hooks.close_and_remove(topic)
+            if and_then is not None:
+                await and_then(topic)
+
+        return await self._change(plan, lambda topic: TopicGone(topic.id.hex()), carry_out)
+
+    async def grow(self, wanted: Sequence[Growth], *, validate_only: bool = False) -> list[Topic | Refusal]:
+        def plan() -> list[Topic | Refusal]:
+            planned: list[Topic | Refusal] = []
+            added = 0
+            for growth in wanted:
+                topic = _or_refusal(self._grown, growth, added)
+                planned.append(topic)
+                if isinstance(topic, Topic):
+                    added += topic.partitions - self._topics.partitions_of(topic.id)
+            return planned
+
+        async def carry_out(topic: Topic) -> None:
+            try:
+                await self._hooks.open_partitions(topic, self.log_config(topic))
+            finally:
+                self._put(topic)
+
+        return await self._change(plan, TopicEntry.of, carry_out, validate_only=validate_only)
+
+    async def alter_topics(
+        self, wanted: Sequence[tuple[str, ConfigChange]], *, validate_only: bool = False
+    ) -> list[Topic | Refusal]:
+        async def carry_out(topic: Topic) -> None:
+            self._put(topic)
+            self._hooks.reconfigure(topic, self.log_config(topic))
+
+        return await self._change(
+            lambda: [_or_refusal(self._configured, name, change) for name, change in wanted],
+            TopicEntry.of,
+            carry_out,
+            validate_only=validate_only,
+        )
+
+    async def alter_broker(
+        self, wanted: Sequence[tuple[Scope, ConfigChange]], *, validate_only: bool = False
+    ) -> list[BrokerConfigsEntry | Refusal]:
+        def layer(scope: Scope, change: ConfigChange) -> BrokerConfigsEntry:
+            after = change(self.configs.layer(scope))
+            return BrokerConfigsEntry(scope, configs.check_broker_configs(after, self.configs, scope))
+
+        async def carry_out(entry: BrokerConfigsEntry) -> None:
+            before = {topic.id: self.log_config(topic) for topic in self._topics.by_name()}
+            self._put_layer(entry)
+            for topic in self._topics.by_name():
+                if (config := self.log_config(topic)) != before[topic.id]:
+                    self._hooks.reconfigure(topic, config)
+
+        return await self._change(
+            lambda: [_or_refusal(layer, scope, change) for scope, change in wanted],
+            lambda entry: entry,
+            carry_out,
+            validate_only=validate_only,
+        )
+
+    # How a change runs
+
+    async def _change(
+        self,
+        plan: Callable[[], list[T | Refusal]],
+        entry_of: Callable[[T], Entry],
+        carry_out: Callable[[T], Awaitable[None]],
+        *,
+        validate_only: bool = False,
+    ) -> list[T | Refusal]:
+        if validate_only:
+            return plan()
+
+        async def run() -> list[T | Refusal]:
+            async with self._one_at_a_time:
+                results = plan()
+                accepted = [result for result in results if not isinstance(result, Refusal)]
+                if not accepted:
+                    return results
+                entries = [encode_entry(entry_of(result)) for result in accepted]
+                try:
+                    await self._journal.write(entries)
+                except StorageError as error:
+                    return [r if isinstance(r, Refusal) else _not_kept(error) for r in results]
+                self._not_shown = entries
+                for at, result in enumerate(results):
+                    if isinstance(result, Refusal):
+                        continue
+                    try:
+                        await carry_out(result)
+                    except (StorageError, OSError) as error:
+                        results[at] = _not_kept(error)
+                self._not_shown = []
+                return results
+
+        task = asyncio.ensure_future(run())
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)
+
+    async def settle(self) -> None:
+        """Wait for the changes that are under way, so that files and journal can be closed."""
+        while self._running:
+            await asyncio.wait(tuple(self._running))
+
+    # The rules
+
+    def _new_topic(self, new: NewTopic, accepted: TopicTable) -> Topic:
+        fault = name_fault(new.name)
+        if fault is not None:
+            raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        if new.name == RESERVED:
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"{RESERVED} is a name that Kafka keeps for itself")
+        if self._topics.named(new.name) is not None:
+            raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic '{new.name}' already exists")
+        twin = self._topics.twin_of(new.name) or accepted.twin_of(new.name)
+        if twin is not None:
+            raise Refusal(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"topic '{new.name}' collides with topic '{twin.name}': '.' and '_' count as the same",
+            )
+        unset = [name for name, value in new.configs.items() if value is None]
+        if unset:
+            raise Refusal(ErrorCode.INVALID_CONFIG, f"no value is given for {', '.join(unset)}")
+        overrides = self._checked({name: value for name, value in new.configs.items() if value is not None})
+        count = new.partition_count(self._settings)
+        if len(self._topics) + len(accepted) >= self._settings.topics_max:
+            raise Refusal(
+                ErrorCode.POLICY_VIOLATION,
+                f"this broker allows {self._settings.topics_max} topics, and has them",
+            )
+        self._check_total(count + accepted.partitions)
+        return Topic(new.name, new_topic_id(), count, self._clock.now_ms(), overrides)
+
+    def _grown(self, growth: Growth, added: int) -> Topic:
+        topic = self._topics.named(growth.name)
+        if topic is None:
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        growth.check(topic, self._settings)
+        self._check_total(growth.count - topic.partitions + added)
+        return replace(topic, partitions=growth.count)
+
+    def _configured(self, name: str, change: ConfigChange) -> Topic:
+        if not name:
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST, "defaults for all topics are set on the broker, not here"
+            )
+        fault = name_fault(name)
+        if fault is not None:
+            raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        topic = self._topics.named(name)
+        overrides = self._checked(change(topic.configs if topic is not None else {}))
+        if topic is None:
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{name}'")
+        return replace(topic, configs=overrides)
+
+    def _checked(self, overrides: Mapping[str, str]) -> dict[str, str]:
+        return configs.check_topic_configs(
+            overrides, self.configs, waits_for_sync=self._settings.waits_for_sync
+        )
+
+    def _check_total(self, added: int) -> None:
+        if self._topics.partitions + added > self._settings.partitions_max:
+            raise Refusal(
+                ErrorCode.POLICY_VIOLATION,
+                f"this broker allows {self._settings.partitions_max} partitions in all topics together;"
+                f" it has {self._topics.partitions}, and {added} more were asked for",
+            )
+
+    # State
+
+    def _put(self, topic: Topic) -> None:
+        self._topics.put(topic)
+        self._log_configs.pop(topic.id, None)
+        self.version += 1
+
+    def _take_away(self, topic: Topic) -> None:
+        self._topics.take_away(topic.id)
+        self._log_configs.pop(topic.id, None)
+        self.version += 1
+
+    def _put_layer(self, entry: BrokerConfigsEntry) -> None:
+        self.configs = self.configs.with_layer(entry.scope, entry.configs)
+        self._log_configs.clear()
+        self.version += 1
+
+    # The journal
+
+    def _fold(self, entry: Entry) -> None:
+        if isinstance(entry, TopicEntry):
+            topic = entry.topic()
+            named = self._topics.named(topic.name)
+            if named is not None and named.id != topic.id:
+                raise DamagedState(
+                    f"the catalog has two topics named '{topic.name}'",
+                    detail=f"ids {named.id.hex()} and {topic.id.hex()}",
+                    hint="restore the data directory from a backup; nothing was changed",
+                )
+            _check_kept(f"topic '{topic.name}'", topic.configs, TOPIC_CONFIGS)
+            self._put(topic)
+        elif isinstance(entry, TopicGone):
+            gone = self._topics.of_id(entry.topic_id())
+            if gone is not None:
+                self._take_away(gone)
+        else:
+            _check_kept("the broker", entry.configs, BROKER_CONFIGS)
+            self._put_layer(entry)
+
+    def _snapshot(self) -> Iterable[bytes]:
+        """The whole state, and behind it what is written but not shown yet."""
+        for topic in self.topics():
+            yield encode_entry(TopicEntry.of(topic))
+        for scope in Scope:
+            if layer := self.configs.layer(scope):
+                yield encode_entry(BrokerConfigsEntry(scope, dict(layer)))
+        yield from self._not_shown
+
+
+def _or_refusal(rule: Callable[..., T], *arguments: object) -> T | Refusal:
+    try:
+        return rule(*arguments)
+    except Refusal as refusal:
+        return refusal
+
+
+def _not_kept(error: StorageError | OSError) -> Refusal:
+    return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+
+
+def _check_kept(whose: str, kept: Mapping[str, str], keys: Mapping[str, ConfigKey]) -> None:
+    for name, value in kept.items():
+        key = keys.get(name)
+        try:
+            if key is None:
+                raise ConfigError("this release has no such configuration")
+            key.normal(value)
+        except ConfigError as error:
+            raise DamagedState(
+                f"the configuration of {whose} cannot be read back",
+                detail=f"{name} = {value!r}: {error.message}",
+                hint="restore the data directory from a backup, or start the release that wrote it",
+            ) from error
