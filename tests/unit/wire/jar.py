@@ -1,0 +1,25 @@
+"""The Kafka client's jar, as a source of facts about the protocol."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_JAR = Path(__file__).parents[3] / ".cache" / "jars" / "kafka-clients-4.3.0.jar"
+
+
+@cache
+def definition(name: str) -> dict[str, Any]:
+    """Kafka's own definition of a message. The files are JSON with comments on lines of their own."""
+    text = member(f"common/message/{name}.json").decode()
+    found: dict[str, Any] = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
+    return found
+
+
+def member(path: str) -> bytes:
+    with zipfile.ZipFile(_JAR) as archive:
+        return archive.read(path)
