@@ -1,0 +1,69 @@
+"""Committed offsets by group, topic and partition. Memory only: what is in here is durable already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from headrace.broker.groups.entries import OffsetRow
+
+__all__ = ["Offsets"]
+
+_NONE: Mapping[str, Mapping[int, OffsetRow]] = {}
+
+
+class Offsets:
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, dict[int, OffsetRow]]] = {}
+        self.count = 0
+        self.metadata_chars = 0
+
+    def get(self, group: str, topic: str, partition: int) -> OffsetRow | None:
+        return self._groups.get(group, _NONE).get(topic, {}).get(partition)
+
+    def of_group(self, group: str) -> Mapping[str, Mapping[int, OffsetRow]]:
+        return self._groups.get(group, _NONE)
+
+    def rows(self, group: str) -> Iterator[OffsetRow]:
+        for partitions in self._groups.get(group, _NONE).values():
+            yield from partitions.values()
+
+    def groups(self) -> Iterable[str]:
+        return self._groups.keys()
+
+    def topics(self) -> set[str]:
+        return {topic for topics in self._groups.values() for topic in topics}
+
+    def put(self, group: str, row: OffsetRow) -> None:
+        partitions = self._groups.setdefault(group, {}).setdefault(row.topic, {})
+        old = partitions.get(row.partition)
+        if old is None:
+            self.count += 1
+        else:
+            self.metadata_chars -= len(old.metadata)
+        self.metadata_chars += len(row.metadata)
+        partitions[row.partition] = row
+
+    def remove(self, group: str, topic: str, partition: int) -> None:
+        self._drop(group, lambda row: row.topic == topic and row.partition == partition, (topic,))
+
+    def remove_group(self, group: str) -> None:
+        self._drop(group, lambda _: True, tuple(self.of_group(group)))
+
+    def remove_topic(self, topic: str) -> None:
+        for group in [group for group, topics in self._groups.items() if topic in topics]:
+            self._drop(group, lambda _: True, (topic,))
+
+    def _drop(self, group: str, gone: Callable[[OffsetRow], bool], topics: Iterable[str]) -> None:
+        by_topic = self._groups.get(group)
+        if by_topic is None:
+            return
+        for topic in topics:
+            partitions = by_topic.get(topic, {})
+            for row in [row for row in partitions.values() if gone(row)]:
+                del partitions[row.partition]
+                self.count -= 1
+                self.metadata_chars -= len(row.metadata)
+            if not partitions:
+                by_topic.pop(topic, None)
+        if not by_topic:
+            del self._groups[group]

@@ -1,0 +1,52 @@
+"""What the group coordinator allows and how long it waits; units are in the names.
+
+Where Apache Kafka has the same setting its name is given, and the default is Kafka's unless the comment says
+why not. Kafka leaves most of what a client can make grow without a limit; here everything has one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["GroupSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    #: ``group.initial.rebalance.delay.ms``. Kafka's quick start uses 0 as well: on one machine nobody wants
+    #: to wait.
+    initial_rebalance_delay_ms: int = 0
+    #: ``group.min.session.timeout.ms``
+    session_timeout_ms_min: int = 6_000
+    #: ``group.max.session.timeout.ms``
+    session_timeout_ms_max: int = 1_800_000
+    #: How long a member that has just been added may wait for its first answer. Fixed in Kafka.
+    new_member_join_timeout_ms: int = 300_000
+    #: ``offsets.retention.minutes``: seven days.
+    offsets_retention_ms: int = 7 * 24 * 60 * 60 * 1000
+
+    #: How often time-outs are looked at while there are any; also how finely a stall of the process is
+    #: noticed.
+    tick_interval_ms: int = 1_000
+    #: A tick that comes later than this is a stall: every running time-out is put off by as much.
+    stall_ms_min: int = 1_000
+
+    #: Kafka has no limit but the protocol's 32,767.
+    group_id_chars_max: int = 1_024
+    groups_max: int = 10_000
+    #: ``group.max.size``, and as many again that hold a member id but have not joined with it yet.
+    members_per_group_max: int = 1_000
+    #: Names and subscriptions of one member.
+    subscription_bytes_max: int = 1 << 20
+    #: What the leader assigns to one member.
+    assignment_bytes_max: int = 1 << 20
+    #: Subscriptions and assignments of one group: what one journal entry must hold.
+    group_bytes_max: int = 16 << 20
+    #: The same over all groups.
+    all_groups_bytes_max: int = 128 << 20
+    #: Committed offsets over all groups.
+    offsets_max: int = 500_000
+    #: ``offset.metadata.max.bytes``; like Kafka's it counts characters.
+    offset_metadata_chars_max: int = 4_096
+    #: The metadata of all committed offsets together.
+    all_offset_metadata_chars_max: int = 64 << 20
