@@ -1,0 +1,146 @@
+"""The root command: what there is, without loading it.
+
+``headrace --help`` needs a name and a line per command. The command behind a name is imported when the name
+is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+import typer.main
+from typer.core import TyperCommand, TyperGroup
+
+from headrace.cli.shared import AsJson, BootstrapServers, ClientProperty, Quiet, Verbose, shared_values
+from headrace.cli.verb import Noun, write_sections
+
+__all__ = ["COMMANDS", "run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    name: str
+    module: str
+    summary: str
+    alias: str = ""
+
+
+COMMANDS = (
+    Entry("demo", "headrace.cli.demo", "Run a broker with live traffic and watch it."),
+    Entry("broker", "headrace.cli.broker", "Run the embedded broker, which speaks the Kafka protocol."),
+    Entry("topic", "headrace.cli.topic", "Create, list, describe, change and delete topics.", alias="topics"),
+    Entry("produce", "headrace.cli.produce", "Write records to a topic, from standard input or files."),
+    Entry("consume", "headrace.cli.consume", "Read records from topics and print them."),
+    Entry("group", "headrace.cli.group", "List, describe, move and delete consumer groups.", alias="groups"),
+    Entry("lag", "headrace.cli.lag", "Show how far behind groups are."),
+)
+
+_SECTIONS = (
+    (
+        "Examples",
+        """
+        headrace demo
+        headrace broker --data ./headrace-data
+        headrace topic create orders -p 3
+        echo 'hello' | headrace produce orders -k first
+        headrace consume orders -o start --exit
+        headrace lag
+        """,
+    ),
+    (
+        "Exit codes",
+        """
+        0    done
+        1    failed; the message says what, why and what to do next
+        2    the command line does not make sense
+        3    no broker can be reached
+        4    the records asked for were deleted before they were read
+        5    lag is above --fail-above
+        130  interrupted with Ctrl-C
+        141  whoever read the output went away
+        """,
+    ),
+    (
+        "Environment",
+        """
+        HEADRACE_BOOTSTRAP_SERVERS, KAFKA_BOOTSTRAP_SERVERS   brokers, unless -b is given
+        NO_COLOR                                              no colours
+        """,
+    ),
+)
+
+
+class Root(Noun):
+    """Holds a stand-in per command, which knows its name and summary, and loads the command itself on use."""
+
+    def __init__(self, **attrs: Any) -> None:
+        super().__init__(**attrs)
+        for entry in COMMANDS:
+            self.add_command(_stand_in(entry, entry.name))
+            if entry.alias:
+                self.add_command(_stand_in(entry, entry.alias, hidden=True))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, stand_in, rest = super().resolve_command(ctx, args)
+        if stand_in is None:
+            return name, None, rest
+        entry = next(one for one in COMMANDS if name in (one.name, one.alias))
+        return name, import_module(entry.module).command(), rest
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        write_sections(_SECTIONS, formatter)
+
+
+def _stand_in(entry: Entry, name: str, *, hidden: bool = False) -> TyperCommand:
+    return TyperCommand(name, help=entry.summary, hidden=hidden, rich_markup_mode=None)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"headrace {version('headrace')}")
+        raise typer.Exit
+
+
+def _build() -> TyperGroup:
+    app = typer.Typer(cls=Root, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
+
+    @app.callback()
+    def headrace(
+        context: typer.Context,
+        bootstrap_servers: BootstrapServers = None,
+        client_property: ClientProperty = None,
+        as_json: AsJson = False,
+        quiet: Quiet = False,
+        verbose: Verbose = False,
+        version: Annotated[
+            bool,
+            typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+        ] = False,
+    ) -> None:
+        """The database turned inside out: one log, and everything else derived from it.
+
+        These commands work the same against the embedded broker and Apache Kafka.
+        """
+        given = {
+            "bootstrap_servers": bootstrap_servers,
+            "client_property": client_property,
+            "as_json": as_json,
+            "quiet": quiet,
+            "verbose": verbose,
+        }
+        context.obj = shared_values(given)
+
+    command = typer.main.get_command(app)
+    assert isinstance(command, TyperGroup)
+    return command
+
+
+def run() -> int:
+    command = _build()
+    command.main(prog_name="headrace")
+    return 0

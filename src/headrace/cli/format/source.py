@@ -1,0 +1,116 @@
+"""Bytes from a stream, taken by length or up to a delimiter, with a bound on how much is held at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from headrace.cli.format.texts import InputError
+
+__all__ = ["FIELD_BYTES_MAX", "Source"]
+
+FIELD_BYTES_MAX = 128 * 1024 * 1024
+_KEEP_BYTES = 1 << 16
+_DIGITS = re.compile(rb"\d*")
+_JSON_SPACE = b" \t\r\n"
+
+
+class Source:
+    """``read`` returns the next bytes as soon as there are any, and nothing at the end."""
+
+    def __init__(self, read: Callable[[], bytes], *, field_bytes_max: int = FIELD_BYTES_MAX) -> None:
+        self._read = read
+        self._field_bytes_max = field_bytes_max
+        self._buffer = bytearray()
+        self._at = 0
+        self._ended = False
+
+    def _fill(self) -> bool:
+        """Fetch more; False at the end of the stream."""
+        if self._ended:
+            return False
+        if self._at > _KEEP_BYTES:
+            del self._buffer[: self._at]
+            self._at = 0
+        if len(self._buffer) - self._at > self._field_bytes_max:
+            raise InputError(
+                f"one field of the input is longer than {self._field_bytes_max} bytes",
+                hint="is the delimiter in the format the one that the input has?",
+            )
+        data = self._read()
+        self._ended = not data
+        self._buffer += data
+        return not self._ended
+
+    def _take(self, end: int) -> bytes:
+        data = bytes(self._buffer[self._at : end])
+        self._at = end
+        return data
+
+    def at_end(self) -> bool:
+        return self._at >= len(self._buffer) and not self._fill()
+
+    def exactly(self, size: int) -> bytes | None:
+        """``size`` bytes, or None if the stream ends before."""
+        if size > self._field_bytes_max:
+            raise InputError(f"the input states a length of {size} bytes, more than {self._field_bytes_max}")
+        while len(self._buffer) - self._at < size:
+            if not self._fill():
+                return None
+        return self._take(self._at + size)
+
+    def until(self, delimiter: bytes) -> tuple[bytes, bool]:
+        """Everything before the delimiter, which is taken too; False if the stream ended without one."""
+        searched = self._at
+        while (found := self._buffer.find(delimiter, searched)) < 0:
+            searched = max(self._at, len(self._buffer) - len(delimiter) + 1)
+            before = self._at
+            if not self._fill():
+                return self._take(len(self._buffer)), False
+            searched -= before - self._at
+        data = self._take(found)
+        self._at += len(delimiter)
+        return data, True
+
+    def rest(self) -> bytes:
+        while self._fill():
+            pass
+        return self._take(len(self._buffer))
+
+    def digits(self) -> bytes:
+        while True:
+            match = _DIGITS.match(self._buffer, self._at)
+            end = match.end() if match else self._at
+            if end < len(self._buffer) or not self._fill():
+                return self._take(end)
+
+    def skip_space(self) -> None:
+        while not self.at_end() and self._buffer[self._at] in _JSON_SPACE:
+            self._at += 1
+
+    def json_value(self) -> bytes | None:
+        """The bytes of one JSON value, found by its brackets and quotes alone; they are not checked here."""
+        self.skip_space()
+        depth, in_string, escaped, scan = 0, False, False, 0
+        while True:
+            if self._at + scan >= len(self._buffer) and not self._fill():
+                return self._take(len(self._buffer)) if scan and not depth and not in_string else None
+            char = self._buffer[self._at + scan]
+            scan += 1
+            if in_string:
+                in_string = escaped or char != 0x22
+                escaped = char == 0x5C and not escaped
+                if not in_string and not depth:
+                    break
+            elif char == 0x22:
+                in_string = True
+            elif char in b"{[":
+                depth += 1
+            elif char in b"}]":
+                depth -= 1
+                if depth <= 0:
+                    break
+            elif not depth and char in _JSON_SPACE:
+                scan -= 1
+                break
+        return self._take(self._at + scan)

@@ -1,0 +1,110 @@
+"""``headrace topic describe``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli.parameters import Topics
+from headrace.cli.session import Session
+from headrace.cli.verb import verb
+
+__all__ = ["describe"]
+
+
+@verb(
+    "describe",
+    examples="""
+    headrace topic describe orders
+    headrace topic describe orders -p           only its partitions, with their offsets
+    headrace topic describe orders -c           only its configs, all of them
+    headrace topic describe orders --json
+    """,
+)
+def describe(
+    session: Session,
+    names: Topics,
+    partitions: Annotated[bool, typer.Option("--partitions", "-p", help="Only the partitions.")] = False,
+    configs: Annotated[bool, typer.Option("--configs", "-c", help="Only the configs, all of them.")] = False,
+) -> None:
+    """Describe topics: partitions with their leaders and offsets, and configs that are not the default."""
+    from headrace.cli.client import open_admin
+    from headrace.cli.lookup import bounds_of, describe_topics
+
+    everything = not (partitions or configs)
+    admin = open_admin(session)
+    descriptions = describe_topics(session, admin, names)
+    for index, topic in enumerate(descriptions):
+        numbers = sorted(topic.partitions, key=lambda one: one.id)
+        bounds = bounds_of(session, admin, [(topic.name, one.id) for one in numbers])
+        rows = [_partition_row(one, bounds[topic.name, one.id]) for one in numbers]
+        settings = _configs(session, admin, topic.name) if configs or everything else []
+        if not configs:
+            settings = [setting for setting in settings if setting["source"] != "default"]
+        if session.out.as_json:
+            summary: dict[str, object] = {"topic": topic.name}
+            if everything:
+                summary |= {"id": str(topic.topic_id), "internal": topic.is_internal}
+            if partitions or everything:
+                summary["partitions"] = rows
+            if configs or everything:
+                summary["configs"] = settings
+            session.out.json_line(summary)
+            continue
+        if index:
+            session.out.text("")
+        if everything or len(descriptions) > 1:
+            session.out.text(f"topic       {topic.name}")
+        if everything:
+            session.out.text(f"id          {topic.topic_id}")
+            session.out.text(f"partitions  {len(rows)}")
+            session.out.text(f"replicas    {max((len(one.replicas) for one in numbers), default=0)}")
+            session.out.text(f"records     {sum(one['end'] - one['start'] for one in rows)}")
+            session.out.text("")
+        if partitions or everything:
+            session.out.table(rows)
+        if settings:
+            if partitions or everything:
+                session.out.text("")
+            session.out.table(settings)
+    session.out.flush()
+
+
+def _partition_row(partition: Any, bounds: Any) -> dict[str, Any]:
+    return {
+        "partition": partition.id,
+        "leader": None if partition.leader is None else partition.leader.id,
+        "replicas": [node.id for node in partition.replicas],
+        "in_sync": [node.id for node in partition.isr],
+        "start": bounds.start,
+        "end": bounds.end,
+        "records": bounds.end - bounds.start,
+    }
+
+
+def _configs(session: Session, admin: Any, topic: str) -> list[dict[str, object]]:
+    from headrace.cli.client import REQUEST_TIMEOUT_S, result_of
+    from headrace.cli.kafka_admin import ConfigResource, ConfigSource, ResourceType
+
+    sources = {
+        ConfigSource.DYNAMIC_TOPIC_CONFIG.value: "topic",
+        ConfigSource.DEFAULT_CONFIG.value: "default",
+    }
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    futures = admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
+    entries = result_of(
+        next(iter(futures.values())),
+        session,
+        f"asking for the configs of {topic!r}",
+        topic=topic,
+        admin=admin,
+    )
+    return [
+        {
+            "config": entry.name,
+            "value": "(hidden)" if entry.is_sensitive else entry.value,
+            "source": sources.get(int(entry.source), "broker"),
+        }
+        for entry in sorted(entries.values(), key=lambda one: one.name)
+    ]
