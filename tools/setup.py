@@ -1,0 +1,139 @@
+"""Sets the clone up: ``python3 -m tools.setup run`` for the command, ``python3 -m tools.setup test`` for all that the tests need.
+
+Starts from Python and nothing else. Every step looks first and does nothing when it is done already: what was installed is
+known by a fingerprint of the lock files, kept inside the virtual environment, so that deleting that folder is a clean start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools import debian, java, jars
+from tools.console import SetupError, finish, run, say
+from tools.places import ROOT, VENV, VENV_PYTHON
+
+__all__ = ["main"]
+
+_OLDEST_PYTHON = (3, 11)
+_PIP = (VENV_PYTHON, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check")
+_NETWORK = "check the network (pip's own settings apply: an index, a proxy, a certificate) and run the command again"
+
+
+def for_running() -> None:
+    """The command at ``.venv/bin/headrace`` and what it imports."""
+    wanted = _fingerprint("requirements.lock", "pyproject.toml")
+    if _stamp("run").is_file() and _stamp("run").read_text(encoding="utf-8") == wanted:
+        return
+    _make_venv()
+    say("pip: the packages of requirements.lock", "what headrace imports when it runs")
+    run(
+        [*_PIP, "--require-hashes", "-r", ROOT / "requirements.lock"],
+        failing="pip could not install the packages of requirements.lock",
+        hint=_NETWORK,
+        doing="installing",
+    )
+    say("pip: headrace itself, from this folder")
+    run(
+        [*_PIP, "--no-deps", "--no-build-isolation", "--editable", ROOT],
+        failing="pip could not install headrace from this folder",
+        hint="rm -rf .venv and run the command again",
+    )
+    _stamp("run").write_text(wanted, encoding="utf-8")
+
+
+def for_testing() -> None:
+    """All that the tests start or compare with: test packages, a Java runtime, Debian packages, jars."""
+    for_running()
+    wanted = _fingerprint("requirements-test.lock")
+    if not _stamp("test").is_file() or _stamp("test").read_text(encoding="utf-8") != wanted:
+        say("pip: the packages of requirements-test.lock", "pytest, the checks, and PySpark (456 MB, once)")
+        run(
+            [*_PIP, "--require-hashes", "--no-build-isolation", "--use-pep517", "-r", ROOT / "requirements-test.lock"],
+            failing="pip could not install the packages of requirements-test.lock",
+            hint=_NETWORK,
+            doing="installing",
+        )
+        _stamp("test").write_text(wanted, encoding="utf-8")
+    java.provide()
+    debian.provide(debian.TEST_PACKAGES)
+    jars.fetch(jars.pinned())
+
+
+def _make_venv() -> None:
+    """A fresh environment, unless the one that is there works and has this Python's version."""
+    marker = VENV / "pyvenv.cfg"
+    if marker.is_file() and VENV_PYTHON.exists() and _stamp("place").is_file():
+        if _stamp("place").read_text(encoding="utf-8") == _place():
+            return
+        say("the virtual environment was made elsewhere or for another Python", "making it anew")
+    shutil.rmtree(VENV, ignore_errors=True)
+    say(f".venv: a virtual environment of Python {platform.python_version()}")
+    try:
+        _venv()
+    except SetupError:
+        if not debian.can_install():
+            raise
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
+        package = debian.first_available((version, "python3-venv"))
+        if package is None:
+            raise
+        debian.install([package], "Debian keeps Python's venv module in a package of its own")
+        shutil.rmtree(VENV, ignore_errors=True)
+        _venv()
+    _stamp("place").write_text(_place(), encoding="utf-8")
+
+
+def _venv() -> None:
+    run(
+        [sys.executable, "-m", "venv", VENV],
+        failing=f"{sys.executable} could not make a virtual environment in {VENV}",
+        hint="Debian and Ubuntu: sudo apt-get install python3-venv; then run the command again",
+    )
+
+
+def _place() -> str:
+    return f"{VENV} {platform.python_version()} {platform.machine()}"
+
+
+def _fingerprint(*names: str) -> str:
+    digest = hashlib.sha256(_place().encode())
+    for name in names:
+        digest.update((ROOT / name).read_bytes())
+    return digest.hexdigest()
+
+
+def _stamp(name: str) -> Path:
+    return VENV / f".headrace-{name}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    began = time.monotonic()
+    try:
+        if sys.version_info < _OLDEST_PYTHON:
+            raise SetupError(
+                f"Python {platform.python_version()} is too old: headrace needs 3.11 or newer",
+                hint="install a newer Python, or name one: make PYTHON=/path/to/python3.11 setup",
+            )
+        match arguments:
+            case ["run"]:
+                for_running()
+            case ["test"]:
+                for_testing()
+            case _:
+                print("usage: python3 -m tools.setup run|test", file=sys.stderr)
+                return 2
+    except SetupError as error:
+        return finish(error)
+    if time.monotonic() - began > 1:
+        say(f"set up in {time.monotonic() - began:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
