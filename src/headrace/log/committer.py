@@ -107,7 +107,7 @@ class Committer:
                     future.set_exception(
                         PartitionFenced(
                             f"written, but not known to be on disk: {log.fenced}",
-                            hint="check the disk, then start the broker again; the client may send the batch again then",
+                            hint="check the disk, then start the broker again; the client may send it again then",
                         )
                     )
             waiting.clear()

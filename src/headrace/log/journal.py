@@ -94,6 +94,9 @@ class Journal:
     def on_snapshot(self, source: Callable[[], Iterable[bytes]]) -> None:
         """``source`` gives the whole state as entries whenever the journal wants to replace its past by them."""
         self._source = source
+
+    def forget_entries(self) -> None:
+        """The owner has folded them into its state; their memory can go."""
         self.entries = []
 
     async def write(self, entries: Sequence[bytes]) -> None:

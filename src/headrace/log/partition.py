@@ -338,6 +338,16 @@ class PartitionLog:
             self._write_side_files(self.active)
             self.sync_mark()
             self._files.sync_dir(self.directory)
+        self._close_files()
+
+    def let_go(self, reason: str) -> None:
+        """Close the files as they are, because they are about to be removed; takes no writes any more."""
+        self.fenced = reason
+        self._mendable = False
+        self._close_files()
+        self._wake()
+
+    def _close_files(self) -> None:
         for segment in self.segments:
             segment.close()
         self._mark_file.close()

@@ -1,0 +1,218 @@
+"""The broker without its sockets: everything that requests act on, from start to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+
+from headrace.broker import configs
+from headrace.broker.catalog import Catalog
+from headrace.broker.data_dir import DataDir
+from headrace.broker.fetch_sessions import FetchSessions
+from headrace.broker.groups import GroupCoordinator, GroupSettings
+from headrace.broker.limits import BrokerLimits
+from headrace.broker.partition import Partition
+from headrace.broker.partitions import Partitions
+from headrace.broker.settings import BrokerSettings
+from headrace.broker.trusted_time import TrustedTime
+from headrace.clock import Clock, SystemClock
+from headrace.errors import CorruptBatch, DamagedState, StorageError
+from headrace.files import Files, SystemFiles
+from headrace.log.committer import Committer
+from headrace.log.journal import Journal
+from headrace.log.retention import trim
+
+__all__ = ["Broker", "ProducerIds"]
+
+_log = logging.getLogger("headrace.broker")
+_TIME_KEPT_S = 60.0
+_PRODUCER_EXPIRY_MS = 24 * 3600 * 1000
+_DAMAGE_SAID_MAX = 1000
+
+
+class ProducerIds:
+    """Ids for idempotent producers, none of which is ever given out twice."""
+
+    def __init__(self, data_dir: DataDir) -> None:
+        self._data_dir = data_dir
+
+    async def next(self) -> int:
+        try:
+            return self._data_dir.next_producer_id()
+        except OSError as error:
+            raise StorageError(f"no producer id could be reserved: {error}") from error
+
+
+class _TopicNames:
+    """What groups ask of the catalog."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def has_partition(self, name: str, index: int) -> bool:
+        topic = self._catalog.topic(name)
+        return topic is not None and 0 <= index < topic.partitions
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        topic = self._catalog.topic_by_id(topic_id)
+        return None if topic is None else topic.name
+
+    def id_of(self, name: str) -> bytes | None:
+        topic = self._catalog.topic(name)
+        return None if topic is None else topic.id
+
+
+class Broker:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        *,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        limits: BrokerLimits | None = None,
+        groups: GroupSettings | None = None,
+    ) -> None:
+        """Open the data directory and recover everything in it. Must be called inside a running event loop."""
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.limits = limits or BrokerLimits()
+        self.loop = asyncio.get_running_loop()
+        files = files or SystemFiles()
+        self._data_dir = DataDir(files, settings.data_dir)
+        try:
+            self._open(files, groups or GroupSettings())
+        except BaseException:
+            self._data_dir.close()
+            raise
+        self._tasks: list[asyncio.Task[None]] = []
+        self._damage_said: set[tuple[str, int]] = set()
+
+    def _open(self, files: Files, groups: GroupSettings) -> None:
+        settings, data_dir = self.settings, self._data_dir
+        self.cluster_id = data_dir.identity.cluster_id
+        self.trusted_time = TrustedTime(self.clock, data_dir.identity.last_trusted_ms or None)
+        leader_epoch = data_dir.note_start()
+        self.committer = Committer()
+        self._metadata = Journal(files, data_dir.metadata, self.clock, self.committer)
+        if not self._metadata.entries and files.list(data_dir.topics):
+            raise DamagedState(
+                f"{data_dir.topics} holds topics, but the journal in {data_dir.metadata} is empty",
+                hint="restore the data directory from a backup; nothing was changed",
+            )
+        self.partitions = Partitions(
+            files,
+            data_dir.topics,
+            self.committer,
+            self.limits,
+            waits_for_sync=settings.waits_for_sync,
+            leader_epoch=leader_epoch,
+            now_ms=self.trusted_time.now_ms(),
+        )
+        self.catalog = Catalog(self._metadata, self.partitions, settings, self.clock)
+        self.partitions.sweep({topic.id for topic in self.catalog.topics()})
+        for topic in self.catalog.topics():
+            self.partitions.open_now(topic, self.catalog.log_config(topic))
+        self._groups_journal = Journal(files, data_dir.groups, self.clock, self.committer)
+        self.groups = GroupCoordinator(
+            settings=groups,
+            journal=self._groups_journal,
+            topics=_TopicNames(self.catalog),
+            clock=self.clock,
+            trusted_ms=self.trusted_time.now_ms,
+        )
+        self.fetch_sessions = FetchSessions(self.clock)
+        self.producer_ids = ProducerIds(data_dir)
+
+    # What handlers ask
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        return self.partitions.find(topic, index)
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        topic = self.catalog.topic_by_id(topic_id)
+        return None if topic is None else topic.name
+
+    def min_insync_replicas(self, name: str) -> int:
+        topic = self.catalog.topic(name)
+        return 1 if topic is None else configs.min_insync_replicas(topic.configs, self.catalog.configs)
+
+    def say_damage(self, error: CorruptBatch) -> None:
+        """Tell the operator of a damaged batch, once for each."""
+        place = (str(error.path), error.position)
+        if place not in self._damage_said and len(self._damage_said) < _DAMAGE_SAID_MAX:
+            self._damage_said.add(place)
+            _log.error("%s", error)
+
+    # Life
+
+    def listens_on(self, port: int) -> None:
+        """The port that was taken, where any free one was asked for."""
+        if self.settings.listen_port == 0:
+            self.settings = replace(self.settings, listen_port=port)
+
+    async def start(self) -> None:
+        await self.groups.start()
+        self._tasks = [
+            self.loop.create_task(self._keep_time()),
+            self.loop.create_task(self._keep_trimmed()),
+        ]
+
+    async def _keep_time(self) -> None:
+        jumps = self.trusted_time.jumps
+        while True:
+            await asyncio.sleep(_TIME_KEPT_S)
+            trusted_ms = self.trusted_time.now_ms()
+            if self.trusted_time.jumps != jumps:
+                jumps = self.trusted_time.jumps
+                _log.warning(
+                    "the wall clock stands %+.0f s from where it should be; nothing is deleted by it for an hour",
+                    self.trusted_time.doubted_ms / 1000,
+                )
+            self._data_dir.note_time(trusted_ms)
+
+    async def _keep_trimmed(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.retention_check_s)
+            await self.trim()
+
+    async def trim(self) -> None:
+        """Delete what retention no longer keeps, forget idle producers and expired offsets."""
+        trusted_ms = self.trusted_time.now_ms()
+        for name, index, partition in self.partitions.all():
+            if partition.fenced is not None:
+                continue
+            try:
+                trimmed = trim(partition.log, trusted_ms)
+            except (OSError, StorageError) as error:
+                _log.error("retention of %s-%d failed: %s", name, index, error)
+                continue
+            if trimmed is not None:
+                _log.info(
+                    "deleted offsets %d to %d of %s-%d (%d bytes) by %s",
+                    trimmed.first_offset,
+                    trimmed.next_offset - 1,
+                    name,
+                    index,
+                    trimmed.bytes,
+                    trimmed.reason,
+                )
+            partition.log.producers.expire(trusted_ms - _PRODUCER_EXPIRY_MS)
+            await asyncio.sleep(0)
+        await self.groups.expire(trusted_ms)
+
+    async def stop(self) -> None:
+        """Leave everything durable, so that the next start has nothing to recover."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.groups.stop()
+        await self.catalog.settle()
+        await self.partitions.close()
+        await self._groups_journal.close()
+        await self._metadata.close()
+        await self.committer.close()
+        try:
+            self._data_dir.note_time(self.trusted_time.now_ms())
+        finally:
+            self._data_dir.close()

@@ -1,0 +1,93 @@
+"""Cutting a stream of bytes into frames, with no more memory than bytes that came.
+
+Small frames are copied out of one buffer per connection. A frame that does not fit gets a buffer of its own,
+which the socket fills directly, and which grows with what arrives: a size is only a claim until the bytes are
+there.
+"""
+
+from __future__ import annotations
+
+from headrace.errors import HeadraceError
+
+__all__ = ["FrameTooLarge", "Framing"]
+
+_SMALL = 8 * 1024
+_FIRST_LARGE = 1 << 20
+
+
+class FrameTooLarge(HeadraceError):
+    code = "HR-WIRE-FRAME-SIZE"
+
+    def __init__(self, size: int, size_max: int) -> None:
+        super().__init__(
+            f"a frame of {size} bytes was announced, and 0 to {size_max} are allowed",
+            hint="is the client speaking another protocol, such as TLS or HTTP, to this port?",
+        )
+
+
+class Framing:
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._max = frame_bytes_max
+        self._small = bytearray(_SMALL)
+        self._start = 0
+        self._end = 0
+        self._large: bytearray | None = None
+        self._large_size = 0
+        self._filled = 0
+
+    @property
+    def is_inside_frame(self) -> bool:
+        return self._large is not None or self._end > self._start
+
+    def room(self) -> memoryview:
+        """Where the next bytes of the socket go."""
+        if self._large is None:
+            return memoryview(self._small)[self._end :]
+        return memoryview(self._large)[self._filled :]
+
+    def received(self, count: int) -> list[bytes | bytearray]:
+        """``count`` bytes were put into ``room``: the frames that are now whole."""
+        if self._large is not None:
+            self._filled += count
+            return self._take_large()
+        self._end += count
+        frames: list[bytes | bytearray] = []
+        while self._end - self._start >= 4:
+            size = int.from_bytes(self._small[self._start : self._start + 4], "big", signed=True)
+            if not 0 <= size <= self._max:
+                raise FrameTooLarge(size, self._max)
+            first = self._start + 4
+            if self._end - first >= size:
+                frames.append(bytes(self._small[first : first + size]))
+                self._start = first + size
+                continue
+            if size + 4 > _SMALL:
+                self._begin_large(size, first)
+            break
+        self._tidy()
+        return frames
+
+    def _begin_large(self, size: int, first: int) -> None:
+        self._large = bytearray(min(size, _FIRST_LARGE))
+        self._large_size = size
+        self._filled = self._end - first
+        self._large[: self._filled] = self._small[first : self._end]
+        self._start = self._end = 0
+
+    def _take_large(self) -> list[bytes | bytearray]:
+        assert self._large is not None
+        if self._filled == self._large_size:
+            frame, self._large = self._large, None
+            return [frame]
+        if self._filled == len(self._large):
+            self._large += bytes(min(len(self._large), self._large_size - self._filled))
+        return []
+
+    def _tidy(self) -> None:
+        """Move a frame's beginning to the front, so that its rest has room."""
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._start:
+            rest = self._small[self._start : self._end]
+            self._small[: len(rest)] = rest
+            self._start, self._end = 0, len(rest)

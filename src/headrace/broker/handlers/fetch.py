@@ -1,0 +1,207 @@
+"""Fetch: what there is from each offset on, at once if there is enough, else when there is or when the
+client's patience ends.
+
+Bytes that are in the page cache are read on the spot; a read that would wait for the disk goes to a thread,
+so that one who reads old data holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.fetch_sessions import FetchSession, SessionRefused, Wanted
+from headrace.broker.partition import Partition
+from headrace.errors import CorruptBatch, OffsetOutOfRange, StorageError
+from headrace.log.reader import Slice
+from headrace.wire import messages as m
+from headrace.wire.codes import ErrorCode
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+    from headrace.broker.request import Request
+
+__all__ = ["Fetching", "begin"]
+
+
+def begin(broker: Broker, request: Request) -> Fetching:
+    return Fetching(broker, request)
+
+
+class Fetching:
+    """One fetch under way. ``attempt`` may be called again and again until it gives the response."""
+
+    def __init__(self, broker: Broker, request: Request) -> None:
+        self._broker = broker
+        self._version = request.version
+        self._message = request.message
+        self._cold: list[tuple[Wanted, Partition, int, bool]] = []
+        self._read: dict[tuple[bytes | str, int], Slice | StorageError] = {}
+        self.session: FetchSession | None = None
+        self.refused: ErrorCode | None = None
+        try:
+            self.session = broker.fetch_sessions.begin(request.version, request.message)
+        except SessionRefused as error:
+            self.refused = error.code
+
+    @property
+    def max_wait_s(self) -> float:
+        return float(max(self._message.max_wait_ms, 0)) / 1000
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether the last attempt met bytes that the disk must be waited for."""
+        return bool(self._cold)
+
+    def partitions(self) -> list[Partition]:
+        assert self.session is not None
+        found = (self._find(wanted) for wanted in self.session.wanted.values())
+        return [partition for partition in found if isinstance(partition, Partition)]
+
+    def attempt(self, *, last: bool) -> Any | None:
+        """The response if there is enough to say, or if this is the ``last`` attempt; else ``None``."""
+        if self.session is None:
+            return m.FetchResponse(error_code=self.refused, session_id=0)
+        self._cold = []
+        answers: list[tuple[Wanted, Any]] = []
+        budget = min(self._message.max_bytes, self._broker.limits.fetch_bytes_max)
+        total = 0
+        has_error = False
+        for wanted in self.session.wanted.values():
+            answer, size = self._answer(wanted, budget - total, nothing_yet=total == 0)
+            total += size
+            has_error = has_error or bool(answer.error_code)
+            answers.append((wanted, answer))
+        if self._cold and not last:
+            return None
+        if not (last or has_error or total >= self._message.min_bytes):
+            self._read.clear()
+            return None
+        return self._respond(answers)
+
+    async def warm(self) -> None:
+        """Read in a thread what the last attempt could not have at once."""
+        loop = asyncio.get_running_loop()
+        for wanted, partition, size, whole_first in self._cold:
+            try:
+                plan = partition.reader.plan(wanted.fetch_offset, size, whole_first=whole_first)
+                if plan is None:
+                    continue
+                plan.segment.pin()
+                try:
+                    data = await loop.run_in_executor(None, lambda plan=plan: plan.fetch(wait=True))  # type: ignore[misc]
+                finally:
+                    plan.segment.unpin()
+                assert data is not None
+                self._read[wanted.key] = partition.reader.finish(plan, data)
+            except StorageError as error:
+                self._read[wanted.key] = error
+
+    def _find(self, wanted: Wanted) -> Partition | ErrorCode:
+        name = wanted.topic
+        if isinstance(name, bytes):
+            found = self._broker.topic_name(name)
+            if found is None:
+                return ErrorCode.UNKNOWN_TOPIC_ID
+            name = found
+        partition = self._broker.partition(name, wanted.partition)
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else partition
+
+    def _answer(self, wanted: Wanted, budget: int, *, nothing_yet: bool) -> tuple[Any, int]:
+        answer = m.FetchResponse.PartitionData(
+            partition_index=wanted.partition, high_watermark=-1, records=b""
+        )
+        partition = self._find(wanted)
+        if not isinstance(partition, Partition):
+            answer.error_code = partition
+            return answer, 0
+        try:
+            refusal = self._check_epochs(wanted, partition, answer)
+            if refusal is not None:
+                answer.error_code = refusal
+                return answer, 0
+            answer.high_watermark = answer.last_stable_offset = partition.high_watermark
+            answer.log_start_offset = partition.start_offset
+            answer.aborted_transactions = [] if self._message.isolation_level else None
+            if answer.diverging_epoch.epoch >= 0:
+                return answer, 0
+            piece = self._piece(wanted, partition, budget, nothing_yet=nothing_yet)
+        except OffsetOutOfRange:
+            return self._failure(wanted, ErrorCode.OFFSET_OUT_OF_RANGE), 0
+        except CorruptBatch as error:
+            self._broker.say_damage(error)
+            return self._failure(wanted, ErrorCode.CORRUPT_MESSAGE), 0
+        except (StorageError, OSError):
+            return self._failure(wanted, ErrorCode.KAFKA_STORAGE_ERROR), 0
+        if piece is None:
+            return answer, 0
+        answer.records = piece.data
+        return answer, len(piece)
+
+    @staticmethod
+    def _failure(wanted: Wanted, code: ErrorCode) -> Any:
+        return m.FetchResponse.PartitionData(
+            partition_index=wanted.partition, error_code=code, high_watermark=-1, records=b""
+        )
+
+    @staticmethod
+    def _check_epochs(wanted: Wanted, partition: Partition, answer: Any) -> ErrorCode | None:
+        if wanted.leader_epoch >= 0:
+            if wanted.leader_epoch < partition.leader_epoch:
+                return ErrorCode.FENCED_LEADER_EPOCH
+            if wanted.leader_epoch > partition.leader_epoch:
+                return ErrorCode.UNKNOWN_LEADER_EPOCH
+        if wanted.last_fetched_epoch >= 0:
+            epoch, end = partition.end_of_epoch(wanted.last_fetched_epoch)
+            if epoch < 0:
+                return ErrorCode.OFFSET_OUT_OF_RANGE
+            if epoch < wanted.last_fetched_epoch or end < wanted.fetch_offset:
+                answer.diverging_epoch.epoch = epoch
+                answer.diverging_epoch.end_offset = end
+        return None
+
+    def _piece(self, wanted: Wanted, partition: Partition, budget: int, *, nothing_yet: bool) -> Slice | None:
+        read_before = self._read.get(wanted.key)
+        if isinstance(read_before, StorageError):
+            raise read_before
+        if read_before is not None:
+            return read_before
+        size = min(wanted.max_bytes, budget)
+        plan = partition.reader.plan(wanted.fetch_offset, size, whole_first=nothing_yet)
+        if plan is None or (size <= 0 and not nothing_yet):
+            return None
+        data = plan.fetch(wait=False)
+        if data is None:
+            self._cold.append((wanted, partition, size, nothing_yet))
+            return None
+        return partition.reader.finish(plan, data)
+
+    def _respond(self, answers: list[tuple[Wanted, Any]]) -> Any:
+        assert self.session is not None
+        response = m.FetchResponse(session_id=self.session.id)
+        topics: dict[bytes | str, Any] = {}
+        for wanted, answer in answers:
+            if self.session.incremental and not self._is_news(wanted, answer):
+                continue
+            wanted.told_high_watermark = answer.high_watermark
+            wanted.told_start_offset = answer.log_start_offset
+            topic = topics.get(wanted.topic)
+            if topic is None:
+                topic = topics[wanted.topic] = m.FetchResponse.FetchableTopicResponse()
+                if isinstance(wanted.topic, bytes):
+                    topic.topic_id = wanted.topic
+                else:
+                    topic.topic = wanted.topic
+                response.responses.append(topic)
+            topic.partitions.append(answer)
+        return response
+
+    @staticmethod
+    def _is_news(wanted: Wanted, answer: Any) -> bool:
+        return bool(
+            answer.error_code
+            or len(answer.records)
+            or answer.diverging_epoch.epoch >= 0
+            or answer.high_watermark != wanted.told_high_watermark
+            or answer.log_start_offset != wanted.told_start_offset
+        )

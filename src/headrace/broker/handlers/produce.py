@@ -1,0 +1,109 @@
+"""Produce: append each batch, and answer when all of them are as durable as the broker promises.
+
+The appends happen in ``begin``, in the order in which requests arrive; only the wait for the disk is shared
+out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.partition import Accepted, Partition, ProduceRefused
+from headrace.errors import StorageError
+from headrace.wire import messages as m
+from headrace.wire.codes import ErrorCode
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+    from headrace.broker.request import Request
+
+__all__ = ["Produced", "begin"]
+
+
+class Produced:
+    """A produce request whose appends are done; ``waits`` are the syncs that its answer needs."""
+
+    __slots__ = ("_accepted", "response", "waits")
+
+    def __init__(self, response: Any) -> None:
+        self.response = response
+        self.waits: list[asyncio.Future[None]] = []
+        self._accepted: list[tuple[Any, Accepted]] = []
+
+    def accept(self, answer: Any, accepted: Accepted) -> None:
+        answer.base_offset = accepted.appended.base_offset
+        answer.log_append_time_ms = accepted.append_time_ms
+        if accepted.durable is not None:
+            self.waits.append(accepted.durable)
+            self._accepted.append((answer, accepted))
+
+    def finish(self) -> Any:
+        """The response, once every future in ``waits`` is done."""
+        for answer, accepted in self._accepted:
+            assert accepted.durable is not None
+            error = accepted.durable.exception()
+            if error is not None:
+                assert isinstance(error, StorageError)
+                _refuse(answer, ErrorCode.KAFKA_STORAGE_ERROR, error.message)
+        return self.response
+
+    @property
+    def failed(self) -> bool:
+        """Whether any partition was refused: a client that asked for no answer learns it by a closed
+        connection.
+        """
+        return any(p.error_code for topic in self.response.responses for p in topic.partition_responses)
+
+
+def begin(broker: Broker, request: Request) -> Produced:
+    message = request.message
+    response = m.ProduceResponse()
+    produced = Produced(response)
+    now_ms = broker.clock.now_ms()
+    trusted_ms = broker.trusted_time.now_ms()
+    for topic in message.topic_data:
+        name = topic.name if request.version < 13 else broker.topic_name(topic.topic_id)
+        answer_topic = m.ProduceResponse.TopicProduceResponse(name=name or "", topic_id=topic.topic_id)
+        response.responses.append(answer_topic)
+        for data in topic.partition_data:
+            answer = m.ProduceResponse.PartitionProduceResponse(index=data.index, base_offset=-1)
+            answer_topic.partition_responses.append(answer)
+            try:
+                partition = _find(broker, message, name, data.index)
+                if data.records is None or not len(data.records):
+                    raise ProduceRefused(ErrorCode.INVALID_RECORD, "the request carries no batch")
+                produced.accept(answer, partition.append(data.records, now_ms, trusted_ms))
+                answer.log_start_offset = partition.start_offset
+            except ProduceRefused as refused:
+                _refuse(answer, refused.code, refused.message)
+    return produced
+
+
+def _find(broker: Broker, message: Any, name: str | None, index: int) -> Partition:
+    if message.acks not in (-1, 0, 1):
+        raise ProduceRefused(
+            ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {message.acks}, and may be -1, 0 or 1"
+        )
+    if message.transactional_id is not None:
+        raise ProduceRefused(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "this broker has no transactions yet"
+        )
+    if name is None:
+        raise ProduceRefused(ErrorCode.UNKNOWN_TOPIC_ID)
+    partition = broker.partition(name, index)
+    if partition is None:
+        raise ProduceRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if message.acks == -1 and broker.min_insync_replicas(name) > 1:
+        raise ProduceRefused(
+            ErrorCode.NOT_ENOUGH_REPLICAS, "min.insync.replicas asks for more than this one node"
+        )
+    return partition
+
+
+def _refuse(answer: Any, code: ErrorCode, message: str | None) -> None:
+    answer.error_code = code
+    answer.error_message = message
+    answer.base_offset = -1
+    answer.log_append_time_ms = -1
+    answer.log_start_offset = -1

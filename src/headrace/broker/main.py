@@ -1,0 +1,133 @@
+"""Running a broker as a process: settings in, one line when it is ready, a clean stop on a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import ipaddress
+import json
+import logging
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+
+from headrace.broker.broker import Broker
+from headrace.broker.server import Server
+from headrace.broker.settings import BrokerSettings
+from headrace.errors import ConfigError
+
+__all__ = ["parse_address", "run_broker"]
+
+_log = logging.getLogger("headrace.broker")
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "at_ms": int(record.created * 1000),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def parse_address(text: str, what: str) -> tuple[str, int]:
+    """``HOST:PORT``, with an IPv6 host in brackets."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535 or not host:
+        raise ConfigError(
+            f"{what} {text!r} is not HOST:PORT",
+            hint="for example 127.0.0.1:9092, or [::1]:9092; port 0 takes a free one",
+        )
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def run_broker(
+    *,
+    listen: str,
+    data: Path,
+    advertise: str | None = None,
+    durability: str = "synced",
+    open_to_anyone: bool = False,
+    auto_create_topics: bool = True,
+    log_format: str = "text",
+    settings: dict[str, str] | None = None,
+) -> int:
+    """Serve until SIGINT or SIGTERM; returns the process's exit code."""
+    host, port = parse_address(listen, "--listen")
+    if not _is_loopback(host) and not open_to_anyone:
+        raise ConfigError(
+            f"{host} can be reached from other machines, and this broker has no logins",
+            hint="listen on 127.0.0.1, or say that anyone may read and write with --anyone-may-read-and-write",
+        )
+    advertised_host, advertised_port = parse_address(advertise, "--advertise") if advertise else (None, None)
+    if durability not in ("synced", "os"):
+        raise ConfigError(f"durability {durability!r} is neither synced nor os")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        _JsonLines() if log_format == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    )
+    logging.getLogger("headrace").addHandler(handler)
+    logging.getLogger("headrace").setLevel(logging.INFO)
+    _raise_file_limit()
+    broker_settings = BrokerSettings(
+        data_dir=data,
+        listen_host=host,
+        listen_port=port,
+        advertised_host=advertised_host,
+        advertised_port=advertised_port,
+        durability="os" if durability == "os" else "synced",
+        auto_create_topics=auto_create_topics,
+        configs=settings or {},
+    )
+    asyncio.run(_serve(broker_settings))
+    return 0
+
+
+def _raise_file_limit() -> None:
+    """Every partition and every connection holds descriptors: take all that the system allows without asking."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def _serve(settings: BrokerSettings) -> None:
+    began = time.perf_counter()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    broker = Broker(settings)
+    server = Server(broker)
+    try:
+        await server.listen(settings.listen_host, settings.listen_port)
+        broker.listens_on(server.port)
+        await broker.start()
+        # What the start made stays for good, so the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        host, port = broker.settings.advertised
+        print(
+            f"headrace broker ready on {host}:{port} (data {settings.data_dir}, durability {settings.durability}, "
+            f"{len(broker.catalog.topics())} topics, {(time.perf_counter() - began) * 1000:.0f} ms)",
+            flush=True,
+        )
+        await stop.wait()
+        _log.info("stopping: answering what is under way, then closing the files")
+    finally:
+        await server.close()
+        await broker.stop()
+    _log.info("stopped cleanly")

@@ -1,0 +1,85 @@
+"""A partition whose files cannot be trusted: whatever is asked of it is answered with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from headrace.broker.partition import Accepted, Buffer, Partition, ProduceRefused
+from headrace.errors import StorageError
+from headrace.log.config import LogConfig
+from headrace.log.reader import LogReader, ReadPlan
+from headrace.wire.codes import ErrorCode
+
+__all__ = ["OfflinePartition"]
+
+
+class _NoReader(LogReader):
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def plan(self, offset: int, max_bytes: int, *, whole_first: bool = True) -> ReadPlan | None:
+        raise StorageError(self._reason)
+
+
+class OfflinePartition(Partition):
+    def __init__(self, reason: str, leader_epoch: int) -> None:
+        self._reason = reason
+        self._leader_epoch = leader_epoch
+        self._watchers: set[Callable[[], None]] = set()
+        self.reader = _NoReader(reason)
+
+    def _refuse(self) -> NoReturn:
+        raise StorageError(self._reason)
+
+    @property
+    def start_offset(self) -> int:
+        self._refuse()
+
+    @property
+    def end_offset(self) -> int:
+        self._refuse()
+
+    @property
+    def high_watermark(self) -> int:
+        self._refuse()
+
+    @property
+    def leader_epoch(self) -> int:
+        return self._leader_epoch
+
+    @property
+    def size_bytes(self) -> int:
+        return 0
+
+    @property
+    def fenced(self) -> str | None:
+        return self._reason
+
+    @property
+    def watchers(self) -> set[Callable[[], None]]:
+        return self._watchers
+
+    def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        self._refuse()
+
+    def offset_of_max_timestamp(self) -> tuple[int, int] | None:
+        self._refuse()
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        self._refuse()
+
+    async def delete_before(self, offset: int) -> int:
+        self._refuse()
+
+    def set_config(self, config: LogConfig) -> None:
+        return
+
+    async def abandon(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+    def append(self, batch: Buffer, now_ms: int, trusted_ms: int) -> Accepted:
+        raise ProduceRefused(ErrorCode.KAFKA_STORAGE_ERROR, self._reason)

@@ -1,0 +1,213 @@
+"""A partition as the broker serves it: its log, a reader over it, and the checks that stand before an append."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+
+import crc32c
+
+from headrace.errors import StorageError
+from headrace.log.committer import Committer
+from headrace.log.config import LogConfig
+from headrace.log.partition import Appended, PartitionLog
+from headrace.log.producers import OutOfOrderSequence, StaleProducerEpoch
+from headrace.log.reader import LogReader
+from headrace.records import (
+    CODEC_NAMES,
+    BatchHeader,
+    CorruptRecords,
+    RecordError,
+    RecordLimits,
+    RecordsTooLarge,
+    UnknownCodec,
+    check_batch,
+    place_batch,
+    read_header,
+    recompress,
+)
+from headrace.wire.codes import ErrorCode
+
+__all__ = ["Accepted", "Partition", "ProduceRefused"]
+
+Buffer = bytes | bytearray | memoryview
+
+_CRC_AT, _CRC_FROM, _MAX_TIMESTAMP_AT = 17, 21, 35
+_INT64 = struct.Struct(">q")
+_UINT32 = struct.Struct(">I")
+
+
+class ProduceRefused(Exception):
+    """A batch is not taken, for a reason that the protocol has a number for."""
+
+    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class Accepted:
+    """A batch that was appended; ``durable`` is what to wait for before anyone is told."""
+
+    __slots__ = ("append_time_ms", "appended", "durable")
+
+    def __init__(self, appended: Appended, append_time_ms: int, durable: asyncio.Future[None] | None) -> None:
+        self.appended = appended
+        self.append_time_ms = append_time_ms
+        self.durable = durable
+
+
+class Partition:
+    def __init__(self, log: PartitionLog, committer: Committer, limits: RecordLimits) -> None:
+        self.log = log
+        self.reader = LogReader(log)
+        self._committer = committer
+        self._limits = limits
+
+    @property
+    def start_offset(self) -> int:
+        return self.log.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.log.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self.log.high_watermark
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.log.leader_epoch
+
+    @property
+    def size_bytes(self) -> int:
+        return self.log.size_bytes
+
+    @property
+    def fenced(self) -> str | None:
+        return self.log.fenced
+
+    @property
+    def watchers(self) -> set[Callable[[], None]]:
+        """Called whenever there is more to read, or the partition has failed."""
+        return self.log.watchers
+
+    def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        return self.reader.offset_for_time(timestamp_ms, self._limits)
+
+    def offset_of_max_timestamp(self) -> tuple[int, int] | None:
+        return self.reader.offset_of_max_timestamp(self._limits)
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        return self.log.end_of_epoch(epoch)
+
+    async def delete_before(self, offset: int) -> int:
+        try:
+            return self.log.delete_before(offset)
+        except OSError as error:
+            raise StorageError(f"the start of {self.log.directory} could not be moved: {error}") from error
+
+    def set_config(self, config: LogConfig) -> None:
+        self.log.config = config
+
+    async def abandon(self) -> None:
+        """The topic is deleted: those who wait are told, and the files are let go of."""
+        self._committer.forget(self.log)
+        await self._committer.settle(self.log)
+        self.log.let_go("the topic was deleted")
+
+    async def close(self) -> None:
+        await self._committer.settle(self.log)
+        self.log.close()
+
+    def append(self, batch: Buffer, now_ms: int, trusted_ms: int) -> Accepted:
+        """Check one produced batch and write it; raises ``ProduceRefused``."""
+        config = self.log.config
+        try:
+            header, checked = self._checked(batch, config)
+            if config.compression_type != "producer" and CODEC_NAMES[header.codec] != config.compression_type:
+                codec = CODEC_NAMES.index(
+                    "none" if config.compression_type == "uncompressed" else config.compression_type
+                )
+                batch = recompress(batch, codec, self._limits)
+                header = read_header(batch)
+        except CorruptRecords as error:
+            raise ProduceRefused(ErrorCode.CORRUPT_MESSAGE, error.message) from error
+        except UnknownCodec as error:
+            raise ProduceRefused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, error.message) from error
+        except RecordsTooLarge as error:
+            raise ProduceRefused(ErrorCode.MESSAGE_TOO_LARGE, error.message) from error
+        except RecordError as error:
+            raise ProduceRefused(ErrorCode.INVALID_RECORD, error.message) from error
+        append_time_ms = -1
+        max_timestamp = checked[1]
+        if config.uses_append_time:
+            append_time_ms = max_timestamp = now_ms
+            batch = bytearray(batch)
+            place_batch(batch, 0, 0, 0, now_ms)
+        else:
+            self._check_timestamps(checked, config, trusted_ms)
+            if header.max_timestamp != max_timestamp or header.uses_append_time:
+                batch = _with_true_timestamp(batch, max_timestamp)
+        try:
+            appended = self.log.append(batch, header, max_timestamp, trusted_ms)
+        except OutOfOrderSequence as error:
+            raise ProduceRefused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, error.message) from error
+        except StaleProducerEpoch as error:
+            raise ProduceRefused(ErrorCode.INVALID_PRODUCER_EPOCH, error.message) from error
+        except StorageError as error:
+            raise ProduceRefused(ErrorCode.KAFKA_STORAGE_ERROR, error.message) from error
+        return Accepted(appended, append_time_ms, self._committer.durable(self.log, appended.last_offset + 1))
+
+    def _checked(self, batch: Buffer, config: LogConfig) -> tuple[BatchHeader, tuple[int, int]]:
+        header = read_header(batch)
+        if header.size < len(batch):
+            raise ProduceRefused(
+                ErrorCode.INVALID_RECORD, "a produce request carries exactly one batch per partition"
+            )
+        if header.size > config.max_message_bytes:
+            raise ProduceRefused(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"the batch has {header.size} bytes, and max.message.bytes is {config.max_message_bytes}",
+            )
+        if header.is_control:
+            raise ProduceRefused(ErrorCode.INVALID_RECORD, "control batches are the broker's own")
+        if header.is_transactional:
+            raise ProduceRefused(ErrorCode.INVALID_RECORD, "this broker has no transactions yet")
+        if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
+            raise ProduceRefused(
+                ErrorCode.INVALID_RECORD, f"producer {header.producer_id} sent no epoch or no sequence number"
+            )
+        checked = check_batch(batch, self._limits)
+        if config.is_compacted and checked.has_null_key:
+            raise ProduceRefused(ErrorCode.INVALID_RECORD, "a compacted topic takes no record without a key")
+        return header, (checked.min_timestamp, checked.max_timestamp)
+
+    @staticmethod
+    def _check_timestamps(checked: tuple[int, int], config: LogConfig, trusted_ms: int) -> None:
+        earliest, latest = checked
+        if latest - trusted_ms > config.timestamp_after_max_ms:
+            raise ProduceRefused(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"timestamp {latest} is {latest - trusted_ms} ms ahead of the broker's {trusted_ms}, "
+                f"and message.timestamp.after.max.ms is {config.timestamp_after_max_ms}",
+            )
+        if earliest >= 0 and trusted_ms - earliest > config.timestamp_before_max_ms:
+            raise ProduceRefused(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"timestamp {earliest} is {trusted_ms - earliest} ms behind the broker's {trusted_ms}, "
+                f"and message.timestamp.before.max.ms is {config.timestamp_before_max_ms}",
+            )
+
+
+def _with_true_timestamp(batch: Buffer, max_timestamp: int) -> bytearray:
+    """A client that states a wrong greatest timestamp would mislead time look-ups and retention: the batch is
+    put right.
+    """
+    corrected = bytearray(batch)
+    corrected[22] &= ~0x08 & 0xFF
+    _INT64.pack_into(corrected, _MAX_TIMESTAMP_AT, max_timestamp)
+    _UINT32.pack_into(corrected, _CRC_AT, crc32c.crc32c(memoryview(corrected)[_CRC_FROM:]))
+    return corrected

@@ -1,0 +1,154 @@
+"""All partitions of a broker: opened from their directories, found by topic and number, removed with their
+topic.
+
+A partition whose files cannot be opened or trusted stays in the list as an offline one: asking anything of it
+raises the reason, and the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from headrace.broker.limits import BrokerLimits
+from headrace.broker.offline_partition import OfflinePartition
+from headrace.broker.partition import Partition
+from headrace.broker.topic import Topic
+from headrace.errors import DataDirError, HeadraceError
+from headrace.files import Files
+from headrace.log.committer import Committer
+from headrace.log.config import LogConfig
+from headrace.log.partition import PartitionLog
+
+__all__ = ["Partitions"]
+
+_log = logging.getLogger("headrace.broker")
+
+
+class Partitions:
+    """Implements what the catalog asks of the one who holds the partitions."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        committer: Committer,
+        limits: BrokerLimits,
+        *,
+        waits_for_sync: bool,
+        leader_epoch: int,
+        now_ms: int,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._committer = committer
+        self._limits = limits
+        self._waits_for_sync = waits_for_sync
+        self._leader_epoch = leader_epoch
+        self._now_ms = now_ms
+        self._by_topic: dict[str, list[Partition]] = {}
+        self.offline: dict[tuple[str, int], str] = {}
+
+    def find(self, topic: str, index: int) -> Partition | None:
+        partitions = self._by_topic.get(topic)
+        return partitions[index] if partitions is not None and 0 <= index < len(partitions) else None
+
+    def all(self) -> list[tuple[str, int, Partition]]:
+        return [(name, index, p) for name, held in self._by_topic.items() for index, p in enumerate(held)]
+
+    async def open_partitions(self, topic: Topic, config: LogConfig) -> None:
+        self.open_now(topic, config)
+
+    def open_now(self, topic: Topic, config: LogConfig) -> None:
+        held = self._by_topic.setdefault(topic.name, [])
+        if len(held) >= topic.partitions:
+            return
+        home = self._directory / topic.id.hex()
+        if not self._files.exists(home):
+            self._files.make_dir(home)
+            self._files.sync_dir(self._directory)
+        opened = [
+            self._open(topic, home / str(index), index, config)
+            for index in range(len(held), topic.partitions)
+        ]
+        self._files.sync_dir(home)
+        held.extend(opened)
+
+    def _open(self, topic: Topic, directory: Path, index: int, config: LogConfig) -> Partition:
+        self._files.make_dir(directory)
+        try:
+            log = PartitionLog(
+                self._files,
+                directory,
+                config=config,
+                waits_for_sync=self._waits_for_sync,
+                leader_epoch=self._leader_epoch,
+                now_ms=self._now_ms,
+            )
+        except (HeadraceError, OSError) as error:
+            self.offline[topic.name, index] = str(error)
+            _log.error("partition %s-%d is offline: %s", topic.name, index, error)
+            return OfflinePartition(str(error), self._leader_epoch)
+        report = log.report
+        if report.cut_bytes or report.kept_tail_bytes:
+            _log.info(
+                "recovered %s-%d: kept %d bytes behind the synced mark, cut %d torn ones",
+                topic.name,
+                index,
+                report.kept_tail_bytes,
+                report.cut_bytes,
+            )
+        if report.indexes_rebuilt:
+            _log.info("recovered %s-%d: made %d indexes anew", topic.name, index, report.indexes_rebuilt)
+        for damage in report.damage:
+            _log.error("damage in %s-%d: %s; its other batches stay readable", topic.name, index, damage)
+        return Partition(log, self._committer, self._limits.records)
+
+    def reconfigure(self, topic: Topic, config: LogConfig) -> None:
+        for partition in self._by_topic.get(topic.name, ()):
+            partition.set_config(config)
+
+    async def close_and_remove(self, topic: Topic) -> None:
+        """Close the topic's partitions and remove their files; what cannot be removed is left to the next
+        start.
+        """
+        for index, partition in enumerate(self._by_topic.pop(topic.name, [])):
+            self.offline.pop((topic.name, index), None)
+            await partition.abandon()
+        try:
+            self._remove_tree(self._directory / topic.id.hex())
+        except OSError as error:
+            _log.warning("files of the deleted topic %s are left for the next start: %s", topic.name, error)
+
+    def sweep(self, known: set[bytes]) -> None:
+        """Remove directories of topics that were deleted when a crash came between."""
+        for name in self._files.list(self._directory):
+            try:
+                topic_id = bytes.fromhex(name)
+            except ValueError:
+                topic_id = b""
+            if len(topic_id) != 16:
+                raise DataDirError(
+                    f"{self._directory / name} is not a topic's directory",
+                    hint="move it out of the data directory",
+                )
+            if topic_id not in known:
+                _log.info("removing the files of a deleted topic: %s", name)
+                self._remove_tree(self._directory / name)
+
+    def _remove_tree(self, home: Path) -> None:
+        if not self._files.exists(home):
+            return
+        for index in self._files.list(home):
+            for name in self._files.list(home / index):
+                self._files.remove(home / index / name)
+            self._files.remove_dir(home / index)
+        self._files.remove_dir(home)
+        self._files.sync_dir(self._directory)
+
+    async def close(self) -> None:
+        for name, index, partition in self.all():
+            try:
+                await partition.close()
+            except OSError as error:
+                _log.error("partition %s-%d was not closed cleanly: %s", name, index, error)
