@@ -1,4 +1,4 @@
-"""Making batches: for tests and tools, for control records, and for topics that choose their own compression."""
+"""Making batches: for tests and tools, control records, and topics that choose their own compression."""
 
 from __future__ import annotations
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
+
+from crc32c import crc32c
 
 from headrace.records.codecs import CODEC_NAMES, NO_CODEC, unknown, unpack
 from headrace.records.errors import CorruptRecords, InvalidRecords, RecordsTooLarge
-from headrace.records.header import HEADER_SIZE, BatchHeader, Buffer, crc_ok, read_header
+from headrace.records.header import CRC_START, HEADER_SIZE, BatchHeader, Buffer, read_header
 from headrace.records.limits import RecordLimits
-from headrace.records.parser import SLACK, parse_facts, parse_records, plain_header
+from headrace.records.parser import SLACK, WINDOW_BYTES_MAX, parse_facts, parse_records, plain_header
 from headrace.records.record import Facts, Record, walk_records
+from headrace.records.varint import read_varint
 
 __all__ = ["Checked", "check_batch", "read_records"]
 
@@ -54,7 +60,7 @@ def intact_header(batch: Buffer) -> BatchHeader:
     header = read_header(batch)
     if header.size != len(batch):
         raise CorruptRecords(f"batch states {header.size} bytes, {len(batch)} came")
-    if not crc_ok(batch, 0, len(batch)):
+    if crc32c(memoryview(batch)[CRC_START:]) != header.crc:
         raise CorruptRecords(f"batch of {len(batch)} bytes does not match its checksum")
     return header
 
@@ -81,8 +87,51 @@ def unpack_batch(batch: Buffer, header: BatchHeader, limits: RecordLimits) -> me
 
 
 def walk_batch(plain: memoryview, count: int, limits: RecordLimits) -> Facts:
-    indexes = range(count)
-    facts = parse_facts(plain, indexes, limits)
+    """Prove the records right, or raise what is wrong with them."""
+    if len(plain) - HEADER_SIZE <= WINDOW_BYTES_MAX:
+        return _walk_window(plain, 0, count, limits)
+    return reduce(or_, (_walk_cut(plain, *cut, limits) for cut in _cuts(plain, count)))
+
+
+def _walk_window(plain: memoryview, first: int, count: int, limits: RecordLimits) -> Facts:
+    facts = parse_facts(plain, first, limits)
     if facts is None:
-        return walk_records(plain, HEADER_SIZE, len(plain), indexes, limits)
+        return walk_records(plain, HEADER_SIZE, len(plain), range(first, first + count), limits)
     return facts
+
+
+def _walk_cut(plain: memoryview, start: int, end: int, first: int, count: int, limits: RecordLimits) -> Facts:
+    if end - start > WINDOW_BYTES_MAX:
+        return walk_records(plain, start, end, range(first, first + count), limits)
+    window = b"".join((plain_header(end - start, count), plain[start:end], SLACK))
+    return _walk_window(memoryview(window)[: -len(SLACK)], first, count, limits)
+
+
+def _cuts(plain: memoryview, count: int) -> Iterator[tuple[int, int, int, int]]:
+    """Cut many bytes between records: start, end, index of the first and number of records.
+
+    No piece is larger than a window, but for single records that are.
+    """
+    octets, size = plain.obj, len(plain)  # the view's owner, which is quicker to index
+    assert isinstance(octets, bytes | bytearray)
+    pos = start = HEADER_SIZE
+    first = 0
+    for index in range(count):
+        # One or two bytes nearly always; the slack behind the end makes the second one safe to look at.
+        low, high = octets[pos], octets[pos + 1]
+        if low < 0x80 and not low & 1:
+            length, body = low >> 1, pos + 1
+        elif low >= 0x80 > high and not low & 1:
+            length, body = (low & 0x7F | high << 7) >> 1, pos + 2
+        else:
+            length, body = read_varint(octets, pos, size)
+        end = body + length
+        if length < 1 or end > size:
+            raise InvalidRecords(f"record {index} states {length} bytes where {size - body} are left")
+        if end - start > WINDOW_BYTES_MAX and pos > start:
+            yield start, pos, first, index - first
+            start, first = pos, index
+        pos = end
+    if pos != size:
+        raise InvalidRecords(f"{size - pos} bytes are left after the last of {count} records")
+    yield start, pos, first, count - first

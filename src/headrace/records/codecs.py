@@ -1,7 +1,8 @@
 """Packing and, within bounds, unpacking the records of a batch: codecs 1 to 4 of the format.
 
-Stated sizes are hints from a stranger. Output goes into a buffer of our own size, which grows while the data really
-fills it and never past the limit; a codec that would write more fails there. So a bomb costs the limit, not its claim.
+Stated sizes are hints from a stranger. Output goes into a buffer of our own size, which grows while the data
+really fills it and never past the limit; a codec that would write more fails there. So a bomb costs the limit,
+not its claim. What a codec keeps beside the output is small, but for zstd's window: see ``zstd``.
 
     1  gzip    one or more members
     2  snappy  raw, or in the block framing of Java's xerial library
@@ -19,6 +20,8 @@ import cramjam
 
 from headrace.records.errors import InvalidRecords, RecordsTooLarge, UnknownCodec
 from headrace.records.header import Buffer
+from headrace.records.lz4 import check_lz4_frame
+from headrace.records.zstd import zstd_room
 
 __all__ = ["CODEC_NAMES", "NO_CODEC", "Unpacked", "pack", "unpack"]
 
@@ -40,7 +43,7 @@ _U32_LITTLE = Struct("<I")
 
 
 class Unpacked(NamedTuple):
-    """The bytes start at ``lead`` in a buffer that has ``lead`` bytes before and ``slack`` zero bytes after them."""
+    """The bytes, with ``lead`` bytes free before them and at least ``slack`` zero bytes behind."""
 
     buffer: bytearray
     size: int
@@ -54,9 +57,11 @@ def unpack(codec: int, data: Buffer, limit_bytes: int, *, lead: int = 0, slack: 
         hint = _U32_LITTLE.unpack(view[-4:])[0] if len(view) >= 4 else 0
         return _grow(cramjam.gzip.decompress_into, "gzip", view, hint, limit_bytes, lead, slack)
     if codec == LZ4:
-        return _grow(cramjam.lz4.decompress_into, "lz4", view, 0, limit_bytes, lead, slack)
+        hint = check_lz4_frame(view)
+        return _grow(cramjam.lz4.decompress_into, "lz4", view, hint, limit_bytes, lead, slack)
     if codec == ZSTD:
-        return _grow(cramjam.zstd.decompress_into, "zstd", view, 0, limit_bytes, lead, slack)
+        room = zstd_room(view, limit_bytes)
+        return _grow(cramjam.zstd.decompress_into, "zstd", view, 0, room, lead, slack)
     raise unknown(codec)
 
 
@@ -106,7 +111,6 @@ def _grow(
                 raise too_large(name, len(data), limit_bytes) from None
             guess = room * _GROWTH
             continue
-        del buffer[lead + size + slack :]
         return Unpacked(buffer, size)
 
 

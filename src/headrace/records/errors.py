@@ -3,7 +3,7 @@
 RecordError
 ├── CorruptRecords      the bytes are not what was sent: framing or CRC       (Kafka error 2)
 ├── InvalidRecords      intact, but they contradict themselves or our limits  (Kafka error 87)
-├── RecordsTooLarge     would unpack to more than the limit                   (Kafka error 10)
+├── RecordsTooLarge     would unpack to more than the limits allow            (Kafka error 87)
 └── UnknownCodec        compressed in a way that nobody defined               (Kafka error 76)
 """
 

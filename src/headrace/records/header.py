@@ -16,14 +16,16 @@
     57     4  count                of records
     61        the records, one after the other, compressed as a whole
 
-Invariant: base offset and leader epoch lie before the CRC's range, so placing a batch in the log leaves it valid.
-A crash in the middle of a write leaves a header without all its bytes, or a CRC that does not fit: both are seen here.
+Invariant: base offset and leader epoch lie before the CRC's range, so placing a batch in the log leaves it
+valid. A crash in the middle of a write leaves a batch without all its bytes, or a CRC that does not fit: both
+are seen here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
+from struct import error as StructError  # noqa: N812
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -36,6 +38,7 @@ Buffer = bytes | bytearray | memoryview
 
 HEADER = Struct(">qiibIhiqqqhii")
 HEADER_SIZE = HEADER.size
+CRC = Struct(">I")
 LENGTH_END = 12
 CRC_AT = 17
 CRC_START = 21
@@ -109,31 +112,34 @@ class BatchHeader(NamedTuple):
 
 _unpack_from = HEADER.unpack_from
 _new_tuple = tuple.__new__
+_LENGTH_FIELD = BatchHeader._fields.index("length")
+_MAGIC_FIELD = BatchHeader._fields.index("magic")
 
 
 def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
     """The header at ``pos``; whether the batch's other bytes are there too is the caller's question."""
-    left = len(buf) - pos
-    if left < HEADER_SIZE or pos < 0:
-        raise CorruptRecords(f"{left} bytes at {pos} are too few for a batch header of {HEADER_SIZE}")
-    header: BatchHeader = _new_tuple(BatchHeader, _unpack_from(buf, pos))
-    if header.magic != MAGIC:
+    try:
+        fields = _unpack_from(buf, pos)
+    except StructError:
+        left = len(buf) - pos
+        raise CorruptRecords(f"{left} bytes at {pos} are too few for a header of {HEADER_SIZE}") from None
+    if fields[_MAGIC_FIELD] != MAGIC:
         raise InvalidRecords(
-            f"record batch has format {header.magic}, not {MAGIC}",
+            f"record batch has format {fields[_MAGIC_FIELD]}, not {MAGIC}",
             hint="produce with a client that speaks Kafka 0.11 or later",
         )
-    if header.length < LENGTH_MIN:
-        raise CorruptRecords(f"batch length {header.length} is below the header's own {LENGTH_MIN}")
-    return header
+    if fields[_LENGTH_FIELD] < LENGTH_MIN:
+        raise CorruptRecords(f"batch length {fields[_LENGTH_FIELD]} is below the header's own {LENGTH_MIN}")
+    return _new_tuple(BatchHeader, fields)
 
 
 def crc_ok(buf: Buffer, pos: int, size: int) -> bool:
     """Does the batch of ``size`` bytes at ``pos`` match its checksum?"""
-    batch = memoryview(buf)[pos : pos + size]
-    if len(batch) < size or size < HEADER_SIZE:
+    covered = memoryview(buf)[pos + CRC_START : pos + size]
+    if size < HEADER_SIZE or len(covered) != size - CRC_START:
         return False
-    stated = int.from_bytes(batch[CRC_AT:CRC_START], "big")
-    return bool(crc32c(batch[CRC_START:]) == stated)
+    (stated,) = CRC.unpack_from(buf, pos + CRC_AT)
+    return bool(crc32c(covered) == stated)
 
 
 def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:

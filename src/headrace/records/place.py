@@ -6,17 +6,15 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from headrace.records.header import APPEND_TIME_BIT, CRC_START, LENGTH_END
+from headrace.records.header import APPEND_TIME_BIT, CRC, CRC_AT, CRC_START, LENGTH_END
 
 __all__ = ["place_batch", "seal"]
 
 _OFFSET = Struct(">q")
 _EPOCH = Struct(">i")
-_CRC = Struct(">I")
 _ATTRIBUTES = Struct(">h")
 _LENGTH_AT = 8
 _EPOCH_AT = 12
-_CRC_AT = 17
 _ATTRIBUTES_AT = 21
 _MAX_TIMESTAMP_AT = 35
 
@@ -44,4 +42,4 @@ def seal(buf: bytearray | memoryview, pos: int) -> None:
         checked = view[pos + CRC_START : pos + LENGTH_END + length]
         crc = crc32c(checked)
         checked.release()
-    _CRC.pack_into(buf, pos + _CRC_AT, crc)
+    CRC.pack_into(buf, pos + CRC_AT, crc)

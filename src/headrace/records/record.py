@@ -9,8 +9,9 @@
     header count    varint
     headers         key (never null, UTF-8) and value, each like a key
 
-Invariant of a batch as produced: its count says how many there are, the offset deltas are 0, 1, 2 …, and the last byte
-of the last record is the last byte of the batch. This walk is the rule; the C parser beside it must agree with it.
+Invariant of a batch as produced: its count says how many there are, the offset deltas are 0, 1, 2 …, and the
+last byte of the last record is the last byte of the batch. This walk is the rule: it takes what Java's reader
+takes. It is ten times slower than the C parser, which must agree with it wherever it has an opinion.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ from headrace.records.limits import RecordLimits
 from headrace.records.varint import read_varint, read_varlong
 
 __all__ = ["Facts", "Record", "walk_records"]
+
+
+_INT64_MIN = -(2**63)
+_INT64_MAX = 2**63 - 1
 
 
 class Record(NamedTuple):
@@ -52,15 +57,16 @@ class Facts(NamedTuple):
 
 def walk_records(buf: Buffer, pos: int, end: int, indexes: range, limits: RecordLimits) -> Facts:
     """Walk the records whose offset deltas must be ``indexes``, from ``pos`` to exactly ``end``."""
-    deltas = []
+    delta_min, delta_max = _INT64_MAX, _INT64_MIN
     has_null_key = False
     for index in indexes:
         pos, delta, key_is_null = _walk_record(buf, pos, end, index, limits)
-        deltas.append(delta)
+        delta_min = min(delta_min, delta)
+        delta_max = max(delta_max, delta)
         has_null_key |= key_is_null
     if pos != end:
-        raise InvalidRecords(f"{end - pos} bytes are left after the last of {indexes.stop} records")
-    return Facts(min(deltas), max(deltas), has_null_key)
+        raise InvalidRecords(f"{end - pos} bytes are left after record {indexes[-1]}, the last")
+    return Facts(delta_min, delta_max, has_null_key)
 
 
 def _walk_record(buf: Buffer, pos: int, end: int, index: int, limits: RecordLimits) -> tuple[int, int, bool]:

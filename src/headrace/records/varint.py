@@ -1,6 +1,7 @@
-"""Numbers of variable length, zigzag-coded: small ones of either sign take one byte, seven bits of value in each.
+"""Numbers of variable length, zigzag-coded: seven bits to a byte, small numbers of either sign take one.
 
-Readers of the format take up to 5 bytes for 32-bit and 10 for 64-bit fields; so do we, longer or wider ones are refused.
+Readers of the format take up to 5 bytes for 32-bit and 10 for 64-bit fields. So do we; what is longer or wider
+is refused.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def _read(buf: Buffer, pos: int, end: int, bytes_max: int, bits_max: int) -> tup
 
 
 def append_varint(out: bytearray, value: int) -> None:
-    rest = value << 1 if value >= 0 else (-value << 1) - 1
+    rest = _zigzag(value)
     while rest >= 0x80:
         out.append(rest & 0x7F | 0x80)
         rest >>= 7
@@ -47,5 +48,10 @@ def append_varint(out: bytearray, value: int) -> None:
 
 def varint_size(value: int) -> int:
     """Bytes of the shortest form."""
-    rest = value << 1 if value >= 0 else (-value << 1) - 1
-    return max(1, (rest.bit_length() + 6) // 7)
+    if 0 <= value < 64:
+        return 1
+    return (_zigzag(value).bit_length() + 6) // 7 or 1
+
+
+def _zigzag(value: int) -> int:
+    return value << 1 if value >= 0 else (-value << 1) - 1
