@@ -117,7 +117,8 @@ class Commits:
         offsets = self._offsets
         now_ms = self._trusted_ms()
         expires_ms = now_ms + retention_ms if retention_ms >= 0 else -1
-        rows: list[OffsetRow] = []
+        # The last one counts where a request names a partition twice.
+        rows: dict[tuple[str, int], OffsetRow] = {}
         count, chars = offsets.count, offsets.metadata_chars
         for index, (topic, partition, offset, leader_epoch, metadata) in enumerate(commits):
             if errors[index]:
@@ -136,8 +137,10 @@ class Commits:
                 continue
             count += more
             chars += more_chars
-            rows.append(OffsetRow(topic, partition, offset, leader_epoch, text, now_ms, expires_ms))
-        return rows
+            rows[topic, partition] = OffsetRow(
+                topic, partition, offset, leader_epoch, text, now_ms, expires_ms
+            )
+        return list(rows.values())
 
     # -- fetch
 

@@ -216,16 +216,27 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         return None if group is None else group.described()
 
-    async def delete_group(self, group_id: str) -> ErrorCode:
+    async def delete_groups(self, group_ids: Sequence[str]) -> list[ErrorCode]:
+        """One error for each, in their order; those without one are gone for good, with their offsets."""
         if not self._runs:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        group = self._groups.get(group_id)
-        if group is None:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        if group.state is not State.EMPTY:
-            return ErrorCode.NON_EMPTY_GROUP
-        failure = await self._ledger.put(GroupGone(group_id))
-        return ErrorCode.NONE if failure is None else write_error(failure)
+            return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(group_ids)
+        outcomes: list[ErrorCode | asyncio.Future[Exception | None]] = []
+        for group_id in group_ids:
+            group = self._groups.get(group_id)
+            if group is None:
+                outcomes.append(ErrorCode.GROUP_ID_NOT_FOUND)
+            elif group.state is not State.EMPTY:
+                outcomes.append(ErrorCode.NON_EMPTY_GROUP)
+            else:
+                outcomes.append(self._ledger.put(GroupGone(group_id)))
+        errors = []
+        for outcome in outcomes:
+            if isinstance(outcome, ErrorCode):
+                errors.append(outcome)
+            else:
+                failure = await outcome
+                errors.append(ErrorCode.NONE if failure is None else write_error(failure))
+        return errors
 
     # -- what is kept and what is alive
 

@@ -25,6 +25,9 @@ from headrace.broker.groups.kept import Kept
 
 __all__ = ["Journal", "Ledger"]
 
+#: A write that has reached this takes no further entry.
+_WRITE_BYTES_MAX = 4 << 20
+
 Done = Callable[[Exception | None], None]
 
 
@@ -84,7 +87,7 @@ class Ledger:
     async def _write_all(self) -> None:
         try:
             while self._waiting:
-                self._under_way, self._waiting = self._waiting, []
+                self._take()
                 error: Exception | None = None
                 try:
                     await self._journal.write([raw for _, raw, _ in self._under_way])
@@ -106,6 +109,14 @@ class Ledger:
                         )
         finally:
             self._writer = None
+
+    def _take(self) -> None:
+        """Move what waits to the next write, within bounds: it becomes one batch of the journal."""
+        size = taken = 0
+        while taken < len(self._waiting) and (not taken or size < _WRITE_BYTES_MAX):
+            size += len(self._waiting[taken][1])
+            taken += 1
+        self._under_way, self._waiting = self._waiting[:taken], self._waiting[taken:]
 
     def _settle(self, entry: Entry) -> None:
         if not isinstance(entry, TopicGone):

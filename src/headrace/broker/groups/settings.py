@@ -41,12 +41,12 @@ class GroupSettings:
     #: What the leader assigns to one member.
     assignment_bytes_max: int = 1 << 20
     #: Subscriptions and assignments of one group: what one journal entry must hold.
-    group_bytes_max: int = 16 << 20
+    group_bytes_max: int = 8 << 20
     #: The same over all groups.
-    all_groups_bytes_max: int = 128 << 20
+    all_groups_bytes_max: int = 64 << 20
     #: Committed offsets over all groups.
     offsets_max: int = 500_000
     #: ``offset.metadata.max.bytes``; like Kafka's it counts characters.
     offset_metadata_chars_max: int = 4_096
     #: The metadata of all committed offsets together.
-    all_offset_metadata_chars_max: int = 64 << 20
+    all_offset_metadata_chars_max: int = 16 << 20

@@ -1,0 +1,105 @@
+"""OffsetFetch: how far groups have come.
+
+Up to version 7 a request is about one group, from version 8 about several; a list of topics that is null asks for
+all that the group has. An offset that was never committed is −1, of a group or topic that is not known as well.
+Only topics asked for by an id that is not known get an error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.groups import GroupCoordinator, OffsetRow
+from headrace.wire import messages as m
+from headrace.wire.codes import ErrorCode
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+    from headrace.broker.request import Request
+
+__all__ = ["handle"]
+
+_NO_OFFSET = -1
+
+
+async def handle(broker: Broker, request: Request) -> Any:
+    message = request.message
+    groups = broker.groups
+    if request.version >= 8:
+        group_of = m.OffsetFetchResponse.OffsetFetchResponseGroup
+        return m.OffsetFetchResponse(
+            groups=[
+                group_of(
+                    group_id=group.group_id, topics=_of_group(groups, group, by_id=request.version >= 10)
+                )
+                for group in message.groups
+            ]
+        )
+    topic_of = m.OffsetFetchResponse.OffsetFetchResponseTopic
+    partition_of = m.OffsetFetchResponse.OffsetFetchResponsePartition
+    if message.topics is None:
+        wanted = _all(groups, message.group_id)
+    else:
+        wanted = [
+            (topic.name, _some(groups, message.group_id, topic.name, topic.partition_indexes))
+            for topic in message.topics
+        ]
+    return m.OffsetFetchResponse(
+        topics=[topic_of(name=name, partitions=_partitions(partition_of, rows)) for name, rows in wanted]
+    )
+
+
+_Rows = list[tuple[int, OffsetRow | None]]
+
+
+def _of_group(groups: GroupCoordinator, group: Any, *, by_id: bool) -> list[Any]:
+    topic_of = m.OffsetFetchResponse.OffsetFetchResponseTopics
+    partition_of = m.OffsetFetchResponse.OffsetFetchResponsePartitions
+    answer = []
+    if group.topics is None:
+        for name, rows in _all(groups, group.group_id):
+            topic_id = groups.topics.id_of(name)
+            if by_id and topic_id is None:
+                # The topic was deleted a moment ago, and this version has no other way to name it.
+                continue
+            answer.append(
+                topic_of(
+                    name=name, topic_id=topic_id or bytes(16), partitions=_partitions(partition_of, rows)
+                )
+            )
+        return answer
+    for topic in group.topics:
+        name = groups.topics.name_of(topic.topic_id) if by_id else topic.name
+        if name is None:
+            rows = [(index, None) for index in topic.partition_indexes]
+            error = ErrorCode.UNKNOWN_TOPIC_ID
+        else:
+            rows = _some(groups, group.group_id, name, topic.partition_indexes)
+            error = ErrorCode.NONE
+        answer.append(
+            topic_of(
+                name=topic.name, topic_id=topic.topic_id, partitions=_partitions(partition_of, rows, error)
+            )
+        )
+    return answer
+
+
+def _all(groups: GroupCoordinator, group_id: str) -> list[tuple[str, _Rows]]:
+    return [(name, list(rows.items())) for name, rows in groups.fetch_all(group_id).items()]
+
+
+def _some(groups: GroupCoordinator, group_id: str, topic: str, indexes: list[int]) -> _Rows:
+    return [(index, groups.fetch(group_id, topic, index)) for index in indexes]
+
+
+def _partitions(partition_of: Any, rows: _Rows, error: ErrorCode = ErrorCode.NONE) -> list[Any]:
+    return [
+        partition_of(
+            partition_index=index,
+            committed_offset=_NO_OFFSET if row is None else row.offset,
+            committed_leader_epoch=-1 if row is None else row.leader_epoch,
+            metadata="" if row is None else row.metadata,
+            error_code=error,
+        )
+        for index, row in rows
+    ]
