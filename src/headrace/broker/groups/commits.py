@@ -207,7 +207,7 @@ class Commits:
             rows = list(self._offsets.rows(group.id))
             old = [row for row in rows if self._is_expired(group, row, now_ms)]
             expired += [ExpiredOffset(group.id, row.topic, row.partition, row.offset) for row in old]
-            if len(old) == len(rows) and group.state is State.EMPTY and not group.pending:
+            if len(old) == len(rows) and self._is_idle(group, now_ms):
                 writes.append(self._ledger.put(GroupGone(group.id)))
             elif old:
                 partitions = [(row.topic, row.partition) for row in old]
@@ -215,6 +215,11 @@ class Commits:
         for write in writes:
             _raise(await write)
         return expired
+
+    def _is_idle(self, group: Group, now_ms: int) -> bool:
+        if group.state is not State.EMPTY or group.pending:
+            return False
+        return now_ms - group.since_ms >= self._settings.empty_group_kept_ms
 
     def _is_expired(self, group: Group, row: OffsetRow, now_ms: int) -> bool:
         if group.protocol_type is None:

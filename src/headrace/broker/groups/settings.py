@@ -24,6 +24,9 @@ class GroupSettings:
     new_member_join_timeout_ms: int = 300_000
     #: ``offsets.retention.minutes``: seven days.
     offsets_retention_ms: int = 7 * 24 * 60 * 60 * 1000
+    #: How long a group stays known that has neither members nor offsets. In Kafka, until the next clean-up
+    #: (``offsets.retention.check.interval.ms``).
+    empty_group_kept_ms: int = 600_000
 
     #: How often time-outs are looked at while there are any; also how finely a stall of the process is
     #: noticed.

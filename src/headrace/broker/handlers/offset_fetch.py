@@ -1,8 +1,8 @@
 """OffsetFetch: how far groups have come.
 
-Up to version 7 a request is about one group, from version 8 about several; a list of topics that is null asks for
-all that the group has. An offset that was never committed is −1, of a group or topic that is not known as well.
-Only topics asked for by an id that is not known get an error.
+Up to version 7 a request is about one group, from version 8 about several; a list of topics that is null asks
+for all that the group has. An offset that was never committed is −1, also for a group or a topic that is not
+known. Only a topic that is asked for by an id that is not known gets an error.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["handle"]
 
 _NO_OFFSET = -1
+
+_Rows = list[tuple[int, OffsetRow | None]]
 
 
 async def handle(broker: Broker, request: Request) -> Any:
@@ -49,38 +51,28 @@ async def handle(broker: Broker, request: Request) -> Any:
     )
 
 
-_Rows = list[tuple[int, OffsetRow | None]]
-
-
 def _of_group(groups: GroupCoordinator, group: Any, *, by_id: bool) -> list[Any]:
     topic_of = m.OffsetFetchResponse.OffsetFetchResponseTopics
     partition_of = m.OffsetFetchResponse.OffsetFetchResponsePartitions
     answer = []
     if group.topics is None:
-        for name, rows in _all(groups, group.group_id):
-            topic_id = groups.topics.id_of(name)
+        for topic_name, rows in _all(groups, group.group_id):
+            topic_id = groups.topics.id_of(topic_name)
             if by_id and topic_id is None:
                 # The topic was deleted a moment ago, and this version has no other way to name it.
                 continue
-            answer.append(
-                topic_of(
-                    name=name, topic_id=topic_id or bytes(16), partitions=_partitions(partition_of, rows)
-                )
-            )
+            partitions = _partitions(partition_of, rows)
+            answer.append(topic_of(name=topic_name, topic_id=topic_id or bytes(16), partitions=partitions))
         return answer
     for topic in group.topics:
         name = groups.topics.name_of(topic.topic_id) if by_id else topic.name
         if name is None:
-            rows = [(index, None) for index in topic.partition_indexes]
-            error = ErrorCode.UNKNOWN_TOPIC_ID
+            unknown: _Rows = [(index, None) for index in topic.partition_indexes]
+            partitions = _partitions(partition_of, unknown, ErrorCode.UNKNOWN_TOPIC_ID)
         else:
-            rows = _some(groups, group.group_id, name, topic.partition_indexes)
-            error = ErrorCode.NONE
-        answer.append(
-            topic_of(
-                name=topic.name, topic_id=topic.topic_id, partitions=_partitions(partition_of, rows, error)
-            )
-        )
+            found = _some(groups, group.group_id, name, topic.partition_indexes)
+            partitions = _partitions(partition_of, found)
+        answer.append(topic_of(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
     return answer
 
 
