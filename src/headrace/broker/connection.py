@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.framing import FrameTooLarge, Framing
-from headrace.broker.handlers import HANDLERS, api_versions, fetch, produce
+from headrace.broker.handlers import HANDLERS, OFFERED, api_versions, fetch, produce
 from headrace.broker.handlers.fetch import Fetching
 from headrace.broker.handlers.produce import Produced
 from headrace.broker.request import Request
@@ -152,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
     def _handle(self, frame: bytes | bytearray) -> None:
         header = decode_header(frame)
         api = header.api
-        if api is None or api not in HANDLERS:
+        if api is None or api not in OFFERED:
             raise WireError(f"there is no API {header.api_key} here")
         lowest, highest = versions(api)
         if not lowest <= header.version <= highest:

@@ -1,0 +1,86 @@
+"""A partition in a temporary directory, and batches to put into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.files import SystemFiles
+from headrace.log.config import LogConfig
+from headrace.log.partition import Appended, PartitionLog
+from headrace.log.reader import LogReader
+from headrace.records import build_batch, iter_headers, read_header, read_records
+from headrace.records.limits import RecordLimits
+
+NOW_MS = 1_700_000_000_000
+
+
+class Desk:
+    """What a test does to one partition: open it, append values, read them back, open it again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir()
+
+    def open(self, *, config: LogConfig | None = None, **keywords: object) -> PartitionLog:
+        config = config or LogConfig(segment_bytes=1500, index_interval_bytes=200)
+        return PartitionLog(SystemFiles(), self.directory, config=config, now_ms=NOW_MS, **keywords)  # type: ignore[arg-type]
+
+    def file(self, pattern: str) -> Path:
+        (found,) = self.directory.glob(pattern)
+        return found
+
+
+def append(
+    log: PartitionLog,
+    *values: bytes,
+    timestamp_ms: int = NOW_MS,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+) -> Appended:
+    producer_id, epoch, sequence = producer
+    batch = build_batch(
+        [(b"k", value, ()) for value in values],
+        timestamp_ms=timestamp_ms,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
+    return log.append(batch, read_header(batch), timestamp_ms, NOW_MS)
+
+
+def values_from(log: PartitionLog, offset: int | None = None, *, max_bytes: int = 700) -> dict[int, bytes]:
+    """Everything readable, by offset, through many small reads."""
+    reader = LogReader(log)
+    offset = log.start_offset if offset is None else offset
+    found: dict[int, bytes] = {}
+    while offset < log.high_watermark:
+        piece = reader.read(offset, max_bytes)
+        assert piece.next_offset > offset
+        for position, header in iter_headers(piece.data):
+            for record in read_records(piece.data[position : position + header.size], RecordLimits()):
+                assert record.value is not None
+                found[record.offset] = record.value
+        offset = piece.next_offset
+    return found
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path / "partition")
+
+
+@pytest.fixture
+def filled(desk: Desk) -> Callable[..., PartitionLog]:
+    """A log of numbered values, three to a batch, over several segments, all synced."""
+
+    def fill(batches: int = 40, **keywords: object) -> PartitionLog:
+        log = desk.open(**keywords)  # type: ignore[arg-type]
+        for number in range(batches):
+            first = log.end_offset
+            append(log, *(b"value-%d" % (first + i) for i in range(3)), timestamp_ms=NOW_MS + number)
+        log.sync_now()
+        return log
+
+    return fill

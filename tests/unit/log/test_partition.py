@@ -1,0 +1,406 @@
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import CorruptBatch, DamagedState, OffsetOutOfRange, PartitionFenced
+from headrace.files import SystemFiles
+from headrace.log.config import LogConfig
+from headrace.log.partition import PartitionLog
+from headrace.log.producers import OutOfOrderSequence, StaleProducerEpoch
+from headrace.log.reader import LogReader
+from headrace.log.retention import trim
+from headrace.records import RecordLimits
+from tests.unit.log.conftest import NOW_MS, Desk, append, values_from
+
+Filled = Callable[..., PartitionLog]
+
+
+def test_offsets_are_dense_and_order_in_is_order_out(filled: Filled) -> None:
+    log = filled()
+    assert values_from(log) == {offset: b"value-%d" % offset for offset in range(120)}
+    assert len(log.segments) > 2
+
+
+def test_readers_see_nothing_that_is_not_synced(desk: Desk) -> None:
+    log = desk.open()
+    append(log, b"a")
+    assert log.high_watermark == 0
+    assert values_from(log) == {}
+    job = log.begin_sync()
+    assert job is not None
+    append(log, b"b")
+    job.run()
+    log.end_sync(job, None)
+    assert values_from(log) == {0: b"a"}
+    assert not log.is_synced
+
+
+def test_with_durability_os_readers_see_what_was_written(desk: Desk) -> None:
+    log = desk.open(waits_for_sync=False)
+    append(log, b"a")
+    assert values_from(log) == {0: b"a"}
+
+
+def test_a_start_after_a_clean_stop_reads_no_segment(filled: Filled, desk: Desk) -> None:
+    filled().close()
+    read: list[str] = []
+
+    class Watched(SystemFiles):
+        def open(self, path, *, create=False):  # type: ignore[no-untyped-def]
+            file = super().open(path, create=create)
+            if path.suffix == ".log":
+                pread = file.pread
+
+                class Noted:
+                    def __getattr__(self, name: str) -> object:
+                        return getattr(file, name)
+
+                    def pread(self, size: int, position: int) -> bytes:
+                        read.append(path.name)
+                        return pread(size, position)
+
+                return Noted()
+            return file
+
+    log = PartitionLog(Watched(), desk.directory, now_ms=NOW_MS)
+    assert log.end_offset == 120
+    assert log.report.is_clean
+    assert read == []
+
+
+def test_what_was_synced_is_there_after_a_kill(filled: Filled, desk: Desk) -> None:
+    filled()
+    again = desk.open()
+    assert values_from(again) == {offset: b"value-%d" % offset for offset in range(120)}
+    assert again.report.cut_bytes == 0
+
+
+def test_a_torn_last_batch_is_cut_off_at_start(filled: Filled, desk: Desk) -> None:
+    log = filled()
+    append(log, b"torn" * 20)
+    active = log.active
+    os.truncate(active.path, active.size - 7)
+    again = desk.open()
+    assert again.end_offset == 120
+    assert again.report.cut_bytes > 0
+    assert append(again, b"next").base_offset == 120
+    again.sync_now()
+    assert values_from(desk.open())[120] == b"next"
+
+
+def test_a_whole_batch_above_the_mark_is_kept(filled: Filled, desk: Desk) -> None:
+    log = filled()
+    append(log, b"unsynced but whole")
+    again = desk.open()
+    assert again.end_offset == 121
+    assert again.report.kept_tail_bytes > 0
+    assert values_from(again)[120] == b"unsynced but whole"
+
+
+def test_unsynced_segments_behind_a_torn_one_are_removed(desk: Desk) -> None:
+    log = desk.open()
+    append(log, b"first")
+    log.sync_now()
+    for number in range(60):
+        append(log, b"unsynced-%d" % number * 5)
+    assert len(log.segments) > 2
+    os.truncate(log.segments[0].path, log.segments[0].size - 3)
+    again = desk.open()
+    assert again.end_offset == again.segments[0].end_offset
+    assert len(again.segments) == 1
+    assert list(values_from(again)) == list(range(again.end_offset))
+
+
+@pytest.mark.parametrize("harm", ["flip", "zero", "header", "truncate"])
+def test_damage_to_synced_data_is_reported_and_its_neighbours_stay_readable(
+    filled: Filled, desk: Desk, harm: str
+) -> None:
+    log = filled()
+    victim = log.segments[1]
+    log.close()
+    raw = bytearray(victim.path.read_bytes())
+    if harm == "flip":
+        raw[400] ^= 0x10
+    elif harm == "zero":
+        raw[300:900] = bytes(600)
+    elif harm == "header":
+        raw[8:12] = b"\x7f\xff\xff\xff"
+    else:
+        del raw[-100:]
+    victim.path.write_bytes(raw)
+    again = desk.open()
+    reader = LogReader(again)
+    readable, lost = set(), set()
+    for offset in range(120):
+        try:
+            reader.read(offset, 1)
+            readable.add(offset)
+        except CorruptBatch as error:
+            assert error.path == victim.path
+            lost.add(offset)
+    assert lost, "the damage must be noticed"
+    assert lost <= set(range(victim.base_offset, victim.end_offset)), "neighbours are untouched"
+    assert len(lost) <= (9 if harm != "zero" else 27)
+    assert append(again, b"on").base_offset == 120, "no offset is ever given out twice"
+
+
+def test_a_file_shorter_than_its_mark_keeps_its_offsets_and_reports_the_loss(filled: Filled, desk: Desk) -> None:
+    log = filled()
+    active = log.active
+    log.close()
+    os.truncate(active.path, active.size - 10)
+    again = desk.open()
+    assert again.report.damage
+    assert again.end_offset == 120
+    with pytest.raises(CorruptBatch) as raised:
+        LogReader(again).read(119, 100)
+    assert str(active.path) in str(raised.value)
+    append(again, b"new")
+    again.sync_now()
+    assert values_from(desk.open(), 120) == {120: b"new"}
+
+
+def test_a_lost_segment_file_is_an_error_for_its_offsets_only(filled: Filled, desk: Desk) -> None:
+    log = filled()
+    gone = log.segments[1]
+    log.close()
+    gone.path.unlink()
+    again = desk.open()
+    with pytest.raises(CorruptBatch):
+        LogReader(again).read(gone.base_offset, 100)
+    assert values_from(again, gone.end_offset)[119] == b"value-119"
+    assert LogReader(again).read(0, 100).next_offset > 0
+
+
+@pytest.mark.parametrize("harm", [b"", b"\x00" * 64, b"junk"])
+def test_a_damaged_or_missing_index_is_made_again(filled: Filled, desk: Desk, harm: bytes) -> None:
+    filled().close()
+    for path in desk.directory.glob("*.index"):
+        path.write_bytes(harm)
+    again = desk.open()
+    assert again.report.indexes_rebuilt == len(again.segments)
+    assert values_from(again) == {offset: b"value-%d" % offset for offset in range(120)}
+    assert LogReader(again).offset_for_time(NOW_MS + 20, RecordLimits()) == (60, NOW_MS + 20)
+
+
+def test_index_columns_that_rot_later_are_made_again_from_the_log(filled: Filled, desk: Desk) -> None:
+    filled().close()
+    for path in desk.directory.glob("*.index"):
+        raw = bytearray(path.read_bytes())
+        raw[-3] ^= 1
+        path.write_bytes(raw)
+    again = desk.open()
+    assert again.report.indexes_rebuilt == 0
+    assert values_from(again, 61)[61] == b"value-61"
+
+
+@pytest.mark.parametrize("loss", ["unlink", "both slots"])
+def test_data_without_a_readable_mark_is_refused(filled: Filled, desk: Desk, loss: str) -> None:
+    filled().close()
+    mark = desk.file("mark")
+    if loss == "unlink":
+        mark.unlink()
+    else:
+        mark.write_bytes(bytes(8192))
+    before = {path.name: path.read_bytes() for path in desk.directory.iterdir()}
+    with pytest.raises(DamagedState):
+        desk.open()
+    assert before == {path.name: path.read_bytes() for path in desk.directory.iterdir()}
+
+
+def test_one_torn_slot_of_the_mark_is_survived(filled: Filled, desk: Desk) -> None:
+    filled()
+    mark = desk.file("mark")
+    for at in (0, 4096):
+        raw = bytearray(mark.read_bytes())
+        whole = bytes(raw)
+        raw[at + 20] ^= 0xFF
+        mark.write_bytes(raw)
+        assert desk.open().end_offset == 120
+        mark.write_bytes(whole)
+
+
+def test_a_repeated_batch_of_an_idempotent_producer_is_answered_with_its_first_offset(desk: Desk) -> None:
+    log = desk.open()
+    for number in range(5):
+        append(log, b"x", b"y", producer=(7, 0, number * 2))
+    again = append(log, b"x", b"y", producer=(7, 0, 4))
+    assert (again.base_offset, again.last_offset, again.duplicate) == (4, 5, True)
+    assert log.end_offset == 10
+
+
+def test_producers_are_remembered_across_a_kill_and_a_clean_stop(desk: Desk) -> None:
+    log = desk.open()
+    for number in range(40):
+        append(log, b"value" * 10, producer=(7, 0, number))
+    log.sync_now()
+    killed = desk.open()
+    assert append(killed, b"value" * 10, producer=(7, 0, 39)).base_offset == 39
+    assert append(killed, b"more", producer=(7, 0, 40)).base_offset == 40
+    killed.close()
+    clean = desk.open()
+    assert append(clean, b"more", producer=(7, 0, 40)).duplicate
+    with pytest.raises(OutOfOrderSequence):
+        append(clean, b"gap", producer=(7, 0, 42))
+    with pytest.raises(StaleProducerEpoch):
+        append(desk_epoch(clean), b"old", producer=(7, 0, 41))
+
+
+def desk_epoch(log: PartitionLog) -> PartitionLog:
+    append(log, b"new epoch", producer=(7, 1, 0))
+    return log
+
+
+def test_damaged_state_files_are_replaced_by_a_walk_over_the_batches(desk: Desk) -> None:
+    log = desk.open()
+    for number in range(40):
+        append(log, b"value" * 10, producer=(7, 0, number))
+    log.close()
+    for path in desk.directory.glob("*.state"):
+        path.write_bytes(path.read_bytes()[:-9])
+    assert append(desk.open(), b"value" * 10, producer=(7, 0, 39)).duplicate
+
+
+def test_sequences_wrap_to_zero_behind_the_last(desk: Desk) -> None:
+    log = desk.open()
+    append(log, b"a", b"b", producer=(1, 0, 2**31 - 2))
+    assert append(log, b"c", producer=(1, 0, 0)).base_offset == 2
+
+
+def test_a_failed_sync_fences_the_partition_and_readers_keep_what_was_synced(filled: Filled) -> None:
+    log = filled()
+    append(log, b"never safe")
+    job = log.begin_sync()
+    assert job is not None
+    log.end_sync(job, OSError(5, "Input/output error"))
+    with pytest.raises(PartitionFenced) as raised:
+        append(log, b"later")
+    assert "sync failed" in str(raised.value)
+    assert log.begin_sync() is None
+    assert values_from(log) == {offset: b"value-%d" % offset for offset in range(120)}
+
+
+def test_an_offset_outside_the_log_is_an_error_that_names_the_range(filled: Filled) -> None:
+    log = filled()
+    log.delete_before(50)
+    with pytest.raises(OffsetOutOfRange) as raised:
+        LogReader(log).read(10, 100)
+    assert "50 to 120" in str(raised.value)
+    assert "10 to 49" in str(raised.value)
+    with pytest.raises(OffsetOutOfRange):
+        LogReader(log).read(121, 100)
+
+
+def test_deleted_records_stay_deleted_after_a_kill(filled: Filled, desk: Desk) -> None:
+    log = filled()
+    assert log.delete_before(50) == 50
+    again = desk.open()
+    assert again.start_offset == 50
+    assert sorted(values_from(again))[0] <= 50
+    assert again.segments[0].end_offset > 50
+
+
+def test_retention_by_size_deletes_whole_old_segments_only(filled: Filled, desk: Desk) -> None:
+    log = filled(config=LogConfig(segment_bytes=1000, retention_bytes=2500, retention_ms=-1))
+    before = log.size_bytes
+    trimmed = trim(log, NOW_MS)
+    assert trimmed is not None
+    assert trimmed.reason == "retention.bytes"
+    assert log.start_offset == log.segments[0].base_offset == trimmed.next_offset
+    assert 2500 <= log.size_bytes < 2500 + 1000
+    assert before - log.size_bytes == trimmed.bytes
+    assert trim(log, NOW_MS) is None
+    assert len(list(desk.directory.glob("*.log"))) == len(log.segments)
+
+
+def test_retention_by_time_takes_also_the_newest_data_when_it_is_too_old(filled: Filled) -> None:
+    log = filled(config=LogConfig(segment_bytes=2000, retention_ms=1000))
+    assert trim(log, NOW_MS + 900) is None
+    assert trim(log, NOW_MS + 39 + 1001) is not None
+    assert (log.start_offset, log.end_offset, len(log.segments)) == (120, 120, 1)
+    assert append(log, b"next").base_offset == 120
+
+
+def test_a_compacted_topic_is_not_trimmed_by_time(filled: Filled) -> None:
+    log = filled(config=LogConfig(cleanup_policy="compact", retention_ms=1))
+    assert trim(log, NOW_MS + 10**9) is None
+
+
+def test_time_looks_up_the_first_record_at_or_after(filled: Filled) -> None:
+    log = filled()
+    reader = LogReader(log)
+    for number in range(40):
+        assert reader.offset_for_time(NOW_MS + number, RecordLimits()) == (number * 3, NOW_MS + number)
+    assert reader.offset_for_time(0, RecordLimits()) == (0, NOW_MS)
+    assert reader.offset_for_time(NOW_MS + 40, RecordLimits()) is None
+    assert reader.offset_of_max_timestamp(RecordLimits()) == (117, NOW_MS + 39)
+
+
+def test_the_greatest_timestamp_is_found_below_the_high_watermark_only(filled: Filled) -> None:
+    log = filled()
+    append(log, b"future", timestamp_ms=NOW_MS + 10**6)
+    reader = LogReader(log)
+    assert reader.offset_of_max_timestamp(RecordLimits()) == (117, NOW_MS + 39)
+    log.sync_now()
+    assert reader.offset_of_max_timestamp(RecordLimits()) == (120, NOW_MS + 10**6)
+
+
+def test_epochs_tell_how_far_each_run_wrote(filled: Filled, desk: Desk) -> None:
+    filled().close()
+    second = desk.open(leader_epoch=3)
+    append(second, b"third epoch")
+    second.close()
+    third = desk.open(leader_epoch=5)
+    assert third.end_of_epoch(0) == (0, 120)
+    assert third.end_of_epoch(1) == (0, 120)
+    assert third.end_of_epoch(3) == (3, 121)
+    assert third.end_of_epoch(5) == (5, 121)
+    assert third.end_of_epoch(6) == (-1, -1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("append"), st.integers(1, 5)),
+            st.just(("sync", 0)),
+            st.just(("kill", 0)),
+            st.just(("close", 0)),
+            st.tuples(st.just("delete"), st.integers(0, 60)),
+        ),
+        max_size=40,
+    )
+)
+def test_a_partition_agrees_with_a_list_through_any_history(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
+) -> None:
+    directory = tmp_path_factory.mktemp("history")
+    desk = Desk(directory / "p")
+    log = desk.open()
+    written: list[bytes] = []
+    for step, number in steps:
+        if step == "append":
+            values = [b"v%d" % (len(written) + i) for i in range(number)]
+            append(log, *values)
+            written += values
+        elif step == "sync":
+            log.sync_now()
+        elif step == "delete":
+            log.delete_before(number)
+        else:
+            if step == "close":
+                log.close()
+            start = log.start_offset
+            log = desk.open()
+            assert (log.start_offset, log.end_offset) == (start, len(written))
+    log.sync_now()
+    found = values_from(log)
+    expected = {offset: value for offset, value in enumerate(written) if offset >= log.start_offset}
+    assert {offset: found.get(offset) for offset in expected} == expected
+    shutil.rmtree(directory)
