@@ -58,7 +58,11 @@ def first_available(names: Sequence[str]) -> str | None:
     """The first of the packages that this release of Debian or Ubuntu has."""
     for attempt in ("as it is", "refreshed"):
         if attempt == "refreshed":
-            run(["apt-get", "update", "-q"], failing="apt-get update failed", hint="check the network and /etc/apt")
+            run(
+                ["apt-get", "update", "-q"],
+                failing="apt-get update failed",
+                hint="check the network and /etc/apt",
+            )
         for name in names:
             if _has_candidate(name):
                 return name

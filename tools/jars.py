@@ -1,8 +1,8 @@
 """Jars for the tests, by pinned coordinates and SHA-256, in a cache that clones share.
 
-``jars.lock`` is a flat list on purpose: transitive resolution asks for jars that are not needed and that may not be found.
-Each jar is fetched alone, by the Ivy that PySpark carries, so that neither Maven nor an address is needed here; a file enters
-the cache only after its hash was right, by a rename, so that a killed run or two at once leave no half jar behind.
+``jars.lock`` is a flat list on purpose: transitive resolution asks for jars that are not needed and that may not be
+found. Each jar is fetched alone, by the Ivy that PySpark carries, so that neither Maven nor an address is needed; a
+file enters the cache only after its hash was right, by a rename, so that a killed run or two at once leave no half jar.
 
     python -m tools.jars fetch      get what is missing
     python -m tools.jars list       say what there is, and what for
@@ -75,11 +75,13 @@ def read_lock(text: str) -> tuple[Jar, ...]:
             group = line.strip("[]")
             continue
         coordinates, _, rest = line.partition(" ")
-        parts = coordinates.split(":")
+        organisation, name, revision, *more = [*coordinates.split(":"), "", ""]
         sha256, _, why = rest.strip().partition(" ")
-        if len(parts) != 3 or len(sha256) != 64 or not why or not group:
-            raise SetupError(f"jars.lock line {number} is not 'organisation:name:revision sha256 why': {line}")
-        jars.append(Jar(group, *parts, sha256=sha256, why=why.strip()))
+        if not revision or any(more) or len(sha256) != 64 or not why or not group:
+            raise SetupError(
+                f"jars.lock line {number} is not 'organisation:name:revision sha256 why': {line}"
+            )
+        jars.append(Jar(group, organisation, name, revision, sha256, why.strip()))
     return tuple(jars)
 
 
@@ -144,8 +146,8 @@ def _fetch_one(one: Jar, folder: Path) -> None:
             *("-types", "jar", "bundle", "-retrieve", f"{work}/[artifact]-[revision].[ext]"),
         ]
         hint = (
-            "check the network and run the command again; behind a mirror, set HEADRACE_IVY_SETTINGS to an Ivy settings file; "
-            f"or put the file there yourself: {one.path}"
+            "check the network and run the command again; behind a mirror, set HEADRACE_IVY_SETTINGS "
+            f"to an Ivy settings file; or put the file there yourself: {one.path}"
         )
         try:
             done = subprocess.run(
@@ -158,7 +160,9 @@ def _fetch_one(one: Jar, folder: Path) -> None:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise SetupError(f"{one.coordinates} did not arrive within {_FETCH_S_MAX} s", hint=hint) from error
+            raise SetupError(
+                f"{one.coordinates} did not arrive within {_FETCH_S_MAX} s", hint=hint
+            ) from error
         got = Path(work) / one.path.name
         if done.returncode != 0 or not got.is_file():
             said = "\n".join((done.stdout + done.stderr).splitlines()[-15:])

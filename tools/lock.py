@@ -1,0 +1,47 @@
+"""Resolves the dependencies again and writes the lock files: versions and hashes for every platform, no index address.
+
+The runtime is locked first and holds the versions of what the tests add on top, so that both run on the same packages.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tools.console import SetupError, finish, run, say
+from tools.places import ROOT, VENV
+
+__all__ = ["main"]
+
+_OLDEST_PYTHON = "3.11"
+_UV = (
+    *(VENV / "bin" / "uv", "pip", "compile", "--quiet", "--upgrade", "--universal", "--generate-hashes"),
+    *("--python-version", _OLDEST_PYTHON),
+    *("--no-emit-index-url", "--no-emit-find-links", "--no-annotate", "--no-header"),
+)
+_LOCKS = (
+    ("requirements.lock", ("pyproject.toml", "requirements.in")),
+    ("requirements-test.lock", ("pyproject.toml", "requirements-test.in", "-c", "requirements.lock")),
+    ("requirements-java.lock", ("requirements-java.in",)),
+)
+
+
+def main() -> int:
+    try:
+        for output, inputs in _LOCKS:
+            say(
+                f"uv: {output}", f"resolved anew from {' and '.join(name for name in inputs if name != '-c')}"
+            )
+            sources = [part if part.startswith("-") else str(ROOT / part) for part in inputs]
+            run(
+                [*_UV, *sources, "-o", ROOT / output],
+                failing=f"uv could not resolve {output}",
+                hint="check the network, or loosen what the error names in pyproject.toml or requirements*.in",
+                doing="resolving",
+            )
+    except SetupError as error:
+        return finish(error)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
