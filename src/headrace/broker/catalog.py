@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from headrace.broker import configs
-from headrace.broker.broker_configs import BROKER_CONFIGS, BrokerConfigs, Scope, static_configs
+from headrace.broker.broker_configs import BrokerConfigs, Scope, static_configs
 from headrace.broker.catalog_entries import (
     BrokerConfigsEntry,
     Entry,
@@ -32,16 +32,14 @@ from headrace.broker.catalog_entries import (
     decode_entry,
     encode_entry,
 )
-from headrace.broker.config_key import ConfigKey
 from headrace.broker.names import RESERVED, name_fault
 from headrace.broker.new_topic import Growth, NewTopic
 from headrace.broker.refusal import Refusal
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.topic import Topic, new_topic_id
-from headrace.broker.topic_configs import TOPIC_CONFIGS
 from headrace.broker.topic_table import TopicTable
 from headrace.clock import Clock
-from headrace.errors import ConfigError, DamagedState, StorageError
+from headrace.errors import DamagedState, StorageError
 from headrace.log.config import LogConfig
 from headrace.wire.codes import ErrorCode
 
@@ -89,6 +87,7 @@ class Catalog:
         self._clock = clock
         self._topics = TopicTable()
         self._log_configs: dict[bytes, LogConfig] = {}
+        self._min_insync: dict[bytes, int] = {}
         self._not_shown: list[bytes] = []
         self._one_at_a_time = asyncio.Lock()
         self._running: set[asyncio.Future[Any]] = set()
@@ -116,7 +115,11 @@ class Catalog:
         return config
 
     def min_insync_replicas(self, topic: Topic) -> int:
-        return configs.min_insync_replicas(topic.configs, self.configs)
+        """How many replicas acks=all waits for; there is one."""
+        number = self._min_insync.get(topic.id)
+        if number is None:
+            number = self._min_insync[topic.id] = configs.min_insync_replicas(topic.configs, self.configs)
+        return number
 
     # Changing. Each takes a list and gives back as many results, in order: what now is, or why not.
 
@@ -240,6 +243,8 @@ class Catalog:
                 except StorageError as error:
                     return [r if isinstance(r, Refusal) else _not_kept(error) for r in results]
                 self._not_shown = entries
+                # What is written must be carried out, whatever becomes of the one before it.
+                unforeseen: list[Exception] = []
                 for at, result in enumerate(results):
                     if isinstance(result, Refusal):
                         continue
@@ -247,7 +252,11 @@ class Catalog:
                         await carry_out(result)
                     except (StorageError, OSError) as error:
                         results[at] = _not_kept(error)
+                    except Exception as error:
+                        unforeseen.append(error)
                 self._not_shown = []
+                if unforeseen:
+                    raise unforeseen[0]
                 return results
 
         task = asyncio.ensure_future(run())
@@ -329,16 +338,19 @@ class Catalog:
     def _put(self, topic: Topic) -> None:
         self._topics.put(topic)
         self._log_configs.pop(topic.id, None)
+        self._min_insync.pop(topic.id, None)
         self.version += 1
 
     def _take_away(self, topic: Topic) -> None:
         self._topics.take_away(topic.id)
         self._log_configs.pop(topic.id, None)
+        self._min_insync.pop(topic.id, None)
         self.version += 1
 
     def _put_layer(self, entry: BrokerConfigsEntry) -> None:
         self.configs = self.configs.with_layer(entry.scope, entry.configs)
         self._log_configs.clear()
+        self._min_insync.clear()
         self.version += 1
 
     # The journal
@@ -353,14 +365,12 @@ class Catalog:
                     detail=f"ids {named.id.hex()} and {topic.id.hex()}",
                     hint="restore the data directory from a backup; nothing was changed",
                 )
-            _check_kept(f"topic '{topic.name}'", topic.configs, TOPIC_CONFIGS)
             self._put(topic)
         elif isinstance(entry, TopicGone):
             gone = self._topics.of_id(entry.topic_id())
             if gone is not None:
                 self._take_away(gone)
         else:
-            _check_kept("the broker", entry.configs, BROKER_CONFIGS)
             self._put_layer(entry)
 
     def _snapshot(self) -> Iterable[bytes]:
@@ -382,18 +392,3 @@ def _or_refusal(rule: Callable[..., T], *arguments: object) -> T | Refusal:
 
 def _not_kept(error: StorageError | OSError) -> Refusal:
     return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-
-
-def _check_kept(whose: str, kept: Mapping[str, str], keys: Mapping[str, ConfigKey]) -> None:
-    for name, value in kept.items():
-        key = keys.get(name)
-        try:
-            if key is None:
-                raise ConfigError("this release has no such configuration")
-            key.normal(value)
-        except ConfigError as error:
-            raise DamagedState(
-                f"the configuration of {whose} cannot be read back",
-                detail=f"{name} = {value!r}: {error.message}",
-                hint="restore the data directory from a backup, or start the release that wrote it",
-            ) from error

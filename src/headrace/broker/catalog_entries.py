@@ -11,12 +11,16 @@ does not start, because starting without a topic would look like its deletion.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
-from headrace.broker.broker_configs import Scope
+from headrace.broker.broker_configs import BROKER_CONFIGS, Scope
+from headrace.broker.config_key import ConfigKey
 from headrace.broker.names import name_fault
 from headrace.broker.topic import RESERVED_IDS, Topic
-from headrace.errors import DamagedState
+from headrace.broker.topic_configs import TOPIC_CONFIGS
+from headrace.errors import ConfigError, DamagedState
 
 __all__ = ["BrokerConfigsEntry", "Entry", "TopicEntry", "TopicGone", "decode_entry", "encode_entry"]
 
@@ -39,6 +43,7 @@ class TopicEntry(msgspec.Struct, frozen=True, tag_field="kind", tag="topic", for
             raise _damaged(
                 msgspec.json.encode(self), fault or "no topic has such an id or number of partitions"
             )
+        _check_kept(f"topic '{self.name}'", self.configs, TOPIC_CONFIGS)
         return Topic(self.name, topic_id, self.partitions, self.created_ms, self.configs)
 
 
@@ -54,6 +59,9 @@ class BrokerConfigsEntry(
 ):
     scope: Scope
     configs: dict[str, str]
+
+    def __post_init__(self) -> None:
+        _check_kept("the broker", self.configs, BROKER_CONFIGS)
 
 
 Entry = TopicEntry | TopicGone | BrokerConfigsEntry
@@ -78,7 +86,7 @@ def _topic_id(text: str) -> bytes:
         found = bytes.fromhex(text)
     except ValueError:
         found = b""
-    if len(found) != 16:
+    if len(found) != 16 or found.hex() != text:
         raise _damaged(text.encode(), "a topic id has 32 hex digits")
     return found
 
@@ -89,3 +97,18 @@ def _damaged(raw: bytes, reason: str) -> DamagedState:
         detail=f"{reason}: {raw[:200]!r}",
         hint="restore the data directory from a backup; nothing was changed",
     )
+
+
+def _check_kept(whose: str, kept: Mapping[str, str], keys: Mapping[str, ConfigKey]) -> None:
+    for name, value in kept.items():
+        key = keys.get(name)
+        try:
+            if key is None:
+                raise ConfigError("this release has no such configuration")
+            key.normal(value)
+        except ConfigError as error:
+            raise DamagedState(
+                f"the configuration of {whose} cannot be read back",
+                detail=f"{name} = {value!r}: {error.message}",
+                hint="restore the data directory from a backup, or start the release that wrote it",
+            ) from error

@@ -38,6 +38,8 @@ class BrokerSettings:
     partitions_per_topic_max: int = 1_000
     partitions_max: int = 10_000
     """Of all topics together: each holds open files and some memory."""
+    retention_check_s: float = 30.0
+    """How often old data is looked for."""
 
     def __post_init__(self) -> None:
         self._check(0 <= self.node_id < 2**31, "node_id", self.node_id, "a number from 0 to 2147483647")

@@ -1,0 +1,60 @@
+"""Which function answers which request.
+
+A handler is given the broker and a request and gives back the response. Produce and Fetch are begun by the
+connection itself (``begin``), because their answers wait for the disk or for new data; they are offered all
+the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.handlers import (
+    alter_configs,
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_log_dirs,
+    describe_topic_partitions,
+    find_coordinator,
+    incremental_alter_configs,
+    init_producer_id,
+    list_offsets,
+    metadata,
+    offset_for_leader_epoch,
+)
+from headrace.wire.api import Api
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+    from headrace.broker.request import Request
+
+__all__ = ["HANDLERS", "OFFERED", "Handler"]
+
+Handler = Callable[["Broker", "Request"], Awaitable[Any]]
+
+HANDLERS: dict[Api, Handler] = {
+    Api.LIST_OFFSETS: list_offsets.handle,
+    Api.METADATA: metadata.handle,
+    Api.FIND_COORDINATOR: find_coordinator.handle,
+    Api.API_VERSIONS: api_versions.handle,
+    Api.CREATE_TOPICS: create_topics.handle,
+    Api.DELETE_TOPICS: delete_topics.handle,
+    Api.DELETE_RECORDS: delete_records.handle,
+    Api.INIT_PRODUCER_ID: init_producer_id.handle,
+    Api.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch.handle,
+    Api.DESCRIBE_CONFIGS: describe_configs.handle,
+    Api.ALTER_CONFIGS: alter_configs.handle,
+    Api.DESCRIBE_LOG_DIRS: describe_log_dirs.handle,
+    Api.CREATE_PARTITIONS: create_partitions.handle,
+    Api.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs.handle,
+    Api.DESCRIBE_CLUSTER: describe_cluster.handle,
+    Api.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions.handle,
+}
+
+OFFERED = frozenset(HANDLERS) | {Api.PRODUCE, Api.FETCH}

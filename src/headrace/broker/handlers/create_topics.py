@@ -1,0 +1,68 @@
+"""CreateTopics: each topic by itself, so that one that cannot be had does not cost the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker import configs
+from headrace.broker.new_topic import NewTopic
+from headrace.broker.refusal import Refusal
+from headrace.broker.topic import Topic
+from headrace.wire import messages as m
+from headrace.wire.codes import ErrorCode
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+    from headrace.broker.request import Request
+    from headrace.wire.message import Message
+
+__all__ = ["handle"]
+
+_CONFIGS_SINCE = 5
+
+
+async def handle(broker: Broker, request: Request) -> Any:
+    message = request.message
+    times = Counter(topic.name for topic in message.topics)
+    wanted = [_new_topic(topic) for topic in message.topics if times[topic.name] == 1]
+    results = await broker.catalog.create(wanted, validate_only=message.validate_only)
+    answers = [
+        _answer(broker, request.version, new.name, result)
+        for new, result in zip(wanted, results, strict=True)
+    ]
+    twice = Refusal(ErrorCode.INVALID_REQUEST, "the request names this topic more than once")
+    answers += [_answer(broker, request.version, name, twice) for name in times if times[name] > 1]
+    return m.CreateTopicsResponse(topics=answers)
+
+
+def _new_topic(topic: Message) -> NewTopic:
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        [(assignment.partition_index, assignment.broker_ids) for assignment in topic.assignments],
+        {config.name: config.value for config in topic.configs},
+    )
+
+
+def _answer(broker: Broker, version: int, name: str, result: Topic | Refusal) -> Any:
+    if isinstance(result, Refusal):
+        return m.CreateTopicsResponse.CreatableTopicResult(
+            name=name, error_code=result.error_code, error_message=result.text
+        )
+    answer = m.CreateTopicsResponse.CreatableTopicResult(
+        name=name,
+        topic_id=result.id,
+        error_message=None,
+        num_partitions=result.partitions,
+        replication_factor=1,
+    )
+    if version >= _CONFIGS_SINCE:
+        answer.configs = [
+            m.CreateTopicsResponse.CreatableTopicConfigs(
+                name=entry.key.name, value=entry.value, config_source=entry.source
+            )
+            for entry in configs.describe_topic(result.configs, broker.catalog.configs)
+        ]
+    return answer

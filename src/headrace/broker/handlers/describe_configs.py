@@ -1,0 +1,79 @@
+"""DescribeConfigs: every key of a topic or a broker, its value, and where the value comes from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker import configs
+from headrace.broker.broker_configs import Scope, static_configs
+from headrace.broker.config_resources import ResourceType, scope_of, unknown_type
+from headrace.broker.names import name_fault
+from headrace.broker.refusal import Refusal
+from headrace.wire import messages as m
+from headrace.wire.codes import ErrorCode
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+    from headrace.broker.request import Request
+
+__all__ = ["handle"]
+
+
+async def handle(broker: Broker, request: Request) -> Any:
+    message = request.message
+    response = m.DescribeConfigsResponse()
+    for resource in message.resources:
+        answer = m.DescribeConfigsResponse.DescribeConfigsResult(
+            resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
+        )
+        response.results.append(answer)
+        try:
+            entries = _entries(broker, resource.resource_type, resource.resource_name)
+        except Refusal as refusal:
+            answer.error_code, answer.error_message = refusal.error_code, refusal.text
+            continue
+        # None and the empty list both stand for all keys; a key that there is not is left out.
+        keys = set(resource.configuration_keys or ())
+        answer.configs = [
+            _described(entry, synonyms=message.include_synonyms, documentation=message.include_documentation)
+            for entry in entries
+            if not keys or entry.key.name in keys
+        ]
+    return response
+
+
+def _entries(broker: Broker, resource_type: int, name: str) -> list[configs.ConfigEntry]:
+    if resource_type == ResourceType.TOPIC:
+        fault = name_fault(name)
+        if fault is not None:
+            raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        topic = broker.catalog.topic(name)
+        if topic is None:
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{name}'")
+        return configs.describe_topic(topic.configs, broker.catalog.configs)
+    if resource_type == ResourceType.BROKER:
+        if scope_of(name, broker.settings.node_id) is Scope.CLUSTER:
+            return configs.describe_layer(broker.catalog.configs)
+        # The port may only be known since the broker listens, so its settings are read again.
+        return configs.describe_broker(
+            replace(broker.catalog.configs, static=static_configs(broker.settings))
+        )
+    raise unknown_type(resource_type)
+
+
+def _described(entry: configs.ConfigEntry, *, synonyms: bool, documentation: bool) -> Any:
+    described = m.DescribeConfigsResponse.DescribeConfigsResourceResult(
+        name=entry.key.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        config_type=entry.key.type,
+        documentation=entry.key.documentation if documentation else None,
+    )
+    if synonyms:
+        described.synonyms = [
+            m.DescribeConfigsResponse.DescribeConfigsSynonym(name=name, value=value, source=source)
+            for name, value, source in entry.synonyms
+        ]
+    return described
