@@ -113,7 +113,13 @@ async def _serve(settings: BrokerSettings) -> None:
     broker = Broker(settings)
     server = Server(broker)
     try:
-        await server.listen(settings.listen_host, settings.listen_port)
+        try:
+            await server.listen(settings.listen_host, settings.listen_port)
+        except OSError as error:
+            raise ConfigError(
+                f"{settings.listen_host}:{settings.listen_port} cannot be listened on: {error.strerror or error}",
+                hint="another process may hold the port; give another one with --listen HOST:PORT, or port 0",
+            ) from error
         broker.listens_on(server.port)
         await broker.start()
         # What the start made stays for good, so the collector need not look at it again and again.
