@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.broker.request import Request
 
-__all__ = ["handle", "unsupported"]
+__all__ = ["handle", "unsupported_version"]
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_SINCE = 3
@@ -35,7 +35,7 @@ async def handle(broker: Broker, request: Request) -> Any:
     return _everything()
 
 
-def unsupported(broker: Broker) -> Any:
+def unsupported_version() -> Any:
     """The answer to a version of ApiVersions that we do not have, to be sent in version 0."""
     return m.ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_range(Api.API_VERSIONS)]
