@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.refusal import Refusal
@@ -29,41 +28,36 @@ async def handle(broker: Broker, request: Request) -> Any:
         keys = [(name, NO_TOPIC_ID) for name in message.topic_names]
     else:
         keys = [(topic.name, topic.topic_id) for topic in message.topics]
-    answers = []
-    found: list[Topic] = []
-    for (name, topic_id), result in _resolved(broker, keys):
-        if isinstance(result, Topic):
-            found.append(result)
-        else:
-            answers.append(_refused(name, topic_id, result))
+    topics, answers = _resolve(broker, keys)
 
     async def forget(topic: Topic) -> None:
         await broker.groups.forget_topic(topic.name)
 
-    results = await broker.catalog.delete([topic.id for topic in found], and_then=forget)
-    for topic, outcome in zip(found, results, strict=True):
-        if isinstance(outcome, Refusal):
-            answers.append(_refused(topic.name, topic.id, outcome))
-        else:
-            answers.append(m.DeleteTopicsResponse.DeletableTopicResult(name=topic.name, topic_id=topic.id))
+    results = await broker.catalog.delete([topic.id for topic in topics], and_then=forget)
+    answers += [
+        _answer(topic.name, topic.id, result if isinstance(result, Refusal) else None)
+        for topic, result in zip(topics, results, strict=True)
+    ]
     return m.DeleteTopicsResponse(responses=answers)
 
 
-def _resolved(broker: Broker, keys: list[Key]) -> Iterator[tuple[Key, Topic | Refusal]]:
-    """Each different key with its topic, or with why it stands for none. No topic comes twice."""
+def _resolve(broker: Broker, keys: list[Key]) -> tuple[list[Topic], list[Any]]:
+    """The topics that are meant, each once, and an answer for each key that means none of them."""
     times = Counter(keys)
-    taken = set()
+    answers = []
+    found: list[Topic] = []
     for key in times:
         try:
             if times[key] > 1 and key != (None, NO_TOPIC_ID):
                 raise Refusal(ErrorCode.INVALID_REQUEST, "the request names this topic more than once")
-            topic = _find(broker, *key)
-            if topic.id in taken:
-                raise Refusal(ErrorCode.INVALID_REQUEST, "the request names this topic by name and by id")
-            taken.add(topic.id)
-            yield key, topic
+            found.append(_find(broker, *key))
         except Refusal as refusal:
-            yield key, refusal
+            answers.append(_answer(*key, refusal))
+    named = Counter(topic.id for topic in found)
+    by_both = Refusal(ErrorCode.INVALID_REQUEST, "the request names this topic by its name and by its id")
+    twice = {topic.id: topic.name for topic in found if named[topic.id] > 1}
+    answers += [_answer(name, topic_id, by_both) for topic_id, name in twice.items()]
+    return [topic for topic in found if topic.id not in twice], answers
 
 
 def _find(broker: Broker, name: str | None, topic_id: bytes) -> Topic:
@@ -82,7 +76,8 @@ def _find(broker: Broker, name: str | None, topic_id: bytes) -> Topic:
     return topic
 
 
-def _refused(name: str | None, topic_id: bytes, refusal: Refusal) -> Any:
-    return m.DeleteTopicsResponse.DeletableTopicResult(
-        name=name, topic_id=topic_id, error_code=refusal.error_code, error_message=refusal.text
-    )
+def _answer(name: str | None, topic_id: bytes, refusal: Refusal | None) -> Any:
+    answer = m.DeleteTopicsResponse.DeletableTopicResult(name=name, topic_id=topic_id)
+    if refusal is not None:
+        answer.error_code, answer.error_message = refusal.error_code, refusal.text
+    return answer

@@ -25,7 +25,7 @@ async def handle(broker: Broker, request: Request) -> Any:
     response = m.DescribeConfigsResponse()
     for resource in message.resources:
         answer = m.DescribeConfigsResponse.DescribeConfigsResult(
-            resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
+            resource_type=resource.resource_type, resource_name=resource.resource_name
         )
         response.results.append(answer)
         try:
