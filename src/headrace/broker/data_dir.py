@@ -2,7 +2,8 @@
 twice.
 
     lock             held while a broker runs
-    headrace.json    format, cluster id, number of starts, next producer id, last trusted time; replaced whole, with a check of its own
+    headrace.json    format, cluster id, number of starts, next producer id, last trusted time; replaced
+                     whole, with a check of its own
     metadata/        the journal of topics and settings
     groups/          the journal of groups and committed offsets
     topics/<topic id, 32 hex digits>/<partition>/

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from headrace.clock import Clock
@@ -20,6 +20,8 @@ __all__ = ["FetchSession", "FetchSessions", "SessionRefused", "Wanted"]
 _INITIAL_EPOCH = 0
 _FINAL_EPOCH = -1
 _IDLE_S = 120.0
+_SESSIONS_FROM = 7
+_IDS_FROM = 13
 
 Key = tuple[bytes | str, int]
 
@@ -54,7 +56,8 @@ class FetchSession:
     wanted: OrderedDict[Key, Wanted]
     epoch: int = 1
     used_at: float = 0.0
-    incremental: bool = field(default=False)
+    incremental: bool = False
+    by_id: bool = False
 
 
 class FetchSessions:
@@ -75,17 +78,19 @@ class FetchSessions:
         """The session that a request belongs to, brought up to date by it; id 0 for a request that stands
         alone.
         """
-        if version < 7 or message.session_epoch == _FINAL_EPOCH:
+        if version < _SESSIONS_FROM or message.session_epoch == _FINAL_EPOCH:
             self._sessions.pop(message.session_id, None)
             return FetchSession(0, _wanted(version, message))
         if message.session_epoch == _INITIAL_EPOCH:
             self._sessions.pop(message.session_id, None)
-            return self._create(_wanted(version, message))
+            return self._create(_wanted(version, message), by_id=version >= _IDS_FROM)
         session = self._sessions.get(message.session_id)
         if session is None:
             raise SessionRefused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if message.session_epoch != session.epoch:
             raise SessionRefused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.by_id != (version >= _IDS_FROM):
+            raise SessionRefused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.epoch = 1 if session.epoch == 2**31 - 1 else session.epoch + 1
         session.used_at = self._clock.steady()
         session.incremental = True
@@ -93,14 +98,14 @@ class FetchSessions:
         self._update(session, version, message)
         return session
 
-    def _create(self, wanted: OrderedDict[Key, Wanted]) -> FetchSession:
+    def _create(self, wanted: OrderedDict[Key, Wanted], *, by_id: bool) -> FetchSession:
         now = self._clock.steady()
-        if len(wanted) > self._partitions_max or not wanted or not self._has_room(now):
+        if len(wanted) > self._partitions_max or not self._has_room(now):
             return FetchSession(0, wanted)
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
             session_id = secrets.randbelow(2**31)
-        session = FetchSession(session_id, wanted, used_at=now)
+        session = FetchSession(session_id, wanted, used_at=now, by_id=by_id)
         self._sessions[session_id] = session
         return session
 
@@ -124,7 +129,7 @@ class FetchSessions:
             session.wanted[key] = new
         for topic in message.forgotten_topics_data:
             for partition in topic.partitions:
-                session.wanted.pop((topic.topic_id if version >= 13 else topic.topic, partition), None)
+                session.wanted.pop((topic.topic_id if version >= _IDS_FROM else topic.topic, partition), None)
         if len(session.wanted) > self._partitions_max:
             del self._sessions[session.id]
             raise SessionRefused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -133,7 +138,7 @@ class FetchSessions:
 def _wanted(version: int, message: Any) -> OrderedDict[Key, Wanted]:
     wanted: OrderedDict[Key, Wanted] = OrderedDict()
     for topic in message.topics:
-        name = topic.topic_id if version >= 13 else topic.topic
+        name = topic.topic_id if version >= _IDS_FROM else topic.topic
         for p in topic.partitions:
             wanted[name, p.partition] = Wanted(
                 name,

@@ -41,10 +41,11 @@ _UINT32 = struct.Struct(">I")
 class ProduceRefused(Exception):
     """A batch is not taken, for a reason that the protocol has a number for."""
 
-    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+    def __init__(self, code: ErrorCode, message: str | None = None, *, log_start_offset: int = -1) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
+        self.log_start_offset = log_start_offset
 
 
 class Accepted:
@@ -125,8 +126,9 @@ class Partition:
     def append(self, batch: Buffer, now_ms: int, trusted_ms: int) -> Accepted:
         """Check one produced batch and write it; raises ``ProduceRefused``."""
         config = self.log.config
+        header = self._framed(batch, config)
         try:
-            header, checked = self._checked(batch, config)
+            checked = self._walked(batch, header, config)
             if config.compression_type != "producer" and CODEC_NAMES[header.codec] != config.compression_type:
                 codec = CODEC_NAMES.index(
                     "none" if config.compression_type == "uncompressed" else config.compression_type
@@ -136,11 +138,11 @@ class Partition:
         except CorruptRecords as error:
             raise ProduceRefused(ErrorCode.CORRUPT_MESSAGE, error.message) from error
         except UnknownCodec as error:
-            raise ProduceRefused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, error.message) from error
+            raise self._rejected(error.message, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE) from error
         except RecordsTooLarge as error:
-            raise ProduceRefused(ErrorCode.MESSAGE_TOO_LARGE, error.message) from error
+            raise self._rejected(error.message, ErrorCode.MESSAGE_TOO_LARGE) from error
         except RecordError as error:
-            raise ProduceRefused(ErrorCode.INVALID_RECORD, error.message) from error
+            raise self._rejected(error.message) from error
         append_time_ms = -1
         max_timestamp = checked[1]
         if config.uses_append_time:
@@ -161,44 +163,61 @@ class Partition:
             raise ProduceRefused(ErrorCode.KAFKA_STORAGE_ERROR, error.message) from error
         return Accepted(appended, append_time_ms, self._committer.durable(self.log, appended.last_offset + 1))
 
-    def _checked(self, batch: Buffer, config: LogConfig) -> tuple[BatchHeader, tuple[int, int]]:
-        header = read_header(batch)
-        if header.size < len(batch):
+    def _framed(self, batch: Buffer, config: LogConfig) -> BatchHeader:
+        """The header of what must be exactly one batch that this topic takes; nothing is said of its records yet."""
+        try:
+            header = read_header(batch)
+        except RecordError as error:
+            raise ProduceRefused(ErrorCode.INVALID_RECORD, error.message) from error
+        if header.size != len(batch):
             raise ProduceRefused(
-                ErrorCode.INVALID_RECORD, "a produce request carries exactly one batch per partition"
+                ErrorCode.INVALID_RECORD,
+                f"exactly one batch is taken per partition: it states {header.size} bytes, and {len(batch)} came",
             )
         if header.size > config.max_message_bytes:
             raise ProduceRefused(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"the batch has {header.size} bytes, and max.message.bytes is {config.max_message_bytes}",
             )
-        if header.is_control:
-            raise ProduceRefused(ErrorCode.INVALID_RECORD, "control batches are the broker's own")
         if header.is_transactional:
-            raise ProduceRefused(ErrorCode.INVALID_RECORD, "this broker has no transactions yet")
+            raise ProduceRefused(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "this broker has no transactions yet"
+            )
         if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
             raise ProduceRefused(
                 ErrorCode.INVALID_RECORD, f"producer {header.producer_id} sent no epoch or no sequence number"
             )
+        return header
+
+    def _walked(self, batch: Buffer, header: BatchHeader, config: LogConfig) -> tuple[int, int]:
+        """The least and the greatest timestamp of a batch whose records hold together."""
+        if header.is_control:
+            raise self._rejected("control batches are the broker's own")
+        if header.base_offset != 0:
+            raise self._rejected(
+                f"the batch starts at offset {header.base_offset}, and a client's starts at 0"
+            )
         checked = check_batch(batch, self._limits)
         if config.is_compacted and checked.has_null_key:
-            raise ProduceRefused(ErrorCode.INVALID_RECORD, "a compacted topic takes no record without a key")
-        return header, (checked.min_timestamp, checked.max_timestamp)
+            raise self._rejected("a compacted topic takes no record without a key")
+        return checked.min_timestamp, checked.max_timestamp
 
-    @staticmethod
-    def _check_timestamps(checked: tuple[int, int], config: LogConfig, trusted_ms: int) -> None:
+    def _rejected(self, message: str, code: ErrorCode = ErrorCode.INVALID_RECORD) -> ProduceRefused:
+        return ProduceRefused(code, message, log_start_offset=self.start_offset)
+
+    def _check_timestamps(self, checked: tuple[int, int], config: LogConfig, trusted_ms: int) -> None:
         earliest, latest = checked
         if latest - trusted_ms > config.timestamp_after_max_ms:
-            raise ProduceRefused(
-                ErrorCode.INVALID_TIMESTAMP,
+            raise self._rejected(
                 f"timestamp {latest} is {latest - trusted_ms} ms ahead of the broker's {trusted_ms}, "
                 f"and message.timestamp.after.max.ms is {config.timestamp_after_max_ms}",
+                ErrorCode.INVALID_TIMESTAMP,
             )
         if earliest >= 0 and trusted_ms - earliest > config.timestamp_before_max_ms:
-            raise ProduceRefused(
-                ErrorCode.INVALID_TIMESTAMP,
+            raise self._rejected(
                 f"timestamp {earliest} is {trusted_ms - earliest} ms behind the broker's {trusted_ms}, "
                 f"and message.timestamp.before.max.ms is {config.timestamp_before_max_ms}",
+                ErrorCode.INVALID_TIMESTAMP,
             )
 
 

@@ -98,6 +98,9 @@ class Fetching:
                 self._read[wanted.key] = error
 
     def _find(self, wanted: Wanted) -> Partition | ErrorCode:
+        if max(self._message.replica_id, self._message.replica_state.replica_id) >= 0:
+            # Another broker that wants to copy from this one: there are no copies here.
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
         name = wanted.topic
         if isinstance(name, bytes):
             found = self._broker.topic_name(name)

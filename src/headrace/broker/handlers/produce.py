@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Produced", "begin"]
 
+_ZSTD = 4
+_ZSTD_FROM = 7
+_ATTRIBUTES_AT = 22
+
 
 class Produced:
     """A produce request whose appends are done; ``waits`` are the syncs that its answer needs."""
@@ -73,11 +77,19 @@ def begin(broker: Broker, request: Request) -> Produced:
                 partition = _find(broker, message, name, data.index)
                 if data.records is None or not len(data.records):
                     raise ProduceRefused(ErrorCode.INVALID_RECORD, "the request carries no batch")
+                if request.version < _ZSTD_FROM and _codec_of(data.records) == _ZSTD:
+                    raise ProduceRefused(
+                        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or later"
+                    )
                 produced.accept(answer, partition.append(data.records, now_ms, trusted_ms))
                 answer.log_start_offset = partition.start_offset
             except ProduceRefused as refused:
-                _refuse(answer, refused.code, refused.message)
+                _refuse(answer, refused.code, refused.message, refused.log_start_offset)
     return produced
+
+
+def _codec_of(records: memoryview) -> int:
+    return records[_ATTRIBUTES_AT] & 7 if len(records) > _ATTRIBUTES_AT else 0
 
 
 def _find(broker: Broker, message: Any, name: str | None, index: int) -> Partition:
@@ -101,9 +113,9 @@ def _find(broker: Broker, message: Any, name: str | None, index: int) -> Partiti
     return partition
 
 
-def _refuse(answer: Any, code: ErrorCode, message: str | None) -> None:
+def _refuse(answer: Any, code: ErrorCode, message: str | None, log_start_offset: int = -1) -> None:
     answer.error_code = code
     answer.error_message = message
     answer.base_offset = -1
     answer.log_append_time_ms = -1
-    answer.log_start_offset = -1
+    answer.log_start_offset = log_start_offset
