@@ -21,9 +21,9 @@ __all__ = ["ELEMENTS_MAX", "MALFORMED", "Buffer", "decode", "malformed", "write"
 Buffer = bytes | bytearray | memoryview
 M = TypeVar("M", bound="Message")
 
-# Array elements and tagged fields in one message. Each costs up to a few hundred bytes of memory and may come
-# from as little as one byte on the wire.
-ELEMENTS_MAX = 100_000
+# Array elements and tagged fields in one request. An element may come from a few bytes and becomes an object of up
+# to about 300, so this keeps what hostile bytes can blow up to within 16 MB. No client of ours comes near it.
+ELEMENTS_MAX = 50_000
 
 _readers: dict[tuple[type[Message], int], Reader] = {}
 _writers: dict[tuple[type[Message], int], Writer] = {}

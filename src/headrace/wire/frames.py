@@ -13,12 +13,13 @@ Frames are read without their size, which is the transport's affair, and written
 from __future__ import annotations
 
 import struct as layouts
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.wire import messages
 from headrace.wire.api import Api, flexible_from
 from headrace.wire.codec import decode, write
-from headrace.wire.compiled import ELEMENTS_MAX, Buffer
+from headrace.wire.compiled import Buffer
 from headrace.wire.errors import WireError
 from headrace.wire.fetch import response_parts
 from headrace.wire.reading import read_uvarint
@@ -34,12 +35,19 @@ __all__ = [
     "encode_request",
     "encode_response",
     "encode_response_parts",
+    "request_class",
+    "response_class",
 ]
 
+# Tagged fields in a header, where none are defined as yet.
 TAGS_MAX = 100
+
+# A client knows the broker that it asks, and the metadata of a large cluster has many elements.
+RESPONSE_ELEMENTS_MAX = 2_000_000
 
 _APIS: dict[int, Api] = {int(api): api for api in Api}
 _REQUEST = layouts.Struct(">hhih")
+_RESPONSE = layouts.Struct(">ii")
 _INT32 = layouts.Struct(">i")
 
 
@@ -84,24 +92,24 @@ def decode_request(frame: Buffer) -> tuple[Header, Message]:
     header = decode_header(frame)
     if header.api is None:
         raise WireError(f"there is no API {header.api_key} here")
-    cls = getattr(messages, f"{header.api.title}Request")
-    return header, decode(cls, header.version, frame, header.body_start)
+    return header, decode(request_class(header.api), header.version, frame, header.body_start)
 
 
 def encode_request(
     api: Api, version: int, correlation_id: int, client_id: str | None, message: Message
 ) -> bytes:
     """A whole request, size first."""
-    out = bytearray(4)
+    _check(message, request_class(api))
     header = messages.RequestHeader(
         request_api_key=api,
         request_api_version=version,
         correlation_id=correlation_id,
         client_id=client_id,
     )
+    out = bytearray(4)
     write(out, header, 2 if version >= flexible_from(api) else 1)
     write(out, message, version)
-    _set_size(out, len(out))
+    _set(_INT32, out, len(out) - 4)
     return bytes(out)
 
 
@@ -114,8 +122,8 @@ def encode_response_parts(
     api: Api, version: int, correlation_id: int, message: Message
 ) -> list[bytearray | memoryview]:
     """A whole response as buffers to be sent one after the other: the records of a Fetch are not copied."""
-    out = bytearray(4)
-    out += _INT32.pack(correlation_id)
+    _check(message, response_class(api))
+    out = bytearray(_RESPONSE.size)
     if api is not Api.API_VERSIONS and version >= flexible_from(api):
         out.append(0)
     if api is Api.FETCH:
@@ -123,12 +131,12 @@ def encode_response_parts(
     else:
         write(out, message, version)
         parts = [out]
-    _set_size(out, sum(map(len, parts)))
+    _set(_RESPONSE, out, sum(map(len, parts)) - 4, correlation_id)
     return parts
 
 
 def decode_response(
-    api: Api, version: int, frame: Buffer, *, elements_max: int = ELEMENTS_MAX
+    api: Api, version: int, frame: Buffer, *, elements_max: int = RESPONSE_ELEMENTS_MAX
 ) -> tuple[int, Message]:
     """The correlation id and the message of a response."""
     try:
@@ -138,8 +146,7 @@ def decode_response(
     pos = _INT32.size
     if api is not Api.API_VERSIONS and version >= flexible_from(api):
         pos = _skip_tags(frame, pos)
-    cls = getattr(messages, f"{api.title}Response")
-    return correlation_id, decode(cls, version, frame, pos, elements_max=elements_max)
+    return correlation_id, decode(response_class(api), version, frame, pos, elements_max=elements_max)
 
 
 def _skip_tags(frame: Buffer, pos: int) -> int:
@@ -159,8 +166,23 @@ def _skip_tags(frame: Buffer, pos: int) -> int:
     return pos
 
 
-def _set_size(out: bytearray, size: int) -> None:
+def _set(layout: layouts.Struct, out: bytearray, *values: int) -> None:
     try:
-        _INT32.pack_into(out, 0, size - 4)
+        layout.pack_into(out, 0, *values)
     except layouts.error as error:
-        raise WireError(f"a frame of {size} bytes is larger than the protocol allows") from error
+        raise WireError(f"size or correlation id does not fit a frame: {values}") from error
+
+
+def _check(message: Message, cls: type[Message]) -> None:
+    if type(message) is not cls:
+        raise WireError(f"a {type(message).__name__} where a {cls.__name__} belongs")
+
+
+@cache
+def request_class(api: Api) -> type[Message]:
+    return getattr(messages, f"{api.title}Request")  # type: ignore[no-any-return]
+
+
+@cache
+def response_class(api: Api) -> type[Message]:
+    return getattr(messages, f"{api.title}Response")  # type: ignore[no-any-return]

@@ -21,5 +21,12 @@ def definition(name: str) -> dict[str, Any]:
 
 
 def member(path: str) -> bytes:
+    return _members()[path]
+
+
+@cache
+def _members() -> dict[str, bytes]:
+    """The definitions and the list of errors, from one pass over the jar."""
+    wanted = re.compile(r"common/message/\w+\.json|org/apache/kafka/common/protocol/Errors\.class")
     with zipfile.ZipFile(_JAR) as archive:
-        return archive.read(path)
+        return {path: archive.read(path) for path in archive.namelist() if wanted.fullmatch(path)}

@@ -38,33 +38,33 @@ def pairs() -> Iterator[tuple[str, int]]:
             yield name, version
 
 
-def sample(random: Random, name: str, version: int) -> Any:
-    """A message with a value in every field that the version has, and defaults in the others."""
+def sample(random: Random, name: str, version: int, *, tags: bool = True) -> Any:
+    """A message with a value in nearly every field that the version has, and defaults in the others."""
     cls = getattr(messages, name)
-    return fill(random, cls, cls, version)
+    return fill(random, cls, cls, version, tags)
 
 
-def fill(random: Random, message: Any, cls: Any, version: int) -> Any:
+def fill(random: Random, message: Any, cls: Any, version: int, tags: bool) -> Any:
     struct: Struct = cls.struct_
     given = {
-        field.name: field_value(random, message, field, version)
+        field.name: field_value(random, message, field, version, tags)
         for field in struct.fields
-        if version in field.versions and random.random() < 0.9
+        if version in field.versions and random.random() < 0.9 and (tags or field.tag is None)
     }
     return cls(**given)
 
 
-def field_value(random: Random, message: Any, field: Field, version: int) -> Any:
+def field_value(random: Random, message: Any, field: Field, version: int, tags: bool) -> Any:
     if version in field.nullable and random.random() < 0.2:
         return None
     if field.is_array:
-        return [value(random, message, field, version) for _ in range(random.choice((0, 1, 1, 2, 3)))]
-    return value(random, message, field, version)
+        return [value(random, message, field, version, tags) for _ in range(random.choice((0, 1, 1, 2, 3)))]
+    return value(random, message, field, version, tags)
 
 
-def value(random: Random, message: Any, field: Field, version: int) -> Any:
+def value(random: Random, message: Any, field: Field, version: int, tags: bool) -> Any:
     if field.struct is not None:
-        return fill(random, message, getattr(message, field.type), version)
+        return fill(random, message, getattr(message, field.type), version, tags)
     if field.type in INTEGERS:
         low, high = INTEGERS[field.type]
         return random.choice((low, high, 0, 1, -1 if low else 2, random.randint(low, high)))

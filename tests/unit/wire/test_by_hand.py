@@ -1,0 +1,134 @@
+"""Produce and Fetch, read and written by hand, are what their shapes say; and records are not copied."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from headrace.wire import Api, WireError, compiled, decode, encode, encode_response, encode_response_parts
+from headrace.wire import messages as m
+
+from .samples import all_versions, sample
+
+TOPIC_ID = bytes(range(16))
+RECORDS = b"a record batch " * 1000
+
+
+def by_shape(message: Any, version: int) -> bytes:
+    out = bytearray()
+    compiled.write(out, message, version)
+    return bytes(out)
+
+
+@pytest.mark.parametrize("tags", [False, True])
+@pytest.mark.parametrize("name", ["ProduceRequest", "FetchRequest"])
+def test_a_request_is_read_by_hand_as_by_its_shape(name: str, tags: bool) -> None:
+    cls = getattr(m, name)
+    for version in all_versions(name):
+        random = Random(version)
+        for _ in range(50):
+            message = sample(random, name, version, tags=tags)
+            written = by_shape(message, version)
+            assert decode(cls, version, written) == message == compiled.decode(cls, version, written)
+            assert decode(cls, version, memoryview(b"!" + written), 1) == message
+
+
+@pytest.mark.parametrize("tags", [False, True])
+def test_a_produce_response_is_written_by_hand_as_by_its_shape(tags: bool) -> None:
+    for version in all_versions("ProduceResponse"):
+        random = Random(version)
+        for _ in range(50):
+            message = sample(random, "ProduceResponse", version, tags=tags)
+            if not tags:
+                for topic in message.responses:
+                    for partition in topic.partition_responses:
+                        partition.record_errors, partition.error_message = [], None
+            assert encode(message, version) == by_shape(message, version)
+
+
+@pytest.mark.parametrize("tags", [False, True])
+def test_a_fetch_response_is_written_by_hand_as_by_its_shape(tags: bool) -> None:
+    for version in all_versions("FetchResponse"):
+        random = Random(version)
+        for _ in range(50):
+            message = sample(random, "FetchResponse", version, tags=tags)
+            for topic in message.responses:
+                for partition in topic.partitions:
+                    partition.records = random.choice((None, b"", b"few", RECORDS, [b"few", RECORDS]))
+            frame = encode_response(Api.FETCH, version, 3, message)
+            assert frame.endswith(by_shape(message, version))
+            assert b"".join(encode_response_parts(Api.FETCH, version, 3, message)) == frame
+
+
+@pytest.mark.parametrize("version", all_versions("ProduceRequest"))
+def test_the_records_of_a_produce_request_are_views_into_the_frame(version: int) -> None:
+    partition = m.ProduceRequest.PartitionProduceData(index=1, records=RECORDS)
+    topic = m.ProduceRequest.TopicProduceData(name="topic", topic_id=TOPIC_ID, partition_data=[partition])
+    frame = bytearray(encode(m.ProduceRequest(topic_data=[topic]), version))
+    records = decode(m.ProduceRequest, version, frame).topic_data[0].partition_data[0].records
+    assert records == RECORDS
+    frame[frame.index(b"batch")] = ord("B")
+    assert bytes(records[:15]) == b"a record Batch "
+
+
+@pytest.mark.parametrize("version", range(9, 14))
+def test_unknown_tags_do_not_make_a_produce_request_copy_its_records(version: int) -> None:
+    partition = m.ProduceRequest.PartitionProduceData(index=1, records=RECORDS)
+    topic = m.ProduceRequest.TopicProduceData(name="topic", topic_id=TOPIC_ID, partition_data=[partition])
+    frame = encode(m.ProduceRequest(topic_data=[topic]), version)
+    assert frame.endswith(b"\0\0\0")
+    tagged = frame[:-3] + b"\1\5\2hi" + b"\0" + b"\2\7\0\x08\1!"
+    message = decode(m.ProduceRequest, version, tagged)
+    assert message == decode(m.ProduceRequest, version, frame)
+    assert isinstance(message.topic_data[0].partition_data[0].records, memoryview)
+
+
+@pytest.mark.parametrize("version", all_versions("FetchResponse"))
+def test_the_records_of_a_fetch_response_are_sent_from_where_they_are(version: int) -> None:
+    data = m.FetchResponse.PartitionData
+    one, two = bytearray(RECORDS), memoryview(RECORDS)
+    partitions = [data(records=one), data(records=b"few"), data(records=None), data(records=[two, two])]
+    topic = m.FetchResponse.FetchableTopicResponse(topic="topic", topic_id=TOPIC_ID, partitions=partitions)
+    message = m.FetchResponse(responses=[topic])
+    parts = encode_response_parts(Api.FETCH, version, 1, message)
+    sources = [part.obj for part in parts if isinstance(part, memoryview)]
+    assert sources[0] is one
+    assert sources[1] is sources[2] is RECORDS
+    assert len(sources) == 3
+    assert b"".join(parts) == encode_response(Api.FETCH, version, 1, message)
+    assert b"few" in parts[2]
+
+
+@pytest.mark.parametrize(
+    ("message", "version", "field"),
+    [
+        (m.ProduceResponse(throttle_time_ms=2**31), 9, "throttle_time_ms"),
+        (
+            m.ProduceResponse(responses=[m.ProduceResponse.TopicProduceResponse(topic_id=b"short")]),
+            13,
+            "topic_id",
+        ),
+        (m.ProduceResponse(responses=[m.ProduceResponse.TopicProduceResponse(name=None)]), 9, "name"),
+        (m.FetchResponse(session_id=1), 6, "session_id"),
+        (m.FetchResponse(throttle_time_ms="soon"), 6, "throttle_time_ms"),
+        (m.FetchResponse(responses=[m.FetchResponse.FetchableTopicResponse(topic=3)]), 12, "topic"),
+        (m.FetchResponse(responses=[m.FetchResponse.FetchableTopicResponse(topic_id=b"")]), 18, "topic_id"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(message: Any, version: int, field: str) -> None:
+    api = Api.PRODUCE if isinstance(message, m.ProduceResponse) else Api.FETCH
+    with pytest.raises(WireError, match=rf"at .*\b{field}\b"):
+        encode_response(api, version, 1, message)
+
+
+def test_a_produce_request_of_a_version_that_is_gone_is_refused() -> None:
+    for version in (0, 2, 14, -1):
+        with pytest.raises(WireError, match=f"no version {version}"):
+            decode(m.ProduceRequest, version, b"")
+    for version in (3, 19):
+        with pytest.raises(WireError, match=f"no version {version}"):
+            decode(m.FetchRequest, version, b"")
+        with pytest.raises(WireError, match=f"no version {version}"):
+            encode_response(Api.FETCH, version, 1, m.FetchResponse())
