@@ -1,4 +1,4 @@
-"""The one error that every client adapter raises when the server refuses: Kafka's number, whatever the client calls it."""
+"""The one error that every client adapter raises when the server refuses: Kafka's number, under any client."""
 
 from __future__ import annotations
 

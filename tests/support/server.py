@@ -52,7 +52,9 @@ class Server:
         deadline = time.monotonic() + timeout_s
         while not answers(self.port):
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"{self.name} did not start; it printed:\n{self.log.read_text()[-4000:]}")
+                raise AssertionError(
+                    f"{self.name} did not start; it printed:\n{self.log.read_text()[-4000:]}"
+                )
             time.sleep(0.02)
 
     def kill(self) -> None:

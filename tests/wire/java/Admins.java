@@ -68,6 +68,7 @@ final class Admins {
         Properties properties = new Properties();
         properties.setProperty("bootstrap.servers", bootstrap);
         properties.setProperty("default.api.timeout.ms", "15000");
+        properties.setProperty("request.timeout.ms", "10000");
         return Admin.create(properties);
     }
 

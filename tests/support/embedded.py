@@ -1,0 +1,32 @@
+"""The embedded broker as its users start it: the ``headrace broker`` command in a process of its own."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.support.server import Server, spawn
+
+__all__ = ["start_headrace"]
+
+COMMAND = Path(sys.executable).parent / "headrace"
+
+
+def start_headrace(directory: Path, options: Sequence[str] = (), port: int = 0) -> Server:
+    """Start it on a free port, which its one ready line names, and wait until it answers."""
+    directory.mkdir(parents=True, exist_ok=True)
+    log, data = directory / "server.log", directory / "data"
+    command = [COMMAND, "broker", "--listen", f"127.0.0.1:{port}", "--data", data, *options]
+    process = spawn(command, log)
+    deadline = time.monotonic() + 30
+    while not (ready := re.search(r"127\.0\.0\.1:([1-9]\d*)", log.read_text())):
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError(f"headrace did not start; it printed:\n{log.read_text()[-4000:]}")
+        time.sleep(0.01)
+    server = Server("headrace", int(ready[1]), process, log, data)
+    server.wait_until_it_answers()
+    return server

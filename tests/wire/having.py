@@ -1,0 +1,15 @@
+"""Choosing the clients that have what a test needs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.wire.conftest import CLIENTS
+
+__all__ = ["clients_that_can"]
+
+
+def clients_that_can(*abilities: str) -> pytest.MarkDecorator:
+    names = [name for name, client in CLIENTS.items() if client.can.issuperset(abilities)]
+    assert names
+    return pytest.mark.parametrize("client", names, indirect=True)
