@@ -75,6 +75,7 @@ def advertised(api: Api) -> tuple[int, int]:
     return first, last
 
 
+@cache
 def flexible_from(api: Api) -> int:
     """The first version whose messages and headers may carry tagged fields."""
     return _shapes(api).messages[f"{api.title}Request"].flexible_from

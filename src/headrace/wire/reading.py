@@ -1,8 +1,8 @@
 """Readers: functions compiled from a shape for one version, which turn bytes into messages.
 
-A reader takes a body, a position and a budget, and returns the value and the position after
-it. Runs of fields of fixed width are read by one ``struct`` call, and a struct's values are gathered in
-field order and handed to its class at once.
+A reader takes a body, a position and a budget, and returns the value and the position after it. Runs of
+fields of fixed width are read by one ``struct`` call, and a struct's values are gathered in field order and
+handed to its class at once.
 
 Nothing here trusts the bytes. A length or a count is compared with what is left before anything is sliced
 or allocated. The budget is the number of array elements and tagged fields that the whole message may

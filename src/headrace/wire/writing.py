@@ -105,13 +105,15 @@ def _value_writer(
         return _fixed_writer(FIXED[field.type])
     if field.type == "string":
         return string_writer(flexible, nullable)
-    return _bytes_writer(flexible, nullable)
+    return (
+        _records_writer(flexible, nullable) if field.type == "records" else _bytes_writer(flexible, nullable)
+    )
 
 
 def _run_writer(run: list[Field]) -> Writer:
-    pack = layouts.Struct(">" + "".join(FIXED[field.type] for field in run)).pack
     if len(run) == 1:
         return _fixed_writer(FIXED[run[0].type])
+    pack = layouts.Struct(">" + "".join(FIXED[field.type] for field in run)).pack
 
     def write(out: bytearray, values: Any) -> None:
         out += pack(*values)
@@ -159,12 +161,20 @@ def _bytes_writer(flexible: bool, nullable: bool) -> Writer:
         if value is None:
             _write_null(out, nullable, b"\0" if flexible else _NULL)
             return
-        # Records may come as several buffers, as they were read from the log.
-        parts = value if isinstance(value, list) else (value,)
-        views = [memoryview(part) for part in parts]
-        write_count(out, sum(view.nbytes for view in views), flexible)
-        for view in views:
-            out += view
+        # A bytearray would also take a list of numbers; a view takes nothing but a buffer.
+        view = memoryview(value)
+        write_count(out, view.nbytes, flexible)
+        out += view
+
+    return write
+
+
+def _records_writer(flexible: bool, nullable: bool) -> Writer:
+    """As bytes, but records may also come as several buffers, as they were read from the log."""
+    write_bytes = _bytes_writer(flexible, nullable)
+
+    def write(out: bytearray, value: Any) -> None:
+        write_bytes(out, b"".join(value) if isinstance(value, list) else value)
 
     return write
 

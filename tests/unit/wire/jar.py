@@ -6,10 +6,9 @@ import json
 import re
 import zipfile
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-_JAR = Path(__file__).parents[3] / ".cache" / "jars" / "kafka-clients-4.3.0.jar"
+from tools.jars import jar
 
 
 @cache
@@ -28,5 +27,5 @@ def member(path: str) -> bytes:
 def _members() -> dict[str, bytes]:
     """The definitions and the list of errors, from one pass over the jar."""
     wanted = re.compile(r"common/message/\w+\.json|org/apache/kafka/common/protocol/Errors\.class")
-    with zipfile.ZipFile(_JAR) as archive:
+    with zipfile.ZipFile(jar("kafka-clients:4.3.0")) as archive:
         return {path: archive.read(path) for path in archive.namelist() if wanted.fullmatch(path)}

@@ -25,6 +25,7 @@ HEARTBEAT = m.HeartbeatRequest
         (HEARTBEAT(generation_id=1.5), 4, "at generation_id"),
         (m.SaslAuthenticateRequest(auth_bytes="text"), 2, "at auth_bytes"),
         (m.SaslAuthenticateRequest(auth_bytes=5), 0, "at auth_bytes"),
+        (m.SaslAuthenticateRequest(auth_bytes=[1, 2]), 0, "at auth_bytes"),
         (m.MetadataRequest(topics=None), 0, "at topics: null"),
         (m.MetadataRequest(topics=7), 1, "at topics"),
         (m.MetadataRequest(topics=["name"]), 1, "MetadataRequestTopic does not fit version 1 at name"),
