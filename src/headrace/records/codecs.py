@@ -109,6 +109,7 @@ def _grow(
                 raise InvalidRecords(f"{name} data does not unpack: {error}") from None
             if room >= limit_bytes:
                 raise too_large(name, len(data), limit_bytes) from None
+            del buffer  # before the larger one is made, so that the two never add up
             guess = room * _GROWTH
             continue
         return Unpacked(buffer, size)

@@ -1,0 +1,112 @@
+"""Checks one bomb of a batch and prints how it ended and by how many MiB the process grew. Run in its own process."""
+
+from __future__ import annotations
+
+import sys
+
+import cramjam
+from crc32c import crc32c
+
+from headrace.records import RecordError, RecordLimits, check_batch, read_records
+from headrace.records.codecs import pack
+from headrace.records.header import HEADER
+
+MIB = 1024 * 1024
+GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
+
+
+def zstd_of_runs(blocks: int, window_log: int) -> bytes:
+    """A frame of blocks that each say "128 KiB of this byte" in four bytes: 32,768 times."""
+    out = [b"\x28\xb5\x2f\xfd\x00", bytes([(window_log - 10) << 3])]
+    for index in range(blocks):
+        last = index == blocks - 1
+        out.append(((128 * 1024) << 3 | 1 << 1 | last).to_bytes(3, "little") + b"\x00")
+    return b"".join(out)
+
+
+def batch(codec: int, payload: bytes, count: int) -> bytes:
+    head = HEADER.pack(0, 49 + len(payload), 0, 2, 0, codec, count - 1, 0, 0, -1, -1, -1, count)
+    crc = crc32c(payload, crc32c(head[21:]))
+    return head[:17] + crc.to_bytes(4, "big") + head[21:] + payload
+
+
+def repeated(compress_part, size: int) -> bytes:
+    """Compress ``size`` zero bytes without ever holding them."""
+    part = 4 * MIB
+    return compress_part(bytes(part)) * (size // part)
+
+
+def varint(value: int) -> bytes:
+    rest = value << 1
+    out = bytearray()
+    while rest >= 0x80:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes(out) + bytes([rest])
+
+
+def many_headers(count: int) -> bytes:
+    """One record of nothing but empty headers, two bytes each: an object of 60 bytes for every one."""
+    body = b"\x00\x00\x00\x01\x01" + varint(count) + bytes(2 * count)
+    return varint(len(body)) + body
+
+
+def tiny_records(count: int) -> bytes:
+    out = bytearray()
+    for index in range(count):
+        delta = varint(index)
+        out += varint(5 + len(delta)) + b"\x00\x00" + delta + b"\x01\x01\x00"
+    return bytes(out)
+
+
+def make(kind: str) -> bytes:
+    match kind:
+        case "zstd":
+            return batch(ZSTD, zstd_of_runs(250_000, 17), 1)
+        case "zstd-window":
+            return batch(ZSTD, zstd_of_runs(250_000, 27), 1)
+        case "zstd-second-window":
+            return batch(ZSTD, zstd_of_runs(1, 17) + zstd_of_runs(2_000, 27), 1)
+        case "gzip":
+            return batch(GZIP, repeated(lambda b: bytes(cramjam.gzip.compress(b)), 2048 * MIB), 1)
+        case "lz4":
+            frame = bytes(pack(LZ4, bytes(4 * MIB)))
+            return batch(LZ4, frame[:7] + frame[7:-4] * 256 + frame[-4:], 1)
+        case "snappy":
+            block = bytes(cramjam.snappy.compress_raw(bytes(4 * MIB)))
+            framed = len(block).to_bytes(4, "big") + block
+            return batch(SNAPPY, b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01" + framed * 32, 1)
+        case "snappy-stated":
+            return batch(SNAPPY, b"\xff\xff\xff\xff\x0f" + bytes(100), 1)
+        case "headers":
+            return batch(ZSTD, bytes(cramjam.zstd.compress(many_headers(20 * MIB))), 1)
+        case "headers-in-a-window":
+            return batch(ZSTD, bytes(cramjam.zstd.compress(many_headers(MIB // 2 - 10))), 1)
+        case "tiny":
+            return batch(ZSTD, bytes(cramjam.zstd.compress(tiny_records(300_000))), 300_000)
+        case "count":
+            return batch(ZSTD, bytes(cramjam.zstd.compress(bytes(1000))), 2**31 - 1)
+    raise ValueError(kind)
+
+
+def peak_mib() -> float:
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
+
+
+def main() -> None:
+    kind, limit_mib = sys.argv[1], int(sys.argv[2])
+    octets = make(kind)
+    with open("/proc/self/clear_refs", "w") as clear:
+        clear.write("5")
+    before = peak_mib()
+    check = read_records if sys.argv[3:] == ["read"] else check_batch
+    try:
+        ended = str(type(check(octets, RecordLimits(unpacked_bytes_max=limit_mib * MIB))).__name__)
+    except RecordError as error:
+        ended = type(error).__name__
+    print(ended, len(octets), round(peak_mib() - before, 1))
+
+
+if __name__ == "__main__":
+    main()

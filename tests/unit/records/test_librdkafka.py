@@ -1,0 +1,128 @@
+"""librdkafka's own stand-in for a broker keeps batches as they came: so its bytes reach us, and ours reach it."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import uuid
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from headrace.records import RecordLimits, build_batch, check_batch, iter_headers, read_header, read_records
+
+CODEC_NAMES = ["none", "gzip", "snappy", "lz4", "zstd"]
+LIMITS = RecordLimits()
+CONTENTS = [
+    (
+        None if i % 7 == 3 else b"key-%d" % i,
+        None if i % 11 == 5 else b"value " * (i % 40),
+        [("trace", b"%d" % i)] * (i % 3),
+    )
+    for i in range(300)
+]
+
+
+class Cluster:
+    """A mock cluster inside a librdkafka producer, spoken to over its socket."""
+
+    def __init__(self, **settings):
+        self.producer = Producer({"test.mock.num.brokers": 1, "linger.ms": 50, **settings})
+        broker = next(iter(self.producer.list_topics(timeout=10).brokers.values()))
+        self.address = (broker.host, broker.port)
+
+    def ask(self, api, version, body):
+        frame = struct.pack(">hhih", api, version, 7, 4) + b"test" + body
+        with socket.create_connection(self.address, timeout=10) as connection:
+            connection.sendall(struct.pack(">i", len(frame)) + frame)
+            (size,) = struct.unpack(">i", self.receive(connection, 4))
+            return self.receive(connection, size)[4:]
+
+    @staticmethod
+    def receive(connection, size):
+        out = b""
+        while len(out) < size:
+            part = connection.recv(size - len(out))
+            assert part, "the connection ended early"
+            out += part
+        return out
+
+    def fetch(self, topic):
+        """All batches of partition 0, raw."""
+        found = b""
+        offset = 0
+        while True:
+            wanted = struct.pack(">iii", -1, 0, 0) + struct.pack(">ib", 2**30, 0)
+            wanted += (
+                struct.pack(">ih", 1, len(topic)) + topic.encode() + struct.pack(">iiqi", 1, 0, offset, 2**30)
+            )
+            answer = self.ask(1, 4, wanted)
+            at = 4 + 4 + 2 + len(topic) + 4 + 4
+            error, _, _, aborted = struct.unpack_from(">hqqi", answer, at)
+            assert error == 0
+            at += 22 + max(aborted, 0) * 16
+            (size,) = struct.unpack_from(">i", answer, at)
+            records = answer[at + 4 : at + 4 + max(size, 0)]
+            if not records:
+                return found
+            found += records
+            offset = [header.next_offset for _, header in iter_headers(records)][-1]
+
+    def produce(self, topic, batch):
+        body = struct.pack(">hhi", -1, -1, 10_000)
+        body += struct.pack(">ih", 1, len(topic)) + topic.encode()
+        body += struct.pack(">iii", 1, 0, len(batch)) + batch
+        answer = self.ask(0, 3, body)
+        (error,) = struct.unpack_from(">h", answer, 4 + 2 + len(topic) + 4 + 4)
+        assert error == 0
+
+    def consume(self, topic, count):
+        consumer = Consumer(
+            {
+                "bootstrap.servers": "{}:{}".format(*self.address),
+                "group.id": "g",
+                "auto.offset.reset": "earliest",
+            }
+        )
+        try:
+            consumer.subscribe([topic])
+            return consumer.consume(count, timeout=30)
+        finally:
+            consumer.close()
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_batches_of_librdkafka_are_valid(codec):
+    cluster = Cluster(**{"compression.type": CODEC_NAMES[codec]})
+    topic = f"t-{uuid.uuid4()}"
+    for index, (key, value, headers) in enumerate(CONTENTS):
+        cluster.producer.produce(
+            topic, value, key, partition=0, timestamp=10**12 + index * 50, headers=headers
+        )
+    cluster.producer.flush(30)
+    octets = cluster.fetch(topic)
+    records = []
+    for position, header in iter_headers(octets):
+        batch = memoryview(octets)[position : position + header.size]
+        assert header.codec == codec
+        checked = check_batch(batch, LIMITS)
+        found = read_records(batch, LIMITS)
+        assert checked.max_timestamp == header.max_timestamp == max(record.timestamp for record in found)
+        assert checked.min_timestamp == min(record.timestamp for record in found)
+        records += found
+    assert [(r.key, r.value, r.headers) for r in records] == CONTENTS
+    assert [r.timestamp for r in records] == [10**12 + index * 50 for index in range(len(CONTENTS))]
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_librdkafka_reads_what_is_built(codec):
+    cluster = Cluster()
+    topic = f"t-{uuid.uuid4()}"
+    cluster.producer.produce(topic, b"makes the topic", partition=0)
+    cluster.producer.flush(30)
+    batch = build_batch(CONTENTS, timestamp_ms=10**12, codec=codec)
+    assert read_header(batch).codec == codec
+    cluster.produce(topic, bytes(batch))
+    _, *messages = cluster.consume(topic, 1 + len(CONTENTS))
+    assert [(m.key(), m.value(), m.headers() or []) for m in messages] == CONTENTS
+    assert {m.timestamp()[1] for m in messages} == {10**12}

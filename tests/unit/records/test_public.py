@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import headrace.records
+
+
+def test_the_public_names_are_these():
+    assert headrace.records.__all__ == [
+        "CODEC_NAMES",
+        "HEADER_SIZE",
+        "BatchHeader",
+        "Checked",
+        "CorruptRecords",
+        "InvalidRecords",
+        "Record",
+        "RecordError",
+        "RecordLimits",
+        "RecordsTooLarge",
+        "UnknownCodec",
+        "build_batch",
+        "check_batch",
+        "crc_ok",
+        "iter_headers",
+        "place_batch",
+        "read_header",
+        "read_records",
+        "recompress",
+    ]
+    assert all(hasattr(headrace.records, name) for name in headrace.records.__all__)
