@@ -7,7 +7,7 @@ import struct
 import uuid
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headrace.records import RecordLimits, build_batch, check_batch, iter_headers, read_header, read_records
 
@@ -77,15 +77,9 @@ class Cluster:
         assert error == 0
 
     def consume(self, topic, count):
-        consumer = Consumer(
-            {
-                "bootstrap.servers": "{}:{}".format(*self.address),
-                "group.id": "g",
-                "auto.offset.reset": "earliest",
-            }
-        )
+        consumer = Consumer({"bootstrap.servers": "{}:{}".format(*self.address), "group.id": "unused"})
         try:
-            consumer.subscribe([topic])
+            consumer.assign([TopicPartition(topic, 0, 0)])
             return consumer.consume(count, timeout=30)
         finally:
             consumer.close()
