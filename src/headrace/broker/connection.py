@@ -42,7 +42,7 @@ class _Slot:
         self.api = header.api
         self.version = header.version
         self.correlation_id = header.correlation_id
-        self.parts: list[Any] | None = None
+        self.parts: list[bytearray | memoryview] | None = None
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -53,6 +53,8 @@ class Connection(asyncio.BufferedProtocol):
         self._backlog: deque[bytes | bytearray] = deque()
         self._backlog_bytes = 0
         self._slots: deque[_Slot] = deque()
+        self._out: list[bytearray | memoryview] = []
+        self._writes_soon = False
         self._busy: asyncio.Task[None] | None = None
         self._hurry: asyncio.Event | None = None
         self._writing_paused = False
@@ -102,7 +104,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         # What was asked before is still done, and a client that closed its half only may read the answers.
-        return bool(self._slots or self._backlog or self._busy)
+        self._finishing = True
+        return not self.is_idle
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -115,7 +118,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        return not (self._slots or self._backlog or self._busy)
+        return not (self._slots or self._backlog or self._busy or self._out)
 
     def _pump(self) -> None:
         """Handle what has come, as far as it may be handled now."""
@@ -266,18 +269,26 @@ class Connection(asyncio.BufferedProtocol):
     # Answering
 
     def _fill(self, slot: _Slot, response: Any) -> None:
-        slot.parts = list(encode_response_parts(slot.api, slot.version, slot.correlation_id, response))
-        while self._slots and self._slots[0].parts is not None:
-            self._write(self._slots.popleft().parts)
+        slot.parts = encode_response_parts(slot.api, slot.version, slot.correlation_id, response)
+        while self._slots and (parts := self._slots[0].parts) is not None:
+            self._slots.popleft()
+            self._out += parts
+        # Not at once: one sync often answers several requests of a connection, and they leave in one write.
+        if self._out and not self._writes_soon:
+            self._writes_soon = True
+            self._broker.loop.call_soon(self._write)
         self._close_when_done()
 
-    def _write(self, parts: list[Any] | None) -> None:
-        if self._closed or self._transport is None or parts is None:
+    def _write(self) -> None:
+        self._writes_soon = False
+        parts, self._out = self._out, []
+        if self._closed or self._transport is None:
             return
         if len(parts) > 1 and sum(map(len, parts)) <= _JOINED_MAX:
-            parts = [b"".join(parts)]
+            parts = [bytearray().join(parts)]
         for part in parts:
             self._transport.write(part)
+        self._close_when_done()
 
     def _drop(self, reason: str) -> None:
         """Close the connection, saying why once."""
@@ -304,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
         self._close_when_done()
 
     def _close_when_done(self) -> None:
-        if self._finishing and not self._slots and self._busy is None:
+        if self._finishing and not self._slots and not self._out and self._busy is None:
             self.close()
 
     def abort(self) -> None:

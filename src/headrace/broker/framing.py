@@ -80,7 +80,10 @@ class Framing:
             frame, self._large = self._large, None
             return [frame]
         if self._filled == len(self._large):
-            self._large += bytes(min(len(self._large), self._large_size - self._filled))
+            # A new buffer, because the event loop still holds a view of the old one.
+            grown = bytearray(min(2 * self._filled, self._large_size))
+            grown[: self._filled] = self._large
+            self._large = grown
         return []
 
     def _tidy(self) -> None:

@@ -20,20 +20,22 @@ GRACE_S = 3600.0
 class TrustedTime:
     def __init__(self, clock: Clock, last_known_ms: int | None) -> None:
         self._clock = clock
-        self._base_ms = clock.now_ms() if last_known_ms is None else last_known_ms
-        self._base_steady = clock.steady()
+        self._anchor_ms = clock.now_ms() if last_known_ms is None else last_known_ms
+        self._anchor_steady = clock.steady()
         self._jump_ms: int | None = None
         self._jump_since = 0.0
         self.jumps = 0
 
     def now_ms(self) -> int:
         steady = self._clock.steady()
-        expected = self._base_ms + int((steady - self._base_steady) * 1000)
+        expected = self._anchor_ms + int((steady - self._anchor_steady) * 1000)
         wall = self._clock.now_ms()
         apart = wall - expected
         if abs(apart) <= TOLERANCE_MS:
             self._jump_ms = None
-            self._base_ms, self._base_steady = wall, steady
+            # Moved only once an hour, so that many small corrections cannot add up to a jump.
+            if steady - self._anchor_steady >= GRACE_S:
+                self._anchor_ms, self._anchor_steady = wall, steady
             return wall
         if self._jump_ms is None or abs(apart - self._jump_ms) > TOLERANCE_MS:
             self._jump_ms = apart
@@ -41,7 +43,7 @@ class TrustedTime:
             self.jumps += 1
         elif steady - self._jump_since >= GRACE_S:
             self._jump_ms = None
-            self._base_ms, self._base_steady = wall, steady
+            self._anchor_ms, self._anchor_steady = wall, steady
             return wall
         return expected
 
