@@ -1,0 +1,1 @@
+"""Measurements beside the best peers; results land in ``bench/results/`` as JSON."""

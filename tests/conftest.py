@@ -1,0 +1,20 @@
+"""What holds for every test: nothing is skipped, and the Java that the set-up chose is the one on the path."""
+
+from __future__ import annotations
+
+import os
+
+from tools import java
+from tools.console import SetupError
+
+pytest_plugins = ["tests.plugins.no_skips", "tests.plugins.capabilities"]
+
+
+def pytest_configure() -> None:
+    """PySpark reads ``JAVA_HOME``; everything else that needs Java calls ``java``."""
+    try:
+        home = java.java_home()
+    except SetupError:
+        return  # The tests without Java still run; the others name what is missing.
+    os.environ["JAVA_HOME"] = str(home)
+    os.environ["PATH"] = f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}"

@@ -1,0 +1,1 @@
+"""Rules about the suite as a whole, as pytest plugins."""

@@ -1,0 +1,55 @@
+"""The lock files: hashes for everything, one version throughout, all that pyproject.toml asks for."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+
+from tools.jars import pinned
+
+from .tracked import ROOT
+
+LOCKS = ("requirements.lock", "requirements-test.lock", "requirements-java.lock")
+
+
+def versions(name: str) -> dict[tuple[str, str], str]:
+    """Version by (package, environment marker)."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    entries = re.findall(r"^([a-z0-9._-]+)==(\S+)(?: ; (.+?))? \\$", text, re.MULTILINE)
+    return {(package, marker): version for package, version, marker in entries}
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_package_has_hashes_and_no_line_says_where_from(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    entries = re.split(r"\n(?=\S)", text.strip())
+    assert len(entries) == len(versions(name)) > 0
+    for entry in entries:
+        first, *hashes = [line.rstrip(" \\") for line in entry.splitlines()]
+        assert hashes, first
+        assert all(re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}", line) for line in hashes), first
+    assert "://" not in text
+
+
+def test_the_tests_run_on_the_versions_that_users_get() -> None:
+    assert versions("requirements.lock").items() <= versions("requirements-test.lock").items()
+
+
+def test_what_the_package_asks_for_is_locked() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    asked = {re.split(r"[<>=!~\[ ]", text)[0] for text in settings["project"]["dependencies"]}
+    locked = {package for package, _ in versions("requirements.lock")}
+    assert asked <= locked
+
+
+def test_spark_and_its_connector_are_of_one_version() -> None:
+    spark = versions("requirements-test.lock")["pyspark", ""]
+    connector = next(jar for jar in pinned() if jar.name == "spark-sql-kafka-0-10_2.13")
+    assert connector.revision == spark
+
+
+def test_no_jar_is_pinned_twice() -> None:
+    files = [jar.path.name for jar in pinned()]
+    assert len(files) == len(set(files))
