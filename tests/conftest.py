@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import os
 
+from hypothesis import settings
+
 from tools import java
 from tools.console import SetupError
+
+# No example has a time limit: a busy machine is not a failure. What is found is replayed by its printed blob.
+settings.register_profile("headrace", deadline=None, print_blob=True)
+settings.load_profile("headrace")
 
 pytest_plugins = ["tests.plugins.no_skips", "tests.plugins.capabilities"]
 
