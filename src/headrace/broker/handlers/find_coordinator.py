@@ -32,7 +32,7 @@ async def handle(broker: Broker, request: Request) -> Any:
 def _place(broker: Broker, key_type: int) -> dict[str, object]:
     if key_type == _GROUP:
         host, port = broker.settings.advertised
-        return {"node_id": broker.settings.node_id, "host": host, "port": port, "error_message": None}
+        return {"node_id": broker.settings.node_id, "host": host, "port": port}
     nowhere = {"node_id": -1, "host": "", "port": -1}
     if key_type == _TRANSACTION:
         # Clients give up at once on this number; on others they try again for ever.

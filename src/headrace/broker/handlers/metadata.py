@@ -128,31 +128,43 @@ def _failed(error_code: ErrorCode, *, name: str | None, topic_id: bytes = NO_TOP
     )
 
 
-# What was last sent for each topic, by its id: the topic and the epochs that it was made from, and the
-# message, which
-# nobody may change.
-_Made = dict[bytes, tuple[Topic, tuple[int, ...], Any]]
-_made_for: WeakKeyDictionary[Catalog, _Made] = WeakKeyDictionary()
+class _Kept:
+    """What was last sent for each topic, by its id, with the topic that it was made from. Nobody may change it.
+
+    A partition's epoch, and whether its files can be used, are settled when it is opened, and a topic of which a
+    partition is opened is a new ``Topic``: so the topic alone says whether what was kept still holds.
+    """
+
+    def __init__(self) -> None:
+        self.of_topic: dict[bytes, tuple[Topic, Any]] = {}
+        self.all_topics: list[Any] = []
+        self.all_at_version = -1
+
+
+_kept_for: WeakKeyDictionary[Catalog, _Kept] = WeakKeyDictionary()
 
 
 def _all_topics(broker: Broker) -> list[Any]:
-    topics = broker.catalog.topics()
-    found = [_of_topic(broker, topic) for topic in topics]
-    made = _made_for.get(broker.catalog, {})
-    if len(made) > len(topics):
-        # Deleted topics are let go of here, so that what is kept does not outgrow what there is.
-        _made_for[broker.catalog] = {topic.id: made[topic.id] for topic in topics}
-    return found
+    catalog = broker.catalog
+    kept = _kept_for.setdefault(catalog, _Kept())
+    if kept.all_at_version != catalog.version:
+        topics = catalog.topics()
+        kept.all_topics = [_of_topic(broker, topic) for topic in topics]
+        kept.all_at_version = catalog.version
+    return kept.all_topics
 
 
 def _of_topic(broker: Broker, topic: Topic) -> Any:
-    made = _made_for.setdefault(broker.catalog, {})
-    epochs = leader_epochs(broker, topic)
-    last = made.get(topic.id)
-    if last is not None and last[0] is topic and last[1] == epochs:
-        return last[2]
-    message = _make(broker.settings.node_id, topic, epochs)
-    made[topic.id] = (topic, epochs, message)
+    kept = _kept_for.setdefault(broker.catalog, _Kept()).of_topic
+    last = kept.get(topic.id)
+    if last is not None and last[0] is topic:
+        return last[1]
+    message = _make(broker.settings.node_id, topic, leader_epochs(broker, topic))
+    if len(kept) > 2 * len(broker.catalog.topics()):
+        # Let go of topics that are gone, so that what is kept stays in proportion to what there is.
+        for topic_id in [known for known in kept if broker.catalog.topic_by_id(known) is None]:
+            del kept[topic_id]
+    kept[topic.id] = (topic, message)
     return message
 
 

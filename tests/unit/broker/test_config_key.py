@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.broker.config_key import VALUE_CHARS_MAX, ConfigKey, ConfigType
+from headrace.broker.topic_configs import TOPIC_CONFIGS
+from headrace.errors import ConfigError
+
+
+def key(config_type: ConfigType) -> ConfigKey:
+    return ConfigKey("some.key", config_type, None, "For tests.")
+
+
+@pytest.mark.parametrize(
+    ("config_type", "text", "normal"),
+    [
+        (ConfigType.LONG, " 7 ", "7"),
+        (ConfigType.LONG, "+007", "7"),
+        (ConfigType.LONG, "-9223372036854775808", "-9223372036854775808"),
+        (ConfigType.INT, "2147483647", "2147483647"),
+        (ConfigType.BOOLEAN, "TRUE", "true"),
+        (ConfigType.DOUBLE, "0.50", "0.5"),
+        (ConfigType.DOUBLE, "1", "1.0"),
+        (ConfigType.LIST, " a , b,,a", "a,b"),
+        (ConfigType.STRING, " as is ", "as is"),
+    ],
+)
+def test_a_value_has_one_spelling(config_type: ConfigType, text: str, normal: str) -> None:
+    assert key(config_type).normal(text) == normal
+    assert key(config_type).normal(normal) == normal
+
+
+@pytest.mark.parametrize(
+    ("config_type", "text"),
+    [
+        (ConfigType.LONG, "9223372036854775808"),
+        (ConfigType.INT, "2147483648"),
+        (ConfigType.SHORT, "32768"),
+        (ConfigType.LONG, "1_000"),
+        (ConfigType.LONG, "٣"),
+        (ConfigType.LONG, "1.0"),
+        (ConfigType.LONG, ""),
+        (ConfigType.LONG, "9" * 5000),
+        (ConfigType.BOOLEAN, "yes"),
+        (ConfigType.DOUBLE, "nan"),
+        (ConfigType.DOUBLE, "inf"),
+        (ConfigType.DOUBLE, "1_0"),
+        (ConfigType.STRING, "x" * (VALUE_CHARS_MAX + 1)),
+    ],
+)
+def test_what_is_not_a_value_is_refused_by_name(config_type: ConfigType, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^some\.key"):
+        key(config_type).normal(text)
+
+
+@given(st.sampled_from(sorted(TOPIC_CONFIGS)), st.text(max_size=40))
+def test_any_text_is_a_value_or_is_refused(name: str, text: str) -> None:
+    """Nothing but ConfigError comes out, and what is accepted is accepted again as it is kept."""
+    topic_key = TOPIC_CONFIGS[name]
+    try:
+        normal = topic_key.normal(text)
+    except ConfigError:
+        return
+    assert topic_key.normal(normal) == normal
+
+
+@given(st.sampled_from(sorted(TOPIC_CONFIGS)), st.integers(-(2**64), 2**64))
+def test_any_number_is_a_value_or_is_refused(name: str, number: int) -> None:
+    topic_key = TOPIC_CONFIGS[name]
+    try:
+        normal = topic_key.normal(str(number))
+    except ConfigError:
+        return
+    assert topic_key.normal(normal) == normal
