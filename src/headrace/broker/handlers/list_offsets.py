@@ -38,6 +38,7 @@ _SINCE = {
 Place = tuple[int, int, int]
 """Offset, timestamp and leader epoch, each -1 where there is none."""
 
+_EPOCH_SINCE = 4
 _NOWHERE: Place = (-1, -1, -1)
 
 
@@ -60,7 +61,9 @@ async def handle(broker: Broker, request: Request) -> Any:
             except Refusal as refusal:
                 result.error_code = refusal.error_code
             else:
-                result.offset, result.timestamp, result.leader_epoch = place
+                result.offset, result.timestamp, epoch = place
+                if request.version >= _EPOCH_SINCE:
+                    result.leader_epoch = epoch
     return response
 
 
