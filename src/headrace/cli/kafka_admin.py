@@ -31,12 +31,12 @@ __all__ = [
 
 
 def at_earliest() -> OffsetSpec:
-    spec: OffsetSpec = OffsetSpec.earliest()
+    spec: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
     return spec
 
 
 def at_latest() -> OffsetSpec:
-    spec: OffsetSpec = OffsetSpec.latest()
+    spec: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     return spec
 
 

@@ -118,7 +118,7 @@ def _signature(function: Callable[..., None]) -> inspect.Signature:
     )
 
 
-def build(item: Verb) -> TyperCommand:
+def build(item: Verb) -> Command:
     def run(*, context: typer.Context, **arguments: Any) -> None:
         given = {**(context.find_root().obj or {}), **shared_values(arguments)}
         raise typer.Exit(_run(item.function, given, arguments))

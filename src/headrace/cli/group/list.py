@@ -1,0 +1,59 @@
+"""``headrace group list``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headrace.cli.errors import UsageError
+from headrace.cli.session import Session
+from headrace.cli.verb import verb
+
+__all__ = ["list_groups"]
+
+
+@verb(
+    "list",
+    examples="""
+    headrace group list
+    headrace group list --state stable --state empty
+    """,
+)
+def list_groups(
+    session: Session,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state",
+            "-s",
+            metavar="STATE",
+            help="Only groups in this state (stable, empty, …); may be repeated.",
+        ),
+    ] = None,
+) -> None:
+    """List consumer groups and their states."""
+    from confluent_kafka import ConsumerGroupState
+
+    from headrace.cli.client import REQUEST_TIMEOUT_S, open_admin, result_of
+
+    names = {one.name.lower().replace("_", "-"): one for one in ConsumerGroupState}
+    unknown = [one for one in state or () if one.lower() not in names]
+    if unknown:
+        raise UsageError(
+            f"{unknown[0]!r} is no state of a group", hint=f"there are: {', '.join(sorted(names))}"
+        )
+    admin = open_admin(session)
+    future = admin.list_consumer_groups(
+        states={names[one.lower()] for one in state or ()}, request_timeout=REQUEST_TIMEOUT_S
+    )
+    listing = result_of(future, session, "listing groups", admin=admin)
+    rows = [
+        {
+            "group": group.group_id,
+            "state": group.state.name.lower().replace("_", "-"),
+            "type": group.type.name.lower(),
+        }
+        for group in sorted(listing.valid, key=lambda one: str(one.group_id))
+    ]
+    session.out.table(rows, empty="no groups")

@@ -1,0 +1,164 @@
+"""``headrace lag``: how far behind groups are, once or again and again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.completion import complete_groups
+from headrace.cli.errors import GroupUnknown, LagAbove, UsageError
+from headrace.cli.output import columns
+from headrace.cli.session import Session
+from headrace.cli.verb import Command, build, verb
+from headrace.clock import SystemClock
+
+if TYPE_CHECKING:
+    from headrace.cli.standing import Standing
+
+__all__ = ["command", "lag"]
+
+
+@verb(
+    "lag",
+    examples="""
+    headrace lag
+    headrace lag billing shipping
+    headrace lag --watch
+    headrace lag billing --fail-above 10000 --quiet || alert
+    headrace lag --json | jq 'select(.lag > 0)'
+    """,
+    reference=[
+        (
+            "Columns",
+            """
+            COMMITTED  the next offset that the group will read
+            END        the offset that the next record will get
+            LAG        records that the group has yet to read
+            GONE       records that were deleted before the group read them; shown if there are any
+            AGE        how long ago the next record to read was written, with --age
+            """,
+        )
+    ],
+)
+def lag(
+    session: Session,
+    groups: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="GROUP", help="Only these groups.", autocompletion=complete_groups),
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again and again, until Ctrl-C.")] = False,
+    every: Annotated[
+        float, typer.Option("--every", metavar="SECONDS", help="How often to look with --watch.", min=0.1)
+    ] = 2.0,
+    age: Annotated[
+        bool, typer.Option("--age", help="Also how old the next record to read is; reads one per partition.")
+    ] = False,
+    fail_above: Annotated[
+        int | None,
+        typer.Option("--fail-above", metavar="N", help="Exit with 5 if a group's lag is above N.", min=0),
+    ] = None,
+) -> None:
+    """Show how far behind groups are: per partition, and in total per group."""
+    from headrace.cli.client import open_admin
+    from headrace.cli.standing import list_group_names, standings
+
+    if watch and fail_above is not None:
+        raise UsageError("--watch has no end, and --fail-above looks at it", hint="use one of them")
+    admin = open_admin(session)
+
+    def look() -> list[Standing]:
+        wanted = list(groups or list_group_names(session, admin))
+        found = standings(session, admin, wanted)
+        for group in groups or ():
+            if not any(one.group == group for one in found):
+                raise GroupUnknown(group)
+        return found
+
+    def looks() -> Iterator[list[str]]:
+        while True:
+            found = look()
+            yield _lines(_rows(session, found, age=age), _totals(found))
+
+    if watch and not session.out.as_json:
+        _watch(session, looks(), every)
+    while True:
+        found = look()
+        rows = _rows(session, found, age=age)
+        if session.out.as_json:
+            session.out.table(rows)
+        else:
+            _print(session, _lines(rows, _totals(found)))
+        if not watch:
+            break
+        _pause(every)
+    if fail_above is not None:
+        _judge(found, fail_above)
+
+
+def _rows(session: Session, found: Sequence[Standing], *, age: bool) -> list[dict[str, Any]]:
+    rows = [one.row() for one in found]
+    if age:
+        from headrace.cli.standing import age_of_next
+
+        ages = age_of_next(session, found, SystemClock().now_ms())
+        for one, row in zip(found, rows, strict=True):
+            row["age_s"] = ages[one]
+    if not session.out.as_json and not any(row["gone"] for row in rows):
+        for row in rows:
+            del row["gone"]
+    return rows
+
+
+def _totals(found: Sequence[Standing]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for one in found:
+        totals[one.group] = totals.get(one.group, 0) + (one.lag or 0)
+    return totals
+
+
+def _lines(rows: Sequence[dict[str, Any]], totals: dict[str, int]) -> list[str]:
+    if not rows:
+        return ["no group has committed an offset"]
+    summary = columns([{"group": group, "total_lag": total} for group, total in totals.items()])
+    return [*columns(rows), "", *summary]
+
+
+def _print(session: Session, lines: Sequence[str]) -> None:
+    for line in lines:
+        session.out.text(line)
+    session.out.flush()
+
+
+def _pause(seconds: float) -> None:
+    import time
+
+    time.sleep(seconds)
+
+
+def _watch(session: Session, looks: Iterator[list[str]], every: float) -> None:
+    """In place on a terminal; otherwise one table after the other. Ends with Ctrl-C."""
+    if not sys.stdout.isatty():
+        for lines in looks:
+            _print(session, [*lines, ""])
+            _pause(every)
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(auto_refresh=False, screen=True) as live:
+        for lines in looks:
+            live.update(Text("\n".join(lines), no_wrap=True), refresh=True)
+            _pause(every)
+
+
+def _judge(found: Sequence[Standing], limit: int) -> None:
+    above = {group: total for group, total in _totals(found).items() if total > limit}
+    if above:
+        named = ", ".join(f"{group} by {total}" for group, total in sorted(above.items()))
+        raise LagAbove(f"lag is above {limit}: {named}")
+
+
+def command() -> Command:
+    return build(lag)

@@ -1,0 +1,28 @@
+"""A client's message as our record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.cli.record import Record
+
+__all__ = ["record_of"]
+
+# The client counts no timestamp as 0, the producer's as 1 and the broker's as 2; the protocol as -1, 0 and 1.
+_TYPE_SHIFT = -1
+
+
+def record_of(message: Any) -> Record:
+    kind, stamp = message.timestamp()
+    epoch = message.leader_epoch()
+    return Record(
+        topic=message.topic(),
+        partition=message.partition(),
+        offset=message.offset() if message.offset() is not None else -1,
+        timestamp=stamp if kind else -1,
+        timestamp_type=kind + _TYPE_SHIFT,
+        key=message.key(),
+        value=message.value(),
+        headers=message.headers() or [],
+        leader_epoch=-1 if epoch is None else epoch,
+    )
