@@ -132,3 +132,42 @@ def test_a_produce_request_of_a_version_that_is_gone_is_refused() -> None:
             decode(m.FetchRequest, version, b"")
         with pytest.raises(WireError, match=f"no version {version}"):
             encode_response(Api.FETCH, version, 1, m.FetchResponse())
+
+
+PRODUCED = m.ProduceResponse.PartitionProduceResponse
+FETCHED = m.FetchResponse.PartitionData
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 10, 13, 18])
+@pytest.mark.parametrize(
+    "partition",
+    [
+        PRODUCED(record_errors=[m.ProduceResponse.BatchIndexAndErrorMessage(batch_index=1)]),
+        PRODUCED(error_message="why"),
+        PRODUCED(current_leader=m.ProduceResponse.LeaderIdAndEpoch(leader_id=1)),
+        PRODUCED(current_leader=m.ProduceResponse.LeaderIdAndEpoch(leader_epoch=1)),
+        FETCHED(diverging_epoch=m.FetchResponse.EpochEndOffset(epoch=1)),
+        FETCHED(current_leader=m.FetchResponse.LeaderIdAndEpoch(leader_epoch=1)),
+        FETCHED(snapshot_id=m.FetchResponse.SnapshotId(end_offset=1)),
+        FETCHED(preferred_read_replica=1),
+        FETCHED(aborted_transactions=None),
+        FETCHED(aborted_transactions=[m.FetchResponse.AbortedTransaction(producer_id=1, first_offset=2)]),
+    ],
+    ids=repr,
+)
+def test_one_unusual_thing_is_written_or_refused_as_by_its_shape(partition: Any, version: int) -> None:
+    if isinstance(partition, PRODUCED):
+        api, version = Api.PRODUCE, min(version, 13)
+        produced = m.ProduceResponse.TopicProduceResponse(topic_id=TOPIC_ID, partition_responses=[partition])
+        message = m.ProduceResponse(responses=[produced])
+    else:
+        api, version = Api.FETCH, max(version, 4)
+        fetched = m.FetchResponse.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[partition])
+        message = m.FetchResponse(responses=[fetched])
+    try:
+        expected = by_shape(message, version)
+    except WireError as refused:
+        with pytest.raises(WireError, match=refused.message):
+            encode_response(api, version, 1, message)
+    else:
+        assert encode_response(api, version, 1, message).endswith(expected)
