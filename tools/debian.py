@@ -69,13 +69,13 @@ def first_available(names: Sequence[str]) -> str | None:
     return None
 
 
-def provide(packages: Sequence[Package]) -> None:
+def provide(packages: Sequence[Package], *, may_install: bool) -> None:
     """Make every package's command be there, or say which are missing and how to get them."""
     missing = [package for package in packages if shutil.which(package.command) is None]
     if not missing:
         return
     names = [package.name for package in missing]
-    if not can_install():
+    if not may_install:
         raise SetupError(
             f"the tests need {' and '.join(names)}, which this machine does not have",
             detail="\n".join(f"{package.name}: {package.why}" for package in missing),

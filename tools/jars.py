@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from tools.console import SetupError, finish, say, still_at_it
-from tools.java import java
+from tools.java import QUICK_START, java
 from tools.places import ROOT, VENV, cache_dir
 
 __all__ = [
@@ -139,7 +139,7 @@ def _fetch_one(one: Jar, folder: Path) -> None:
     settings = os.environ.get("HEADRACE_IVY_SETTINGS")
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as work:
         command = [
-            *(java(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", _ivy(), "org.apache.ivy.Main"),
+            *(java(), *QUICK_START, "-cp", _ivy(), "org.apache.ivy.Main"),
             *(("-settings", settings) if settings else ()),
             *("-cache", f"{work}/cache", "-error", "-notransitive"),
             *("-dependency", one.organisation, one.name, one.revision),

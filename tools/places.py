@@ -22,6 +22,6 @@ def cache_dir() -> Path:
         return Path(given).expanduser().resolve()
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     nearest = next((parent for parent in (base, *base.parents) if parent.exists()), base)
-    if base.is_absolute() and os.access(nearest, os.W_OK | os.X_OK):
+    if base.is_absolute() and nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
         return base / "headrace"
     return ROOT / ".cache"

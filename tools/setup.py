@@ -73,7 +73,7 @@ def for_testing() -> None:
         )
         _stamp("test").write_text(wanted, encoding="utf-8")
     java.provide()
-    debian.provide(debian.TEST_PACKAGES)
+    debian.provide(debian.TEST_PACKAGES, may_install=debian.can_install())
     jars.fetch(jars.pinned())
 
 

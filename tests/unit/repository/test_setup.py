@@ -1,0 +1,103 @@
+"""The set-up says what is missing and what to do, and takes no Java that is too old."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools import debian, java
+from tools.console import SetupError, run
+from tools.debian import Package
+from tools.places import cache_dir
+
+from .tracked import ROOT
+
+
+def fake_java(home: Path, version: str) -> Path:
+    path = home / "bin" / "java"
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\nprintf '%s\\n' \"$@\"\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("version", "taken"), [("17.0.15", True), ("25", True), ("11.0.2", False), ("1.8.0_402", False)]
+)
+def test_java_home_counts_when_it_is_new_enough(
+    version: str, taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = fake_java(tmp_path, version)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert (java.find() == path) is taken
+
+
+def test_the_runtime_in_a_wheel_is_started_without_the_module_it_lacks(tmp_path: Path) -> None:
+    real = fake_java(tmp_path / "it's real", "25")
+    starter = tmp_path / "java"
+    java.write_starter(starter, real)
+    arguments = [
+        "--add-modules=jdk.incubator.vector",
+        "-cp",
+        "a b:c",
+        "--add-opens=x=ALL-UNNAMED",
+        "Main",
+        "",
+    ]
+    done = subprocess.run([starter, *arguments], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == arguments[1:]
+
+
+def test_missing_packages_are_named_with_the_command_that_brings_them() -> None:
+    absent = Package("some-package", "no-such-command-anywhere", "a test drives it")
+    with pytest.raises(SetupError, match="some-package") as caught:
+        debian.provide([absent, Package("bash", "bash", "always there")], may_install=False)
+    assert caught.value.hint.startswith("sudo apt-get install some-package ")
+    assert "a test drives it" in caught.value.detail
+
+
+def test_a_program_that_fails_is_quoted() -> None:
+    with pytest.raises(SetupError, match="it broke") as caught:
+        run(["sh", "-c", "echo reason >&2; exit 3"], failing="it broke", hint="mend it")
+    assert caught.value.detail == "reason"
+
+
+def test_a_program_that_is_not_there_is_an_error_with_a_next_step() -> None:
+    with pytest.raises(SetupError, match="it broke"):
+        run(["no-such-command-anywhere"], failing="it broke", hint="mend it")
+
+
+def test_the_cache_is_shared_unless_told_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "here"))
+    assert cache_dir() == tmp_path / "here"
+    monkeypatch.delenv("HEADRACE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_dir() == tmp_path / "headrace"
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
+    assert cache_dir() == ROOT / ".cache"
+
+
+def test_make_names_the_next_step_when_there_is_no_python(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["make", "-C", str(ROOT), "PYTHON=", "setup"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "no Python 3.11 or newer" in done.stderr
+    assert "next step:" in done.stderr
+
+
+def test_an_unknown_part_of_the_set_up_is_refused() -> None:
+    command = [sys.executable, "-m", "tools.setup", "everything"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 2
+
+
+def test_make_explains_itself() -> None:
+    said = subprocess.run(["make", "-C", str(ROOT)], capture_output=True, text=True, check=True).stdout
+    for verb in ("make run", "make test", "make check", "make soak"):
+        assert verb in said
