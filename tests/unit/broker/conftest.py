@@ -27,6 +27,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Asking]
             await running.pop().stop()
         broker = Broker(BrokerSettings(data_dir=tmp_path / "data", **settings))
         running.append(broker)
+        await broker.start()
         return Asking(broker)
 
     yield start
