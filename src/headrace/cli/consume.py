@@ -94,14 +94,14 @@ def consume(
 
     printer = choose_printer(session, template, pretty=pretty, meta_only=meta_only)
     passes = compile_filters(filters or ())
-    emitter = Emitter(session.out.raw.write, printer, passes, num)
+    emitter = Emitter(session.out.write, printer, passes if filters else None, num)
 
     def take(record: Record) -> bool:
         emitter.emit(record)
         return not emitter.full
 
     if group is None:
-        _read_alone(session, topics, span, take, passes, regex, exit_, tail, partitions, isolation)
+        _read_alone(session, topics, span, take, passes, regex, exit_, tail, partitions, isolation, template)
     else:
         _read_in_group(session, topics, group, span, take, regex, exit_, partitions, isolation)
 
@@ -117,6 +117,7 @@ def _read_alone(
     tail: int | None,
     partitions: str | None,
     isolation: str,
+    template: str | None,
 ) -> None:
     from confluent_kafka import IsolationLevel
 
@@ -139,7 +140,14 @@ def _read_alone(
             take(record)
         return
     plan = make_plan(session, admin, where, span, stop_at_end=exit_, isolation=level)
-    read(session, plan, isolation=level, take=take, batch_done=session.out.flush)
+    read(
+        session,
+        plan,
+        isolation=level,
+        take=take,
+        batch_done=session.out.flush,
+        with_bounds=template is not None and ("%[" in template or "%]" in template),
+    )
 
 
 def _read_in_group(

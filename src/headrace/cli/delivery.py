@@ -131,7 +131,7 @@ class Delivery:
                 }
             )
         elif self._printer is not None:
-            self._session.out.raw.write(self._printer(record_of(message), self.delivered))
+            self._session.out.write(self._printer(record_of(message), self.delivered))
 
     def _failed(self, error: KafkaError, topic: str) -> None:
         self._failures += 1

@@ -36,7 +36,7 @@ def choose_printer(
 
 class Emitter:
     def __init__(
-        self, write: Callable[[bytes], object], printer: Printer, passes: Filter, limit: int | None
+        self, write: Callable[[bytes], object], printer: Printer, passes: Filter | None, limit: int | None
     ) -> None:
         self._write = write
         self._printer = printer
@@ -49,6 +49,6 @@ class Emitter:
         return self._limit is not None and self.count >= self._limit
 
     def emit(self, record: Record) -> None:
-        if self._passes(record):
+        if self._passes is None or self._passes(record):
             self.count += 1
             self._write(self._printer(record, self.count))

@@ -64,4 +64,6 @@ def _compile(text: str) -> Filter:
 
 def compile_filters(texts: Sequence[str]) -> Filter:
     filters = [_compile(text) for text in texts]
+    if len(filters) == 1:
+        return filters[0]
     return lambda record: all(passes(record) for passes in filters)

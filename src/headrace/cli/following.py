@@ -14,7 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, 
 from headrace.cli.client import REQUEST_TIMEOUT_S, translate
 from headrace.cli.errors import CliError
 from headrace.cli.lookup import Partition
-from headrace.cli.messages import record_of
+from headrace.cli.messages import next_batch, record_of
 from headrace.cli.reading import BATCH_MAX, POLL_S, Watch, explain, gone, open_reader
 from headrace.cli.record import Record
 from headrace.cli.session import Session
@@ -84,7 +84,7 @@ def follow(
     try:
         consumer.subscribe(topics, on_assign=member.assigned, on_revoke=member.revoked)
         while not (stop_at_end and _all_read(consumer, member)):
-            messages = consumer.consume(BATCH_MAX, POLL_S)
+            messages = next_batch(consumer, BATCH_MAX, POLL_S)
             if member.failure is not None:
                 raise member.failure
             if not _take_batch(session, consumer, member, watch, messages, take, batch_done):

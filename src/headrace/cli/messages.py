@@ -1,15 +1,23 @@
-"""A client's message as our record."""
+"""A client's messages, taken as they come, and as our records."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from confluent_kafka import Consumer
+
 from headrace.cli.record import Record
 
-__all__ = ["record_of"]
+__all__ = ["next_batch", "record_of"]
 
 # The client counts no timestamp as 0, the producer's as 1 and the broker's as 2; the protocol as -1, 0 and 1.
 _TYPE_SHIFT = -1
+
+
+def next_batch(consumer: Consumer, count_max: int, timeout_s: float) -> list[Any]:
+    """Wait for the first message only, then take what is there: nobody waits for a batch to fill up."""
+    first = consumer.poll(timeout_s)
+    return [] if first is None else [first, *consumer.consume(count_max - 1, 0)]
 
 
 def record_of(message: Any) -> Record:

@@ -7,10 +7,11 @@ set.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import BinaryIO, TextIO
+from typing import TextIO
 
 import msgspec
 
@@ -18,6 +19,7 @@ __all__ = ["Output", "colour_wanted", "columns", "to_json"]
 
 Row = Mapping[str, object]
 
+_BUFFER_BYTES = 1 << 16
 _RED, _YELLOW, _BOLD, _OFF = "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
 
 
@@ -65,13 +67,14 @@ class Output:
         self.as_json = as_json
         self.quiet = quiet
 
-    @property
-    def raw(self) -> BinaryIO:
-        """Standard output as bytes: records may hold anything."""
-        return sys.stdout.buffer
+        # Bytes, since records may hold anything; and with a buffer of its own, since Python's may be switched off.
+        self._raw = io.BufferedWriter(io.FileIO(sys.stdout.fileno(), "wb", closefd=False), _BUFFER_BYTES)
+
+    def write(self, data: bytes) -> None:
+        self._raw.write(data)
 
     def json_line(self, value: object) -> None:
-        self.raw.write(to_json(value) + b"\n")
+        self.write(to_json(value) + b"\n")
 
     def table(self, rows: Sequence[Row], *, empty: str = "") -> None:
         """One line per row; ``empty`` is what a person is told when there is none."""
@@ -89,10 +92,10 @@ class Output:
         self.flush()
 
     def text(self, line: str) -> None:
-        self.raw.write(line.encode("utf-8", "surrogateescape") + b"\n")
+        self.write(line.encode("utf-8", "surrogateescape") + b"\n")
 
     def flush(self) -> None:
-        self.raw.flush()
+        self._raw.flush()
 
     def note(self, line: str) -> None:
         """Something good to know, which ``--quiet`` leaves out."""

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from headrace.cli.client import open_consumer, translate
 from headrace.cli.errors import BrokerUnreachable, CliError, RecordsGone, UsageError
 from headrace.cli.lookup import Bounds, Partition, bounds_of, offsets_of
-from headrace.cli.messages import record_of
+from headrace.cli.messages import next_batch, record_of
 from headrace.cli.offsets import Kind, Range
 from headrace.cli.record import Record
 from headrace.cli.session import Session
@@ -130,6 +130,7 @@ def read(
     isolation: IsolationLevel,
     take: Callable[[Record], bool],
     batch_done: Callable[[], None],
+    with_bounds: bool = False,
 ) -> None:
     """Hand every record to ``take`` until it returns False or the plan's ends are reached."""
     if not plan.starts:
@@ -149,13 +150,13 @@ def read(
         consumer.assign([TopicPartition(topic, number, at) for (topic, number), at in plan.starts.items()])
         silent_s = 0.0
         while progress.left:
-            messages = consumer.consume(BATCH_MAX, POLL_S)
+            messages = next_batch(consumer, BATCH_MAX, POLL_S)
             silent_s = 0.0 if messages else silent_s + POLL_S
             if watch.down and plan.ends is not None and silent_s > SILENCE_S:
                 raise BrokerUnreachable(f"no broker has answered at {session.bootstrap} for {SILENCE_S:g} s")
             for message in messages:
                 watch.seen()
-                if not _take_one(session, consumer, message, progress, take):
+                if not _take_one(session, consumer, message, progress, take, with_bounds):
                     batch_done()
                     return
             batch_done()
@@ -164,7 +165,12 @@ def read(
 
 
 def _take_one(
-    session: Session, consumer: Consumer, message: Any, progress: _Progress, take: Callable[[Record], bool]
+    session: Session,
+    consumer: Consumer,
+    message: Any,
+    progress: _Progress,
+    take: Callable[[Record], bool],
+    with_bounds: bool,
 ) -> bool:
     where = (message.topic(), message.partition())
     error = message.error()
@@ -178,7 +184,8 @@ def _take_one(
         progress.reached(where, offset)
         return True
     record = record_of(message)
-    record.log_start, record.high_watermark = _watermarks(consumer, where)
+    if with_bounds:
+        record.log_start, record.high_watermark = _watermarks(consumer, where)
     going_on = take(record)
     progress.reached(where, offset + 1)
     return going_on

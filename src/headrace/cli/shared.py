@@ -42,4 +42,4 @@ SHARED: dict[str, tuple[Any, object]] = {
 
 def shared_values(arguments: dict[str, Any]) -> dict[str, Any]:
     """Take the shared options out of a verb's arguments, and return those that were given."""
-    return {name: value for name in SHARED if (value := arguments.pop(name))}
+    return {name: value for name in SHARED if (value := arguments.pop(name, None))}

@@ -41,15 +41,20 @@ class Verb:
     name: str
     function: Callable[..., None]
     sections: tuple[tuple[str, str], ...]
+    shared: tuple[str, ...]
 
 
 def verb(
-    name: str, *, examples: str, reference: Sequence[tuple[str, str]] = ()
+    name: str,
+    *,
+    examples: str,
+    reference: Sequence[tuple[str, str]] = (),
+    shared: Sequence[str] = tuple(SHARED),
 ) -> Callable[[Callable[..., None]], Verb]:
-    """Examples and reference are shown as they are written, below the options."""
+    """Examples and reference are shown as they are written; ``shared`` names the options everywhere that fit."""
 
     def wrap(function: Callable[..., None]) -> Verb:
-        return Verb(name, function, (*reference, ("Examples", examples)))
+        return Verb(name, function, (*reference, ("Examples", examples)), tuple(shared))
 
     return wrap
 
@@ -103,7 +108,7 @@ def write_sections(sections: Sequence[tuple[str, str]], formatter: Any) -> None:
             formatter.write(f"{_SECTION_INDENT}{line}".rstrip() + "\n")
 
 
-def _signature(function: Callable[..., None]) -> inspect.Signature:
+def _signature(function: Callable[..., None], shared: Sequence[str]) -> inspect.Signature:
     """The verb's own parameters without the session, then the shared ones, then Typer's context."""
     hints = get_type_hints(function, include_extras=True)
     own = list(inspect.signature(function).parameters.values())[1:]
@@ -112,6 +117,7 @@ def _signature(function: Callable[..., None]) -> inspect.Signature:
     parameters += [
         inspect.Parameter(name, keyword, annotation=annotation, default=default)
         for name, (annotation, default) in SHARED.items()
+        if name in shared
     ]
     return inspect.Signature(
         [*parameters, inspect.Parameter("context", keyword, annotation=typer.Context)],
@@ -123,7 +129,7 @@ def build(item: Verb) -> Command:
         given = {**(context.find_root().obj or {}), **shared_values(arguments)}
         raise typer.Exit(_run(item.function, given, arguments))
 
-    signature = _signature(item.function)
+    signature = _signature(item.function, item.shared)
     vars(run)["__signature__"] = signature
     run.__annotations__ = {name: p.annotation for name, p in signature.parameters.items()}
     run.__doc__ = item.function.__doc__
@@ -163,7 +169,7 @@ def _run(function: Callable[..., None], given: dict[str, Any], arguments: dict[s
             verbose=verbose,
         )
         function(session, **arguments)
-        sys.stdout.flush()
+        session.out.flush()
     except HeadraceError as error:
         report(error, as_json=as_json, verbose=verbose)
         return exit_code_of(error)

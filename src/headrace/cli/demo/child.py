@@ -1,0 +1,92 @@
+"""The demo's broker: a process of its own, started and stopped like any other."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+from headrace.cli.errors import DemoFailed
+
+__all__ = ["BrokerChild"]
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 20.0
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_parent() -> None:
+    """So that no broker is left behind when the demo is killed; where the system cannot do it, it may be."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class BrokerChild:
+    def __init__(self, listen: str, data: Path, log: Path) -> None:
+        self._log = log
+        self._log_file: IO[bytes] = log.open("wb")
+        command = [sys.executable, "-m", "headrace.cli", "broker", "--listen", listen, "--data", str(data)]
+        # In a session of its own: Ctrl-C is for the demo, which stops its clients first and the broker last.
+        self._process = subprocess.Popen(  # noqa: S603  our own command
+            command,
+            stdout=subprocess.PIPE,
+            stderr=self._log_file,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
+        try:
+            self.address = self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _wait_until_ready(self) -> str:
+        stdout = self._process.stdout
+        assert stdout is not None
+        if not select.select([stdout], [], [], START_TIMEOUT_S)[0]:
+            raise DemoFailed(
+                f"the broker was not ready within {START_TIMEOUT_S:g} s", detail=self.last_words()
+            )
+        line = stdout.readline().decode("utf-8", "replace")
+        _, found, rest = line.partition(" ready on ")
+        if not found:
+            self._process.wait(STOP_TIMEOUT_S)
+            raise DemoFailed("the broker did not start", detail=self.last_words() or line.strip())
+        return rest.split()[0]
+
+    def last_words(self) -> str:
+        self._log_file.flush()
+        return "; ".join(self._log.read_text("utf-8", "replace").strip().splitlines()[-3:])
+
+    def check_alive(self) -> None:
+        code = self._process.poll()
+        if code is not None:
+            raise DemoFailed(f"the broker ended by itself with exit code {code}", detail=self.last_words())
+
+    def rss_bytes(self) -> int | None:
+        """Resident memory, where the system tells."""
+        try:
+            pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+        except (OSError, IndexError):
+            return None
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def stop(self) -> int | None:
+        """A clean stop; its exit code."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._log_file.close()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        return self._process.returncode
