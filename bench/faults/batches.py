@@ -1,0 +1,113 @@
+"""Record batches, format 2, as the oracle writes and reads them: a second reading of the format, from the first
+byte on, that shares nothing with the code under test.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import crc32c
+
+__all__ = ["Batch", "build_batch", "parse_batches"]
+
+_HEAD = struct.Struct(">qiibIhiqqqhii")
+_CRC_FROM = 21
+_CODEC_BITS = 0x07
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """``values`` is ``None`` where the records are compressed: those are left to stock clients."""
+
+    base_offset: int
+    count: int
+    producer_id: int
+    base_sequence: int
+    values: tuple[bytes, ...] | None
+    size: int
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.count
+
+
+def build_batch(
+    values: Sequence[bytes],
+    timestamp_ms: int,
+    *,
+    producer_id: int = -1,
+    epoch: int = -1,
+    sequence: int = -1,
+) -> bytes:
+    body = bytearray()
+    for index, value in enumerate(values):
+        record = b"\x00\x00" + _zigzag(index) + b"\x01" + _zigzag(len(value)) + value + b"\x00"
+        body += _zigzag(len(record)) + record
+    last = len(values) - 1
+    checked = struct.pack(
+        ">hiqqqhii", 0, last, timestamp_ms, timestamp_ms, producer_id, epoch, sequence, len(values)
+    ) + bytes(body)
+    return struct.pack(">qiibI", 0, 9 + len(checked), -1, 2, crc32c.crc32c(checked)) + checked
+
+
+def parse_batches(data: bytes) -> Iterator[Batch | str]:
+    """Every batch in the bytes; where they stop being whole batches, one line that says why, as the last item."""
+    at = 0
+    while at < len(data):
+        if at + _HEAD.size > len(data):
+            yield f"{len(data) - at} stray bytes at {at}"
+            return
+        head = _HEAD.unpack_from(data, at)
+        base_offset, length, _, magic, crc, attributes, last_delta = head[:7]
+        producer_id, _, base_sequence, count = head[9:]
+        size = 12 + length
+        if magic != 2 or size < _HEAD.size or at + size > len(data):
+            yield f"no whole batch at byte {at}: magic {magic}, {size} bytes of {len(data) - at}"
+            return
+        if crc32c.crc32c(memoryview(data)[at + _CRC_FROM : at + size]) != crc:
+            yield f"the batch at byte {at} (offset {base_offset}) fails its CRC"
+            return
+        if count != last_delta + 1:
+            yield f"the batch at byte {at} has {count} records and a last delta of {last_delta}"
+            return
+        compressed = attributes & _CODEC_BITS
+        values = None if compressed else tuple(_values(data, at + _HEAD.size, count))
+        yield Batch(base_offset, count, producer_id, base_sequence, values, size)
+        at += size
+
+
+def _values(data: bytes, at: int, count: int) -> Iterator[bytes]:
+    for _ in range(count):
+        length, at = _unzigzag(data, at)
+        end = at + length
+        at += 1
+        for _ in range(2):
+            _, at = _unzigzag(data, at)
+        key_size, at = _unzigzag(data, at)
+        at += max(key_size, 0)
+        value_size, at = _unzigzag(data, at)
+        yield data[at : at + max(value_size, 0)]
+        at = end
+
+
+def _zigzag(value: int) -> bytes:
+    value = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _unzigzag(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7

@@ -1,0 +1,189 @@
+"""A broker with all its parts busy: producers of several kinds, a reader, commits, topics that come and go, segments
+that roll every few batches and retention that removes them. Faults strike it; the ledger judges.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from bench.faults import calls
+from bench.faults.connection import Connection
+from bench.faults.consuming import ReadingAlong, read_back
+from bench.faults.keeping import CommittingWorker, TopicsWorker
+from bench.faults.oracle import Ledger, Place, partition_files, view_of_files
+from bench.faults.outcome import Outcome
+from bench.faults.process import BrokerProcess
+from bench.faults.producing import IdempotentRawProducer, RawProducer, StockProducer
+from bench.faults.worker import Worker, finish_all
+
+__all__ = ["Scene"]
+
+_KEPT, _STAMPED, _TRIMMED = "kept", "stamped", "trimmed"
+_PARTITIONS = {_KEPT: 2, _STAMPED: 1, _TRIMMED: 1}
+
+
+class Scene:
+    """``refusals`` are the error numbers that clients may be answered with while the fault lasts."""
+
+    def __init__(
+        self,
+        broker: BrokerProcess,
+        rng: random.Random,
+        *,
+        segment_bytes: int | None = None,
+        refusals: Iterable[int] = (),
+        pace: float = 1.0,
+        request_timeout_s: float = 10.0,
+    ) -> None:
+        self.broker = broker
+        self.rng = rng
+        self.ledger = Ledger()
+        self.workers: list[Worker] = []
+        self.places: list[Place] = [
+            (topic, partition) for topic, count in _PARTITIONS.items() for partition in range(count)
+        ]
+        self._segment_bytes = segment_bytes or rng.choice([4_000, 20_000, 100_000])
+        self._retained_bytes = rng.choice([10_000, 50_000])
+        self._refusals = frozenset(refusals)
+        self._pace = pace
+        self._request_timeout_s = request_timeout_s
+
+    # Before
+
+    def make_topics(self) -> None:
+        common: dict[str | bytes, str | bytes | None] = {"internal.segment.bytes": str(self._segment_bytes)}
+        special: dict[str, dict[str | bytes, str | bytes | None]] = {
+            _KEPT: {
+                "retention.ms": "-1",
+                "compression.type": self.rng.choice(["producer", "producer", "lz4"]),
+            },
+            _STAMPED: {"retention.ms": "-1", "message.timestamp.type": "LogAppendTime"},
+            _TRIMMED: {"retention.bytes": str(self._retained_bytes)},
+        }
+        with Connection(self.broker.port) as connection:
+            for topic, count in _PARTITIONS.items():
+                error = calls.create_topic(connection, topic, count, common | special[topic])
+                if error:
+                    raise AssertionError(f"topic {topic} could not be made: error {error}")
+
+    def employ(self) -> None:
+        """Start every kind of client."""
+        port, ledger = self.broker.port, self.ledger
+
+        def rng() -> random.Random:
+            return random.Random(self.rng.random())
+
+        raw: dict[str, Any] = {
+            "pause_s": 0.006 * self._pace,
+            "refusals": self._refusals,
+            "timeout_s": self._request_timeout_s,
+            "ahead_max": self.rng.randint(1, 5),
+        }
+        stock: dict[str, Any] = {"pause_s": 0.03 * self._pace, "outstanding_max": 100}
+        self.topics = TopicsWorker("topics", port, ledger, rng(), refusals=self._refusals)
+        self.commits = CommittingWorker("commits", port, ledger, self.places, rng(), refusals=self._refusals)
+        self.plain = RawProducer("plain", port, ledger, self.places, rng(), **raw)
+        self.idempotent = IdempotentRawProducer("idem", port, ledger, self.places, rng(), **raw)
+        self.workers = [
+            self.topics,
+            self.commits,
+            self.plain,
+            self.idempotent,
+            StockProducer("stock", port, ledger, self.places, rng(), idempotent=False, **stock),
+            StockProducer(
+                "stock-idem",
+                port,
+                ledger,
+                self.places,
+                rng(),
+                idempotent=True,
+                compression=self.rng.choice(["none", "lz4", "zstd"]),
+                **stock,
+            ),
+            ReadingAlong("reader", port, ledger, self.places, trimmed=[_TRIMMED]),
+        ]
+        # Threads that wait for an answer must not wait for the others' arithmetic as well.
+        sys.setswitchinterval(0.0005)
+        for worker in self.workers:
+            worker.start()
+
+    # Meanwhile
+
+    @property
+    def in_flight(self) -> int:
+        return sum(worker.in_flight for worker in self.workers)
+
+    def wait_for_acks(self, more: int = 1, timeout_s: float = 20.0) -> None:
+        """Until the clients have got somewhere since now."""
+        goal = self.ledger.acked + more
+        deadline = time.monotonic() + timeout_s
+        while self.ledger.acked < goal:
+            self.broker.expect_alive()
+            if time.monotonic() > deadline:
+                self.ledger.object(f"no {more} acks within {timeout_s:.0f} s")
+                return
+            time.sleep(0.005)
+
+    # Afterwards
+
+    def finish(self, timeout_s: float = 30.0) -> None:
+        """The clients send nothing new and wait for what they are owed."""
+        finish_all(self.workers, self.ledger, timeout_s)
+
+    def give_up(self) -> None:
+        """End the clients whatever they wait for: after a failure."""
+        for worker in self.workers:
+            worker.give_up()
+        for worker in self.workers:
+            worker.join(15.0)
+
+    def judge(self) -> None:
+        """Read back everything from the running broker, then from the files that it leaves after a clean stop."""
+        with Connection(self.broker.port) as connection:
+            self.topics.check(connection)
+            self.commits.check(connection)
+            ids = {topic.name: topic.id for topic in calls.topics(connection, list(_PARTITIONS))}
+        views = read_back(self.broker.port, self.places)
+        for place, view in views.items():
+            self.ledger.saw_start(place, view.start)
+            self.ledger.check(view, trimmed=place[0] == _TRIMMED)
+        code = self.broker.stop()
+        if code:
+            self.ledger.object(f"a clean stop ended with {code}")
+        for place, view in views.items():
+            directory = partition_files(self.broker.data, ids[place[0]], place[1])
+            stored = view_of_files(directory, place, self.ledger.object)
+            if stored.end != view.end and view.end > view.start:
+                self.ledger.object(f"the files of {place} end at {stored.end}, clients were told {view.end}")
+            for offset, value in stored.values.items():
+                if view.values.get(offset, value) != value:
+                    self.ledger.object(f"the files and the clients differ at {offset} of {place}")
+            if view.start > 0:
+                self._check_retention(directory, place)
+
+    def _check_retention(self, directory: Path, place: Place) -> None:
+        left = sum(path.stat().st_size for path in directory.glob("*.log"))
+        if left < self._retained_bytes:
+            self.ledger.object(
+                f"{left} bytes of {place} are left, and retention.bytes promises {self._retained_bytes}"
+            )
+
+    def report(self, outcome: Outcome) -> Outcome:
+        outcome.lost += self.ledger.lost
+        outcome.duplicated += self.ledger.duplicated
+        outcome.problems += self.ledger.problems
+        outcome.peak_rss_mb = max(outcome.peak_rss_mb, self.broker.peak_rss_mb)
+        outcome.figures |= {
+            "sent": self.ledger.sent,
+            "acked": self.ledger.acked,
+            "given": self.ledger.given,
+            "commits": self.commits.commits,
+            "topic_changes": self.topics.changes,
+            "sent_again": self.idempotent.sent_again,
+        }
+        return outcome

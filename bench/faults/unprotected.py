@@ -1,0 +1,94 @@
+"""The product with one protection taken out, each by name: the oracle must notice every one of them.
+
+An oracle that has never objected proves nothing. These run only in processes of ``bench.faults.starter``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+__all__ = ["PROTECTIONS"]
+
+_HELD_BACK_S = 0.04
+
+
+def no_write_before_ack() -> None:
+    """Bytes wait in the process for a while, and syncs return at once: an ack says nothing about the disk."""
+    from headrace.files import Buffer, SystemFile
+
+    write, read, size = SystemFile.pwrite, SystemFile.pread, SystemFile.size
+    truncate, close = SystemFile.truncate, SystemFile.close
+    waiting: dict[SystemFile, list[tuple[bytes, int]]] = {}
+    lock = threading.RLock()
+
+    def flush(file: SystemFile) -> None:
+        with lock:
+            for data, position in waiting.pop(file, []):
+                write(file, [data], position)
+
+    def flush_all() -> None:
+        while True:
+            time.sleep(_HELD_BACK_S)
+            for file in list(waiting):
+                flush(file)
+
+    def pwrite(self: SystemFile, data: Sequence[Buffer], position: int) -> int:
+        whole = b"".join(data)
+        with lock:
+            waiting.setdefault(self, []).append((whole, position))
+        return len(whole)
+
+    def first(act: Callable[..., Any]) -> Callable[..., Any]:
+        def acted(self: SystemFile, *arguments: Any) -> Any:
+            flush(self)
+            return act(self, *arguments)
+
+        return acted
+
+    patches: dict[str, Any] = {
+        "pwrite": pwrite,
+        "sync": lambda self: None,
+        "pread": first(read),
+        "pread_ready": first(read),
+        "size": first(size),
+        "truncate": first(truncate),
+        "close": first(close),
+    }
+    for name, patch in patches.items():
+        setattr(SystemFile, name, patch)
+    threading.Thread(target=flush_all, daemon=True).start()
+
+
+def no_producer_state() -> None:
+    """A start forgets which batches producers have sent before."""
+    from headrace.log.producers import Producers
+
+    Producers.restore = lambda self, producer: None  # type: ignore[method-assign]
+    note = Producers.note
+
+    def forgetful(self: Producers, header: Any, base_offset: int, now_ms: int) -> None:
+        if starting:
+            return
+        note(self, header, base_offset, now_ms)
+
+    from headrace.broker.broker import Broker
+
+    starting = True
+    start = Broker.start
+
+    async def started(self: Broker) -> None:
+        nonlocal starting
+        starting = False
+        await start(self)
+
+    Producers.note = forgetful  # type: ignore[method-assign]
+    Broker.start = started  # type: ignore[method-assign]
+
+
+PROTECTIONS: dict[str, Callable[[], None]] = {
+    "write-before-ack": no_write_before_ack,
+    "producer-state": no_producer_state,
+}
