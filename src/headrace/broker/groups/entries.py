@@ -17,6 +17,8 @@ Bytes are base64. Times are milliseconds since 1970 by the clock that the broker
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from headrace.errors import DamagedState
@@ -35,6 +37,9 @@ __all__ = [
 ]
 
 
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
 class MemberEntry(msgspec.Struct, frozen=True, gc=False):
     id: str
     instance: str | None
@@ -51,11 +56,11 @@ class OffsetRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     topic: str
     partition: int
-    offset: int
+    offset: Int64
     leader_epoch: int
     metadata: str
-    committed_ms: int
-    expires_ms: int
+    committed_ms: Int64
+    expires_ms: Int64
 
 
 class GroupEntry(msgspec.Struct, frozen=True, tag_field="kind", tag="group"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from headrace.broker.groups.answers import JoinAnswer, JoinAsk, LeaveAsk, SyncAnswer, SyncAsk
 from headrace.broker.groups.group import Budget, Group, State
@@ -54,8 +55,9 @@ class Membership:
             group = Group(ask.group_id, self.budget, self._trusted_ms())
         if not self._has_room(group, ask):
             if ask.member_id in group.members:
-                # The group shrinks to its limit: whoever comes too late is out.
+                # The group shrinks to its limit: whoever comes too late is out, and no longer waited for.
                 self._rebalancer.remove_member(group, group.members[ask.member_id])
+                self._rebalancer.complete_join_if_ready(group)
             return JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED)
         if not group.accepts(ask.protocol_type, ask.protocols):
             return JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ask.member_id)
@@ -137,6 +139,7 @@ class Membership:
         """A static member started again. In a stable group it goes on where it was, unnoticed by others."""
         assert ask.instance_id is not None
         old = group.members[group.static[ask.instance_id]]
+        leader = group.leader or ""
         self._rebalancer.unwatch(old)
         old.answer_join(JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, old.id))
         old.answer_sync(SyncAnswer(ErrorCode.FENCED_INSTANCE_ID))
@@ -159,7 +162,11 @@ class Membership:
             if group.members.get(member.id) is not member:
                 return
             if error is None:
-                member.answer_join(group.join_answer(member, skip_assignment=ask.can_skip_assignment))
+                answer = group.join_answer(member, skip_assignment=True)
+                if not ask.can_skip_assignment:
+                    # An older client that hears that it leads makes assignments, and nobody waits for any.
+                    answer = replace(answer, leader=leader, skip_assignment=False, members=())
+                member.answer_join(answer)
                 return
             self._rebalancer.unwatch(member)
             member.answer_join(JoinAnswer(write_error(error)))

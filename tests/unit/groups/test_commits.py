@@ -1,0 +1,359 @@
+"""Committed offsets: who may commit, and that what was acknowledged is what is read."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace.broker.groups import GroupSettings
+from headrace.errors import PartitionFenced
+from headrace.wire.codes import ErrorCode
+
+from .rig import START_MS, Client, Rig, Topics, assemble, form, settle, subscription
+
+
+async def test_what_a_member_commits_is_what_is_read() -> None:
+    async with Rig() as rig:
+        client = Client(rig)
+        await form(client)
+        errors = await rig.groups.commit(
+            "g",
+            [("orders", 0, 17, 3, "here"), ("payments", 1, 2**63 - 1, -1, None)],
+            member_id=client.member_id,
+            generation=client.generation,
+        )
+        assert errors == [ErrorCode.NONE, ErrorCode.NONE]
+        row = rig.groups.fetch("g", "orders", 0)
+        assert row is not None
+        assert (row.offset, row.leader_epoch, row.metadata, row.committed_ms) == (17, 3, "here", START_MS)
+        row = rig.groups.fetch("g", "payments", 1)
+        assert row is not None
+        assert (row.offset, row.leader_epoch, row.metadata) == (2**63 - 1, -1, "")
+        assert {topic: set(rows) for topic, rows in rig.groups.fetch_all("g").items()} == {
+            "orders": {0},
+            "payments": {1},
+        }
+
+
+async def test_what_was_never_committed_is_not_there() -> None:
+    async with Rig() as rig:
+        assert rig.groups.fetch("g", "orders", 0) is None
+        assert rig.groups.fetch_all("g") == {}
+        await rig.commit(5)
+        assert rig.groups.fetch("g", "orders", 1) is None
+        assert rig.groups.fetch("other", "orders", 0) is None
+
+
+async def test_offsets_committed_without_members_make_a_group() -> None:
+    async with Rig() as rig:
+        assert await rig.commit(5) is ErrorCode.NONE
+        (group,) = rig.groups.list_groups()
+        assert (group.group_id, group.state, group.protocol_type) == ("g", "Empty", "")
+        await rig.crash()
+        assert rig.groups.list_groups() == [group]
+        assert rig.committed() == 5
+
+
+async def test_the_empty_group_id_is_good_enough_for_offsets() -> None:
+    async with Rig() as rig:
+        assert await rig.commit(5, group_id="") is ErrorCode.NONE
+        assert rig.committed(group_id="") == 5
+
+
+async def test_who_is_no_member_may_commit_only_while_there_are_none() -> None:
+    async with Rig() as rig:
+        client = Client(rig)
+        await client.join()
+        assert await rig.commit(5) is ErrorCode.UNKNOWN_MEMBER_ID
+        await client.sync()
+        assert await rig.commit(5) is ErrorCode.UNKNOWN_MEMBER_ID
+        await client.leave()
+        assert await rig.commit(5) is ErrorCode.NONE
+        assert await rig.commit(6, member_id="whoever") is ErrorCode.NONE
+        assert await rig.commit(7, member_id="whoever", generation=0) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert rig.committed() == 6
+
+
+async def test_a_commit_must_name_the_member_and_its_generation() -> None:
+    async with Rig() as rig:
+        client = Client(rig)
+        await form(client)
+        mine = {"member_id": client.member_id, "generation": client.generation}
+        assert await rig.commit(1, **{**mine, "generation": 2}) is ErrorCode.ILLEGAL_GENERATION
+        assert await rig.commit(1, **{**mine, "generation": 0}) is ErrorCode.ILLEGAL_GENERATION
+        assert await rig.commit(1, **{**mine, "generation": -1}) is ErrorCode.ILLEGAL_GENERATION
+        assert await rig.commit(1, **{**mine, "member_id": "other"}) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert await rig.commit(1, **mine, instance_id="one") is ErrorCode.UNKNOWN_MEMBER_ID
+        assert await rig.commit(1, **mine) is ErrorCode.NONE
+
+
+async def test_members_may_commit_while_a_rebalance_is_prepared_but_not_while_assignments_are_made() -> None:
+    async with Rig() as rig:
+        first, second = Client(rig), Client(rig)
+        await form(first)
+        joining = second.joining()
+        await settle()
+        assert rig.state() == "PreparingRebalance"
+        assert await first.commit(5) is ErrorCode.NONE
+        await first.join()
+        await joining
+        assert rig.state() == "CompletingRebalance"
+        assert await first.commit(6) is ErrorCode.REBALANCE_IN_PROGRESS
+        assert rig.committed() == 5
+
+
+async def test_a_generation_of_a_group_that_is_not_there() -> None:
+    async with Rig() as rig:
+        who = {"member_id": "m", "generation": 4}
+        assert await rig.commit(1, **who) is ErrorCode.GROUP_ID_NOT_FOUND
+        assert await rig.commit(1, **who, knows_group_not_found=False) is ErrorCode.ILLEGAL_GENERATION
+        assert rig.groups.list_groups() == []
+
+
+async def test_partitions_that_are_not_there_get_their_own_error() -> None:
+    async with Rig() as rig:
+        errors = await rig.groups.commit(
+            "g",
+            [
+                ("nothing", 0, 1, -1, ""),
+                ("orders", 0, 2, -1, ""),
+                ("orders", 4, 3, -1, ""),
+                ("orders", -1, 4, -1, ""),
+            ],
+        )
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert errors == [unknown, ErrorCode.NONE, unknown, unknown]
+        assert rig.committed() == 2
+        assert list(rig.groups.fetch_all("g")) == ["orders"]
+
+
+async def test_a_commit_of_nothing_we_have_does_not_look_at_the_group() -> None:
+    async with Rig() as rig:
+        await form(Client(rig))
+        assert await rig.commit(1, topic="nothing") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await rig.groups.commit("g", []) == []
+
+
+async def test_an_error_of_the_whole_commit_leaves_the_partitions_own_errors() -> None:
+    async with Rig() as rig:
+        await form(Client(rig))
+        errors = await rig.groups.commit("g", [("nothing", 0, 1, -1, ""), ("orders", 0, 2, -1, "")])
+        assert errors == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_MEMBER_ID]
+
+
+async def test_metadata_has_a_limit() -> None:
+    async with Rig() as rig:
+        errors = await rig.groups.commit(
+            "g", [("orders", 0, 1, -1, "x" * 4097), ("orders", 1, 1, -1, "x" * 4096)]
+        )
+        assert errors == [ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.NONE]
+
+
+async def test_of_a_partition_named_twice_the_last_counts() -> None:
+    async with Rig() as rig:
+        await rig.groups.commit("g", [("orders", 0, 1, -1, ""), ("orders", 0, 2, -1, "")])
+        assert rig.committed() == 2
+
+
+async def test_a_commit_is_answered_and_read_only_when_it_is_durable() -> None:
+    async with Rig() as rig:
+        await rig.commit(1)
+        rig.journal.hold()
+        committing = rig.park(rig.commit(2))
+        await settle()
+        assert not committing.done()
+        assert rig.committed() == 1
+        rig.journal.release()
+        assert await committing is ErrorCode.NONE
+        assert rig.committed() == 2
+
+
+async def test_a_commit_that_the_journal_did_not_take_is_refused_and_not_read() -> None:
+    async with Rig() as rig:
+        await rig.commit(1)
+        rig.journal.fails = True
+        assert await rig.commit(2) is ErrorCode.NOT_COORDINATOR
+        assert rig.committed() == 1
+        rig.journal.fails = False
+        assert await rig.commit(3) is ErrorCode.NONE
+
+
+async def test_commits_are_applied_in_the_order_they_came() -> None:
+    async with Rig() as rig:
+        rig.journal.hold()
+        commits = [rig.park(rig.commit(offset)) for offset in range(50)]
+        await settle()
+        commits += [rig.park(rig.commit(offset)) for offset in range(50, 100)]
+        await settle()
+        rig.journal.release()
+        assert {await commit for commit in commits} == {ErrorCode.NONE}
+        assert rig.committed() == 99
+        assert rig.journal.writes == 2
+        await rig.crash()
+        assert rig.committed() == 99
+
+
+async def test_a_commit_whose_client_is_gone_is_kept_all_the_same() -> None:
+    async with Rig() as rig:
+        rig.journal.hold()
+        commit = asyncio.ensure_future(rig.commit(7))
+        await settle()
+        commit.cancel()
+        rig.journal.release()
+        await settle()
+        assert rig.committed() == 7
+
+
+async def test_a_snapshot_at_any_moment_loses_nothing_that_was_acknowledged() -> None:
+    async with Rig() as rig:
+        client = Client(rig)
+        await form(client)
+        await client.commit(1)
+        rig.journal.hold()
+        committing = rig.park(client.commit(2))
+        await settle()
+        rig.journal.snapshot()
+        rig.journal.release()
+        await committing
+        rig.journal.snapshot()
+        before = rig.groups.describe("g")
+        await rig.crash()
+        assert rig.committed() == 2
+        assert rig.groups.describe("g") == before
+
+
+async def test_the_number_of_offsets_has_a_limit_and_those_that_are_there_can_move() -> None:
+    async with Rig(GroupSettings(offsets_max=2)) as rig:
+        errors = await rig.groups.commit("g", [("orders", index, 1, -1, "") for index in range(3)])
+        assert errors == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]
+        assert await rig.commit(9) is ErrorCode.NONE
+        assert await rig.commit(9, partition=2) is ErrorCode.POLICY_VIOLATION
+        await rig.groups.delete_offsets("g", [("orders", 0)])
+        assert await rig.commit(9, partition=2) is ErrorCode.NONE
+
+
+async def test_all_metadata_together_has_a_limit() -> None:
+    async with Rig(GroupSettings(all_offset_metadata_chars_max=10)) as rig:
+        commit = rig.groups.commit
+        assert await commit("g", [("orders", 0, 1, -1, "12345678")]) == [ErrorCode.NONE]
+        assert await commit("g", [("orders", 1, 1, -1, "123")]) == [ErrorCode.POLICY_VIOLATION]
+        assert await commit("g", [("orders", 0, 2, -1, "1")]) == [ErrorCode.NONE]
+        assert await commit("g", [("orders", 1, 1, -1, "123")]) == [ErrorCode.NONE]
+
+
+async def test_offsets_of_topics_that_nobody_reads_can_be_deleted() -> None:
+    async with Rig() as rig:
+        client = Client(rig, protocols=(("range", subscription("orders")),))
+        await form(client)
+        await client.commit(1)
+        await client.commit(2, topic="payments")
+        wanted = [("orders", 0), ("payments", 0), ("payments", 1), ("nothing", 0)]
+        assert await rig.groups.delete_offsets("g", wanted) == [
+            ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+            ErrorCode.NONE,
+            ErrorCode.NONE,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ]
+        assert rig.committed() == 1
+        assert rig.committed("payments") is None
+        await rig.crash()
+        assert rig.committed("payments") is None
+
+
+async def test_an_empty_group_reads_no_topic() -> None:
+    async with Rig() as rig:
+        client = Client(rig)
+        await form(client)
+        await client.commit(1)
+        await client.leave()
+        assert await rig.groups.delete_offsets("g", [("orders", 0)]) == [ErrorCode.NONE]
+        assert rig.committed() is None
+
+
+async def test_a_consumer_group_whose_topics_cannot_be_read_may_read_any() -> None:
+    async with Rig() as rig:
+        await form(Client(rig, protocols=(("range", b"\xff"),)))
+        errors = await rig.groups.delete_offsets("g", [("orders", 0)])
+        assert errors == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC]
+
+
+async def test_offsets_of_other_kinds_of_groups_are_deleted_only_when_they_are_empty() -> None:
+    async with Rig() as rig:
+        client = Client(rig, protocol_type="connect")
+        await form(client)
+        assert await rig.groups.delete_offsets("g", [("orders", 0)]) is ErrorCode.NON_EMPTY_GROUP
+        await client.leave()
+        assert await rig.groups.delete_offsets("g", [("orders", 0)]) == [ErrorCode.NONE]
+
+
+async def test_offsets_of_no_group_cannot_be_deleted() -> None:
+    async with Rig() as rig:
+        assert await rig.groups.delete_offsets("", []) is ErrorCode.INVALID_GROUP_ID
+        assert await rig.groups.delete_offsets("g", []) is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+async def test_a_deletion_that_the_journal_did_not_take_is_refused() -> None:
+    async with Rig() as rig:
+        await rig.commit(1)
+        rig.journal.fails = True
+        assert await rig.groups.delete_offsets("g", [("orders", 0)]) is ErrorCode.NOT_COORDINATOR
+        assert rig.committed() == 1
+
+
+async def test_the_offsets_of_a_deleted_topic_are_gone_for_every_group() -> None:
+    async with Rig() as rig:
+        await rig.commit(1, group_id="a")
+        await rig.commit(2, group_id="b")
+        await rig.commit(3, group_id="b", topic="payments")
+        await rig.groups.forget_topic("orders")
+        assert rig.committed(group_id="a") is None
+        assert rig.committed(group_id="b") is None
+        assert rig.committed("payments", group_id="b") == 3
+        await rig.crash()
+        assert rig.committed(group_id="b") is None
+
+
+async def test_a_commit_under_way_when_its_topic_is_deleted_does_not_outlive_it() -> None:
+    async with Rig() as rig:
+        rig.journal.hold()
+        committing = rig.park(rig.commit(1))
+        await settle()
+        forgetting = rig.park(rig.groups.forget_topic("orders"))
+        rig.journal.release()
+        await committing
+        await forgetting
+        assert rig.committed() is None
+
+
+async def test_a_topic_that_cannot_be_forgotten_durably_is_an_error() -> None:
+    async with Rig() as rig:
+        await rig.commit(1)
+        rig.journal.fails = True
+        with pytest.raises(PartitionFenced):
+            await rig.groups.forget_topic("orders")
+        assert rig.committed() == 1
+
+
+async def test_a_crash_between_the_end_of_a_topic_and_of_its_offsets_is_made_up_for() -> None:
+    async with Rig(topics=Topics(orders=1, payments=1)) as rig:
+        await rig.commit(1)
+        await rig.commit(2, topic="payments")
+        del rig.topics.partitions["orders"]
+        await rig.crash()
+        assert rig.committed() is None
+        assert rig.committed("payments") == 2
+
+
+async def test_each_member_may_commit_for_its_group() -> None:
+    async with Rig() as rig:
+        clients = [Client(rig), Client(rig)]
+        await assemble(*clients)
+        leader = next(client for client in clients if client.leads)
+        follower = next(client for client in clients if not client.leads)
+        syncing = follower.syncing()
+        await leader.sync()
+        await syncing
+        assert await follower.commit(3) is ErrorCode.NONE
+        assert await leader.commit(4) is ErrorCode.NONE
+        assert rig.committed() == 4

@@ -1,0 +1,175 @@
+"""How assignments reach the members."""
+
+from __future__ import annotations
+
+from headrace.broker.groups import GroupSettings
+from headrace.wire.codes import ErrorCode
+
+from .rig import Client, Rig, assemble, form, settle
+
+
+async def test_members_get_what_the_leader_assigned_to_them() -> None:
+    async with Rig() as rig:
+        first, second = Client(rig), Client(rig)
+        await form(first, second)
+        assert rig.state() == "Stable"
+        assert first.assignment == first.member_id.encode()
+        assert second.assignment == second.member_id.encode()
+
+
+async def test_followers_wait_for_the_leader() -> None:
+    async with Rig() as rig:
+        first, second = Client(rig), Client(rig)
+        await assemble(first, second)
+        leader, follower = (first, second) if first.leads else (second, first)
+        waiting = follower.syncing()
+        await settle()
+        assert not waiting.done()
+        await leader.sync({follower.member_id: b"all"})
+        assert (await waiting).assignment == b"all"
+        assert leader.assignment == b""
+
+
+async def test_no_assignment_is_given_out_before_it_is_durable() -> None:
+    async with Rig() as rig:
+        client = Client(rig)
+        await client.join()
+        rig.journal.hold()
+        syncing = client.syncing({client.member_id: b"all"})
+        await settle()
+        assert not syncing.done()
+        assert rig.state() == "CompletingRebalance"
+        rig.journal.release()
+        assert (await syncing).assignment == b"all"
+        assert rig.state() == "Stable"
+
+
+async def test_when_the_journal_fails_nobody_is_assigned_anything_and_the_group_starts_over() -> None:
+    async with Rig() as rig:
+        client = Client(rig)
+        await client.join()
+        rig.journal.fails = True
+        answer = await client.sync({client.member_id: b"all"})
+        assert answer.error is ErrorCode.NOT_COORDINATOR
+        assert answer.assignment == b""
+        assert rig.state() == "PreparingRebalance"
+        rig.journal.fails = False
+        await client.join()
+        assert client.generation == 2
+        assert (await client.sync({client.member_id: b"all"})).assignment == b"all"
+
+
+async def test_assignments_made_before_somebody_joined_are_nobodys() -> None:
+    async with Rig() as rig:
+        first, second = Client(rig), Client(rig)
+        await first.join()
+        rig.journal.hold()
+        syncing = first.syncing({first.member_id: b"all"})
+        await settle()
+        joining = second.joining()
+        assert (await syncing).error is ErrorCode.REBALANCE_IN_PROGRESS
+        rig.journal.release()
+        await settle()
+        assert rig.state() == "PreparingRebalance"
+        await first.join()
+        await joining
+        assert first.generation == second.generation == 2
+
+
+async def test_a_leader_that_asks_twice_while_the_disk_is_busy_is_answered_once_it_is_done() -> None:
+    async with Rig() as rig:
+        client = Client(rig)
+        await client.join()
+        rig.journal.hold()
+        first = client.syncing({client.member_id: b"one"})
+        await settle()
+        second = client.syncing({client.member_id: b"two"})
+        assert (await first).error is ErrorCode.REBALANCE_IN_PROGRESS
+        rig.journal.release()
+        assert (await second).assignment == b"one"
+        await rig.crash()
+        assert (await client.sync()).assignment == b"one"
+
+
+async def test_a_stable_group_gives_a_member_its_assignment_again() -> None:
+    async with Rig() as rig:
+        client = Client(rig)
+        await form(client)
+        assert (await client.sync()).assignment == client.member_id.encode()
+
+
+async def test_sync_errors() -> None:
+    async with Rig() as rig:
+        client = Client(rig)
+        await form(client)
+        sync = client.sync
+        assert (await sync(group_id="")).error is ErrorCode.INVALID_GROUP_ID
+        assert (await sync(group_id="other")).error is ErrorCode.UNKNOWN_MEMBER_ID
+        assert (await sync(member_id="other")).error is ErrorCode.UNKNOWN_MEMBER_ID
+        assert (await sync(generation=7)).error is ErrorCode.ILLEGAL_GENERATION
+        assert (await sync(protocol="sticky")).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert (await sync(protocol_type="connect")).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert (await sync(protocol_type="consumer", protocol="range")).error is ErrorCode.NONE
+        joining = client.joining()
+        await settle()
+        await joining
+        other = Client(rig).joining()
+        await settle()
+        assert (await sync()).error is ErrorCode.REBALANCE_IN_PROGRESS
+        await client.join()
+        await other
+
+
+async def test_an_empty_group_has_nothing_to_sync() -> None:
+    async with Rig() as rig:
+        client = Client(rig)
+        await form(client)
+        await client.leave()
+        assert (await client.sync()).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_whoever_does_not_ask_for_its_assignment_in_time_is_out() -> None:
+    async with Rig() as rig:
+        first, second = Client(rig, rebalance_timeout_ms=20_000), Client(rig, rebalance_timeout_ms=20_000)
+        await assemble(first, second)
+        leader, follower = (first, second) if first.leads else (second, first)
+        await leader.sync({leader.member_id: b"x", follower.member_id: b"y"})
+        for _ in range(21):
+            await rig.advance(1)
+            leader.heartbeat()
+            follower.heartbeat()
+        assert follower.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
+        assert leader.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+async def test_a_leader_that_never_assigns_is_out_and_those_who_wait_are_told() -> None:
+    async with Rig() as rig:
+        first, second = Client(rig, rebalance_timeout_ms=20_000), Client(rig, rebalance_timeout_ms=20_000)
+        await assemble(first, second)
+        leader, follower = (first, second) if first.leads else (second, first)
+        waiting = follower.syncing()
+        for _ in range(21):
+            await rig.advance(1)
+            leader.heartbeat()
+        assert (await waiting).error is ErrorCode.REBALANCE_IN_PROGRESS
+        assert leader.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
+        assert (await follower.join()).leader == follower.member_id
+
+
+async def test_assignments_beyond_the_limit_are_refused() -> None:
+    async with Rig(GroupSettings(assignment_bytes_max=100)) as rig:
+        client = Client(rig)
+        await client.join()
+        assert (await client.sync({client.member_id: bytes(101)})).error is ErrorCode.UNKNOWN_SERVER_ERROR
+        await client.join()
+        assert (await client.sync({client.member_id: bytes(100)})).error is ErrorCode.NONE
+
+
+async def test_heartbeats_count_while_assignments_are_made() -> None:
+    async with Rig() as rig:
+        client = Client(rig, session_timeout_ms=10_000)
+        await client.join()
+        for _ in range(30):
+            await rig.advance(1)
+            assert client.heartbeat() is ErrorCode.NONE
+        assert rig.state() == "CompletingRebalance"
