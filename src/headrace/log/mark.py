@@ -51,7 +51,8 @@ class Mark:
     def joined(self, other: Mark) -> Mark:
         """What both say together: the later start, and the farther of the two synced ends."""
         start = max(self.start_offset, other.start_offset)
-        farther = self if self.synced_offset > other.synced_offset else other
+        # At the border between two files the later one counts: the earlier may be gone.
+        farther = max(other, self, key=lambda mark: (mark.synced_offset, mark.segment))
         return Mark(start, farther.synced_offset, farther.segment, farther.position)
 
 

@@ -285,7 +285,7 @@ class PartitionLog:
         if error is not None:
             self.fenced = f"{self.directory}: sync failed: {error}"
             self._mendable = False
-        else:
+        elif job.mark.segment >= self._synced_segment:
             self.synced_offset = job.mark.synced_offset
             self._synced_segment = job.mark.segment
             self._synced_position = job.mark.position
@@ -322,6 +322,13 @@ class PartitionLog:
         if offset <= self.start_offset:
             return self.start_offset
         self.start_offset = offset
+        first = self.segment_at(offset)
+        assert first is not None
+        if first.base_offset > self._synced_segment:
+            # The file in which the synced bytes end is about to go. With durability "os" that can be one which no
+            # sync has reached yet. From the beginning of the first file that stays, all below is deleted.
+            self.synced_offset = max(self.synced_offset, first.base_offset)
+            self._synced_segment, self._synced_position = first.base_offset, 0
         self._mark_file.write(Mark(offset, self.synced_offset, self._synced_segment, self._synced_position))
         self._mark_file.sync()
         self._state.epochs.cut(offset, self.end_offset)

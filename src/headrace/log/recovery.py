@@ -168,6 +168,15 @@ def _settle_tail(
         segment.index.size = good
         segment.index.end_offset = offset
         needs_fresh_segment = False
+    if offset < mark.start_offset:
+        # Where nobody waits for syncs, a power loss can leave less than had been deleted before it. No offset is used
+        # twice, so the log goes on where it starts.
+        for segment in segments:
+            report.cut_bytes += segment.file.size()
+            segment.remove()
+        segments.clear()
+        offset = mark.start_offset
+        needs_fresh_segment = removed = True
     if needs_fresh_segment:
         fresh = Segment(files, directory, offset)
         fresh.create()

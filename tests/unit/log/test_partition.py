@@ -150,7 +150,9 @@ def test_damage_to_synced_data_is_reported_and_its_neighbours_stay_readable(
     assert append(again, b"on").base_offset == 120, "no offset is ever given out twice"
 
 
-def test_a_file_shorter_than_its_mark_keeps_its_offsets_and_reports_the_loss(filled: Filled, desk: Desk) -> None:
+def test_a_file_shorter_than_its_mark_keeps_its_offsets_and_reports_the_loss(
+    filled: Filled, desk: Desk
+) -> None:
     log = filled()
     active = log.active
     log.close()
@@ -325,6 +327,55 @@ def test_retention_by_time_takes_also_the_newest_data_when_it_is_too_old(filled:
     assert trim(log, NOW_MS + 39 + 1001) is not None
     assert (log.start_offset, log.end_offset, len(log.segments)) == (120, 120, 1)
     assert append(log, b"next").base_offset == 120
+
+
+def test_deletion_that_overtakes_the_syncs_keeps_what_lies_behind_it(desk: Desk) -> None:
+    log = desk.open(waits_for_sync=False)
+    for number in range(120):
+        append(log, b"value-%d" % number)
+    assert log.delete_before(100) == 100
+    assert log.segments[0].base_offset > 0
+    append(log, b"last")
+    again = desk.open(waits_for_sync=False)
+    assert (again.start_offset, again.end_offset) == (100, 121)
+    assert again.report.damage == []
+    assert values_from(again)[100] == b"value-100"
+    assert values_from(again)[120] == b"last"
+
+
+def test_a_sync_that_ends_behind_a_deletion_takes_nothing_back(desk: Desk) -> None:
+    log = desk.open(waits_for_sync=False)
+    append(log, b"first")
+    job = log.begin_sync()
+    assert job is not None
+    for number in range(1, 120):
+        append(log, b"value-%d" % number)
+    log.delete_before(100)
+    job.run()
+    log.end_sync(job, None)
+    append(log, b"last")
+    again = desk.open(waits_for_sync=False)
+    assert (again.start_offset, again.end_offset, again.report.damage) == (100, 121, [])
+
+
+def test_a_start_after_everything_was_deleted_finds_no_damage(filled: Filled, desk: Desk) -> None:
+    log = filled(config=LogConfig(segment_bytes=2000, retention_ms=1000))
+    assert trim(log, NOW_MS + 10**6) is not None
+    again = desk.open()
+    assert (again.start_offset, again.end_offset, again.report.damage) == (120, 120, [])
+
+
+def test_where_less_was_kept_than_deleted_the_log_goes_on_at_its_start(desk: Desk) -> None:
+    log = desk.open(waits_for_sync=False)
+    for number in range(120):
+        append(log, b"value-%d" % number)
+    log.delete_before(100)
+    for path in desk.directory.glob("*.log"):
+        path.write_bytes(b"")
+    again = desk.open(waits_for_sync=False)
+    assert (again.start_offset, again.end_offset) == (100, 100)
+    assert append(again, b"next").base_offset == 100
+    assert values_from(again) == {100: b"next"}
 
 
 def test_a_compacted_topic_is_not_trimmed_by_time(filled: Filled) -> None:
