@@ -19,6 +19,7 @@ from headrace.cli.record import Header, Record
 
 __all__ = ["Reader", "compile_reader"]
 
+HEADERS_MAX = 10_000
 _SIZES = {"T": "t", "K": "k", "V": "v"}
 _NAMES = {
     "t": "topic",
@@ -135,6 +136,8 @@ def _headers(steps: Sequence[Step]) -> Step:
     def step(source: Source, values: Values) -> None:
         count = values["H"]
         assert isinstance(count, int)
+        if count > HEADERS_MAX:
+            raise InputError(f"the input states {count} headers, more than {HEADERS_MAX}")
         headers: list[Header] = []
         for _ in range(count):
             header: Values = {}
@@ -194,6 +197,9 @@ def _compile(parts: Sequence[Part], *, letters: str, whole: bool) -> list[Step]:
                     f"nothing says where %{letter} ends and {after} begins",
                     hint=f"put text between them, or a length before: %{size_letter}{{big32}}%{letter}",
                 )
+    for size_letter, letter in (*_SIZES.items(), ("H", "h")):
+        if size_letter in known and letter not in known:
+            raise FormatError(f"%{size_letter} measures %{letter}, which does not follow")
     return steps
 
 
@@ -215,6 +221,7 @@ class Reader:
             if self.source.at_end():
                 return
             number += 1
+            before = self.source.taken
             values: Values = {}
             try:
                 for step in self.steps:
@@ -223,6 +230,10 @@ class Reader:
                 raise InputError(f"record {number}: the input ended inside the {ended.what}") from None
             except InputError as error:
                 raise InputError(f"record {number}: {error.message}", hint=error.hint) from None
+            if self.source.taken == before:
+                raise InputError(
+                    f"record {number}: by this format a record is nothing, so it would never end"
+                )
             yield self._record(values)
 
     def _record(self, values: Values) -> Record:

@@ -23,7 +23,13 @@ class Source:
         self._field_bytes_max = field_bytes_max
         self._buffer = bytearray()
         self._at = 0
+        self._dropped = 0
         self._ended = False
+
+    @property
+    def taken(self) -> int:
+        """How many bytes have been taken so far."""
+        return self._dropped + self._at
 
     def _fill(self) -> bool:
         """Fetch more; False at the end of the stream."""
@@ -31,6 +37,7 @@ class Source:
             return False
         if self._at > _KEEP_BYTES:
             del self._buffer[: self._at]
+            self._dropped += self._at
             self._at = 0
         if len(self._buffer) - self._at > self._field_bytes_max:
             raise InputError(
