@@ -1,7 +1,7 @@
 """One record, and the walk over all of a batch that decides what is valid.
 
     length          varint   bytes that follow it
-    attributes      1 byte   unused
+    attributes      1 byte   unused, the top bit 0
     timestamp delta varlong  to the batch's base timestamp
     offset delta    varint   to the batch's base offset
     key             varint length, then as many bytes; a negative length is null
@@ -74,6 +74,9 @@ def _walk_record(buf: Buffer, pos: int, end: int, index: int, limits: RecordLimi
     if not 0 < length <= end - pos:
         raise InvalidRecords(f"record {index} states {length} bytes where {end - pos} are left")
     end = pos + length
+    if buf[pos] >= 0x80:
+        # Bits that nobody defined; Python's clients read them as the start of a longer number and lose their way.
+        raise InvalidRecords(f"record {index} has attributes {buf[pos]:#04x}")
     delta, pos = read_varlong(buf, pos + 1, end)
     offset_delta, pos = read_varint(buf, pos, end)
     if offset_delta != index:
