@@ -36,9 +36,15 @@ class Raw:
         answer = self.driver.call("raw.request", **self.request(api, version, fields))
         return CLOSED if "closed" in answer else answer["body"]
 
-    def send(self, api: str, version: int, /, **fields: Any) -> None:
-        """For the one request that has no answer: a produce with acks=0."""
-        self.driver.call("raw.send", **self.request(api, version, fields))
+    def send(self, api: str, version: int, /, **fields: Any) -> int:
+        """Send and read nothing, for pipelining and for the produce that has no answer; gives the correlation id."""
+        sent: int = self.driver.call("raw.send", **self.request(api, version, fields))
+        return sent
+
+    def receive(self, api: str, version: int) -> tuple[int, Any]:
+        """The next answer on the connection: its correlation id, and its fields read as the given API's."""
+        answer = self.driver.call("raw.receive", on=self.name, api=self.apis[api][0], version=version)
+        return answer["correlation_id"], answer["body"]
 
     def ask_bytes(self, frame: bytes, api: str, answer_version: int) -> Any:
         """Send a frame that no definition can express; the answer is decoded as the given API's."""

@@ -266,11 +266,16 @@ def test_members_beyond_the_partitions_stay_idle(cluster: Server, client: Client
     try:
         for member in members:
             member.subscribe(topic)
-        wait_for(lambda: shares(members) == [0, 1, 1], members)
         admin = client.admin(cluster.bootstrap)
-        described = admin.describe_group(group)
-        assert described["state"] == "Stable"
-        assert sorted(len(partitions) for _, partitions in described["members"]) == [0, 1, 1]
+
+        def settled_for_all() -> bool:
+            described = admin.describe_group(group)
+            held = sorted(len(partitions) for _, partitions in described["members"])
+            return described["state"] == "Stable" and held == [0, 1, 1] == shares(members)
+
+        wait_for(settled_for_all, members)
+        seen = read(members, 10)
+        assert set(places(seen)) == {(p, n) for p in range(2) for n in range(5)}
     finally:
         for member in members:
             member.close()

@@ -60,7 +60,7 @@ final class Consumers {
                 open.remove(name);
                 consumer.close(
                         command.path("leave").asBoolean(true)
-                                ? CloseOptions.timeout(Duration.ofSeconds(5))
+                                ? CloseOptions.timeout(Duration.ofSeconds(2))
                                 : CloseOptions.groupMembershipOperation(
                                         CloseOptions.GroupMembershipOperation.REMAIN_IN_GROUP));
             }

@@ -36,6 +36,7 @@ final class Raw {
             case "raw.close" -> close(command);
             case "raw.request" -> request(command);
             case "raw.send" -> send(command);
+            case "raw.receive" -> receive(command);
             case "raw.encode" -> encode(command);
             default -> throw new IllegalArgumentException("no such command: " + op);
         };
@@ -94,47 +95,50 @@ final class Raw {
     }
 
     private JsonNode send(JsonNode command) throws Exception {
-        write(command);
-        return Main.done();
+        return Main.JSON.getNodeFactory().numberNode(write(command));
     }
 
     /** Send, then read one answer; a connection closed by the server is an answer too. */
     private JsonNode request(JsonNode command) throws Exception {
-        ObjectNode answer = Main.JSON.createObjectNode();
-        ByteBuffer bytes;
         int correlationId;
+        ObjectNode answer;
         try {
             correlationId = write(command);
-            DataInputStream in =
-                    new DataInputStream(connections.get(command.get("on").asText()).getInputStream());
-            byte[] received = new byte[in.readInt()];
-            in.readFully(received);
-            bytes = ByteBuffer.wrap(received);
+            answer = receive(command);
         } catch (EOFException | SocketException closed) {
-            return answer.put("closed", true);
+            return Main.JSON.createObjectNode().put("closed", true);
         }
+        if (!command.has("hex") && answer.get("correlation_id").asInt() != correlationId) {
+            throw new IllegalStateException("asked " + correlationId + ", answered " + answer.get("correlation_id"));
+        }
+        return answer;
+    }
+
+    /** Read the next answer as one of the given API and version. */
+    private ObjectNode receive(JsonNode command) throws Exception {
+        DataInputStream in = new DataInputStream(connections.get(command.get("on").asText()).getInputStream());
+        byte[] received = new byte[in.readInt()];
+        in.readFully(received);
         ApiKeys key = key(command);
-        int answerVersion = command.has("answer_version") ? command.get("answer_version").asInt()
-                : command.get("version").asInt();
-        short version = (short) answerVersion;
-        ByteBufferAccessor accessor = new ByteBufferAccessor(bytes);
+        short version = (short) command.get("version").asInt();
+        ByteBufferAccessor accessor = new ByteBufferAccessor(ByteBuffer.wrap(received));
         ResponseHeaderData header = new ResponseHeaderData(accessor, key.responseHeaderVersion(version));
-        if (!command.has("hex") && header.correlationId() != correlationId) {
-            throw new IllegalStateException("asked " + correlationId + ", answered " + header.correlationId());
-        }
         ApiMessage body = ApiMessageType.fromApiKey(key.id).newResponse();
         body.read(accessor, version);
         if (accessor.remaining() != 0) {
             throw new IllegalStateException(accessor.remaining() + " bytes left over after the response");
         }
-        Object json =
-                Class.forName(body.getClass().getName() + "JsonConverter")
-                        .getMethod("write", body.getClass(), short.class)
-                        .invoke(null, body, version);
+        JsonNode json =
+                (JsonNode)
+                        Class.forName(body.getClass().getName() + "JsonConverter")
+                                .getMethod("write", body.getClass(), short.class)
+                                .invoke(null, body, version);
         if (body instanceof FetchResponseData fetched) {
-            addRecords(fetched, (JsonNode) json);
+            addRecords(fetched, json);
         }
-        answer.set("body", (JsonNode) json);
+        ObjectNode answer = Main.JSON.createObjectNode();
+        answer.put("correlation_id", header.correlationId());
+        answer.set("body", json);
         return answer;
     }
 
