@@ -14,6 +14,7 @@ class MemoryJournal:
         self.entries = list(self.durable)
         self.writes = 0
         self.fails = False
+        self._under_way: list[bytes] = []
         self._source: Callable[[], Iterable[bytes]] = list
         self._open = asyncio.Event()
         self._open.set()
@@ -26,7 +27,9 @@ class MemoryJournal:
 
     async def write(self, entries: Sequence[bytes]) -> None:
         self.writes += 1
+        self._under_way = list(entries)
         await self._open.wait()
+        self._under_way = []
         if self.fails:
             raise PartitionFenced("the disk failed")
         self.durable += entries
@@ -37,6 +40,13 @@ class MemoryJournal:
 
     def release(self) -> None:
         self._open.set()
+
+    def killed(self, *, with_last_write: bool) -> MemoryJournal:
+        """What a new process finds. The last write was not acknowledged: it may be there or not."""
+        found = MemoryJournal([*self.durable, *(self._under_way if with_last_write else ())])
+        self.fails = True
+        self.release()
+        return found
 
     def snapshot(self) -> None:
         """Replace the past by what the owner says its state is."""

@@ -106,11 +106,12 @@ class Rig:
             task.cancel()
         assert not unanswered, "a request was never answered"
 
-    async def crash(self, settings: GroupSettings | None = None) -> None:
+    async def crash(self, settings: GroupSettings | None = None, *, with_last_write: bool = False) -> None:
         """The process is killed and another started; only what the journal has is left."""
+        found = self.journal.killed(with_last_write=with_last_write)
         await self.groups.stop()
         self.settings = settings or self.settings
-        self.journal = MemoryJournal(self.journal.durable)
+        self.journal = found
         self.clock.steady_s += 1
         self.groups = self._new()
         await self.groups.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -79,7 +80,7 @@ async def test_a_commit_must_name_the_member_and_its_generation() -> None:
     async with Rig() as rig:
         client = Client(rig)
         await form(client)
-        mine = {"member_id": client.member_id, "generation": client.generation}
+        mine: dict[str, Any] = {"member_id": client.member_id, "generation": client.generation}
         assert await rig.commit(1, **{**mine, "generation": 2}) is ErrorCode.ILLEGAL_GENERATION
         assert await rig.commit(1, **{**mine, "generation": 0}) is ErrorCode.ILLEGAL_GENERATION
         assert await rig.commit(1, **{**mine, "generation": -1}) is ErrorCode.ILLEGAL_GENERATION
@@ -105,7 +106,7 @@ async def test_members_may_commit_while_a_rebalance_is_prepared_but_not_while_as
 
 async def test_a_generation_of_a_group_that_is_not_there() -> None:
     async with Rig() as rig:
-        who = {"member_id": "m", "generation": 4}
+        who: dict[str, Any] = {"member_id": "m", "generation": 4}
         assert await rig.commit(1, **who) is ErrorCode.GROUP_ID_NOT_FOUND
         assert await rig.commit(1, **who, knows_group_not_found=False) is ErrorCode.ILLEGAL_GENERATION
         assert rig.groups.list_groups() == []

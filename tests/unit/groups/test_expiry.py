@@ -103,6 +103,14 @@ async def test_a_retention_that_the_client_asked_for_counts_instead() -> None:
         assert len(await rig.groups.expire(START_MS + 1_000)) == 1
 
 
+async def test_the_longest_retention_there_is_survives_a_restart() -> None:
+    async with Rig() as rig:
+        await rig.commit(1, retention_ms=2**63 - 1)
+        await rig.crash()
+        assert await rig.groups.expire(START_MS + 1000 * WEEK_MS) == []
+        assert rig.committed() == 1
+
+
 async def test_a_time_before_the_commit_expires_nothing() -> None:
     async with Rig() as rig:
         await rig.commit(1)

@@ -26,6 +26,9 @@ __all__ = ["Commit", "Commits"]
 Commit = tuple[str, int, int, int, str | None]
 
 
+_FOREVER_MS = 2**63 - 1
+
+
 class Commits:
     def __init__(
         self,
@@ -116,7 +119,7 @@ class Commits:
         limits = self._settings
         offsets = self._offsets
         now_ms = self._trusted_ms()
-        expires_ms = now_ms + retention_ms if retention_ms >= 0 else -1
+        expires_ms = min(now_ms + retention_ms, _FOREVER_MS) if retention_ms >= 0 else -1
         # The last one counts where a request names a partition twice.
         rows: dict[tuple[str, int], OffsetRow] = {}
         count, chars = offsets.count, offsets.metadata_chars

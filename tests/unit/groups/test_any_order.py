@@ -1,0 +1,373 @@
+"""Members, disks and clocks do what they like in any order, and the coordinator's promises hold all the same.
+
+The model knows only what clients were told. It holds the coordinator to this: one generation has one assignment, also
+across crashes; an acknowledged commit is read until another commit or a deletion; generations grow; a stable group
+agrees on its protocol; every request is answered in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from headrace.broker.groups import GroupSettings
+from headrace.broker.groups.group import State
+from headrace.wire.codes import ErrorCode
+
+from .rig import Client, Rig, settle, subscription
+
+T = TypeVar("T")
+
+PARTITIONS = 3
+WHO = st.integers(0, 4)
+PARTITION = st.integers(0, PARTITIONS - 1)
+PROTOCOLS = st.sampled_from(
+    [
+        (("range", subscription("orders")),),
+        (("range", subscription("orders", "payments")),),
+        (("sticky", subscription("orders")), ("range", subscription("orders"))),
+        (("range", subscription("orders")), ("sticky", b"\xff")),
+    ]
+)
+
+
+class Wish:
+    """A commit or a deletion (``offset`` is None) of one partition, in the order in which they were asked for."""
+
+    def __init__(self, offset: int | None) -> None:
+        self.offset = offset
+        self.is_acknowledged = False
+
+
+class AnyOrder(RuleBasedStateMachine):
+    @initialize(delay_ms=st.sampled_from([0, 3_000]), members_max=st.sampled_from([2, 1_000]))
+    def begin(self, delay_ms: int, members_max: int) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.rig = self.run(
+            self.make(
+                GroupSettings(
+                    initial_rebalance_delay_ms=delay_ms,
+                    members_per_group_max=members_max,
+                    new_member_join_timeout_ms=30_000,
+                )
+            )
+        )
+        self.clients = [self.new_client(index) for index in range(5)]
+        self.requests: list[asyncio.Task[Any] | None] = [None] * 5
+        self.others: list[asyncio.Task[Any]] = []
+        self.wishes: list[list[Wish]] = [[Wish(None)] for _ in range(PARTITIONS)]
+        for wishes in self.wishes:
+            wishes[0].is_acknowledged = True
+        self.assigned: dict[int, bytes] = {}
+        self.generation = 0
+        self.assignments_made = 0
+
+    async def make(self, settings: GroupSettings) -> Rig:
+        rig = Rig(settings)
+        await rig.groups.start()
+        return rig
+
+    def new_client(self, index: int) -> Client:
+        """The last two are static members."""
+        return Client(
+            self.rig,
+            instance_id=f"i{index}" if index >= 3 else None,
+            rebalance_timeout_ms=20_000,
+            version=3 if index == 0 else 9,
+        )
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        async def and_settle() -> T:
+            result = await work
+            await settle()
+            return result
+
+        return self.loop.run_until_complete(and_settle())
+
+    def send(self, who: int, request: Coroutine[Any, Any, Any]) -> None:
+        """A connection has one request under way at most."""
+        task = self.requests[who]
+        assert task is None
+        self.requests[who] = self.loop.create_task(request)
+        self.run(settle())
+        self.collect()
+
+    def collect(self) -> None:
+        for who, task in enumerate(self.requests):
+            if task is not None and task.done():
+                self.requests[who] = None
+                task.result()
+
+    def is_idle(self, who: int) -> bool:
+        return self.requests[who] is None
+
+    # -- members
+
+    @rule(who=WHO, protocols=PROTOCOLS)
+    def join(self, who: int, protocols: Any) -> None:
+        client = self.clients[who]
+        if self.is_idle(who):
+            client.protocols = protocols
+            self.send(who, self.joined(client))
+
+    @rule(who=WHO)
+    def join_again(self, who: int) -> None:
+        if self.is_idle(who):
+            self.send(who, self.joined(self.clients[who]))
+
+    async def joined(self, client: Client) -> None:
+        answer = await client.join()
+        if answer.error is ErrorCode.NONE:
+            assert answer.member_id == client.member_id
+            assert answer.generation > 0
+            assert client.leads == bool(answer.members)
+            assert not answer.members or client.member_id in {member_id for member_id, _, _ in answer.members}
+        elif answer.error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_MAX_SIZE_REACHED):
+            client.member_id, client.generation = "", -1
+
+    @rule(who=WHO)
+    def sync(self, who: int) -> None:
+        client = self.clients[who]
+        if self.is_idle(who) and client.generation > 0:
+            self.send(who, self.synced(client))
+
+    async def synced(self, client: Client) -> None:
+        assignments = None
+        if client.leads:
+            # Every assignment that a leader makes is different, and says so.
+            self.assignments_made += 1
+            token = f"{client.generation}:{self.assignments_made}:".encode()
+            assignments = {member_id: token + member_id.encode() for member_id, _, _ in client.answer.members}
+        generation = client.generation
+        answer = await client.sync(assignments)
+        if answer.error is ErrorCode.NONE and answer.assignment:
+            stated, number, _ = answer.assignment.split(b":")
+            assert int(stated) == generation
+            assert self.assigned.setdefault(generation, number) == number, "two assignments of one generation"
+
+    @rule(who=WHO)
+    def heartbeat(self, who: int) -> None:
+        async def beat(client: Client) -> None:
+            if client.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID and self.is_idle(who):
+                client.member_id, client.generation = "", -1
+
+        if self.clients[who].member_id:
+            self.run(beat(self.clients[who]))
+
+    @rule(who=WHO)
+    def leave(self, who: int) -> None:
+        client = self.clients[who]
+        if self.is_idle(who) and client.member_id:
+            self.send(who, self.left(client))
+
+    async def left(self, client: Client) -> None:
+        await client.leave()
+        client.member_id, client.generation = "", -1
+
+    @rule(who=WHO)
+    def die(self, who: int) -> None:
+        """The process is gone without a word, and started again."""
+        task = self.requests[who]
+        if task is not None:
+            task.cancel()
+            self.run(settle())
+        self.requests[who] = None
+        self.clients[who] = self.new_client(who)
+
+    # -- offsets
+
+    def wish(self, partition: int, offset: int | None) -> Wish:
+        wish = Wish(offset)
+        self.wishes[partition].append(wish)
+        return wish
+
+    @rule(who=WHO, partition=PARTITION, offset=st.integers(0, 1_000))
+    def commit(self, who: int, partition: int, offset: int) -> None:
+        client = self.clients[who]
+        if self.is_idle(who) and client.generation > 0:
+            self.send(who, self.committed(client.commit(offset, partition=partition), partition, offset))
+
+    @rule(partition=PARTITION, offset=st.integers(0, 1_000))
+    def commit_without_being_a_member(self, partition: int, offset: int) -> None:
+        self.other(self.committed(self.rig.commit(offset, partition=partition), partition, offset))
+
+    async def committed(self, request: Coroutine[Any, Any, ErrorCode], partition: int, offset: int) -> None:
+        wish = self.wish(partition, offset)
+        error = await request
+        if error is ErrorCode.NONE:
+            wish.is_acknowledged = True
+        elif error is not ErrorCode.NOT_COORDINATOR:
+            # Refused before it was written. After a failed write nobody knows.
+            self.wishes[partition].remove(wish)
+
+    @rule(partition=PARTITION)
+    def delete_an_offset(self, partition: int) -> None:
+        async def delete() -> None:
+            was = self.rig.committed(partition=partition)
+            wish = self.wish(partition, None)
+            errors = await self.rig.groups.delete_offsets("g", [("orders", partition)])
+            if errors != [ErrorCode.NONE]:
+                if errors is not ErrorCode.NOT_COORDINATOR:
+                    self.wishes[partition].remove(wish)
+            elif was is not None:
+                wish.is_acknowledged = True
+
+        self.other(delete())
+
+    @rule()
+    def delete_the_group(self) -> None:
+        async def delete() -> None:
+            wishes = [self.wish(partition, None) for partition in range(PARTITIONS)]
+            (error,) = await self.rig.groups.delete_groups(["g"])
+            for partition, wish in enumerate(wishes):
+                if error is ErrorCode.NONE:
+                    wish.is_acknowledged = True
+                elif error is not ErrorCode.NOT_COORDINATOR:
+                    self.wishes[partition].remove(wish)
+            if error in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR):
+                self.forget_generations()
+
+        self.other(delete())
+
+    @rule(days=st.sampled_from([0, 6, 8]))
+    def expire(self, days: int) -> None:
+        async def expire() -> None:
+            wishes = [self.wish(partition, None) for partition in range(PARTITIONS)]
+            if (
+                not await self.rig.groups.expire(self.rig.clock.wall_ms + days * 24 * 3600 * 1000)
+                and days == 0
+            ):
+                for partition, wish in enumerate(wishes):
+                    self.wishes[partition].remove(wish)
+            self.forget_generations()
+
+        if not self.rig.journal.fails:
+            self.other(expire())
+
+    def forget_generations(self) -> None:
+        """A group that was deleted may begin anew."""
+        self.assigned.clear()
+        self.generation = 0
+
+    def other(self, request: Coroutine[Any, Any, None]) -> None:
+        self.others.append(self.loop.create_task(request))
+        self.run(settle())
+
+    # -- the world
+
+    @rule(seconds=st.sampled_from([1, 5, 11, 25]))
+    def time_passes(self, seconds: int) -> None:
+        self.run(self.rig.advance(seconds))
+
+    @rule(seconds=st.sampled_from([5, 60, 4_000]))
+    def the_process_is_held_up(self, seconds: int) -> None:
+        async def go_on() -> None:
+            self.rig.groups.tick()
+
+        self.rig.clock.steady_s += seconds
+        self.run(go_on())
+
+    @rule(ms=st.sampled_from([-(10**12), 10**12]))
+    def the_wall_clock_jumps(self, ms: int) -> None:
+        self.rig.clock.wall_ms = max(self.rig.clock.wall_ms + ms, 0)
+
+    @rule()
+    def the_disk_is_slow(self) -> None:
+        self.rig.journal.hold()
+
+    @rule()
+    def the_disk_is_fast(self) -> None:
+        self.rig.journal.release()
+        self.run(settle())
+
+    @rule(fails=st.booleans())
+    def the_disk_fails_or_works(self, fails: bool) -> None:
+        self.rig.journal.fails = fails
+
+    @rule()
+    def a_snapshot_is_taken(self) -> None:
+        self.rig.journal.snapshot()
+
+    @rule(with_last_write=st.booleans())
+    def the_broker_is_killed(self, with_last_write: bool) -> None:
+        self.run(self.rig.crash(with_last_write=with_last_write))
+        # What was asked of the old process was answered by its end, at the latest.
+        assert all(task.done() for task in self.others)
+        self.collect()
+        assert self.requests == [None] * 5
+        group = self.rig.groups._groups.get("g")
+        if group is not None:
+            newest = max(self.assigned, default=0)
+            assert group.generation >= newest, "an assigned generation was forgotten"
+        self.generation = 0
+
+    # -- what must hold
+
+    @invariant()
+    def answers_are_sound(self) -> None:
+        for task in [task for task in self.others if task.done()]:
+            self.others.remove(task)
+            failure = task.exception()
+            if failure is not None:
+                raise failure
+        self.collect()
+
+    @invariant()
+    def what_is_read_was_committed_and_not_overtaken(self) -> None:
+        for partition, wishes in enumerate(self.wishes):
+            read = self.rig.committed(partition=partition)
+            newest = max(index for index, wish in enumerate(wishes) if wish.is_acknowledged)
+            assert read in {wish.offset for wish in wishes[newest:]}, (partition, read, wishes)
+
+    @invariant()
+    def the_group_is_sound(self) -> None:
+        groups = self.rig.groups
+        size = sum(
+            member.size_bytes for group in groups._groups.values() for member in group.members.values()
+        )
+        assert groups._membership.budget.used_bytes == size
+        group = groups._groups.get("g")
+        if group is None:
+            return
+        assert group.generation >= self.generation
+        self.generation = group.generation
+        assert (group.leader in group.members) if group.members else group.leader is None
+        assert group.static == {
+            m.instance_id: m.id for m in group.members.values() if m.instance_id is not None
+        }
+        assert group.unsynced <= set(group.members)
+        assert not set(group.pending) & set(group.members)
+        assert (group.state is State.EMPTY) <= (not group.members)
+        if group.state in (State.STABLE, State.COMPLETING):
+            assert group.members
+            assert group.protocol is not None
+            assert all(member.supports(group.protocol) for member in group.members.values())
+        for member in group.members.values():
+            waits = member.awaits_join or member.awaits_sync
+            assert waits or member.session.deadline is not None, "nobody would notice if it fell silent"
+
+    def teardown(self) -> None:
+        if not hasattr(self, "rig"):
+            return
+        self.rig.journal.fails = False
+        self.rig.journal.release()
+        self.run(self.rig.advance(120))
+        self.collect()
+        self.answers_are_sound()
+        assert self.requests == [None] * 5, "a request was never answered"
+        assert not self.others
+        group = self.rig.groups._groups.get("g")
+        assert group is None or group.state is State.EMPTY, "silent members are still there"
+        self.run(self.rig.groups.stop())
+        self.loop.close()
+
+
+AnyOrder.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+)
+test_promises_hold_in_any_order = AnyOrder.TestCase
