@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -78,13 +80,13 @@ def for_testing() -> None:
 
 
 def _make_venv() -> None:
-    """A fresh environment, unless the one that is there works and has this Python's version."""
-    marker = VENV / "pyvenv.cfg"
-    if marker.is_file() and VENV_PYTHON.exists() and _stamp("place").is_file():
-        if _stamp("place").read_text(encoding="utf-8") == _place():
+    """A virtual environment, unless one that works is there; what is in it already is left alone."""
+    if VENV.exists():
+        trouble = _trouble_with_venv()
+        if not trouble:
             return
-        say("the virtual environment was made elsewhere or for another Python", "making it anew")
-    shutil.rmtree(VENV, ignore_errors=True)
+        say(".venv: making the virtual environment anew", trouble)
+        shutil.rmtree(VENV)
     say(f".venv: a virtual environment of Python {platform.python_version()}")
     try:
         _venv()
@@ -98,7 +100,30 @@ def _make_venv() -> None:
         debian.install([package], "Debian keeps Python's venv module in a package of its own")
         shutil.rmtree(VENV, ignore_errors=True)
         _venv()
-    _stamp("place").write_text(_place(), encoding="utf-8")
+
+
+def _trouble_with_venv() -> str:
+    """Why the environment that is there cannot be used, or nothing."""
+    try:
+        done = subprocess.run(
+            [VENV_PYTHON, "-c", "import pip, sys; print(*sys.version_info[:2])"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError as error:
+        return f"its Python does not start ({error.strerror})"
+    if done.returncode != 0:
+        return "its Python does not start, or has no pip"
+    if tuple(int(part) for part in done.stdout.split()) < _OLDEST_PYTHON:
+        return "its Python is too old"
+    # Scripts in it name their Python by its full path.
+    made_for = re.search(
+        r"^command = .* (\S+)$", (VENV / "pyvenv.cfg").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    if made_for and Path(made_for.group(1)).resolve() != VENV.resolve():
+        return f"it was made for {made_for.group(1)}"
+    return ""
 
 
 def _venv() -> None:
@@ -109,12 +134,8 @@ def _venv() -> None:
     )
 
 
-def _place() -> str:
-    return f"{VENV} {platform.python_version()} {platform.machine()}"
-
-
 def _fingerprint(*names: str) -> str:
-    digest = hashlib.sha256(_place().encode())
+    digest = hashlib.sha256(f"{VENV} {platform.machine()}".encode())
     for name in names:
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
