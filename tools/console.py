@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["SetupError", "finish", "run", "say", "still_at_it"]
+__all__ = ["SetupError", "finish", "has_said_anything", "run", "say", "still_at_it"]
 
 _SAID_LINES_MAX = 25
 _HEARTBEAT_S = 15.0
@@ -32,8 +32,17 @@ class SetupError(Exception):
         self.hint = hint
 
 
+_said = threading.Event()
+
+
 def say(what: str, why: str = "") -> None:
+    _said.set()
     print(f"  {what}" + (f": {why}" if why else ""), file=sys.stderr, flush=True)
+
+
+def has_said_anything() -> bool:
+    """Whether there was anything to do."""
+    return _said.is_set()
 
 
 def finish(error: SetupError) -> int:

@@ -9,6 +9,8 @@ is known by a fingerprint of the lock files, kept in the virtual environment, so
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import platform
 import re
@@ -16,11 +18,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tools import debian, jars, java
-from tools.console import SetupError, finish, run, say
+from tools.console import SetupError, finish, has_said_anything, run, say
 from tools.places import ROOT, VENV, VENV_PYTHON
 
 __all__ = ["main"]
@@ -79,6 +81,15 @@ def for_testing() -> None:
     jars.fetch(jars.pinned())
 
 
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Two commands that set the same clone up at once do it one after the other."""
+    (ROOT / ".cache").mkdir(exist_ok=True)
+    with open(ROOT / ".cache" / "setup.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def _make_venv() -> None:
     """A virtual environment, unless one that works is there; what is in it already is left alone."""
     if VENV.exists():
@@ -118,11 +129,9 @@ def _trouble_with_venv() -> str:
     if tuple(int(part) for part in done.stdout.split()) < _OLDEST_PYTHON:
         return "its Python is too old"
     # Scripts in it name their Python by its full path.
-    made_for = re.search(
-        r"^command = .* (\S+)$", (VENV / "pyvenv.cfg").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    if made_for and Path(made_for.group(1)).resolve() != VENV.resolve():
-        return f"it was made for {made_for.group(1)}"
+    made_by = re.search(r"^command = (.*)$", (VENV / "pyvenv.cfg").read_text(encoding="utf-8"), re.MULTILINE)
+    if made_by and not made_by.group(1).endswith(f" {VENV}"):
+        return f"it was made in another folder, by {made_by.group(1)}"
     return ""
 
 
@@ -153,17 +162,14 @@ def main(arguments: Sequence[str]) -> int:
                 f"Python {platform.python_version()} is too old: headrace needs 3.11 or newer",
                 hint="install a newer Python, or name one: make PYTHON=/path/to/python3.11 setup",
             )
-        match arguments:
-            case ["run"]:
-                for_running()
-            case ["test"]:
-                for_testing()
-            case _:
-                print("usage: python3 -m tools.setup run|test", file=sys.stderr)
-                return 2
+        if list(arguments) not in (["run"], ["test"]):
+            print("usage: python3 -m tools.setup run|test", file=sys.stderr)
+            return 2
+        with _alone():
+            for_running() if arguments == ["run"] else for_testing()
     except SetupError as error:
         return finish(error)
-    if time.monotonic() - began > 1:
+    if has_said_anything():
         say(f"set up in {time.monotonic() - began:.0f} s")
     return 0
 
