@@ -6,7 +6,6 @@ import asyncio
 import logging
 from dataclasses import replace
 
-from headrace.broker import configs
 from headrace.broker.catalog import Catalog
 from headrace.broker.data_dir import DataDir
 from headrace.broker.fetch_sessions import FetchSessions
@@ -135,7 +134,7 @@ class Broker:
 
     def min_insync_replicas(self, name: str) -> int:
         topic = self.catalog.topic(name)
-        return 1 if topic is None else configs.min_insync_replicas(topic.configs, self.catalog.configs)
+        return 1 if topic is None else self.catalog.min_insync_replicas(topic)
 
     def say_damage(self, error: CorruptBatch) -> None:
         """Tell the operator of a damaged batch, once for each."""

@@ -26,7 +26,7 @@ _READ_BY_HAND: dict[str, Callable[[int, Buffer, int, int], Any]] = {
 
 
 def decode(cls: type[M], version: int, buf: Buffer, pos: int = 0, *, elements_max: int = ELEMENTS_MAX) -> M:
-    """The message that the buffer holds from ``pos`` to its end. Anything else there is a WireError.
+    """The message that the buffer holds from ``pos`` on. Bytes behind it are a WireError, but ignored in a request.
 
     ``elements_max`` bounds array elements and tagged fields in the whole message. The records of a Produce
     request are views into the buffer, which must therefore not change while the message lives.

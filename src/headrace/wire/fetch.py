@@ -118,8 +118,6 @@ def _read_request(version: int, buf: Any, pos: int, budget: list[int]) -> Any:
         rack, pos = _RACK_READERS[flexible](buf, pos, budget)
     if flexible:
         pos = _no_tags(buf, pos)
-    if pos != len(buf):
-        raise WireError(f"{len(buf) - pos} bytes too many")
     return request(
         None, replica, replica_state(), wait, least, most, isolation, session, epoch, topics, forgotten, rack
     )

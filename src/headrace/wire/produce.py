@@ -92,8 +92,6 @@ def decode_request(version: int, buf: Buffer, pos: int, elements_max: int) -> An
             topics.append(topic(name, topic_id, partitions))
         if flexible:
             pos = read_tagged(view, pos, budget, _NO_TAGS, [])
-        if pos != len(view):
-            raise WireError(f"{len(view) - pos} bytes too many")
     except MALFORMED as error:
         raise malformed("ProduceRequest", version, error) from error
     return request(transactional_id, acks, timeout_ms, topics)
