@@ -7,17 +7,19 @@ see here is what they see on a plain installation.
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.support.jars import kafka_server_classpath
 from tests.support.server import Server, free_port, spawn
+from tools.jars import kafka_server_classpath
+from tools.java import QUICK_START, java
 
 __all__ = ["start_kafka"]
 
-# Quick to start rather than quick at full load: one compiler tier, the simplest collector, a small heap.
-JVM = ["-Xmx512m", "-Xms128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"]
+# Quick to start rather than quick at full load, and silent unless something is wrong.
+JVM = [*QUICK_START, "-Xmx512m", "-Xms128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
 
 
 def start_kafka(directory: Path, settings: Mapping[str, str] | None = None) -> Server:
@@ -41,11 +43,11 @@ def start_kafka(directory: Path, settings: Mapping[str, str] | None = None) -> S
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "server.properties"
     config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-    java = ["java", *JVM, "-cp", kafka_server_classpath()]
+    command = [java(), *JVM, "-cp", os.pathsep.join(map(str, kafka_server_classpath()))]
     log = directory / "server.log"
     format_storage = ["kafka.tools.StorageTool", "format", "-t", "headrace-wire-tests-00", "-c", str(config)]
-    formatted = subprocess.run([*java, *format_storage], capture_output=True, text=True, check=False)
+    formatted = subprocess.run([*command, *format_storage], capture_output=True, text=True, check=False)
     assert formatted.returncode == 0, formatted.stdout + formatted.stderr
-    server = Server("kafka", port, spawn([*java, "kafka.Kafka", config], log), log, directory / "data")
+    server = Server("kafka", port, spawn([*command, "kafka.Kafka", config], log), log, directory / "data")
     server.wait_until_it_answers()
     return server

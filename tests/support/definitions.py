@@ -12,7 +12,7 @@ import re
 import zipfile
 from typing import Any
 
-from tests.support.jars import kafka_server_classpath
+from tools.jars import jar
 
 __all__ = ["complete"]
 
@@ -21,8 +21,7 @@ ZERO_UUID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 @functools.cache
 def definition(name: str) -> dict[str, Any]:
-    jar = next(path for path in kafka_server_classpath().split(":") if "kafka-clients" in path)
-    with zipfile.ZipFile(jar) as archive:
+    with zipfile.ZipFile(jar("kafka-clients:4.3.0")) as archive:
         text = archive.read(f"common/message/{name}.json").decode()
     found: dict[str, Any] = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
     return found

@@ -13,8 +13,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.support.jars import kafka_server_classpath
 from tests.support.refused import Refused
+from tools.jars import kafka_server_classpath
+from tools.java import QUICK_START, compile_java, java
 
 __all__ = ["JavaDriver"]
 
@@ -30,9 +31,7 @@ def compiled() -> Path:
     if not target.exists():
         BUILD.mkdir(parents=True, exist_ok=True)
         fresh = tempfile.mkdtemp(dir=BUILD)
-        command = ["javac", "-nowarn", "-d", fresh, "-cp", kafka_server_classpath(), *map(str, sources)]
-        outcome = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert outcome.returncode == 0, outcome.stderr
+        compile_java(sources, kafka_server_classpath(), Path(fresh))
         try:
             os.rename(fresh, target)
         except OSError:
@@ -44,9 +43,9 @@ class JavaDriver:
     """One JVM; ``call`` returns the result, or raises ``Refused`` with Kafka's error number."""
 
     def __init__(self) -> None:
-        java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"]
+        classpath = os.pathsep.join(map(str, [compiled(), *kafka_server_classpath()]))
         self.process = subprocess.Popen(
-            [*java, "-cp", f"{compiled()}:{kafka_server_classpath()}", "Main"],
+            [java(), *QUICK_START, "-Xmx256m", "-cp", classpath, "Main"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

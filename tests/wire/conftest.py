@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,6 +26,10 @@ from tests.support.embedded import start_headrace
 from tests.support.java_driver import JavaDriver
 from tests.support.raw import Raw, raw_connection
 from tests.support.server import Server
+from tests.support.spark import start_spark, stop_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 CLIENTS: dict[str, type[Client]] = {
     client.name: client for client in (LibrdkafkaClient, KafkaPythonClient, AiokafkaClient, JavaClient)
@@ -53,6 +58,8 @@ class Starting:
             started = future.result()
             if isinstance(started, JavaDriver):
                 started.close()
+            elif name == "spark":
+                stop_spark(started)
             elif isinstance(started, Server) and name == "kafka":
                 # Nothing of this server outlives the session, so it need not be asked politely.
                 started.kill()
@@ -74,6 +81,8 @@ def starting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         starting.start("headrace", lambda: start_headrace(directory / "headrace"))
     if "driver" in wanted or "client" in wanted:
         starting.start("driver", JavaDriver)
+    if "spark" in wanted:
+        starting.start("spark", lambda: start_spark(directory))
     yield starting
     starting.close()
 
@@ -115,6 +124,13 @@ def clients(driver: JavaDriver) -> Iterator[dict[str, Client]]:
     yield opened
     for client in opened.values():
         client.close()
+
+
+@pytest.fixture(scope="session")
+def spark(starting: Starting) -> SparkSession:
+    starting.start("spark", lambda: start_spark(starting.directory))
+    session: SparkSession = starting.started["spark"].result()  # type: ignore[assignment]
+    return session
 
 
 @pytest.fixture(params=list(CLIENTS))
