@@ -7,6 +7,7 @@ raises the reason, and the others go on.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -47,6 +48,7 @@ class Partitions:
         self._leader_epoch = leader_epoch
         self._now_ms = now_ms
         self._by_topic: dict[str, list[Partition]] = {}
+        self._made = False
         self.offline: dict[tuple[str, int], str] = {}
 
     def find(self, topic: str, index: int) -> Partition | None:
@@ -57,25 +59,35 @@ class Partitions:
         return [(name, index, p) for name, held in self._by_topic.items() for index, p in enumerate(held)]
 
     async def open_partitions(self, topic: Topic, config: LogConfig) -> None:
-        self.open_now(topic, config)
+        # In a thread, because new files are synced, and a thousand of them take their time.
+        first = len(self._by_topic.get(topic.name, ()))
+        opened = await asyncio.to_thread(self._open_from, first, topic, config)
+        self._by_topic.setdefault(topic.name, []).extend(opened)
 
     def open_now(self, topic: Topic, config: LogConfig) -> None:
-        held = self._by_topic.setdefault(topic.name, [])
-        if len(held) >= topic.partitions:
-            return
+        self._by_topic[topic.name] = self._open_from(0, topic, config)
+
+    def _open_from(self, first: int, topic: Topic, config: LogConfig) -> list[Partition]:
+        if first >= topic.partitions:
+            return []
         home = self._directory / topic.id.hex()
-        if not self._files.exists(home):
+        is_new = not self._files.exists(home)
+        if is_new:
             self._files.make_dir(home)
-            self._files.sync_dir(self._directory)
         opened = [
-            self._open(topic, home / str(index), index, config)
-            for index in range(len(held), topic.partitions)
+            self._open(topic, home / str(index), index, config) for index in range(first, topic.partitions)
         ]
-        self._files.sync_dir(home)
-        held.extend(opened)
+        if self._made:
+            self._made = False
+            self._files.sync_dir(home)
+        if is_new:
+            self._files.sync_dir(self._directory)
+        return opened
 
     def _open(self, topic: Topic, directory: Path, index: int, config: LogConfig) -> Partition:
-        self._files.make_dir(directory)
+        if not self._files.exists(directory):
+            self._files.make_dir(directory)
+            self._made = True
         try:
             log = PartitionLog(
                 self._files,

@@ -70,6 +70,7 @@ class PartitionLog:
         self.end_offset = found.end_offset
         self.synced_offset = found.end_offset
         self.report: RecoveryReport = found.report
+        self._settled_at = found.end_offset if found.report.is_clean else -1
         self.segments = found.segments
         self.producers = found.state.producers
         self.fenced: str | None = None
@@ -342,9 +343,10 @@ class PartitionLog:
         if self.fenced is None and not self.is_synced:
             self.sync_now()
         if self.fenced is None:
-            self._write_side_files(self.active)
+            if self._settled_at != self.end_offset:
+                self._write_side_files(self.active)
+                self._files.sync_dir(self.directory)
             self.sync_mark()
-            self._files.sync_dir(self.directory)
         self._close_files()
 
     def let_go(self, reason: str) -> None:

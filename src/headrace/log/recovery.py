@@ -64,6 +64,7 @@ def recover(files: Files, directory: Path, interval: int, now_ms: int) -> Recove
     if not segments and mark.position == 0 and mark.segment == mark.synced_offset:
         segments = [Segment(files, directory, mark.segment)]
         segments[0].create()
+    if not any(segment.file.size() for segment in segments):
         files.sync_dir(directory)
     while len(segments) > 1 and segments[1].base_offset <= mark.start_offset:
         segments.pop(0).remove()
@@ -122,9 +123,8 @@ def _load_mark(files: Files, directory: Path, segments: list[Segment]) -> tuple[
         )
     base = segments[0].base_offset if segments else 0
     mark = Mark(base, base, base, 0)
-    created = MarkFile.create(files, directory, mark)
-    files.sync_dir(directory)
-    return created, mark
+    # The caller syncs the directory: a segment without its mark is no harm while it is empty.
+    return MarkFile.create(files, directory, mark), mark
 
 
 def _settle_tail(
