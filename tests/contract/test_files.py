@@ -286,5 +286,5 @@ class SameAsTheSystem(RuleBasedStateMachine):
             self.same(lambda files, home: files.list(home))
 
 
-SameAsTheSystem.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+SameAsTheSystem.TestCase.settings = settings(max_examples=120, stateful_step_count=40)
 TestSameAsTheSystem = SameAsTheSystem.TestCase

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.records import (
@@ -43,7 +43,6 @@ def plain(records):
     return [(r.offset, r.timestamp, r.key, r.value, list(r.headers)) for r in records]
 
 
-@settings(deadline=None)
 @given(batches_of_contents, st.sampled_from(CODECS), st.integers(0, 2**60))
 def test_what_is_built_is_valid_and_reads_back(contents, codec, offset):
     batch = build_batch(contents, base_offset=offset, timestamp_ms=1234, codec=codec)
@@ -55,7 +54,6 @@ def test_what_is_built_is_valid_and_reads_back(contents, codec, offset):
     ]
 
 
-@settings(deadline=None)
 @given(batches_of_contents)
 def test_kafka_python_reads_what_is_built(contents):
     batch = bytes(build_batch(contents, base_offset=5, timestamp_ms=1234, codec=1))
@@ -64,7 +62,6 @@ def test_kafka_python_reads_what_is_built(contents):
     assert plain(theirs) == plain(read_records(batch, LIMITS))
 
 
-@settings(deadline=None)
 @given(stamped(), st.sampled_from([0, 1]))
 def test_batches_of_kafka_python_are_valid(records, codec):
     batch = made_by_kafka_python(records, codec)
@@ -74,7 +71,6 @@ def test_batches_of_kafka_python_are_valid(records, codec):
     assert plain(read_records(batch, LIMITS)) == plain(DefaultRecordBatch(batch))
 
 
-@settings(deadline=None)
 @given(stamped(), st.sampled_from(CODECS))
 def test_batches_of_aiokafka_are_valid(records, codec):
     builder = AiokafkaBuilder(2, codec, False, -1, -1, -1, 2**31)
@@ -90,7 +86,6 @@ def test_batches_of_aiokafka_are_valid(records, codec):
     ]
 
 
-@settings(deadline=None)
 @given(stamped(), st.sampled_from(CODECS), st.sampled_from(CODECS))
 def test_recompressing_changes_the_codec_and_nothing_else(records, old, new):
     batch = recompress(made_by_kafka_python(records), old, LIMITS)
@@ -104,7 +99,6 @@ def test_recompressing_changes_the_codec_and_nothing_else(records, old, new):
         assert changed == made_by_kafka_python(records)
 
 
-@settings(deadline=None)
 @given(st.data(), st.sampled_from(CODECS))
 def test_any_flipped_bit_under_the_checksum_is_corruption(data, codec):
     batch = bytearray(

@@ -8,7 +8,7 @@ from contextlib import suppress
 import aiokafka.codec
 import cramjam
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.records import InvalidRecords, RecordError, RecordsTooLarge, UnknownCodec
@@ -31,14 +31,12 @@ def unpacked(codec, data, limit=16 * MIB, **room):
     return bytes(buffer[lead : lead + size])
 
 
-@settings(deadline=None)
 @given(some_bytes, st.sampled_from(PACKED))
 def test_what_is_packed_unpacks(data, codec):
     assert unpacked(codec, pack(codec, data)) == data
     assert unpacked(codec, memoryview(pack(codec, memoryview(data)))) == data
 
 
-@settings(deadline=None)
 @given(some_bytes.filter(bool))
 def test_others_read_what_we_pack_and_we_read_theirs(data):
     assert gzip.decompress(pack(GZIP, data)) == data
@@ -78,7 +76,6 @@ def test_cut_or_continued_data_is_invalid(codec):
             unpack(codec, wrong, MIB)
 
 
-@settings(deadline=None)
 @given(st.sampled_from(PACKED), st.data())
 def test_damaged_data_only_ever_raises_our_errors(codec, data):
     packed = bytearray(pack(codec, TEXT[: data.draw(st.sampled_from([50, 5000]))]))
@@ -88,7 +85,6 @@ def test_damaged_data_only_ever_raises_our_errors(codec, data):
         assert len(unpacked(codec, packed, MIB)) <= MIB
 
 
-@settings(deadline=None)
 @given(st.sampled_from(PACKED), st.binary(max_size=60))
 def test_junk_only_ever_raises_our_errors(codec, junk):
     with suppress(RecordError):

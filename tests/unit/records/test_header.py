@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.records import (
@@ -23,7 +23,6 @@ int16, int32, int64 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for 
 BATCH = bytes(build_batch([(b"k", b"v", [])] * 3, base_offset=70, timestamp_ms=5))
 
 
-@settings(deadline=None)
 @given(
     st.tuples(
         int64,
@@ -104,7 +103,6 @@ def test_the_delete_horizon_is_bit_six():
     assert header._replace(attributes=0x40).has_delete_horizon
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 5), max_size=5), st.integers(0, 200))
 def test_headers_are_listed_up_to_a_partial_tail(counts, tail):
     batches = [bytes(build_batch([(None, b"v", [])] * count, timestamp_ms=0)) for count in counts]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record._crecords.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.records import InvalidRecords, RecordLimits
@@ -36,7 +36,6 @@ def verdicts(payload, count, first=0):
     return parse_facts(view, first, LIMITS), rule
 
 
-@settings(deadline=None)
 @given(stamped())
 def test_parser_and_walk_agree_on_honest_records(records):
     payload = made_by_kafka_python(records)[HEADER.size :]
@@ -45,7 +44,6 @@ def test_parser_and_walk_agree_on_honest_records(records):
     assert rule is not None
 
 
-@settings(deadline=None)
 @given(stamped(), st.data())
 def test_the_parser_never_proves_what_the_walk_refuses(records, data):
     payload = bytearray(made_by_kafka_python(records)[HEADER.size :])

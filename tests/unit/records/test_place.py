@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.records import RecordLimits, build_batch, place_batch, read_header, read_records
@@ -11,7 +11,6 @@ from .oracle import DefaultRecordBatch
 LIMITS = RecordLimits()
 
 
-@settings(deadline=None)
 @given(
     batches_of_contents,
     st.sampled_from(CODECS),
