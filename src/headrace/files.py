@@ -112,6 +112,8 @@ class SystemFile:
         return buffer
 
     def sync(self) -> None:
+        if self._fd < 0:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         os.fdatasync(self._fd)
 
     def truncate(self, size: int) -> None:

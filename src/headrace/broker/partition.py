@@ -20,7 +20,6 @@ from headrace.records import (
     CorruptRecords,
     RecordError,
     RecordLimits,
-    RecordsTooLarge,
     UnknownCodec,
     check_batch,
     place_batch,
@@ -139,8 +138,6 @@ class Partition:
             raise ProduceRefused(ErrorCode.CORRUPT_MESSAGE, error.message) from error
         except UnknownCodec as error:
             raise self._rejected(error.message, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE) from error
-        except RecordsTooLarge as error:
-            raise self._rejected(error.message, ErrorCode.MESSAGE_TOO_LARGE) from error
         except RecordError as error:
             raise self._rejected(error.message) from error
         append_time_ms = -1
