@@ -52,7 +52,10 @@ class DataDir:
         self.groups = path / "groups"
         self.topics = path / "topics"
         try:
-            files.make_dir(path)
+            if not files.exists(path / _NAME):
+                # Perhaps a first start: the directory's own name must outlast a power loss as well.
+                files.make_dir(path)
+                files.sync_dir(path.parent)
             self._lock = files.lock(path / _LOCK)
         except LockHeld:
             raise DataDirInUse(
