@@ -16,7 +16,7 @@ from headrace.broker.partitions import Partitions
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.trusted_time import TrustedTime
 from headrace.clock import Clock, SystemClock
-from headrace.errors import CorruptBatch, DamagedState, StorageError
+from headrace.errors import CorruptBatch, DamagedState, DataDirError, StorageError
 from headrace.files import Files, SystemFiles
 from headrace.log.committer import Committer
 from headrace.log.journal import Journal
@@ -78,12 +78,18 @@ class Broker:
         self.limits = limits or BrokerLimits()
         self.loop = asyncio.get_running_loop()
         files = files or SystemFiles()
-        self._data_dir = DataDir(files, settings.data_dir)
         try:
-            self._open(files, groups or GroupSettings())
-        except BaseException:
-            self._data_dir.close()
-            raise
+            self._data_dir = DataDir(files, settings.data_dir)
+            try:
+                self._open(files, groups or GroupSettings())
+            except BaseException:
+                self._data_dir.close()
+                raise
+        except OSError as error:
+            raise DataDirError(
+                f"the data directory {settings.data_dir} failed during the start: {error}",
+                hint="check the disk, then start the broker again; what was acknowledged is kept",
+            ) from error
         self._tasks: list[asyncio.Task[None]] = []
         self._damage_said: set[tuple[str, int]] = set()
 
@@ -168,7 +174,10 @@ class Broker:
                     "the wall clock stands %+.0f s from where it should be; nothing is deleted by it for an hour",
                     self.trusted_time.doubted_ms / 1000,
                 )
-            self._data_dir.note_time(trusted_ms)
+            try:
+                self._data_dir.note_time(trusted_ms)
+            except OSError as error:
+                _log.error("the time could not be noted in %s: %s; trying again", self._data_dir.path, error)
 
     async def _keep_trimmed(self) -> None:
         while True:
@@ -198,7 +207,10 @@ class Broker:
                 )
             partition.log.producers.expire(trusted_ms - _PRODUCER_EXPIRY_MS)
             await asyncio.sleep(0)
-        await self.groups.expire(trusted_ms)
+        try:
+            await self.groups.expire(trusted_ms)
+        except StorageError as error:
+            _log.error("committed offsets past their retention are still there: %s", error)
 
     async def stop(self) -> None:
         """Leave everything durable, so that the next start has nothing to recover."""

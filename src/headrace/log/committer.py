@@ -7,6 +7,7 @@ them all. So the busier a partition is, the more appends share one wait for the 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,6 +17,7 @@ from headrace.log.sync import SyncJob
 
 __all__ = ["Committer"]
 
+_log = logging.getLogger("headrace.log")
 _MARK_INTERVAL_S = 1.0
 
 
@@ -32,6 +34,7 @@ class Committer:
         self._kicked: set[PartitionLog] = set()
         self._unflushed: set[PartitionLog] = set()
         self._unmarked: set[PartitionLog] = set()
+        self._mark_trouble: set[PartitionLog] = set()
         self._running = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -85,6 +88,13 @@ class Committer:
         self.syncs += 1
         self._running -= 1
         log.end_sync(job, error)
+        if error is not None:
+            _log.error(
+                "%s; offsets %d to %d stay readable, and no write is taken before the next start: check the disk",
+                log.fenced,
+                log.start_offset,
+                log.high_watermark,
+            )
         self._unmarked.add(log)
         self._settle(log)
         if log in self._waiting:
@@ -120,7 +130,14 @@ class Committer:
             await asyncio.sleep(_MARK_INTERVAL_S)
             logs, self._unmarked = self._unmarked, set()
             for log in logs:
-                await self._loop.run_in_executor(self._threads, log.sync_mark)
+                try:
+                    await self._loop.run_in_executor(self._threads, log.sync_mark)
+                    self._mark_trouble.discard(log)
+                except OSError as error:
+                    self._unmarked.add(log)
+                    if log not in self._mark_trouble:
+                        self._mark_trouble.add(log)
+                        _log.error("the mark of %s is not synced: %s; trying again", log.directory, error)
 
     async def _keep_flushed(self) -> None:
         while True:
@@ -133,6 +150,7 @@ class Committer:
         """The partition is going away: those who wait for it are told."""
         self._unflushed.discard(log)
         self._unmarked.discard(log)
+        self._mark_trouble.discard(log)
         for _, future in self._waiting.pop(log, ()):
             if not future.done():
                 future.set_exception(PartitionFenced(f"the partition in {log.directory} was deleted"))

@@ -130,7 +130,11 @@ class MarkFile:
     def sync(self) -> None:
         if self._file is not None:
             self.unsynced = False
-            self._file.sync()
+            try:
+                self._file.sync()
+            except OSError:
+                self.unsynced = True
+                raise
 
     def close(self) -> None:
         if self._file is not None:
