@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
 
 import crc32c
 
@@ -18,12 +19,14 @@ from headrace.records import (
     CODEC_NAMES,
     BatchHeader,
     CorruptRecords,
+    Record,
     RecordError,
     RecordLimits,
     UnknownCodec,
     check_batch,
     place_batch,
     read_header,
+    read_records,
     recompress,
 )
 from headrace.wire.codes import ErrorCode
@@ -35,16 +38,26 @@ Buffer = bytes | bytearray | memoryview
 _CRC_AT, _CRC_FROM, _MAX_TIMESTAMP_AT = 17, 21, 35
 _INT64 = struct.Struct(">q")
 _UINT32 = struct.Struct(">I")
+_RECORDS_NAMED_MAX = 100
 
 
 class ProduceRefused(Exception):
     """A batch is not taken, for a reason that the protocol has a number for."""
 
-    def __init__(self, code: ErrorCode, message: str | None = None, *, log_start_offset: int = -1) -> None:
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str | None = None,
+        *,
+        log_start_offset: int = -1,
+        records: Sequence[int] = (),
+    ) -> None:
+        """``records`` are the indexes in the batch of the records that are at fault."""
         super().__init__(message)
         self.code = code
         self.message = message
         self.log_start_offset = log_start_offset
+        self.records = records
 
 
 class Accepted:
@@ -147,7 +160,7 @@ class Partition:
             batch = bytearray(batch)
             place_batch(batch, 0, 0, 0, now_ms)
         else:
-            self._check_timestamps(checked, config, trusted_ms)
+            self._check_timestamps(batch, checked, config, trusted_ms)
             if header.max_timestamp != max_timestamp or header.uses_append_time:
                 batch = _with_true_timestamp(batch, max_timestamp)
         try:
@@ -196,25 +209,40 @@ class Partition:
             )
         checked = check_batch(batch, self._limits)
         if config.is_compacted and checked.has_null_key:
-            raise self._rejected("a compacted topic takes no record without a key")
+            raise self._rejected(
+                "a compacted topic takes no record without a key",
+                records=self._which(batch, lambda r: r.key is None),
+            )
         return checked.min_timestamp, checked.max_timestamp
 
-    def _rejected(self, message: str, code: ErrorCode = ErrorCode.INVALID_RECORD) -> ProduceRefused:
-        return ProduceRefused(code, message, log_start_offset=self.start_offset)
+    def _rejected(
+        self, message: str, code: ErrorCode = ErrorCode.INVALID_RECORD, records: Sequence[int] = ()
+    ) -> ProduceRefused:
+        return ProduceRefused(code, message, log_start_offset=self.start_offset, records=records)
 
-    def _check_timestamps(self, checked: tuple[int, int], config: LogConfig, trusted_ms: int) -> None:
+    def _which(self, batch: Buffer, is_at_fault: Callable[[Record], bool]) -> list[int]:
+        found = (
+            index for index, record in enumerate(read_records(batch, self._limits)) if is_at_fault(record)
+        )
+        return list(islice(found, _RECORDS_NAMED_MAX))
+
+    def _check_timestamps(
+        self, batch: Buffer, checked: tuple[int, int], config: LogConfig, trusted_ms: int
+    ) -> None:
         earliest, latest = checked
         if latest - trusted_ms > config.timestamp_after_max_ms:
             raise self._rejected(
                 f"timestamp {latest} is {latest - trusted_ms} ms ahead of the broker's {trusted_ms}, "
                 f"and message.timestamp.after.max.ms is {config.timestamp_after_max_ms}",
                 ErrorCode.INVALID_TIMESTAMP,
+                self._which(batch, lambda r: r.timestamp - trusted_ms > config.timestamp_after_max_ms),
             )
         if earliest >= 0 and trusted_ms - earliest > config.timestamp_before_max_ms:
             raise self._rejected(
                 f"timestamp {earliest} is {trusted_ms - earliest} ms behind the broker's {trusted_ms}, "
                 f"and message.timestamp.before.max.ms is {config.timestamp_before_max_ms}",
                 ErrorCode.INVALID_TIMESTAMP,
+                self._which(batch, lambda r: trusted_ms - r.timestamp > config.timestamp_before_max_ms),
             )
 
 

@@ -85,6 +85,12 @@ def begin(broker: Broker, request: Request) -> Produced:
                 answer.log_start_offset = partition.start_offset
             except ProduceRefused as refused:
                 _refuse(answer, refused.code, refused.message, refused.log_start_offset)
+                answer.record_errors = [
+                    m.ProduceResponse.BatchIndexAndErrorMessage(
+                        batch_index=index, batch_index_error_message=refused.message
+                    )
+                    for index in refused.records
+                ]
     return produced
 
 
