@@ -18,6 +18,9 @@ OFFENDING = {
     "a jar repository": r"repo1?\.maven\b|maven[./]apache\.org|/maven" + r"2\b|central\.son" + r"atype",
     "another registry": r"\bregistry\.(?:npmjs|yarnpkg|hub)",
     "a path of one machine": r"(?<![\w.])/(?:wo" + r"rk|ro" + r"ot|farm|ho" + r"me/\w+)/",
+    "how the work was shared out": r"(?i)\bissue #?\d|\bsub-?ag"
+    + r"ent\b|\b(?:mission|lessons|ecosystem|contracts)\.m"
+    + "d",
     "an unfinished thought": r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX)\b",
 }
 
@@ -43,6 +46,8 @@ def test_no_file_names(what: str) -> None:
         ("another registry", "https://registry.np" + "mjs.org"),
         ("a path of one machine", 'DATA = "/wo' + 'rk/main"'),
         ("a path of one machine", "cd /ho" + "me/jo/src"),
+        ("how the work was shared out", "as iss" + "ue 3 asks"),
+        ("how the work was shared out", "see less" + "ons.md"),
         ("an unfinished thought", "# TO" + "DO later"),
     ],
 )
