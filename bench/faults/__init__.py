@@ -1,0 +1,42 @@
+"""Faults that the log survives, each as runs that a seed replays.
+
+One module per fault, with
+
+    run(seed, *, protected=True, without=...) -> Outcome      one randomised run
+    UNPROTECTED                                               names of protections that ``without`` can take out
+
+A fault survives if its oracle held in every run, every run was hit, and the oracle objected to a run without each of
+the protections. ``bench.soak`` makes the full counts, ``tests/crash`` a quick share.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from types import ModuleType
+
+__all__ = ["FAULTS", "Fault"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """``runs`` is the full count for each of the modules. ``at_once`` runs may go side by side: those that mostly wait."""
+
+    name: str
+    title: str
+    modules: tuple[str, ...]
+    runs: int
+    at_once: int = 1
+
+    def load(self) -> list[ModuleType]:
+        """Imported when wanted: a fault brings clients and libraries of its own."""
+        return [importlib.import_module(f"bench.faults.{name}") for name in self.modules]
+
+
+FAULTS = {
+    fault.name: fault
+    for fault in (
+        Fault("X1", "kill -9", ("x1_kill",), 200),
+        Fault("X3", "a sync fails once", ("x3_fsync",), 200),
+    )
+}

@@ -103,40 +103,60 @@ class ReadingAlong(Worker):
 
 
 def read_back(port: int, places: Sequence[Place], timeout_s: float = 60.0) -> dict[Place, View]:
-    """Everything in the partitions, by a stock client, from the start to the end that there are when it begins."""
-    views: dict[Place, View] = {}
+    """Everything in the partitions, by a stock client, from the start to the end that there are when it begins.
+
+    Where retention moves the start meanwhile, the view begins at the new one.
+    """
     with Connection(port) as connection:
-        for place in places:
-            start_error, start = calls.list_offset(connection, *place, calls.EARLIEST)
-            end_error, end = calls.list_offset(connection, *place, calls.LATEST)
-            if start_error or end_error:
-                raise AssertionError(
-                    f"the bounds of {place} are refused: errors {start_error} and {end_error}"
-                )
-            views[place] = View(place, start, end)
-    left = {place for place, view in views.items() if view.end > view.start}
-    consumer = stock_consumer(port, "read-back")
-    deadline = time.monotonic() + timeout_s
-    try:
-        consumer.assign([TopicPartition(*place, views[place].start) for place in left])
-        while left:
-            for message in consumer.consume(5000, 0.05):
-                error = message.error()
-                if error is not None:
-                    if error.code() in _PASSING:
-                        continue
-                    raise KafkaException(error)
-                place, offset, value = _content(message)
-                view = views[place]
-                if offset < view.end:
-                    view.values[offset] = value
-                if offset >= view.end - 1:
-                    left.discard(place)
-            if time.monotonic() > deadline:
-                break
-    finally:
-        consumer.close()
+        views = {place: View(place, *_bounds(connection, place)) for place in places}
+        left = {place for place, view in views.items() if view.end > view.start}
+        consumer = stock_consumer(port, "read-back")
+        deadline = time.monotonic() + timeout_s
+
+        try:
+            _assign_rest(consumer, views, left)
+            while left and time.monotonic() < deadline:
+                moved = False
+                for message in consumer.consume(5000, 0.05):
+                    error = message.error()
+                    if error is None:
+                        place, offset, value = _content(message)
+                        if offset < views[place].end:
+                            views[place].values[offset] = value
+                        if offset >= views[place].end - 1:
+                            left.discard(place)
+                    elif error.code() in _OUT_OF_RANGE:
+                        place = (message.topic() or "", message.partition() or 0)
+                        start, _ = _bounds(connection, place)
+                        if start <= views[place].start:
+                            raise KafkaException(error)
+                        views[place] = View(place, start, views[place].end)
+                        moved = True
+                    elif error.code() not in _PASSING:
+                        raise KafkaException(error)
+                if moved:
+                    _assign_rest(consumer, views, left)
+        finally:
+            consumer.close()
     return views
+
+
+def _assign_rest(consumer: Consumer, views: Mapping[Place, View], left: Iterable[Place]) -> None:
+    """Go on behind what has been read of each."""
+    consumer.assign(
+        [
+            TopicPartition(*place, max(views[place].values, default=views[place].start - 1) + 1)
+            for place in left
+        ]
+    )
+
+
+def _bounds(connection: Connection, place: Place) -> tuple[int, int]:
+    start_error, start = calls.list_offset(connection, *place, calls.EARLIEST)
+    end_error, end = calls.list_offset(connection, *place, calls.LATEST)
+    if start_error or end_error:
+        raise AssertionError(f"the bounds of {place} are refused: errors {start_error} and {end_error}")
+    return start, end
 
 
 def _content(message: Message) -> tuple[Place, int, bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bench.faults import calls
@@ -166,32 +167,44 @@ class TopicsWorker(Worker):
             self._made += 1
             name = f"{self.name}-{self._made}"
             fresh = _Topic(self._rng.randint(1, 3), str(self._rng.randint(100_000, 1_000_000)))
-            self._doubtful = (name, None, fresh)
-            self._settle(calls.create_topic(connection, name, fresh.partitions, {_KEY: fresh.setting}))
+            self._ask(
+                (name, None, fresh),
+                36,
+                lambda: calls.create_topic(connection, name, fresh.partitions, {_KEY: fresh.setting}),
+            )
             return
         name = self._rng.choice(sorted(self._certain))
         now = self._certain[name]
         if kind == "delete":
-            self._doubtful = (name, now, None)
-            self._settle(calls.delete_topic(connection, name))
+            self._ask((name, now, None), 3, lambda: calls.delete_topic(connection, name))
         elif kind == "grow" and now.partitions < 5:
-            self._doubtful = (name, now, replace(now, partitions=now.partitions + 1))
-            self._settle(calls.create_partitions(connection, name, now.partitions + 1))
+            grown = replace(now, partitions=now.partitions + 1)
+            self._ask(
+                (name, now, grown), 37, lambda: calls.create_partitions(connection, name, grown.partitions)
+            )
         else:
-            setting = str(self._rng.randint(100_000, 1_000_000))
-            self._doubtful = (name, now, replace(now, setting=setting))
-            self._settle(calls.alter_topic(connection, name, {_KEY: setting}))
+            altered = replace(now, setting=str(self._rng.randint(100_000, 1_000_000)))
+            self._ask(
+                (name, now, altered), 0, lambda: calls.alter_topic(connection, name, {_KEY: altered.setting})
+            )
 
-    def _settle(self, error: int) -> None:
-        """The answer has come: the change is made, or it was refused and may be there or not."""
-        assert self._doubtful is not None
-        name, _, after = self._doubtful
-        if error:
+    def _ask(
+        self, change: tuple[str, _Topic | None, _Topic | None], already: int, request: Callable[[], int]
+    ) -> None:
+        """Ask until it is answered without an error. A refused change may be there after the next start, or not, or it
+        may be made already, which a second request learns by the error ``already``.
+        """
+        self._doubtful = change
+        name, _, after = change
+        refused_before = False
+        while (error := request()) and not (refused_before and error == already):
+            refused_before = True
             self.refused.append((time.monotonic(), error))
             if error not in self._refusals:
                 self.ledger.object(f"a change of topic {name} got error {error}")
-            # Whether a refused change is there after all is settled by the next look.
-            raise Gone("look again")
+            if self.finishing:
+                return
+            time.sleep(0.02)
         self.changes += 1
         self._doubtful = None
         if after is None:

@@ -99,7 +99,7 @@ class Ledger:
                 offset = None if base_offset is None else base_offset + index
                 if one.acked and None not in (one.offset, offset) and one.offset != offset:
                     self.problems.append(
-                        f"{one.value[:40]!r} was acknowledged at {one.offset} and at {offset}"
+                        f"{_name(one.value)} was acknowledged at {one.offset} and at {offset}"
                     )
                 self.acked += not one.acked
                 one.acked = True
@@ -111,14 +111,12 @@ class Ledger:
             known = self._given.setdefault(place, {}).setdefault(offset, value)
             if known != value:
                 self.problems.append(
-                    f"{_at(place, offset)} was given as {known[:40]!r} and later as {value[:40]!r}"
+                    f"{_at(place, offset)} was given as {_name(known)} and later as {_name(value)}"
                 )
 
     def saw_start(self, place: Place, start: int) -> None:
-        """The log said where it begins; that never moves back."""
+        """An answer said where the log begins. Answers overtake each other, so the farthest is noted."""
         with self._lock:
-            if start < self._starts.get(place, 0):
-                self.problems.append(f"the start of {place} moved back from {self._starts[place]} to {start}")
             self._starts[place] = max(start, self._starts.get(place, 0))
 
     def object(self, problem: str) -> None:
@@ -152,6 +150,10 @@ class Ledger:
     def _check_range(self, view: View, *, trimmed: bool) -> None:
         if view.start > 0 and not trimmed:
             self.problems.append(f"{view.place} starts at {view.start}, and nothing may be deleted from it")
+        if view.start < self._starts.get(view.place, 0):
+            self.problems.append(
+                f"the start of {view.place} moved back from {self._starts[view.place]} to {view.start}"
+            )
         missing = [offset for offset in range(view.start, view.end) if offset not in view.values]
         if missing:
             self.problems.append(
@@ -172,7 +174,7 @@ class Ledger:
                 self.lost += 1
                 self.problems.append(f"{_at(view.place, offset)} was given to a consumer and is gone")
             elif now != value:
-                self.problems.append(f"{_at(view.place, offset)} was {value[:40]!r} and is now {now[:40]!r}")
+                self.problems.append(f"{_at(view.place, offset)} was {_name(value)} and is now {_name(now)}")
         given.update(view.values)
 
     def _check_values(self, view: View) -> None:
@@ -184,13 +186,13 @@ class Ledger:
             one = sent.get(value)
             if one is None:
                 self.problems.append(
-                    f"{_at(view.place, offset)} holds {value[:40]!r}, which nobody sent there"
+                    f"{_at(view.place, offset)} holds {_name(value)}, which nobody sent there"
                 )
                 continue
             if value in found and one.once:
                 self.duplicated += 1
                 self.problems.append(
-                    f"{value[:40]!r} is at {_at(view.place, found[value])} and again at {offset}"
+                    f"{_name(value)} is at {_at(view.place, found[value])} and again at {offset}"
                 )
             if one.ordered:
                 number, at = last.get(one.producer, (-1, -1))
@@ -226,7 +228,7 @@ class Ledger:
             if one.offset is None:
                 if one.value not in present and view.start == 0:
                     self.lost += 1
-                    self.problems.append(f"{one.value[:40]!r} was acknowledged and is not in {view.place}")
+                    self.problems.append(f"{_name(one.value)} was acknowledged and is not in {view.place}")
                 continue
             now = view.values.get(one.offset)
             if now == one.value:
@@ -236,8 +238,13 @@ class Ledger:
                 self.problems.append(f"{_at(view.place, one.offset)} was acknowledged and is lost")
             else:
                 self.problems.append(
-                    f"{one.value[:40]!r} was acknowledged at {_at(view.place, one.offset)} but is elsewhere"
+                    f"{_name(one.value)} was acknowledged at {_at(view.place, one.offset)} but is elsewhere"
                 )
+
+
+def _name(value: bytes) -> str:
+    """The part of a value that says whose it is; the rest is padding."""
+    return b":".join(value.split(b":", 2)[:2])[:40].decode(errors="replace")
 
 
 def _at(place: Place, offset: int) -> str:

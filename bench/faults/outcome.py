@@ -11,7 +11,9 @@ _PROBLEMS_SHOWN = 8
 
 @dataclass(slots=True)
 class Outcome:
-    """``hits`` counts how often the fault struck inside the window it aims at; no hit is a failed run."""
+    """``hits`` counts how often the fault struck inside the window it aims at; no hit is a failed run. ``cases`` is more
+    than one where a run makes many generated cases and each counts.
+    """
 
     fault: str
     seed: int
@@ -20,6 +22,7 @@ class Outcome:
     duplicated: int = 0
     peak_rss_mb: float = 0.0
     problems: list[str] = field(default_factory=list)
+    cases: int = 1
     figures: dict[str, float] = field(default_factory=dict)
 
     @property

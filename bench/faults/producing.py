@@ -12,6 +12,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer
@@ -22,29 +23,39 @@ from bench.faults.connection import Connection, Gone
 from bench.faults.oracle import Ledger, Place, Sent
 from bench.faults.worker import Worker
 
-__all__ = ["IdempotentRawProducer", "RawProducer", "StockProducer"]
+__all__ = ["Answered", "IdempotentRawProducer", "RawProducer", "StockProducer"]
 
 _DUPLICATE_SEQUENCE = 46
 _OUT_OF_ORDER = 45
-_STORAGE_ERROR = 56
 
 
 class _Request:
     """One batch under way."""
 
-    __slots__ = ("batch", "sent")
+    __slots__ = ("batch", "sent", "sent_at")
 
     def __init__(self, sent: list[Sent], batch: bytes) -> None:
         self.sent = sent
         self.batch = batch
+        self.sent_at = 0.0
 
     @property
     def place(self) -> Place:
         return self.sent[0].place
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One answer to one batch; the times are the wall clock's, to be held against a trace."""
+
+    place: Place
+    error: int
+    sent_at: float
+    answered_at: float
+
+
 class RawProducer(Worker):
-    """``refusals``: error numbers that the fault may bring; any other is a finding. ``refused`` counts them."""
+    """``refusals``: error numbers that the fault may bring; any other is a finding. ``answers`` has all of them."""
 
     def __init__(
         self,
@@ -73,8 +84,7 @@ class RawProducer(Worker):
         self._requests = 0
         self._under_way: deque[_Request] = deque()
         self._refusals = refusals
-        self.refused: list[tuple[float, Place, int]] = []
-        self.answered: list[tuple[float, Place, int]] = []
+        self.answers: list[Answered] = []
 
     @property
     def in_flight(self) -> int:
@@ -116,6 +126,7 @@ class RawProducer(Worker):
 
     def _send(self, connection: Connection, request: _Request) -> None:
         topic, partition = request.place
+        request.sent_at = time.time()
         connection.send(calls.PRODUCE, 7, calls.produce_body(topic, {partition: request.batch}))
 
     def _next(self) -> _Request:
@@ -138,17 +149,15 @@ class RawProducer(Worker):
         return build_batch(values, int(time.time() * 1000))
 
     def _answer(self, connection: Connection, request: _Request, answer: calls.ProduceAnswer) -> None:
-        self.answered.append((time.monotonic(), request.place, answer.error))
+        self._note(request, answer.error)
         if answer.error == 0:
             self.ledger.ack(request.sent, answer.base_offset)
             self.ledger.saw_start(request.place, answer.log_start_offset)
-        else:
-            self._refuse(request.place, answer.error)
+        elif answer.error not in self._refusals:
+            self.ledger.object(f"{self.name} got error {answer.error} from {request.place}")
 
-    def _refuse(self, place: Place, error: int) -> None:
-        self.refused.append((time.monotonic(), place, error))
-        if error not in self._refusals:
-            self.ledger.object(f"{self.name} got error {error} from {place}")
+    def _note(self, request: _Request, error: int) -> None:
+        self.answers.append(Answered(request.place, error, request.sent_at, time.time()))
 
 
 class IdempotentRawProducer(RawProducer):
@@ -192,7 +201,7 @@ class IdempotentRawProducer(RawProducer):
         if answer.error == _DUPLICATE_SEQUENCE:
             self.ledger.ack(request.sent, None)
         elif answer.error in self._refusals:
-            self._refuse(request.place, answer.error)
+            self._note(request, answer.error)
             self._retry(connection, request)
         else:
             super()._answer(connection, request, answer)
@@ -203,12 +212,11 @@ class IdempotentRawProducer(RawProducer):
         while self._under_way:
             _, reader = connection.receive()
             request, answer = self._under_way.popleft(), calls.read_produce_answer(reader)[0]
-            if answer.error == 0 or answer.error == _DUPLICATE_SEQUENCE:
-                self.ledger.ack(request.sent, answer.base_offset if answer.error == 0 else None)
-            else:
-                if answer.error != _OUT_OF_ORDER:
-                    self._refuse(request.place, answer.error)
+            if answer.error in self._refusals or answer.error == _OUT_OF_ORDER:
+                self._note(request, answer.error)
                 again.append(request)
+            else:
+                self._answer(connection, request, answer)
         self._under_way.extend(again)
         time.sleep(0.02)
         if not self.gave_up:
@@ -298,7 +306,7 @@ class StockProducer(Worker):
                 self.ledger.ack([sent], message.offset())
             elif not self.gave_up:
                 self.refused.append(error.name())
-                self.ledger.object(f"{self.name}: {value[:40]!r} was not delivered: {error.str()}")
+                self.ledger.object(f"{self.name}: record {number} was not delivered: {error.str()}")
 
         self.ledger.send([sent])
         self._outstanding += 1

@@ -150,7 +150,6 @@ class Scene:
             ids = {topic.name: topic.id for topic in calls.topics(connection, list(_PARTITIONS))}
         views = read_back(self.broker.port, self.places)
         for place, view in views.items():
-            self.ledger.saw_start(place, view.start)
             self.ledger.check(view, trimmed=place[0] == _TRIMMED)
         code = self.broker.stop()
         if code:

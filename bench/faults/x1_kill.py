@@ -12,6 +12,9 @@ import random
 import time
 from pathlib import Path
 
+from confluent_kafka import KafkaException
+
+from bench.faults.connection import Gone
 from bench.faults.outcome import Outcome
 from bench.faults.process import BrokerProcess
 from bench.faults.scene import Scene
@@ -54,8 +57,8 @@ def run(
             broker.kill()
             broker.start()
             scene.judge()
-        except AssertionError as failure:
-            scene.ledger.object(str(failure))
+        except (AssertionError, KafkaException, Gone) as failure:
+            scene.ledger.object(f"{type(failure).__name__}: {failure}")
         finally:
             scene.give_up()
         return scene.report(outcome)

@@ -1,0 +1,143 @@
+"""The crash and fault runs at full count: ``python -m bench.soak [--only X1,X4] [--runs N] [--first SEED]``.
+
+Prints a line for every run, and all of what a failed run found, with the seed that replays it
+(``HEADRACE_SEED=17 python -m bench.soak --only X1``). A fault whose runs all held gets its row in
+``bench/results/faults.json``; one that did not gets none, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from bench.faults import FAULTS, Fault
+from bench.faults.outcome import Outcome
+from bench.faults.seeds import seeds
+from bench.report import write_faults
+
+__all__ = ["Tally", "main", "soak"]
+
+_UNPROTECTED_TRIES = 10
+
+
+@dataclass(slots=True)
+class Tally:
+    """The runs of one fault, summed up."""
+
+    fault: Fault
+    runs: int = 0
+    hits: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    peak_rss_mb: float = 0.0
+    seeds: list[int] = field(default_factory=list)
+    failed: list[Outcome] = field(default_factory=list)
+    not_caught: list[str] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        self.runs += outcome.cases
+        self.hits += outcome.hits
+        self.lost += outcome.lost
+        self.duplicated += outcome.duplicated
+        self.peak_rss_mb = max(self.peak_rss_mb, outcome.peak_rss_mb)
+        if outcome.seed not in self.seeds:
+            self.seeds.append(outcome.seed)
+        if not outcome.held:
+            self.failed.append(outcome)
+
+    @property
+    def held(self) -> bool:
+        return bool(self.runs) and not self.failed and not self.not_caught
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "fault": self.fault.name,
+            "runs": self.runs,
+            "hits": self.hits,
+            "lost": self.lost,
+            "duplicated": self.duplicated,
+            "peak_rss_mb": round(self.peak_rss_mb, 1),
+            "seeds": sorted(self.seeds),
+            "caught_unprotected": not self.not_caught,
+        }
+
+
+def soak(fault: Fault, wanted: Sequence[int]) -> Tally:
+    tally = Tally(fault)
+    for module in fault.load():
+        for protection in module.UNPROTECTED:
+            caught = _caught(module, protection)
+            _say(f"{fault.name} without {protection}: {'caught' if caught else 'NOT CAUGHT'}")
+            if not caught:
+                tally.not_caught.append(protection)
+        began = time.monotonic()
+        for done, outcome in enumerate(_outcomes(fault, module, wanted), 1):
+            tally.add(outcome)
+            if outcome.held:
+                _say(f"{outcome.says()}  [{done}/{len(wanted)}, {time.monotonic() - began:.0f} s]")
+            else:
+                _say(f"FAILED {outcome.says()}")
+    return tally
+
+
+def _outcomes(fault: Fault, module: ModuleType, wanted: Sequence[int]) -> Iterator[Outcome]:
+    if fault.at_once == 1 or len(wanted) == 1:
+        for seed in wanted:
+            yield module.run(seed)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(fault.at_once, mp_context=context) as pool:
+        for finished in as_completed([pool.submit(module.run, seed) for seed in wanted]):
+            yield finished.result()
+
+
+def _caught(module: ModuleType, protection: str) -> bool:
+    """Chance may spare a run without its protection, but not many in a row."""
+    return any(
+        module.run(seed, protected=False, without=protection).caught
+        for seed in range(1, _UNPROTECTED_TRIES + 1)
+    )
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="bench.soak", description="The crash and fault runs at full count.")
+    parser.add_argument("--only", help="faults by name, with commas between them", metavar="X1,X4")
+    parser.add_argument("--runs", type=int, help="runs of each, instead of the full count", metavar="N")
+    parser.add_argument("--first", type=int, default=1, help="the first seed", metavar="SEED")
+    options = parser.parse_args(words)
+    names = options.only.split(",") if options.only else list(FAULTS)
+    unknown = [name for name in names if name not in FAULTS]
+    if unknown:
+        parser.error(f"no such fault: {', '.join(unknown)}; there are {', '.join(FAULTS)}")
+    all_held = True
+    for name in names:
+        fault = FAULTS[name]
+        _say(f"{name}: {fault.title}")
+        tally = soak(fault, seeds(options.runs or fault.runs, options.first))
+        all_held = all_held and tally.held
+        if tally.held:
+            write_faults([tally.row()])
+        verdict = "held" if tally.held else "FAILED"
+        _say(
+            f"{name}: {verdict}: {tally.runs} runs, {tally.hits} hits, {tally.lost} lost, {tally.duplicated} duplicated,"
+            f" at most {tally.peak_rss_mb:.0f} MB, {len(tally.failed)} failed runs"
+            + (f", not caught without {', '.join(tally.not_caught)}" if tally.not_caught else "")
+        )
+        for outcome in tally.failed:
+            _say(f"  {outcome.fault} seed {outcome.seed}: {'; '.join(outcome.problems[:2]) or 'not hit'}")
+    return 0 if all_held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
