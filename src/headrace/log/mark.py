@@ -15,9 +15,10 @@ Invariant: a slot is written only after the sync it tells of has returned, so an
 true, however old. Damage below the mark is corruption and is reported; what lies above it was never
 acknowledged by a sync and may be cut.
 
-A crash can tear the slot being written; the other one, a sector or more away, is still whole and only says
-less. The slots are written in turn, so both are never in danger at once: two slots that fail their check mean
-damage, not a crash.
+Only one slot is ever in danger: writes go to the same one until a sync has made it durable, and only then to
+the other. So a crash can tear the slot being written, while the other one, a sector or more away, is whole and
+only says less. The file takes its name with both slots durable. Two slots that fail their check mean damage,
+not a crash.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import crc32c
 
 from headrace.errors import DamagedState
 from headrace.files import File, Files
+from headrace.log.segment import write_whole
 
 __all__ = ["MARK_NAME", "Mark", "MarkFile"]
 
@@ -64,20 +66,22 @@ class MarkFile:
         self._path = directory / MARK_NAME
         self._file: File | None = None
         self._sequence = 0
+        self._slot = 0
         self._newest: Mark | None = None
+        self._written: Mark | None = None
+        self._syncing = False
         self._lock = threading.Lock()
+        self._one_sync = threading.Lock()
         self.unsynced = False
 
     @classmethod
     def create(cls, files: Files, directory: Path, mark: Mark) -> MarkFile:
-        """Make the file and both slots durable; the caller syncs the directory."""
+        """Make the file with both slots durable; the caller syncs the directory."""
         self = cls(files, directory)
-        if files.exists(self._path):
-            files.remove(self._path)
-        self._file = files.open(self._path, create=True)
-        self.write(mark)
-        self.write(mark)
-        self.sync()
+        padding = bytes(_SLOT_DISTANCE - _SLOT.size - _CRC.size)
+        write_whole(files, self._path, _pack(1, mark) + padding + _pack(2, mark))
+        self._sequence, self._newest = 2, mark
+        self._file = files.open(self._path)
         return self
 
     def load(self) -> Mark | None:
@@ -90,10 +94,12 @@ class MarkFile:
         finally:
             file.close()
         best: Mark | None = None
-        for at in (0, _SLOT_DISTANCE):
+        for number in (0, 1):
+            at = number * _SLOT_DISTANCE
             slot = _parse(raw[at : at + _SLOT.size + _CRC.size])
             if slot is not None and slot[0] > self._sequence:
                 self._sequence, best = slot
+                self._slot = 1 - number
         self._newest = best
         if best is None:
             raise DamagedState(
@@ -104,42 +110,66 @@ class MarkFile:
         return best
 
     def write(self, mark: Mark) -> None:
-        """Put the mark into the older slot; not durable until ``sync``, and harmless if it never is.
+        """Put the mark into the slot that may be lost; not durable until ``sync``, and harmless if it never is.
 
         A sync in its thread and a deletion beside it may both have something newer to say: neither takes the
         other's word back.
         """
         with self._lock:
-            self._write(self._newest.joined(mark) if self._newest else mark)
+            mark = self._newest.joined(mark) if self._newest else mark
+            # While a sync is under way both slots must stay as they are; what is said now is put after it.
+            if not self._syncing:
+                self._put(mark)
+            self._newest = mark
+            self.unsynced = True
 
-    def _write(self, mark: Mark) -> None:
+    def _put(self, mark: Mark) -> None:
         if self._file is None:
             self._file = self._files.open(self._path)
-        sequence = self._sequence + 1
-        body = _SLOT.pack(
-            _MAGIC, sequence, mark.start_offset, mark.synced_offset, mark.segment, mark.position, 0
-        )
-        slot = body + _CRC.pack(crc32c.crc32c(body))
-        taken = self._file.pwrite([slot], _SLOT_DISTANCE * (sequence & 1))
+            # The process before this one may have left the other slot to the page cache.
+            self._file.sync()
+        slot = _pack(self._sequence + 1, mark)
+        taken = self._file.pwrite([slot], _SLOT_DISTANCE * self._slot)
         if taken != len(slot):
             raise OSError(f"short write of the mark {self._path}: {taken} of {len(slot)} bytes")
-        self._sequence = sequence
-        self._newest = mark
-        self.unsynced = True
+        self._sequence += 1
+        self._written = mark
 
     def sync(self) -> None:
-        if self._file is not None:
-            self.unsynced = False
+        """Make the newest mark durable. After a failure it is written again with the next one."""
+        with self._one_sync:
+            with self._lock:
+                mark = self._newest
+                if not self.unsynced or mark is None:
+                    return
+                if self._written != mark:
+                    self._put(mark)
+                assert self._file is not None
+                self._syncing = True
             try:
                 self._file.sync()
             except OSError:
-                self.unsynced = True
+                with self._lock:
+                    self._syncing, self._written = False, None
                 raise
+            with self._lock:
+                self._syncing = self.unsynced = False
+                self._slot = 1 - self._slot
+                if self._newest is not None and self._newest != mark:
+                    self.unsynced = True
+                    self._put(self._newest)
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        with self._one_sync, self._lock:
+            self.unsynced = False
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+
+def _pack(sequence: int, mark: Mark) -> bytes:
+    body = _SLOT.pack(_MAGIC, sequence, mark.start_offset, mark.synced_offset, mark.segment, mark.position, 0)
+    return body + _CRC.pack(crc32c.crc32c(body))
 
 
 def _parse(slot: bytes) -> tuple[int, Mark] | None:
