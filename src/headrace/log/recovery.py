@@ -10,6 +10,7 @@ show bytes that the disk never got; the rest is cut off.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,6 +36,7 @@ class RecoveryReport:
     cut_bytes: int = 0
     kept_tail_bytes: int = 0
     indexes_rebuilt: int = 0
+    files_removed: int = 0
     damage: list[str] = field(default_factory=list)
 
     @property
@@ -61,24 +63,32 @@ def recover(files: Files, directory: Path, interval: int, now_ms: int) -> Recove
     segments = [Segment(files, directory, base) for base in bases]
     mark_file, mark = _load_mark(files, directory, segments)
     report = RecoveryReport()
-    if not segments and mark.position == 0 and mark.segment == mark.synced_offset:
-        segments = [Segment(files, directory, mark.segment)]
-        segments[0].create()
-    if not any(segment.file.size() for segment in segments):
-        files.sync_dir(directory)
+    deleted: list[Segment] = []
     while len(segments) > 1 and segments[1].base_offset <= mark.start_offset:
-        segments.pop(0).remove()
+        deleted.append(segments.pop(0))
+    # What the mark tells of is durable, its name included. Of anything else, a process that was killed may have left
+    # names that only the page cache has.
+    names_are_safe = bool(mark.position and segments) and _ends_at(segments[-1], mark)
     end_offset = _settle_tail(files, directory, segments, mark, report)
-    _settle_indexes(segments, interval, end_offset, report)
-    state = _load_newest_state(files, directory, names, mark.start_offset, end_offset)
+    _settle_indexes(files, segments, interval, end_offset, report)
+    state = _load_newest_state(files, directory, names, mark.start_offset, end_offset, report)
     _replay(segments, state, end_offset, now_ms)
     state.epochs.cut(mark.start_offset, end_offset)
+    if report.files_removed or not names_are_safe:
+        files.sync_dir(directory)
     last = segments[-1]
     settled = Mark(mark.start_offset, end_offset, last.base_offset, last.size)
-    if settled != mark:
+    if settled != mark or deleted:
         mark_file.write(settled)
         mark_file.sync()
+    # Only now, because the start may have been read from the page cache, too.
+    for segment in deleted:
+        segment.remove()
     return Recovered(segments, mark.start_offset, end_offset, mark_file, state, report)
+
+
+def _ends_at(last: Segment, mark: Mark) -> bool:
+    return last.base_offset == mark.segment and last.file.size() == mark.position
 
 
 def segment_headers(segment: Segment, offset: int, interval: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -105,17 +115,10 @@ def _is_log(name: str) -> bool:
 
 def _load_mark(files: Files, directory: Path, segments: list[Segment]) -> tuple[MarkFile, Mark]:
     mark_file = MarkFile(files, directory)
-    holds_data = any(segment.file.size() > 0 for segment in segments)
-    try:
-        mark = mark_file.load()
-    except DamagedState:
-        # A crash during the very first start can leave a torn mark, but only before any segment held a byte.
-        if holds_data:
-            raise
-        mark = None
+    mark = mark_file.load()
     if mark is not None:
         return mark_file, mark
-    if holds_data:
+    if any(segment.file.size() for segment in segments):
         raise DamagedState(
             f"the mark of {directory} is missing, though its segments hold data",
             detail="without the mark nobody can tell a torn tail from damaged data",
@@ -133,7 +136,6 @@ def _settle_tail(
     """Keep what is whole above the mark, cut the rest; returns the end offset."""
     offset = mark.synced_offset
     needs_fresh_segment = True
-    removed = False
     if mark.position and all(segment.base_offset != mark.segment for segment in segments):
         report.damage.append(
             f"{directory / log_name(mark.segment)} is missing, but {mark.position} bytes were synced"
@@ -146,7 +148,7 @@ def _settle_tail(
             report.cut_bytes += segment.file.size()
             segments.remove(segment)
             segment.remove()
-            removed = True
+            report.files_removed += 1
             continue
         size = segment.file.size()
         if size < start:
@@ -174,15 +176,14 @@ def _settle_tail(
         for segment in segments:
             report.cut_bytes += segment.file.size()
             segment.remove()
+            report.files_removed += 1
         segments.clear()
         offset = mark.start_offset
-        needs_fresh_segment = removed = True
+        needs_fresh_segment = True
     if needs_fresh_segment:
         fresh = Segment(files, directory, offset)
         fresh.create()
         segments.append(fresh)
-    if needs_fresh_segment or removed or report.kept_tail_bytes:
-        files.sync_dir(directory)
     return offset
 
 
@@ -196,7 +197,9 @@ def _write_again(segment: Segment, start: int, end: int) -> None:
         position += taken
 
 
-def _settle_indexes(segments: list[Segment], interval: int, end_offset: int, report: RecoveryReport) -> None:
+def _settle_indexes(
+    files: Files, segments: list[Segment], interval: int, end_offset: int, report: RecoveryReport
+) -> None:
     for segment, behind in zip(segments, [*segments[1:], None], strict=True):
         end = behind.base_offset if behind is not None else end_offset
         size = segment.index.size if segment.index.end_offset == end and segment.index.size else None
@@ -205,16 +208,29 @@ def _settle_indexes(segments: list[Segment], interval: int, end_offset: int, rep
             if behind is None:
                 segment.ensure_columns(interval)
             continue
+        if files.exists(segment.index_path):
+            # It tells of batches that a power loss has taken. Left there, it could pass for the index of others.
+            files.remove(segment.index_path)
+            report.files_removed += 1
         on_disk = segment.file.size()
         segment.rebuild_index(interval, on_disk, end)
         if size is not None and size > on_disk:
             segment.index.size = size
+        if behind is not None:
+            # A sealed one is not written again later, and the next start should not have to read it all.
+            with suppress(OSError):
+                segment.write_index()
         if on_disk:
             report.indexes_rebuilt += 1
 
 
 def _load_newest_state(
-    files: Files, directory: Path, names: list[str], start_offset: int, end_offset: int
+    files: Files,
+    directory: Path,
+    names: list[str],
+    start_offset: int,
+    end_offset: int,
+    report: RecoveryReport,
 ) -> PartitionState:
     offsets = [
         int(name[: -len(STATE_SUFFIX)])
@@ -228,7 +244,9 @@ def _load_newest_state(
         state = load_state(files, path, offset) if offset <= end_offset else None
         if state is not None:
             return state
+        # One that covers more than there is must not come back when the log has grown over it.
         files.remove(path)
+        report.files_removed += 1
     return PartitionState(start_offset, Producers(), Epochs())
 
 
