@@ -322,16 +322,18 @@ class PartitionLog:
         offset = min(offset, self.high_watermark)
         if offset <= self.start_offset:
             return self.start_offset
-        self.start_offset = offset
         first = self.segment_at(offset)
         assert first is not None
+        synced = Mark(offset, self.synced_offset, self._synced_segment, self._synced_position)
         if first.base_offset > self._synced_segment:
             # The file in which the synced bytes end is about to go. With durability "os" that can be one which no
             # sync has reached yet. From the beginning of the first file that stays, all below is deleted.
-            self.synced_offset = max(self.synced_offset, first.base_offset)
-            self._synced_segment, self._synced_position = first.base_offset, 0
-        self._mark_file.write(Mark(offset, self.synced_offset, self._synced_segment, self._synced_position))
+            synced = Mark(offset, max(self.synced_offset, first.base_offset), first.base_offset, 0)
+        self._mark_file.write(synced)
         self._mark_file.sync()
+        self.start_offset = offset
+        self.synced_offset = synced.synced_offset
+        self._synced_segment, self._synced_position = synced.segment, synced.position
         self._state.epochs.cut(offset, self.end_offset)
         while len(self.segments) > 1 and self.segments[1].base_offset <= offset:
             self._bases.pop(0)

@@ -1,0 +1,41 @@
+"""One operation fails, the process goes on."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from headrace.log.config import LogConfig
+from headrace.log.partition import PartitionLog
+from headrace.testing.faulty_files import FaultyFiles
+from tests.unit.log.conftest import NOW_MS, append, values_from
+
+DIRECTORY = Path("/disk/partition")
+CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=100)
+
+
+def filled(files: FaultyFiles) -> PartitionLog:
+    files.make_dir(DIRECTORY)
+    files.sync_dir(DIRECTORY.parent)
+    log = PartitionLog(files, DIRECTORY, config=CONFIG, now_ms=NOW_MS)
+    for number in range(12):
+        append(log, b"value-%d" % number)
+    log.sync_now()
+    return log
+
+
+@pytest.mark.parametrize("kind", ["write", "sync"])
+def test_a_deletion_that_is_not_durable_is_an_error_and_deletes_nothing(kind: str) -> None:
+    files = FaultyFiles(1)
+    log = filled(files)
+    files.fail(kind, path="*/mark", error=errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        log.delete_before(9)
+    assert log.start_offset == 0
+    assert len(values_from(log)) == 12
+    assert log.delete_before(9) == 9
+    for _ in range(20):
+        after = PartitionLog(files.crash(), DIRECTORY, config=CONFIG, now_ms=NOW_MS)
+        assert sorted(values_from(after)) == [9, 10, 11]
