@@ -48,7 +48,6 @@ class Partitions:
         self._leader_epoch = leader_epoch
         self._now_ms = now_ms
         self._by_topic: dict[str, list[Partition]] = {}
-        self._made = False
         self.offline: dict[tuple[str, int], str] = {}
 
     def find(self, topic: str, index: int) -> Partition | None:
@@ -71,23 +70,19 @@ class Partitions:
         if first >= topic.partitions:
             return []
         home = self._directory / topic.id.hex()
-        is_new = not self._files.exists(home)
-        if is_new:
-            self._files.make_dir(home)
+        self._files.make_dir(home)
         opened = [
             self._open(topic, home / str(index), index, config) for index in range(first, topic.partitions)
         ]
-        if self._made:
-            self._made = False
+        # What was ever written to had durable directories before. Those of an empty partition are new, or a process
+        # that was killed has left them to the page cache.
+        if any(partition.size_bytes == 0 for partition in opened):
             self._files.sync_dir(home)
-        if is_new:
             self._files.sync_dir(self._directory)
         return opened
 
     def _open(self, topic: Topic, directory: Path, index: int, config: LogConfig) -> Partition:
-        if not self._files.exists(directory):
-            self._files.make_dir(directory)
-            self._made = True
+        self._files.make_dir(directory)
         try:
             log = PartitionLog(
                 self._files,
