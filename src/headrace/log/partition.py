@@ -20,6 +20,7 @@ given.
 from __future__ import annotations
 
 import errno
+import logging
 import struct
 from bisect import bisect_right
 from collections.abc import Callable
@@ -38,6 +39,7 @@ from headrace.records import BatchHeader
 
 __all__ = ["Appended", "PartitionLog"]
 
+_log = logging.getLogger("headrace.log")
 _SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _STATES_KEPT = 2
 _PLACE = struct.Struct(">qii")
@@ -84,6 +86,7 @@ class PartitionLog:
         self._directory_changed = False
         self._job: SyncJob | None = None
         self._mendable = False
+        self._write_trouble = False
         self.segments[-1].created_ms = now_ms
 
     # What there is
@@ -164,6 +167,9 @@ class PartitionLog:
             raise self._failed_write(
                 active, f"short write: {taken} of {size} bytes were taken", mendable=True
             )
+        if self._write_trouble:
+            self._write_trouble = False
+            _log.info("%s takes writes again", self.directory)
         end_offset = base_offset + header.last_offset_delta + 1
         active.dirty = True
         active.index.add(
@@ -224,14 +230,19 @@ class PartitionLog:
     def _failed_write(self, segment: Segment, reason: str, *, mendable: bool) -> PartitionFenced:
         self.fenced = f"{segment.path}: {reason}"
         self._mendable = mendable
-        try:
-            self._mend()
-        except PartitionFenced as fenced:
-            return fenced
-        return PartitionFenced(
+        failure = PartitionFenced(
             f"nothing was written to {self.directory}: {reason}",
             hint="free some space; writes go on by themselves, and what was acknowledged stays readable",
         )
+        try:
+            self._mend()
+        except PartitionFenced as fenced:
+            failure = fenced
+        # Once, however many writes are refused before one is taken again.
+        if not self._write_trouble:
+            self._write_trouble = True
+            _log.error("%s", failure)
+        return failure
 
     def _mend(self) -> None:
         """Cut torn bytes off, so that the next write begins at the end of a whole batch; raises while that

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptBatch, DamagedState, OffsetOutOfRange, PartitionFenced
-from headrace.files import SystemFiles
+from headrace.files import SystemFile, SystemFiles
 from headrace.log.config import LogConfig
 from headrace.log.partition import PartitionLog
 from headrace.log.producers import OutOfOrderSequence, StaleProducerEpoch
@@ -286,6 +286,25 @@ def test_a_failed_sync_fences_the_partition_and_readers_keep_what_was_synced(fil
     assert "sync failed" in str(raised.value)
     assert log.begin_sync() is None
     assert values_from(log) == {offset: b"value-%d" % offset for offset in range(120)}
+
+
+def test_a_full_disk_is_said_once_and_so_is_its_end(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = desk.open()
+    append(log, b"before")
+    with monkeypatch.context() as full:
+        full.setattr(SystemFile, "pwrite", lambda *_: 10)
+        for _ in range(3):
+            with pytest.raises(PartitionFenced, match="short write: 10 of"):
+                append(log, b"refused")
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert str(desk.directory) in said
+    assert "free some space" in said
+    with caplog.at_level("INFO", "headrace.log"):
+        assert append(log, b"after").base_offset == 1
+        append(log, b"later")
+    assert [record.getMessage() for record in caplog.records][1:] == [f"{desk.directory} takes writes again"]
 
 
 def test_an_offset_outside_the_log_is_an_error_that_names_the_range(filled: Filled) -> None:
