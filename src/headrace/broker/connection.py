@@ -91,7 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             frames = self._framing.received(nbytes)
         except FrameTooLarge as error:
-            self._drop(str(error))
+            self._drop(f"{error.message}; {error.hint}")
             return
         if not frames or self._closed:
             return
@@ -134,7 +134,7 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 self._handle(frame)
             except WireError as error:
-                self._drop(str(error))
+                self._drop(error.message)
         self._throttle()
 
     def _throttle(self) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from headrace.broker.broker import Broker
 from headrace.broker.server import Server
 from headrace.broker.settings import BrokerSettings
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, DataDirError
 
 __all__ = ["parse_address", "run_broker"]
 
@@ -83,6 +83,7 @@ def run_broker(
     logging.getLogger("headrace").addHandler(handler)
     logging.getLogger("headrace").setLevel(logging.INFO)
     _raise_file_limit()
+    _make_parents(data)
     broker_settings = BrokerSettings(
         data_dir=data,
         listen_host=host,
@@ -95,6 +96,16 @@ def run_broker(
     )
     asyncio.run(_serve(broker_settings))
     return 0
+
+
+def _make_parents(data: Path) -> None:
+    try:
+        data.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataDirError(
+            f"the folder {data.parent}, in which the data directory shall be, cannot be made: {error.strerror}",
+            hint="give a directory that can be created and written to with --data",
+        ) from error
 
 
 def _raise_file_limit() -> None:
