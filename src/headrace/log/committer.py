@@ -32,8 +32,9 @@ class Committer:
         self._flush_interval_s = flush_interval_s
         self._waiting: dict[PartitionLog, deque[tuple[int, asyncio.Future[None]]]] = {}
         self._kicked: set[PartitionLog] = set()
-        self._unflushed: set[PartitionLog] = set()
-        self._unmarked: set[PartitionLog] = set()
+        # Dictionaries, because they keep an order: what a simulated disk is asked must be the same in every run.
+        self._unflushed: dict[PartitionLog, None] = {}
+        self._unmarked: dict[PartitionLog, None] = {}
         self._mark_trouble: set[PartitionLog] = set()
         self._running = 0
         self._idle = asyncio.Event()
@@ -49,7 +50,7 @@ class Committer:
         need not be.
         """
         if not log.waits_for_sync:
-            self._unflushed.add(log)
+            self._unflushed[log] = None
             return None
         if log.synced_offset >= end_offset:
             return None
@@ -95,7 +96,7 @@ class Committer:
                 log.start_offset,
                 log.high_watermark,
             )
-        self._unmarked.add(log)
+        self._unmarked[log] = None
         self._settle(log)
         if log in self._waiting:
             self._kick(log)
@@ -128,13 +129,13 @@ class Committer:
         """Make marks durable now and then: an older one is also true, so there is no hurry."""
         while True:
             await asyncio.sleep(_MARK_INTERVAL_S)
-            logs, self._unmarked = self._unmarked, set()
+            logs, self._unmarked = self._unmarked, {}
             for log in logs:
                 try:
                     await self._loop.run_in_executor(self._threads, log.sync_mark)
                     self._mark_trouble.discard(log)
                 except OSError as error:
-                    self._unmarked.add(log)
+                    self._unmarked[log] = None
                     if log not in self._mark_trouble:
                         self._mark_trouble.add(log)
                         _log.error("the mark of %s is not synced: %s; trying again", log.directory, error)
@@ -142,14 +143,14 @@ class Committer:
     async def _keep_flushed(self) -> None:
         while True:
             await asyncio.sleep(self._flush_interval_s)
-            logs, self._unflushed = self._unflushed, set()
+            logs, self._unflushed = self._unflushed, {}
             for log in logs:
                 self._kick(log)
 
     def forget(self, log: PartitionLog) -> None:
         """The partition is going away: those who wait for it are told."""
-        self._unflushed.discard(log)
-        self._unmarked.discard(log)
+        self._unflushed.pop(log, None)
+        self._unmarked.pop(log, None)
         self._mark_trouble.discard(log)
         for _, future in self._waiting.pop(log, ()):
             if not future.done():
