@@ -7,10 +7,11 @@ import struct
 import crc32c
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from tests.support.times import NOON_MS
+
 __all__ = ["CODECS", "batch", "bent"]
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
-NOON_MS = 1_700_000_000_000
 
 
 def batch(

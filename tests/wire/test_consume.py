@@ -10,11 +10,11 @@ from tests.support.clients import Client, Record, Seen
 from tests.support.clients.face import END, START
 from tests.support.refused import refusal
 from tests.support.server import Server
+from tests.support.times import NOON_MS
 from tests.support.waiting import until
 from tests.wire.having import clients_that_can
 
 Fresh = Callable[[str], str]
-NOON_MS = 1_700_000_000_000
 
 
 def filled(client: Client, cluster: Server, topic: str, count: int, partitions: int = 1) -> None:

@@ -127,10 +127,10 @@ def test_an_eager_rebalance_takes_all_and_gives_anew(cluster: Server, client: Cl
         with client.consumer(cluster.bootstrap, group) as second:
             second.subscribe(topic)
             settled([first, second], topic, 4)
+            # Some clients need a further round to settle; each begins by giving up all that one has.
             told = [event for event in first.events() if event[1]]
-            assert [what for what, _ in told] == ["revoked", "assigned"]
-            assert told[0][1] == everything
-            assert set(told[1][1]) == first.assignment()
+            assert told[0] == ("revoked", everything)
+            assert told[-1] == ("assigned", sorted(first.assignment()))
 
 
 @clients_that_can("cooperative")
@@ -269,12 +269,13 @@ def test_members_beyond_the_partitions_stay_idle(cluster: Server, client: Client
         admin = client.admin(cluster.bootstrap)
 
         def settled_for_all() -> bool:
+            if group not in admin.groups():
+                return False
             described = admin.describe_group(group)
             held = sorted(len(partitions) for _, partitions in described["members"])
             return described["state"] == "Stable" and held == [0, 1, 1] == shares(members)
 
-        wait_for(settled_for_all, members)
-        seen = read(members, 10)
+        seen = read(members, 10, wait_for(settled_for_all, members))
         assert set(places(seen)) == {(p, n) for p in range(2) for n in range(5)}
     finally:
         for member in members:

@@ -12,6 +12,7 @@ import pytest
 from tests.support.clients import Client, Record
 from tests.support.raw import Raw
 from tests.support.server import Server
+from tests.support.times import NOON_MS
 from tests.wire.test_produce import CODECS, stored_batches
 
 Fresh = Callable[[str], str]
@@ -72,26 +73,26 @@ def test_kcat_carries_headers_nulls_and_keys(cluster: Server, fresh: Fresh) -> N
 def test_kcat_reads_from_offsets_the_end_and_times(cluster: Server, librdkafka: Client, fresh: Fresh) -> None:
     topic = fresh("t")
     librdkafka.admin(cluster.bootstrap).create_topic(topic)
-    records = [Record(b"%d" % n, timestamp_ms=1_700_000_000_000 + n) for n in range(10)]
+    records = [Record(b"%d" % n, timestamp_ms=NOON_MS + n) for n in range(10)]
     librdkafka.produce(cluster.bootstrap, topic, records)
     observed = {
         place: [one["offset"] for one in read(cluster, topic, "-p", "0", "-o", place)]
-        for place in ("beginning", "7", "-2", "s@1700000000006")
+        for place in ("beginning", "7", "-2", f"s@{NOON_MS + 6}")
     }
     assert observed == {
         "beginning": list(range(10)),
         "7": [7, 8, 9],
         "-2": [8, 9],
-        "s@1700000000006": [6, 7, 8, 9],
+        f"s@{NOON_MS + 6}": [6, 7, 8, 9],
     }
 
 
 def test_kcat_looks_up_offsets_by_time(cluster: Server, librdkafka: Client, fresh: Fresh) -> None:
     topic = fresh("t")
     librdkafka.admin(cluster.bootstrap).create_topic(topic)
-    records = [Record(b"v", timestamp_ms=1_700_000_000_000 + n) for n in range(10)]
+    records = [Record(b"v", timestamp_ms=NOON_MS + n) for n in range(10)]
     librdkafka.produce(cluster.bootstrap, topic, records)
-    found = [kcat(cluster, "-Q", "-t", f"{topic}:0:{at}") for at in (1_700_000_000_004, -1, -2)]
+    found = [kcat(cluster, "-Q", "-t", f"{topic}:0:{at}") for at in (NOON_MS + 4, -1, -2)]
     assert [line.split("offset ")[1].strip() for line in found] == ["4", "10", "0"]
 
 

@@ -12,11 +12,11 @@ from tests.support.clients.face import START
 from tests.support.raw import Raw
 from tests.support.refused import refusal
 from tests.support.server import Server
+from tests.support.times import NOON_MS
 from tests.wire.having import clients_that_can
 
 Fresh = Callable[[str], str]
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
-NOON_MS = 1_700_000_000_000
 
 
 def read_all(client: Client, cluster: Server, topic: str, count: int, partition: int = 0) -> list[Seen]:

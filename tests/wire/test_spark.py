@@ -11,12 +11,12 @@ import pytest
 from tests.support.clients import Client, Record
 from tests.support.clients.face import START
 from tests.support.server import Server
+from tests.support.times import NOON_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Fresh = Callable[[str], str]
-NOON_MS = 1_700_000_000_000
 
 
 @pytest.fixture

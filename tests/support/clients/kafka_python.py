@@ -70,6 +70,9 @@ class KafkaPythonConsumer(Consumer):
         self.inner = KafkaConsumer(**config)
 
     def subscribe(self, *topics: str) -> None:
+        # Known before it joins, the partitions are shared out in the first round instead of in a second.
+        for topic in topics:
+            self.inner.partitions_for_topic(topic)
         self.inner.subscribe(topics=list(topics), listener=Listener(self.told))
 
     def subscribe_pattern(self, pattern: str) -> None:
@@ -81,6 +84,9 @@ class KafkaPythonConsumer(Consumer):
             self.seek(partition, offset)
 
     def poll(self, timeout_s: float = 0.05) -> list[Seen]:
+        if self.inner.config["group_id"] is not None:
+            # A rejoin for new partitions that a poll's end cuts in two loses its assignment, against any server.
+            timeout_s = max(timeout_s, 0.2)
         found = checked(self.inner.poll, timeout_ms=int(timeout_s * 1000))
         return [
             Seen(
@@ -223,7 +229,9 @@ class KafkaPythonAdmin(Admin):
                     member["client_id"],
                     sorted(
                         (one["topic"], index)
-                        for one in member["member_assignment"]["assigned_partitions"]
+                        for one in (member["member_assignment"] or {"assigned_partitions": ()})[
+                            "assigned_partitions"
+                        ]
                         for index in one["partitions"]
                     ),
                 )

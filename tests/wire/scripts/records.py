@@ -6,8 +6,9 @@ import base64
 from typing import Any
 
 from tests.support.batches import batch
+from tests.support.times import NOON_MS
 from tests.support.waiting import until
-from tests.wire.scripts.talk import NOON_MS, NOWHERE, Script, Talk, per_partition
+from tests.wire.scripts.talk import NOWHERE, Script, Talk, per_partition
 
 __all__ = ["RECORDS"]
 

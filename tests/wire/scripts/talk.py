@@ -10,9 +10,8 @@ from typing import Any
 from tests.support.raw import CLOSED, Raw
 from tests.support.waiting import until
 
-__all__ = ["NOON_MS", "NOWHERE", "ZERO_ID", "Script", "Talk"]
+__all__ = ["NOWHERE", "ZERO_ID", "Script", "Talk"]
 
-NOON_MS = 1_700_000_000_000
 ZERO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 # A well-formed topic id that no topic has.
 NOWHERE = "AAAAAAAAAAAAAAAAAAAAEA"
