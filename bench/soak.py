@@ -130,8 +130,8 @@ def main(words: Sequence[str] | None = None) -> int:
             write_faults([tally.row()])
         verdict = "held" if tally.held else "FAILED"
         _say(
-            f"{name}: {verdict}: {tally.runs} runs, {tally.hits} hits, {tally.lost} lost, {tally.duplicated} duplicated,"
-            f" at most {tally.peak_rss_mb:.0f} MB, {len(tally.failed)} failed runs"
+            f"{name}: {verdict}: {tally.runs} runs, {tally.hits} hits, {tally.lost} lost,"
+            f" {tally.duplicated} duplicated, at most {tally.peak_rss_mb:.0f} MB, {len(tally.failed)} failed runs"
             + (f", not caught without {', '.join(tally.not_caught)}" if tally.not_caught else "")
         )
         for outcome in tally.failed:

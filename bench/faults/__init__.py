@@ -20,7 +20,9 @@ __all__ = ["FAULTS", "Fault"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``runs`` is the full count for each of the modules. ``at_once`` runs may go side by side: those that mostly wait."""
+    """``runs`` is the full count for each of the modules; ``at_once`` how many may go side by side, because they
+    mostly wait.
+    """
 
     name: str
     title: str
@@ -38,5 +40,6 @@ FAULTS = {
     for fault in (
         Fault("X1", "kill -9", ("x1_kill",), 200),
         Fault("X3", "a sync fails once", ("x3_fsync",), 200),
+        Fault("X4", "disk full", ("x4_full",), 200),
     )
 }

@@ -11,8 +11,8 @@ _PROBLEMS_SHOWN = 8
 
 @dataclass(slots=True)
 class Outcome:
-    """``hits`` counts how often the fault struck inside the window it aims at; no hit is a failed run. ``cases`` is more
-    than one where a run makes many generated cases and each counts.
+    """``hits`` counts how often the fault struck inside the window it aims at; no hit is a failed run. ``cases``
+    is more than one where a run makes many generated cases and each counts.
     """
 
     fault: str

@@ -209,15 +209,18 @@ class IdempotentRawProducer(RawProducer):
     def _retry(self, connection: Connection, refused: _Request) -> None:
         """What was refused, and what was refused because it came behind, goes out again in its old order."""
         again = [refused]
-        while self._under_way:
-            _, reader = connection.receive()
-            request, answer = self._under_way.popleft(), calls.read_produce_answer(reader)[0]
-            if answer.error in self._refusals or answer.error == _OUT_OF_ORDER:
-                self._note(request, answer.error)
-                again.append(request)
-            else:
-                self._answer(connection, request, answer)
-        self._under_way.extend(again)
+        try:
+            while self._under_way:
+                _, reader = connection.receive()
+                request, answer = self._under_way.popleft(), calls.read_produce_answer(reader)[0]
+                if answer.error in self._refusals or answer.error == _OUT_OF_ORDER:
+                    self._note(request, answer.error)
+                    again.append(request)
+                else:
+                    self._answer(connection, request, answer)
+        finally:
+            # Also where the connection broke: then all of it goes out on the next one.
+            self._under_way.extendleft(reversed(again))
         time.sleep(0.02)
         if not self.gave_up:
             self._send_again(connection)

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.faults import calls
+from bench.faults.batches import build_batch
 from bench.faults.connection import Connection
 from bench.faults.consuming import ReadingAlong, read_back
 from bench.faults.keeping import CommittingWorker, TopicsWorker
-from bench.faults.oracle import Ledger, Place, partition_files, view_of_files
+from bench.faults.oracle import Ledger, Place, Sent, partition_files, view_of_files
 from bench.faults.outcome import Outcome
 from bench.faults.process import BrokerProcess
 from bench.faults.producing import IdempotentRawProducer, RawProducer, StockProducer
@@ -51,6 +52,7 @@ class Scene:
         self._retained_bytes = rng.choice([10_000, 50_000])
         self._refusals = frozenset(refusals)
         self._pace = pace
+        self._by_hand = 0
         self._request_timeout_s = request_timeout_s
 
     # Before
@@ -128,6 +130,17 @@ class Scene:
                 self.ledger.object(f"no {more} acks within {timeout_s:.0f} s")
                 return
             time.sleep(0.005)
+
+    def send_one(self, connection: Connection, place: Place) -> int:
+        """One record more, by hand; returns the error of the answer."""
+        self._by_hand += 1
+        value = f"hand:{self._by_hand}:".encode()
+        sent = [Sent(place, value, "hand", self._by_hand, self._by_hand, once=True, ordered=False)]
+        self.ledger.send(sent)
+        answer = calls.produce(connection, *place, build_batch([value], int(time.time() * 1000)))
+        if not answer.error:
+            self.ledger.ack(sent, answer.base_offset)
+        return answer.error
 
     # Afterwards
 
