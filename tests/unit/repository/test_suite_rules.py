@@ -30,7 +30,7 @@ def only_our_plugins(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReq
 def test_what_is_skipped_or_expected_to_fail_fails_with_its_reason(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(**{f"test_{name}": f"import pytest\n{body}" for name, body in SKIPS.items()})
     pytester.makepyfile(test_plain="def test_a(): pass")
-    result = pytester.runpytest_subprocess(*PLUGINS, "--continue-on-collection-errors")
+    result = pytester.runpytest_subprocess(*PLUGINS, "--continue-on-collection-errors", "-rN")
     # Two stop at collection and two at setup, which pytest counts as errors.
     result.assert_outcomes(failed=3, errors=4, passed=1)
     assert result.stdout.str().count("no disk\nA skipped test counts as failed") == len(SKIPS)
