@@ -58,6 +58,8 @@ def for_running() -> None:
 
 def for_testing() -> None:
     """All that the tests start or compare with: test packages, a Java runtime, Debian packages, jars."""
+    # First what a person may have to do: nobody should wait for a large download to be told.
+    debian.provide(debian.TEST_PACKAGES, may_install=debian.can_install())
     for_running()
     wanted = _fingerprint("requirements-test.lock")
     if not _stamp("test").is_file() or _stamp("test").read_text(encoding="utf-8") != wanted:
@@ -77,7 +79,6 @@ def for_testing() -> None:
         )
         _stamp("test").write_text(wanted, encoding="utf-8")
     java.provide()
-    debian.provide(debian.TEST_PACKAGES, may_install=debian.can_install())
     jars.fetch(jars.pinned())
 
 
