@@ -5,6 +5,7 @@ protection out, so that the oracle can show that it notices:
 
     --retention-check SECONDS    how often old data is looked for
     --session-min MS             the shortest session that a group's member may ask for
+    --chdir DIRECTORY            where the broker runs: what a relative path would be relative to
     --without PROTECTION         see ``bench.faults.unprotected``
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import sys
 
 from bench.faults import unprotected
@@ -24,6 +26,7 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench.faults.starter")
     parser.add_argument("--retention-check", type=float)
     parser.add_argument("--session-min", type=int)
+    parser.add_argument("--chdir")
     parser.add_argument("--without", choices=sorted(unprotected.PROTECTIONS), action="append", default=[])
     options = parser.parse_args(words[:at])
 
@@ -38,6 +41,8 @@ def main(words: list[str]) -> int:
     if options.session_min is not None:
         groups = GroupSettings(session_timeout_ms_min=options.session_min)
         vars(broker_main)["Broker"] = functools.partial(Broker, groups=groups)
+    if options.chdir is not None:
+        os.chdir(options.chdir)
     for name in options.without:
         unprotected.PROTECTIONS[name]()
 

@@ -6,6 +6,7 @@ An oracle that has never objected proves nothing. These run only in processes of
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -116,9 +117,36 @@ def no_look_at_what_was_written() -> None:
     SystemFile.pwrite = careless  # type: ignore[method-assign]
 
 
+class _NamedId(bytes):
+    """A topic id whose text, which files are named by, is the name that a client chose."""
+
+    name = ""
+
+    def hex(self, *_: Any) -> str:
+        return self.name
+
+
+def no_names_kept_out_of_paths() -> None:
+    """Any name is taken for a topic, and its directory is called by it."""
+    from headrace.broker import catalog
+    from headrace.broker.topic import Topic
+
+    new_topic = catalog.Catalog._new_topic
+
+    def named(self: catalog.Catalog, *arguments: Any) -> Topic:
+        topic = new_topic(self, *arguments)
+        marked = _NamedId(topic.id)
+        marked.name = topic.name
+        return dataclasses.replace(topic, id=marked)
+
+    vars(catalog)["name_fault"] = lambda name: None
+    catalog.Catalog._new_topic = named  # type: ignore[method-assign,assignment]
+
+
 PROTECTIONS: dict[str, Callable[[], None]] = {
     "write-before-ack": no_write_before_ack,
     "producer-state": no_producer_state,
     "sync-errors": no_sync_errors,
     "write-results": no_look_at_what_was_written,
+    "names": no_names_kept_out_of_paths,
 }
