@@ -3,7 +3,7 @@
 Most of a short command's time is Python's own start and the imports. ``Headrace.run`` therefore forks a
 process that has done these and nothing else: real arguments, real descriptors, a real exit code, twenty
 times as fast. What depends on the start itself (help, signals, terminals, pipes) runs the installed script
-with ``Headrace.start``.
+with ``Headrace.started`` and ``call``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,17 +102,23 @@ class Headrace:
         assert result.code == 0, f"headrace {' '.join(words)}: exit {result.code}\n{result.err}"
         return result
 
-    def start(
+    @contextmanager
+    def started(
         self, *words: str, env: Mapping[str, str] | None = None, **options: Any
-    ) -> subprocess.Popen[bytes]:
-        """The installed script, as a process to signal, feed and read from."""
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """The installed script, as a process to signal, feed and read from; gone at the end of the block."""
         options = {
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.PIPE,
             "stderr": subprocess.PIPE,
             **options,
         }
-        return subprocess.Popen([COMMAND, *words], env=self.environment(env), **options)
+        with subprocess.Popen([COMMAND, *words], env=self.environment(env), **options) as process:
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    process.kill()
 
     def call(self, *words: str, env: Mapping[str, str] | None = None, stdin: bytes = b"") -> Result:
         """The installed script, from start to end."""

@@ -45,7 +45,7 @@ def in_chunks(data: bytes, size: int = 7) -> Source:
 
 
 def read(template: str, data: bytes, chunk: int = 7) -> list[Record]:
-    return list(compile_reader(template, in_chunks(data, chunk), topic="default"))
+    return list(compile_reader(template).read(in_chunks(data, chunk), topic="default"))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_format_that_makes_no_sense_is_refused_before_anything_is_printed(temp
 def test_any_text_is_a_format_or_a_refusal(template: str) -> None:
     for compile_it in (
         compile_printer,
-        lambda text: compile_reader(text, in_chunks(b""), topic="t"),
+        compile_reader,
     ):
         with suppress(FormatError):
             compile_it(template)
@@ -231,7 +231,7 @@ def test_input_that_does_not_match_stops_with_the_number_of_the_record(
 @pytest.mark.parametrize("template", ["", "nothing", "%k%v", "%o", "%h{%k}", "%v%v", r"%v{re#a#}\n", "%V{3}"])
 def test_a_format_that_cannot_be_read_with_is_refused(template: str) -> None:
     with pytest.raises(FormatError):
-        list(compile_reader(template, in_chunks(b""), topic="t"))
+        compile_reader(template)
 
 
 def test_a_record_of_no_bytes_is_refused_instead_of_read_for_ever() -> None:
@@ -263,15 +263,15 @@ def test_a_field_longer_than_the_limit_is_refused_without_holding_it() -> None:
         pulled += 1_000
         return b"x" * 1_000
 
-    reader = compile_reader(r"%v\n", Source(endless, field_bytes_max=10_000), topic="t")
+    reader = compile_reader(r"%v\n").read(Source(endless, field_bytes_max=10_000), topic="t")
     with pytest.raises(InputError, match="longer than 10000 bytes"):
-        next(iter(reader))
+        next(reader)
     assert pulled <= 12_000
     with pytest.raises(InputError, match="states 4294967295 headers"):
         read("%H{big32}%h{%K{0}%k}", b"\xff\xff\xff\xff")
     stated = Source(lambda: b"\x7f\xff\xff\xff", field_bytes_max=10_000)
     with pytest.raises(InputError, match="a length of 2147483647 bytes"):
-        next(iter(compile_reader("%K{big32}%k", stated, topic="t")))
+        next(compile_reader("%K{big32}%k").read(stated, topic="t"))
 
 
 @given(st.binary(max_size=40))

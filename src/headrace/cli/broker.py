@@ -82,7 +82,10 @@ def broker(
         Literal["text", "json"], typer.Option("--log-format", help="How the broker writes its log.")
     ] = "text",
 ) -> None:
-    """Run the embedded broker until it is told to stop (Ctrl-C or SIGTERM). It says one line when it is ready."""
+    """Run the embedded broker, which speaks the Kafka protocol.
+
+    It says one line when it is ready, and runs until it is told to stop (Ctrl-C or SIGTERM).
+    """
     line = BrokerLine(
         listen=listen,
         data=data,

@@ -23,10 +23,20 @@ from headrace.cli.errors import (
     TopicUnknown,
     UsageError,
 )
+from headrace.cli.kafka_admin import ClusterMetadata
 from headrace.cli.reach import check_reachable, why_unreachable
 from headrace.cli.session import Session
+from headrace.clock import SystemClock
 
-__all__ = ["REQUEST_TIMEOUT_S", "open_admin", "open_consumer", "open_producer", "result_of", "translate"]
+__all__ = [
+    "REQUEST_TIMEOUT_S",
+    "cluster_metadata",
+    "open_admin",
+    "open_consumer",
+    "open_producer",
+    "result_of",
+    "translate",
+]
 
 REQUEST_TIMEOUT_S = 15.0
 
@@ -87,6 +97,26 @@ def open_producer(session: Session, extra: Mapping[str, object]) -> Producer:
 
 def open_consumer(session: Session, extra: Mapping[str, object]) -> Consumer:
     return _open(Consumer, session, extra)
+
+
+def cluster_metadata(
+    session: Session, admin: AdminClient, timeout_s: float = REQUEST_TIMEOUT_S
+) -> ClusterMetadata:
+    """All brokers and topics.
+
+    The first question is a small one: until it is answered, the client knows the broker only by the address
+    it was given, and gives that connection up, with whatever is under way on it, as soon as it learns the
+    broker's own.
+    """
+    steady = SystemClock().steady
+    deadline = steady() + timeout_s
+    while True:
+        try:
+            admin.describe_cluster(request_timeout=timeout_s).result(timeout=timeout_s)
+            return admin.list_topics(timeout=max(0.1, deadline - steady()))
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._TRANSPORT or steady() >= deadline:
+                raise translate(session, error.args[0], "asking for topics") from None
 
 
 def _unreachable(session: Session, error: KafkaError, doing: str, admin: AdminClient | None) -> CliError:

@@ -36,16 +36,15 @@ def _session(context: typer.Context) -> Session:
 
 
 def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
-    from confluent_kafka import KafkaException
-
-    from headrace.cli.client import open_admin
+    from headrace.cli.client import cluster_metadata, open_admin
     from headrace.cli.reach import check_reachable
 
     try:
         session = _session(context)
         check_reachable(session.bootstrap, timeout_s=_CONNECT_TIMEOUT_S)
-        topics = open_admin(session).list_topics(timeout=COMPLETION_TIMEOUT_S).topics
-    except (CliError, KafkaException):
+        admin = open_admin(session)
+        topics = cluster_metadata(session, admin, COMPLETION_TIMEOUT_S).topics
+    except (CliError, TimeoutError):
         return []
     return sorted(name for name in topics if incomplete.startswith("_") or not name.startswith("__"))
 
@@ -59,7 +58,8 @@ def complete_groups(context: typer.Context, incomplete: str) -> list[str]:
     try:
         session = _session(context)
         check_reachable(session.bootstrap, timeout_s=_CONNECT_TIMEOUT_S)
-        future = open_admin(session).list_consumer_groups(request_timeout=COMPLETION_TIMEOUT_S)
+        admin = open_admin(session)
+        future = admin.list_consumer_groups(request_timeout=COMPLETION_TIMEOUT_S)
         listing = future.result(timeout=COMPLETION_TIMEOUT_S)
     except (CliError, KafkaException, TimeoutError):
         return []

@@ -81,7 +81,10 @@ def consume(
         typer.Option("--pretty/--no-pretty", help="JSON over several lines; the default on a terminal."),
     ] = None,
 ) -> None:
-    """Read records from topics and print them, as JSON or in a format of your own."""
+    """Read records from topics and print them.
+
+    As JSON, or in a format of your own. Without --exit, -n or an end in -o it waits for more.
+    """
     span = parse_range(offset, SystemClock().now_ms())
     if tail is not None and (exit_ or group or num or offset != "start"):
         raise UsageError(

@@ -18,6 +18,7 @@ from headrace.cli.messages import next_batch, record_of
 from headrace.cli.reading import BATCH_MAX, POLL_S, Watch, explain, gone, open_reader
 from headrace.cli.record import Record
 from headrace.cli.session import Session
+from headrace.cli.stopping import Stopping
 
 __all__ = ["follow"]
 
@@ -83,12 +84,13 @@ def follow(
     )
     try:
         consumer.subscribe(topics, on_assign=member.assigned, on_revoke=member.revoked)
-        while not (stop_at_end and _all_read(consumer, member)):
-            messages = next_batch(consumer, BATCH_MAX, POLL_S)
-            if member.failure is not None:
-                raise member.failure
-            if not _take_batch(session, consumer, member, watch, messages, take, batch_done):
-                return
+        with Stopping() as stopping:
+            while not stopping.asked and not (stop_at_end and _all_read(consumer, member)):
+                messages = next_batch(consumer, BATCH_MAX, POLL_S)
+                if member.failure is not None:
+                    raise member.failure
+                if not _take_batch(session, consumer, member, watch, messages, take, batch_done):
+                    break
     finally:
         # Leaves the group, so that others need not wait for a time-out, and commits what was stored.
         consumer.close()

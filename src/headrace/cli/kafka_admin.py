@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AlterConfigOpType,
+    ClusterMetadata,
     ConfigEntry,
     ConfigResource,
     ConfigSource,
@@ -16,6 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 __all__ = [
     "AlterConfigOpType",
+    "ClusterMetadata",
     "ConfigEntry",
     "ConfigResource",
     "ConfigSource",

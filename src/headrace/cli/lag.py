@@ -61,7 +61,10 @@ def lag(
         typer.Option("--fail-above", metavar="N", help="Exit with 5 if a group's lag is above N.", min=0),
     ] = None,
 ) -> None:
-    """Show how far behind groups are: per partition, and in total per group."""
+    """Show how far behind groups are.
+
+    Per partition, and in total per group.
+    """
     from headrace.cli.client import open_admin
     from headrace.cli.standing import list_group_names, standings
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from headrace.cli.client import REQUEST_TIMEOUT_S, result_of, translate
+from headrace.cli.client import REQUEST_TIMEOUT_S, cluster_metadata, result_of
 from headrace.cli.errors import TopicUnknown, UsageError
 from headrace.cli.kafka_admin import OffsetSpec, TopicDescription, at_earliest, at_latest, at_time
 from headrace.cli.offsets import Kind, Place
@@ -40,10 +40,7 @@ class Bounds:
 
 
 def list_topic_names(session: Session, admin: AdminClient) -> list[str]:
-    try:
-        return sorted(admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics)
-    except KafkaException as error:
-        raise translate(session, error.args[0], "listing topics") from None
+    return sorted(cluster_metadata(session, admin).topics)
 
 
 def matching_topics(session: Session, admin: AdminClient, patterns: Sequence[str]) -> list[str]:

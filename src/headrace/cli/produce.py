@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -113,7 +113,10 @@ def produce(
         bool, typer.Option("--allow-auto-topic-creation", help="A topic that is not there may be made.")
     ] = False,
 ) -> None:
-    """Write records to a topic, one per line of input unless told otherwise, and wait until they are safe."""
+    """Write records to a topic, from standard input or files.
+
+    One record per line, unless told otherwise. It ends when every record is safe, or says how many are not.
+    """
     from headrace.cli.delivery import Delivery
     from headrace.cli.format.reader import compile_reader
     from headrace.cli.format.source import Source
@@ -127,6 +130,7 @@ def produce(
         for name, value in parse_pairs(header or (), "-H").items()
     ]
     shape = _lines(key_delimiter, delimiter or r"\n") if template is None else template
+    reader = compile_reader(shape)
     if output is None and not session.out.quiet:
         output = PRODUCED
     delivery = Delivery(
@@ -137,12 +141,11 @@ def produce(
         timeout_s=delivery_timeout,
         may_create=allow_auto_topic_creation,
     )
-    # The source must be compiled before anything is read, so that a format that makes no sense costs nothing.
+    default_key = None if key is None else key.encode("utf-8", "surrogateescape")
     with ExitStack() as opened:
         source = Source(_chunks(session, opened, files or [], delivery.poll))
-        reader = compile_reader(shape, source, topic=topic)
-        default_key = None if key is None else key.encode("utf-8", "surrogateescape")
-        delivery.send_all(_prepared(reader, default_key, fixed, partition, tombstone))
+        records = reader.read(source, topic=topic)
+        delivery.send_all(_prepared(records, default_key, fixed, partition, tombstone))
 
 
 def _lines(key_delimiter: str | None, delimiter: str) -> str:
@@ -152,7 +155,7 @@ def _lines(key_delimiter: str | None, delimiter: str) -> str:
 
 
 def _prepared(
-    records: Any, key: bytes | None, headers: list[Header], partition: int, tombstone: bool
+    records: Iterator[Record], key: bytes | None, headers: list[Header], partition: int, tombstone: bool
 ) -> Iterator[Record]:
     for record in records:
         if record.key is None:

@@ -20,6 +20,7 @@ from headrace.cli.messages import next_batch, record_of
 from headrace.cli.offsets import Kind, Range
 from headrace.cli.record import Record
 from headrace.cli.session import Session
+from headrace.cli.stopping import Stopping
 
 __all__ = ["Plan", "Watch", "make_plan", "open_reader", "read"]
 
@@ -149,17 +150,20 @@ def read(
     try:
         consumer.assign([TopicPartition(topic, number, at) for (topic, number), at in plan.starts.items()])
         silent_s = 0.0
-        while progress.left:
-            messages = next_batch(consumer, BATCH_MAX, POLL_S)
-            silent_s = 0.0 if messages else silent_s + POLL_S
-            if watch.down and plan.ends is not None and silent_s > SILENCE_S:
-                raise BrokerUnreachable(f"no broker has answered at {session.bootstrap} for {SILENCE_S:g} s")
-            for message in messages:
-                watch.seen()
-                if not _take_one(session, consumer, message, progress, take, with_bounds):
-                    batch_done()
-                    return
-            batch_done()
+        with Stopping() as stopping:
+            while progress.left and not stopping.asked:
+                messages = next_batch(consumer, BATCH_MAX, POLL_S)
+                silent_s = 0.0 if messages else silent_s + POLL_S
+                if watch.down and plan.ends is not None and silent_s > SILENCE_S:
+                    raise BrokerUnreachable(
+                        f"no broker has answered at {session.bootstrap} for {SILENCE_S:g} s"
+                    )
+                for message in messages:
+                    watch.seen()
+                    if not _take_one(session, consumer, message, progress, take, with_bounds):
+                        progress.left.clear()
+                        break
+                batch_done()
     finally:
         consumer.close()
 

@@ -27,11 +27,10 @@ from headrace.cli.errors import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, exit_code_of
 from headrace.cli.output import show_error, to_json
 from headrace.cli.session import Session
 from headrace.cli.shared import SHARED, shared_values
+from headrace.cli.stopping import EXIT_TERMINATED
 from headrace.errors import HeadraceError
 
 __all__ = ["Noun", "Verb", "build", "noun", "verb", "write_sections"]
-
-EXIT_TERMINATED = 143
 
 _SECTION_INDENT = "  "
 

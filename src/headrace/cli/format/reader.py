@@ -203,61 +203,59 @@ def _compile(parts: Sequence[Part], *, letters: str, whole: bool) -> list[Step]:
     return steps
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Reader:
-    """Iterate for the records; ``topic`` is the one for records whose input names none."""
-
-    source: Source
     steps: list[Step]
-    topic: str
     spaced: bool
     """White space before a record means nothing: the format begins with JSON, which ends by itself."""
 
-    def __iter__(self) -> Iterator[Record]:
+    def read(self, source: Source, *, topic: str) -> Iterator[Record]:
+        """The records of a stream; ``topic`` is for those whose input names none."""
         number = 0
         while True:
             if self.spaced:
-                self.source.skip_space()
-            if self.source.at_end():
+                source.skip_space()
+            if source.at_end():
                 return
             number += 1
-            before = self.source.taken
+            before = source.taken
             values: Values = {}
             try:
                 for step in self.steps:
-                    step(self.source, values)
+                    step(source, values)
             except _Ended as ended:
                 raise InputError(f"record {number}: the input ended inside the {ended.what}") from None
             except InputError as error:
                 raise InputError(f"record {number}: {error.message}", hint=error.hint) from None
-            if self.source.taken == before:
+            if source.taken == before:
                 raise InputError(
                     f"record {number}: by this format a record is nothing, so it would never end"
                 )
-            yield self._record(values)
-
-    def _record(self, values: Values) -> Record:
-        key, value, topic, headers = values.get("k"), values.get("v"), values.get("t"), values.get("h", [])
-        partition, timestamp = values.get("p", -1), values.get("d", -1)
-        assert key is None or isinstance(key, bytes)
-        assert value is None or isinstance(value, bytes)
-        assert isinstance(partition, int)
-        assert isinstance(timestamp, int)
-        assert isinstance(headers, list)
-        return Record(
-            topic=topic.decode("utf-8", "replace") if isinstance(topic, bytes) else self.topic,
-            partition=partition,
-            timestamp=timestamp,
-            key=key,
-            value=value,
-            headers=headers,
-        )
+            yield _record(values, topic)
 
 
-def compile_reader(template: str, source: Source, *, topic: str) -> Reader:
+def _record(values: Values, topic: str) -> Record:
+    key, value, named, headers = values.get("k"), values.get("v"), values.get("t"), values.get("h", [])
+    partition, timestamp = values.get("p", -1), values.get("d", -1)
+    assert key is None or isinstance(key, bytes)
+    assert value is None or isinstance(value, bytes)
+    assert isinstance(partition, int)
+    assert isinstance(timestamp, int)
+    assert isinstance(headers, list)
+    return Record(
+        topic=named.decode("utf-8", "replace") if isinstance(named, bytes) else topic,
+        partition=partition,
+        timestamp=timestamp,
+        key=key,
+        value=value,
+        headers=headers,
+    )
+
+
+def compile_reader(template: str) -> Reader:
     parts = take_apart(template)
     if not any(isinstance(part, Field) for part in parts):
         raise FormatError(f"the format {template!r} reads nothing", hint=r"e.g. -f '%k,%v\n'")
     steps = _compile(parts, letters="tkvTKVHhpd", whole=True)
     first = parts[0]
-    return Reader(source, steps, topic, spaced=isinstance(first, Field) and first.modifier == "json")
+    return Reader(steps, spaced=isinstance(first, Field) and first.modifier == "json")

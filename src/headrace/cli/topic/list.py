@@ -35,20 +35,14 @@ def list_topics(
     """List topics, with their partitions and copies."""
     import re
 
-    from confluent_kafka import KafkaException
-
-    from headrace.cli.client import REQUEST_TIMEOUT_S, open_admin, translate
+    from headrace.cli.client import cluster_metadata, open_admin
     from headrace.cli.errors import UsageError
 
     try:
         matcher = re.compile(pattern) if pattern is not None else None
     except re.error as error:
         raise UsageError(f"{pattern!r} is not a regular expression: {error}") from None
-    admin = open_admin(session)
-    try:
-        topics = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
-    except KafkaException as error:
-        raise translate(session, error.args[0], "listing topics") from None
+    topics = cluster_metadata(session, open_admin(session)).topics
     rows = [
         {
             "topic": name,

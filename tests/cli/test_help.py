@@ -1,0 +1,149 @@
+"""Help, without loading what it does not need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from headrace.cli.app import COMMANDS
+from tests.cli.runner import Headrace, Result
+
+AWAY = Headrace("127.0.0.1:1")
+VERBS = [
+    "demo",
+    "broker",
+    "produce",
+    "consume",
+    "lag",
+    "topic create",
+    "topic list",
+    "topic describe",
+    "topic alter",
+    "topic add-partitions",
+    "topic trim",
+    "topic delete",
+    "group list",
+    "group describe",
+    "group seek",
+    "group offset-delete",
+    "group delete",
+]
+
+LOADED = """
+import sys
+from headrace.cli import main
+sys.argv = ["headrace", *sys.argv[1:]]
+try:
+    main()
+except SystemExit as leaving:
+    assert not leaving.code or "--help" not in sys.argv, leaving.code
+finally:
+    print("LOADED", *sorted(sys.modules), file=sys.stderr)
+"""
+
+
+def loaded_by(*words: str) -> set[str]:
+    """The packages and modules that a command line has imported when it ends."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, *words],
+        capture_output=True,
+        text=True,
+        env=AWAY.environment(),
+        timeout=60,
+    )
+    assert "LOADED" in done.stderr, done.stderr
+    return set(done.stderr.rpartition("LOADED ")[2].split())
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["topic", "--help"], ["consume", "--help"], ["broker", "--help"]]
+)
+def test_help_loads_no_client_no_spark_no_broker_and_no_display(words: list[str]) -> None:
+    loaded = loaded_by(*words)
+    assert "headrace.cli.app" in loaded
+    assert not loaded & {"confluent_kafka", "pyspark", "headrace.broker", "headrace.log", "rich", "pydantic"}
+
+
+def test_the_root_help_loads_no_verb() -> None:
+    verbs = {
+        name
+        for name in loaded_by("--help")
+        if name.startswith(("headrace.cli.topic", "headrace.cli.consume"))
+    }
+    assert verbs == set()
+
+
+def test_a_command_loads_neither_displays_nor_the_validation_library() -> None:
+    """It would double the time that a short command takes."""
+    loaded = loaded_by("topic", "create", "t", "-p", "3", "-c", "retention.ms=1")
+    assert "confluent_kafka" in loaded
+    assert not loaded & {"rich", "pydantic", "pyspark", "headrace.broker"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself_with_examples_that_name_it(verb: str) -> None:
+    shown = AWAY.run(*verb.split(), "--help")
+    assert (shown.code, shown.err) == (0, "")
+    head, found, examples = shown.out.partition("\nExamples:\n")
+    assert found
+    assert f"Usage: headrace {verb} " in head
+    assert f"headrace {verb}" in examples
+    assert max(map(len, head.splitlines())) <= 120
+
+
+def test_the_root_lists_every_command_with_the_summary_that_the_command_gives() -> None:
+    shown = AWAY.run("--help").out
+    for entry in COMMANDS:
+        assert f"  {entry.name:<9}{entry.summary}" in shown
+        own = AWAY.run(entry.name, "--help").out
+        assert entry.summary.rstrip(".") in " ".join(own.split()), entry.name
+    assert "Exit codes" in shown
+
+
+@pytest.mark.parametrize("noun", ["topic", "group"])
+def test_the_plural_of_a_noun_is_the_same_command(noun: str) -> None:
+    def verbs(shown: Result) -> str:
+        return shown.out.partition("Commands:")[2]
+
+    assert verbs(AWAY.ok(f"{noun}s", "--help")) == verbs(AWAY.ok(noun, "--help")) != ""
+
+
+def test_the_version_is_the_packages() -> None:
+    from importlib.metadata import version
+
+    assert AWAY.call("--version").out == f"headrace {version('headrace')}\n"
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest_one() -> None:
+    result = AWAY.run("tpic", "list")
+    assert result.code == 2
+    assert "Did you mean 'topic'" in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["topic", "create"], "TOPIC"),
+        (["topic", "create", "t", "-p", "none"], "'none' is not a whole number"),
+        (["topic", "create", "t", "-p", "0"], "0 is below 1"),
+        (["topic", "create", "t", "-c", "novalue"], "not of the form key=value"),
+        (["consume", "t", "--isolation", "loose"], "'loose' is not one of read_committed, read_uncommitted"),
+        (["consume", "t", "-o", "soon"], "'soon' is not a place in a topic"),
+        (["consume", "t", "-f", "%q"], "%q is no field"),
+        (["consume", "t", "--filter", "eval(1)"], "is not FIELD OPERATOR TEXT"),
+        (["consume", "t", "--tail", "3", "-g", "g"], "--tail says by itself"),
+        (["produce", "t", "-f", "%k%v"], "nothing says where %k ends"),
+        (["topic", "alter", "t"], "nothing to change"),
+        (["topic", "list", "("], "is not a regular expression"),
+        (["lag", "--watch", "--fail-above", "1"], "use one of them"),
+        (["group", "seek", "g"], "--to"),
+        (["group", "seek", "g", "--to", "start", "--topic", ":1"], "is not TOPIC or TOPIC:PARTITIONS"),
+        (["topic", "list", "-b", "a:b"], "is not an address"),
+    ],
+)
+def test_a_line_that_makes_no_sense_leaves_with_2_and_says_what(words: list[str], says: str) -> None:
+    result = AWAY.run(*words)
+    assert (result.code, result.out) == (2, "")
+    assert says in " ".join(result.err.split())
