@@ -62,7 +62,7 @@ def subscription(*topics: str, version: int = 1) -> bytes:
 
 async def settle() -> None:
     """Let everything run that can run without time passing."""
-    for _ in range(20):
+    for _ in range(10):
         await asyncio.sleep(0)
 
 

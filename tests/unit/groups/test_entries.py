@@ -86,14 +86,6 @@ def test_a_snapshot_folds_to_the_state_it_was_taken_of(entries: list[Entry]) -> 
     assert contents(fold(list(kept.snapshot()))) == contents(kept)
 
 
-@given(st.lists(ENTRIES, max_size=8), st.lists(ENTRIES, max_size=4))
-def test_folding_the_entries_under_way_twice_does_no_harm(
-    before: list[Entry], under_way: list[Entry]
-) -> None:
-    snapshot = [*fold(before).snapshot(), *under_way]
-    assert contents(fold([*snapshot, *under_way])) == contents(fold([*before, *under_way]))
-
-
 def test_a_snapshot_of_many_offsets_has_no_large_entry() -> None:
     kept = fold([OffsetsEntry("g", [OffsetRow("t", index, 1, -1, "", 0, -1) for index in range(2_500)])])
     assert [len(entry.rows) for entry in kept.snapshot() if isinstance(entry, OffsetsEntry)] == [

@@ -175,6 +175,7 @@ async def test_after_a_crash_every_member_has_a_full_session_to_be_heard() -> No
         await rig.crash()
         await rig.advance(9)
         assert client.heartbeat() is ErrorCode.NONE
+        await rig.crash()
         await rig.advance(11)
         assert client.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
 

@@ -220,3 +220,41 @@ async def test_a_rebalance_that_begins_while_a_replacement_is_written_counts_it_
         await settle()
         assert (await joining).generation == (await other_joins).generation == old.generation + 1
         rig.journal.release()
+
+
+async def test_a_rebalance_that_begins_while_a_replacement_is_written_answers_it() -> None:
+    async with Rig() as rig:
+        old, other, third = Client(rig, instance_id="one"), Client(rig), Client(rig)
+        await form(old, other)
+        rig.journal.hold()
+        new = Client(rig, instance_id="one")
+        joining = new.joining()
+        await settle()
+        third_joins = third.joining()
+        await settle()
+        rig.journal.release()
+        await settle()
+        assert not joining.done()
+        await other.join()
+        assert (await joining).generation == (await third_joins).generation == other.generation
+
+
+async def test_of_two_replacements_under_way_the_last_one_is_the_member() -> None:
+    async with Rig() as rig:
+        await form(Client(rig, instance_id="one"))
+        rig.journal.hold()
+        second, third = Client(rig, instance_id="one"), Client(rig, instance_id="one")
+        second_joins = second.joining()
+        await settle()
+        third_joins = third.joining()
+        assert (await second_joins).error is ErrorCode.FENCED_INSTANCE_ID
+        rig.journal.fails = True
+        rig.journal.release()
+        assert (await third_joins).error is ErrorCode.NOT_COORDINATOR
+        rig.journal.fails = False
+        fourth = Client(rig, instance_id="one")
+        assert (await fourth.join()).error is ErrorCode.NONE
+        assert fourth.heartbeat() is ErrorCode.NONE
+        described = rig.groups.describe("g")
+        assert described is not None
+        assert [member.member_id for member in described.members] == [fourth.member_id]

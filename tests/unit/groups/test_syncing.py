@@ -76,6 +76,27 @@ async def test_assignments_made_before_somebody_joined_are_nobodys() -> None:
         assert first.generation == second.generation == 2
 
 
+async def test_assignments_of_an_earlier_generation_that_come_late_are_nobodys() -> None:
+    async with Rig() as rig:
+        first, second = Client(rig), Client(rig)
+        await first.join()
+        rig.journal.hold()
+        late = first.syncing({first.member_id: b"late"})
+        await settle()
+        joining = second.joining()
+        assert (await late).error is ErrorCode.REBALANCE_IN_PROGRESS
+        await first.join()
+        await joining
+        leader, follower = (first, second) if first.leads else (second, first)
+        syncing = follower.syncing()
+        await settle()
+        rig.journal.release()
+        await settle()
+        assert rig.state() == "CompletingRebalance"
+        await leader.sync({leader.member_id: b"x", follower.member_id: b"y"})
+        assert (await syncing).assignment == b"y"
+
+
 async def test_a_leader_that_asks_twice_while_the_disk_is_busy_is_answered_once_it_is_done() -> None:
     async with Rig() as rig:
         client = Client(rig)

@@ -7,10 +7,8 @@
     offsets-gone  single offsets deleted or expired
     topic-gone    the topic was deleted, and with it every group's offsets for it
 
-Entries carry everything that they set, so folding one twice gives the same state as folding it once; a
-snapshot may therefore hold an entry that also follows it. After a crash the fold of what was synced is the
-state: a group that was in the middle of a rebalance is back at its last complete one, and its members find
-out by their next heartbeat.
+After a crash the fold of what was synced is the state: a group that was in the middle of a rebalance is back
+at its last complete one, and its members find out by their next heartbeat.
 
 Bytes are base64. Times are milliseconds since 1970 by the clock that the broker trusts.
 """

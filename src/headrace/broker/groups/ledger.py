@@ -9,8 +9,8 @@ applied all the same.
 One write is under way at a time, and what is submitted meanwhile goes together in the next one: a slow disk
 makes larger writes, not a longer queue of them.
 
-The journal may ask for a snapshot at any moment, also between the sync of an entry and its application here.
-Entries under way are therefore part of every snapshot; folding them twice does no harm.
+The journal takes its snapshots between two writes, and what a write brought is applied before anything else runs:
+so a snapshot never misses an entry that the journal has already counted as written.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ class Ledger:
         self._journal = journal
         self._applied = applied
         self._waiting: list[tuple[Entry, bytes, Done]] = []
-        self._under_way: list[tuple[Entry, bytes, Done]] = []
         self._unsettled: Counter[str] = Counter()
         self._writer: asyncio.Task[None] | None = None
 
@@ -87,15 +86,14 @@ class Ledger:
     async def _write_all(self) -> None:
         try:
             while self._waiting:
-                self._take()
+                batch = self._next_batch()
                 error: Exception | None = None
                 try:
-                    await self._journal.write([raw for _, raw, _ in self._under_way])
+                    await self._journal.write([raw for _, raw, _ in batch])
                 # Whatever went wrong, those who wait must hear of it: they are given the error and decide.
                 except Exception as failure:
                     error = failure
-                written, self._under_way = self._under_way, []
-                for entry, _, done in written:
+                for entry, _, done in batch:
                     self._settle(entry)
                     try:
                         if error is None:
@@ -110,13 +108,14 @@ class Ledger:
         finally:
             self._writer = None
 
-    def _take(self) -> None:
-        """Move what waits to the next write, within bounds: it becomes one batch of the journal."""
+    def _next_batch(self) -> list[tuple[Entry, bytes, Done]]:
+        """What waits, within bounds: it becomes one batch of the journal."""
         size = taken = 0
         while taken < len(self._waiting) and (not taken or size < _WRITE_BYTES_MAX):
             size += len(self._waiting[taken][1])
             taken += 1
-        self._under_way, self._waiting = self._waiting[:taken], self._waiting[taken:]
+        batch, self._waiting = self._waiting[:taken], self._waiting[taken:]
+        return batch
 
     def _settle(self, entry: Entry) -> None:
         if not isinstance(entry, TopicGone):
@@ -125,5 +124,4 @@ class Ledger:
                 del self._unsettled[entry.group]
 
     def _snapshot(self) -> list[bytes]:
-        kept = [encode_entry(entry) for entry in self.kept.snapshot()]
-        return kept + [raw for _, raw, _ in self._under_way]
+        return [encode_entry(entry) for entry in self.kept.snapshot()]
