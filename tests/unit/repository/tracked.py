@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-_LEFT_BY_TOOLS = {"build", "dist", "data", "__pycache__"}
 
 
 @cache
 def tracked_files() -> tuple[Path, ...]:
     """What git has or would add; in a copy without git, everything but what tools leave behind."""
-    listed = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        capture_output=True,
-        check=False,
-    )
-    if listed.returncode == 0 and listed.stdout:
-        files = [ROOT / name.decode() for name in listed.stdout.split(b"\0") if name]
-    else:
-        files = [path for path in ROOT.rglob("*") if not _left_by_tools(path.relative_to(ROOT))]
-    return tuple(sorted(path for path in files if path.is_file()))
+    return tuple(sorted(path for path in _known_to_git() or _walked() if path.is_file()))
+
+
+def _known_to_git() -> list[Path]:
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    if shutil.which("git") is None:
+        return []
+    listed = subprocess.run(command, capture_output=True, check=False).stdout
+    return [ROOT / name.decode() for name in listed.split(b"\0") if name]
+
+
+def _walked() -> list[Path]:
+    found: list[Path] = []
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if not _left_by_tools(name)]
+        found += [Path(folder) / name for name in names]
+    return found
+
+
+def _left_by_tools(name: str) -> bool:
+    hidden = name.startswith(".") and name != ".ci"
+    return hidden or name in {"build", "dist", "data", "__pycache__"} or name.endswith(".egg-info")
 
 
 def text_of(path: Path) -> str | None:
@@ -35,8 +48,3 @@ def text_of(path: Path) -> str | None:
 
 def short(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
-
-
-def _left_by_tools(path: Path) -> bool:
-    hidden = any(part.startswith(".") and part not in {".ci", ".gitignore"} for part in path.parts)
-    return hidden or any(part in _LEFT_BY_TOOLS or part.endswith(".egg-info") for part in path.parts)
