@@ -19,7 +19,7 @@ _CODEC_BITS = 0x07
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``values`` is ``None`` where the records are compressed: those are left to stock clients."""
+    """``values`` is ``None`` where they are not wanted, or compressed: those are left to stock clients."""
 
     base_offset: int
     count: int
@@ -52,7 +52,7 @@ def build_batch(
     return struct.pack(">qiibI", 0, 9 + len(checked), -1, 2, crc32c.crc32c(checked)) + checked
 
 
-def parse_batches(data: bytes) -> Iterator[Batch | str]:
+def parse_batches(data: bytes, *, with_values: bool = True) -> Iterator[Batch | str]:
     """Every batch in the bytes; where they stop being whole batches, one line that says why, as the last item."""
     at = 0
     while at < len(data):
@@ -72,8 +72,8 @@ def parse_batches(data: bytes) -> Iterator[Batch | str]:
         if count != last_delta + 1:
             yield f"the batch at byte {at} has {count} records and a last delta of {last_delta}"
             return
-        compressed = attributes & _CODEC_BITS
-        values = None if compressed else tuple(_values(data, at + _HEAD.size, count))
+        is_plain = with_values and not attributes & _CODEC_BITS
+        values = tuple(_values(data, at + _HEAD.size, count)) if is_plain else None
         yield Batch(base_offset, count, producer_id, base_sequence, values, size)
         at += size
 

@@ -143,10 +143,23 @@ def no_names_kept_out_of_paths() -> None:
     catalog.Catalog._new_topic = named  # type: ignore[method-assign,assignment]
 
 
+def no_range_check() -> None:
+    """A reader whose offset was deleted is moved to the start of the log without a word."""
+    from headrace.log.reader import LogReader, ReadPlan
+
+    plan = LogReader.plan
+
+    def moved(self: LogReader, offset: int, *arguments: Any, **keywords: Any) -> ReadPlan | None:
+        return plan(self, max(offset, self.log.start_offset), *arguments, **keywords)
+
+    LogReader.plan = moved  # type: ignore[method-assign]
+
+
 PROTECTIONS: dict[str, Callable[[], None]] = {
     "write-before-ack": no_write_before_ack,
     "producer-state": no_producer_state,
     "sync-errors": no_sync_errors,
     "write-results": no_look_at_what_was_written,
     "names": no_names_kept_out_of_paths,
+    "range-check": no_range_check,
 }
