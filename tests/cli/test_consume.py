@@ -64,12 +64,12 @@ def test_a_range_ends_by_itself(headrace: Headrace, ten: str) -> None:
     assert headrace.ok("consume", ten, "-n", "4", "-f", "%v").out == "0123"
 
 
-def test_times_are_the_records(either: Headrace, fresh: Fresh) -> None:
+def test_times_are_the_records(headrace: Headrace, fresh: Fresh) -> None:
     topic = fresh()
-    either.ok("topic", "create", topic)
+    headrace.ok("topic", "create", topic)
     stamps = {"a": "2026-11-15T09:00:00Z", "b": "2026-11-15T10:00:00Z", "c": "2026-11-15T11:00:00Z"}
     lines = "".join(f"{1794733200000 + index * 3_600_000} {name}\n" for index, name in enumerate(stamps))
-    either.ok("produce", topic, "-f", r"%d %v\n", "-q", stdin=lines.encode())
+    headrace.ok("produce", topic, "-f", r"%d %v\n", "-q", stdin=lines.encode())
     for place, expected in {
         "@2026-11-15T10:00:00Z": "bc",
         "@2026-11-15T09:30:00Z:1h": "b",
@@ -77,7 +77,7 @@ def test_times_are_the_records(either: Headrace, fresh: Fresh) -> None:
         "@1794733200001": "bc",
         "@:2026-11-15T11:00:00Z": "ab",
     }.items():
-        assert either.ok("consume", topic, "-o", place, "--exit", "-f", "%v").out == expected, place
+        assert headrace.ok("consume", topic, "-o", place, "--exit", "-f", "%v").out == expected, place
 
 
 def test_an_offset_that_retention_took_ends_with_the_range_that_is_gone(
@@ -149,15 +149,15 @@ def test_topics_can_be_named_by_a_regular_expression(headrace: Headrace, fresh: 
     assert (nothing.code, "no topic matches" in nothing.err) == (1, True)
 
 
-def test_the_tail_is_the_last_records_of_all_partitions_by_time(either: Headrace, fresh: Fresh) -> None:
+def test_the_tail_is_the_last_records_of_all_partitions_by_time(headrace: Headrace, fresh: Fresh) -> None:
     topic = fresh()
-    either.ok("topic", "create", topic, "-p", "2")
+    headrace.ok("topic", "create", topic, "-p", "2")
     lines = b"".join(b"%d %d %d\n" % (number % 2, 1794733200000 + number, number) for number in range(9))
-    either.ok("produce", topic, "-f", r"%p %d %v\n", "-q", stdin=lines)
-    assert either.ok("consume", topic, "--tail", "3", "-f", "%v").out == "678"
-    assert either.ok("consume", topic, "--tail", "99", "-f", "%v").out == "012345678"
+    headrace.ok("produce", topic, "-f", r"%p %d %v\n", "-q", stdin=lines)
+    assert headrace.ok("consume", topic, "--tail", "3", "-f", "%v").out == "678"
+    assert headrace.ok("consume", topic, "--tail", "99", "-f", "%v").out == "012345678"
     # Only what passes the filter counts, so the window has to be widened.
-    assert either.ok("consume", topic, "--tail", "2", "--filter", "value~^[012]$", "-f", "%v").out == "12"
+    assert headrace.ok("consume", topic, "--tail", "2", "--filter", "value~^[012]$", "-f", "%v").out == "12"
 
 
 def test_filters_choose_by_key_value_and_header(headrace: Headrace, fresh: Fresh) -> None:

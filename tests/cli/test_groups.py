@@ -13,15 +13,24 @@ from tests.support.waiting import until
 Fresh = Callable[..., str]
 
 
-@pytest.fixture
-def behind(either: Headrace, fresh: Fresh) -> tuple[str, str]:
+def fall_behind(headrace: Headrace, fresh: Fresh) -> tuple[str, str]:
     """A topic of two partitions with ten records each, and a group that has read three of the first."""
     topic, group = fresh(), fresh("group")
-    either.ok("topic", "create", topic, "-p", "2")
+    headrace.ok("topic", "create", topic, "-p", "2")
     lines = b"".join(b"%d %d %d\n" % (number % 2, 1794733200000 + number, number) for number in range(20))
-    either.ok("produce", topic, "-f", r"%p %d %v\n", "-q", stdin=lines)
-    either.ok("group", "seek", group, "--to", "3", "--topic", f"{topic}:0")
+    headrace.ok("produce", topic, "-f", r"%p %d %v\n", "-q", stdin=lines)
+    headrace.ok("group", "seek", group, "--to", "3", "--topic", f"{topic}:0")
     return topic, group
+
+
+@pytest.fixture
+def behind(headrace: Headrace, fresh: Fresh) -> tuple[str, str]:
+    return fall_behind(headrace, fresh)
+
+
+@pytest.fixture
+def behind_on_either(either: Headrace, fresh: Fresh) -> tuple[str, str]:
+    return fall_behind(either, fresh)
 
 
 @pytest.fixture
@@ -42,9 +51,9 @@ def member(either: Headrace) -> Iterator[Callable[[str, str], Consumer]]:
         consumer.close()
 
 
-def test_lag_is_what_is_left_to_read(either: Headrace, behind: tuple[str, str]) -> None:
+def test_lag_is_what_is_left_to_read(headrace: Headrace, behind: tuple[str, str]) -> None:
     topic, group = behind
-    (told,) = either.ok("lag", group, "--json").json
+    (told,) = headrace.ok("lag", group, "--json").json
     assert told == {
         "group": group,
         "topic": topic,
@@ -54,45 +63,45 @@ def test_lag_is_what_is_left_to_read(either: Headrace, behind: tuple[str, str]) 
         "lag": 7,
         "gone": 0,
     }
-    shown = either.ok("lag", group).lines
+    shown = headrace.ok("lag", group).lines
     assert shown[0].split() == ["GROUP", "TOPIC", "PARTITION", "COMMITTED", "END", "LAG"]
     assert shown[-1].split() == [group, "7"]
-    (aged,) = either.ok("lag", group, "--age", "--json").json
+    (aged,) = headrace.ok("lag", group, "--age", "--json").json
     assert isinstance(aged["age_s"], float)
 
 
-def test_lag_can_fail_a_script(either: Headrace, behind: tuple[str, str]) -> None:
+def test_lag_can_fail_a_script(headrace: Headrace, behind: tuple[str, str]) -> None:
     _, group = behind
-    either.ok("lag", group, "--fail-above", "7")
-    result = either.run("lag", group, "--fail-above", "6")
+    headrace.ok("lag", group, "--fail-above", "7")
+    result = headrace.run("lag", group, "--fail-above", "6")
     assert result.code == 5
     assert f"lag is above 6: {group} by 7" in result.err
 
 
-def test_lag_of_a_group_that_is_not_there_is_an_error(either: Headrace, fresh: Fresh) -> None:
+def test_lag_of_a_group_that_is_not_there_is_an_error(headrace: Headrace, fresh: Fresh) -> None:
     group = fresh("group")
     for words in (["lag", group], ["group", "describe", group], ["group", "seek", group, "--to", "end"]):
-        result = either.run(*words)
+        result = headrace.run(*words)
         assert result.code == 1, words
         assert "HR-CLI-GROUP-UNKNOWN" in result.err
 
 
 def test_lag_goes_on_when_a_topic_of_the_group_is_deleted(
-    either: Headrace, behind: tuple[str, str], fresh: Fresh
+    headrace: Headrace, behind: tuple[str, str], fresh: Fresh
 ) -> None:
     topic, group = behind
     other = fresh()
-    either.ok("topic", "create", other)
-    either.ok("group", "seek", group, "--to", "end", "--topic", other)
-    either.ok("topic", "delete", other, "--yes")
-    rows = {one["topic"]: one for one in either.ok("lag", group, "--json").json}
+    headrace.ok("topic", "create", other)
+    headrace.ok("group", "seek", group, "--to", "end", "--topic", other)
+    headrace.ok("topic", "delete", other, "--yes")
+    rows = {one["topic"]: one for one in headrace.ok("lag", group, "--json").json}
     assert rows[topic]["lag"] == 7
     assert rows.get(other, {"lag": None})["lag"] is None
 
 
-def test_watching_lag_shows_it_again_and_again(either: Headrace, behind: tuple[str, str]) -> None:
+def test_watching_lag_shows_it_again_and_again(headrace: Headrace, behind: tuple[str, str]) -> None:
     _, group = behind
-    with either.started("lag", group, "--watch", "--every", "0.1", "--json") as process:
+    with headrace.started("lag", group, "--watch", "--every", "0.1", "--json") as process:
         assert process.stdout is not None
         first, second = process.stdout.readline(), process.stdout.readline()
         assert first == second != b""
@@ -101,9 +110,9 @@ def test_watching_lag_shows_it_again_and_again(either: Headrace, behind: tuple[s
 
 
 def test_a_dry_run_of_seek_shows_old_and_new_and_changes_nothing(
-    either: Headrace, behind: tuple[str, str]
+    either: Headrace, behind_on_either: tuple[str, str]
 ) -> None:
-    topic, group = behind
+    topic, group = behind_on_either
     before = either.ok("lag", group, "--json").json
     (plan,) = either.ok("group", "seek", group, "--to", "end", "--dry-run", "--json").json
     assert (plan["old"], plan["new"], plan["moved"], plan["status"]) == (3, 10, 7, "would move")
@@ -112,50 +121,50 @@ def test_a_dry_run_of_seek_shows_old_and_new_and_changes_nothing(
     assert either.ok("lag", group, "--json").json == before
 
 
-@pytest.mark.parametrize(
-    ("place", "offset"),
-    [
-        ("start", 0),
-        ("end", 10),
-        ("5", 5),
-        ("+2", 2),
-        ("-2", 8),
-        ("@2026-11-15T09:00:00.006Z", 3),
-        ("@-1s", 10),
-    ],
-)
-def test_seek_moves_a_group_to_any_place(
-    either: Headrace, behind: tuple[str, str], place: str, offset: int
-) -> None:
-    _, group = behind
-    (moved,) = either.ok("group", "seek", group, "--to", place, "--json").json
-    assert (moved["new"], moved["status"]) == (offset, "moved")
+PLACES = {
+    "start": 0,
+    "end": 10,
+    "5": 5,
+    "+2": 2,
+    "-2": 8,
+    "@2026-11-15T09:00:00.006Z": 3,
+    "@-1s": 10,
+}
+
+
+def test_seek_moves_a_group_to_any_place(either: Headrace, behind_on_either: tuple[str, str]) -> None:
+    _, group = behind_on_either
+    for place, offset in PLACES.items():
+        (moved,) = either.ok("group", "seek", group, "--to", place, "--json").json
+        assert (moved["new"], moved["status"]) == (offset, "moved"), place
     (told,) = either.ok("lag", group, "--json").json
-    assert told["committed"] == offset
+    assert told["committed"] == list(PLACES.values())[-1]
 
 
-def test_seek_moves_only_the_partitions_that_are_named(either: Headrace, behind: tuple[str, str]) -> None:
+def test_seek_moves_only_the_partitions_that_are_named(headrace: Headrace, behind: tuple[str, str]) -> None:
     topic, group = behind
-    either.ok("group", "seek", group, "--to", "end", "--topic", f"{topic}:1")
-    rows = either.ok("lag", group, "--json").json
+    headrace.ok("group", "seek", group, "--to", "end", "--topic", f"{topic}:1")
+    rows = headrace.ok("lag", group, "--json").json
     assert [(one["partition"], one["committed"]) for one in rows] == [(0, 3), (1, 10)]
 
 
-def test_seek_refuses_an_offset_that_the_log_does_not_hold(either: Headrace, behind: tuple[str, str]) -> None:
+def test_seek_refuses_an_offset_that_the_log_does_not_hold(
+    headrace: Headrace, behind: tuple[str, str]
+) -> None:
     topic, group = behind
-    either.ok("topic", "trim", topic, "--before", "2", "-p", "0", "--yes")
+    headrace.ok("topic", "trim", topic, "--before", "2", "-p", "0", "--yes")
     for offset in ("1", "11"):
-        result = either.run("group", "seek", group, "--to", offset)
+        result = headrace.run("group", "seek", group, "--to", offset)
         assert result.code == 2
         assert f"offset {offset} is not in {topic} [0], which holds 2 to 10" in result.err
-    (told,) = either.ok("lag", group, "--json").json
+    (told,) = headrace.ok("lag", group, "--json").json
     assert told["committed"] == 3
 
 
 def test_seek_and_delete_refuse_while_members_are_at_work(
-    either: Headrace, behind: tuple[str, str], member: Callable[[str, str], Consumer]
+    either: Headrace, behind_on_either: tuple[str, str], member: Callable[[str, str], Consumer]
 ) -> None:
-    topic, group = behind
+    topic, group = behind_on_either
     member(topic, group)
     refused = either.run("group", "seek", group, "--to", "end")
     assert refused.code == 1
@@ -170,9 +179,9 @@ def test_seek_and_delete_refuse_while_members_are_at_work(
 
 
 def test_a_group_is_described_with_its_members_and_partitions(
-    either: Headrace, behind: tuple[str, str], member: Callable[[str, str], Consumer]
+    either: Headrace, behind_on_either: tuple[str, str], member: Callable[[str, str], Consumer]
 ) -> None:
-    topic, group = behind
+    topic, group = behind_on_either
     member(topic, group)
     (told,) = either.ok("group", "describe", group, "--json").json
     assert (told["state"], told["members"], told["total_lag"]) == ("stable", 1, 7)
@@ -189,8 +198,8 @@ def test_a_group_is_described_with_its_members_and_partitions(
     assert {"group": group, "state": "stable", "type": "classic"} in listed
 
 
-def test_a_group_and_its_offsets_can_be_deleted(either: Headrace, behind: tuple[str, str]) -> None:
-    topic, group = behind
+def test_a_group_and_its_offsets_can_be_deleted(either: Headrace, behind_on_either: tuple[str, str]) -> None:
+    topic, group = behind_on_either
     either.ok("group", "seek", group, "--to", "2", "--topic", f"{topic}:1")
     assert either.run("group", "offset-delete", group, "-t", f"{topic}:1").code == 1, "not without a yes"
     (gone,) = either.ok("group", "offset-delete", group, "-t", f"{topic}:1", "--yes", "--json").json
@@ -203,19 +212,19 @@ def test_a_group_and_its_offsets_can_be_deleted(either: Headrace, behind: tuple[
     assert (again.code, "HR-CLI-GROUP-UNKNOWN" in again.err) == (1, True)
 
 
-def test_the_age_of_lag_is_that_of_the_next_record_to_read(either: Headrace, fresh: Fresh) -> None:
+def test_the_age_of_lag_is_that_of_the_next_record_to_read(headrace: Headrace, fresh: Fresh) -> None:
     """Two groups at different places of one partition have different ages."""
     import time
 
     topic, early, late = fresh(), fresh("early"), fresh("late")
-    either.ok("topic", "create", topic)
+    headrace.ok("topic", "create", topic)
     now_ms = time.time_ns() // 1_000_000
-    producer = Producer({"bootstrap.servers": either.bootstrap})
+    producer = Producer({"bootstrap.servers": headrace.bootstrap})
     for age_s in (7_200, 3_600):
         producer.produce(topic, b"x", timestamp=now_ms - age_s * 1_000)
     assert producer.flush(30) == 0
-    either.ok("group", "seek", early, "--to", "0", "--topic", topic)
-    either.ok("group", "seek", late, "--to", "1", "--topic", topic)
-    ages = {one["group"]: one["age_s"] for one in either.ok("lag", early, late, "--age", "--json").json}
+    headrace.ok("group", "seek", early, "--to", "0", "--topic", topic)
+    headrace.ok("group", "seek", late, "--to", "1", "--topic", topic)
+    ages = {one["group"]: one["age_s"] for one in headrace.ok("lag", early, late, "--age", "--json").json}
     assert 7_200 <= ages[early] < 7_300
     assert 3_600 <= ages[late] < 3_700

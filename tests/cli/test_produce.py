@@ -31,12 +31,12 @@ def test_lines_become_records_and_each_one_is_confirmed(headrace: Headrace, topi
     assert headrace.ok("consume", topic, "-e", "-f", "%v;").out == "one;two;"
 
 
-def test_keys_headers_and_values_come_from_flags_and_format(either: Headrace, fresh: Fresh) -> None:
+def test_keys_headers_and_values_come_from_flags_and_format(headrace: Headrace, fresh: Fresh) -> None:
     topic = fresh()
-    either.ok("topic", "create", topic)
-    either.ok("produce", topic, "-f", r"%k,%v\n", "-H", "a=1", "-H", "b=", stdin=b"k1,v1\n,v2\n")
-    either.ok("produce", topic, "-k", "fixed", "-o", "%k at %o\n", stdin=b"v3\n")
-    shown = either.ok("consume", topic, "-e", "-f", r"%k=%v %h{%k:%v;}\n")
+    headrace.ok("topic", "create", topic)
+    headrace.ok("produce", topic, "-f", r"%k,%v\n", "-H", "a=1", "-H", "b=", stdin=b"k1,v1\n,v2\n")
+    headrace.ok("produce", topic, "-k", "fixed", "-o", "%k at %o\n", stdin=b"v3\n")
+    shown = headrace.ok("consume", topic, "-e", "-f", r"%k=%v %h{%k:%v;}\n")
     assert shown.lines == ["k1=v1 a:1;b:;", "=v2 a:1;b:;", "fixed=v3 "]
 
 

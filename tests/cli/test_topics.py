@@ -43,13 +43,13 @@ def test_a_topic_that_is_there_is_an_error_unless_that_is_fine(either: Headrace,
     assert fine.json == [{"topic": name, "status": "exists"}]
 
 
-def test_a_dry_run_of_create_and_alter_changes_nothing(either: Headrace, fresh: Fresh) -> None:
+def test_a_dry_run_of_create_and_alter_changes_nothing(headrace: Headrace, fresh: Fresh) -> None:
     name = fresh()
-    either.ok("topic", "create", name, "--dry-run")
-    assert either.run("topic", "describe", name).code == 1
-    either.ok("topic", "create", name)
-    either.ok("topic", "alter", name, "--set", "retention.ms=5", "--dry-run")
-    (told,) = either.ok("topic", "describe", name, "--json").json
+    headrace.ok("topic", "create", name, "--dry-run")
+    assert headrace.run("topic", "describe", name).code == 1
+    headrace.ok("topic", "create", name)
+    headrace.ok("topic", "alter", name, "--set", "retention.ms=5", "--dry-run")
+    (told,) = headrace.ok("topic", "describe", name, "--json").json
     assert not [one for one in told["configs"] if one["source"] == "topic"]
 
 
@@ -61,10 +61,10 @@ def test_a_config_that_does_not_exist_is_refused_by_name(either: Headrace, fresh
     assert "HR-KAFKA-INVALID_CONFIG" in refused.err
 
 
-def test_what_is_not_there_is_said_and_how_to_make_it(either: Headrace, fresh: Fresh) -> None:
+def test_what_is_not_there_is_said_and_how_to_make_it(headrace: Headrace, fresh: Fresh) -> None:
     name = fresh()
     for words in (["describe", name], ["delete", name, "--yes"], ["alter", name, "--set", "retention.ms=1"]):
-        result = either.run("topic", *words)
+        result = headrace.run("topic", *words)
         assert result.code == 1
         assert f"topic '{name}' does not exist [HR-CLI-TOPIC-UNKNOWN]" in result.err
         assert f"headrace topic create {name}" in result.err
@@ -113,20 +113,22 @@ def test_delete_asks_for_the_name_on_a_terminal(
         assert (headrace.run("topic", "describe", name).code == 1) is deleted
 
 
-def test_partitions_are_not_added_to_a_topic_with_records_by_accident(either: Headrace, fresh: Fresh) -> None:
+def test_partitions_are_not_added_to_a_topic_with_records_by_accident(
+    headrace: Headrace, fresh: Fresh
+) -> None:
     name = fresh()
-    either.ok("topic", "create", name, "-p", "2")
-    assert either.ok("topic", "add-partitions", name, "-n", "1", "--json").json == [
+    headrace.ok("topic", "create", name, "-p", "2")
+    assert headrace.ok("topic", "add-partitions", name, "-n", "1", "--json").json == [
         {"topic": name, "before": 2, "after": 3, "status": "added"}
     ]
-    either.ok("produce", name, "-q", stdin=b"a\nb\n")
-    refused = either.run("topic", "add-partitions", name, "-n", "1")
+    headrace.ok("produce", name, "-q", stdin=b"a\nb\n")
+    refused = headrace.run("topic", "add-partitions", name, "-n", "1")
     assert refused.code == 1
     assert "most keys move" in refused.err
     assert "order" in refused.err
-    forced = either.ok("topic", "add-partitions", name, "-n", "1", "--force")
+    forced = headrace.ok("topic", "add-partitions", name, "-n", "1", "--force")
     assert "most keys move" in forced.err, "it is said also when it is done"
-    (told,) = either.ok("topic", "describe", name, "--json").json
+    (told,) = headrace.ok("topic", "describe", name, "--json").json
     assert len(told["partitions"]) == 4
 
 
