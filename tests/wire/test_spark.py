@@ -141,5 +141,6 @@ def test_a_read_of_a_missing_topic_fails_with_its_name(
     cluster: Server, spark: SparkSession, fresh: Fresh
 ) -> None:
     topic = fresh("nowhere")
+    once = {"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "10"}
     with pytest.raises(Exception, match=r"UnknownTopicOrPartition|does not exist|missing"):
-        reader(spark, cluster, topic, **{"kafka.allow.auto.create.topics": "false"}).count()
+        reader(spark, cluster, topic, **once, **{"kafka.allow.auto.create.topics": "false"}).count()

@@ -139,6 +139,7 @@ def test_settings_show_what_was_set_and_what_is_default(
     topic = fresh("t")
     admin = client.admin(cluster.bootstrap)
     admin.create_topic(topic, configs={"retention.ms": "60000", "compression.type": "zstd"})
+    until(lambda: topic in admin.topics(), "the topic is listed")
     configs = admin.configs(topic)
     wanted = {
         "retention.ms": ("60000", False),

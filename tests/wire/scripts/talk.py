@@ -60,6 +60,10 @@ class Talk:
         until(lambda: self.leads(name, partitions), f"{name} has leaders")
         return name
 
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """For what a server does a moment after it has answered."""
+        until(condition, "the server has caught up with its answer", pause_s=0.01)
+
     def leads(self, topic: str, partitions: int) -> bool:
         """Whether the server answers for every partition, which it may do a moment after making the topic."""
         asked = [{"partitionIndex": index, "timestamp": -1} for index in range(partitions)]

@@ -1,0 +1,209 @@
+"""The same random script against both servers: whatever is asked, in whatever order, they answer alike.
+
+The seed is in the test's name, and the script depends on nothing else; a step that differs is named with its number.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.batches import CODECS, batch, bent
+from tests.support.java_driver import JavaDriver
+from tests.support.raw import Raw, raw_connection
+from tests.support.server import Server
+from tests.support.times import NOON_MS
+from tests.wire.scripts.groups import coordinator
+from tests.wire.scripts.talk import Talk, per_partition
+
+STEPS = 60
+
+
+class Script:
+    """Random requests about a few topics and groups. All choices come from the seed, none from an answer."""
+
+    def __init__(self, talk: Talk, seed: int) -> None:
+        self.talk = talk
+        self.random = random.Random(seed)
+        self.sequences: dict[tuple[str, int], int] = {}
+        self.steps: list[tuple[Callable[[], None], int]] = [
+            (self.produce, 10),
+            (self.produce_a_lie, 2),
+            (self.fetch, 8),
+            (self.list_offsets, 5),
+            (self.delete_records, 2),
+            (self.epochs, 1),
+            (self.commit, 3),
+            (self.fetch_offsets, 3),
+            (self.set_a_limit, 1),
+            (self.add_partitions, 1),
+            (self.delete_and_make_again, 1),
+            (self.delete_group, 1),
+            (self.describe, 2),
+        ]
+
+    def run(self) -> None:
+        coordinator(self.talk)
+        for what in ("a", "b"):
+            self.talk.topic(what, 2)
+        steps, weights = zip(*self.steps, strict=True)
+        for step in self.random.choices(steps, weights, k=STEPS):
+            step()
+
+    def ask(self, api: str, version: int, /, **fields: Any) -> Any:
+        return self.talk.ask(f"step {len(self.talk.notes)}: {api} {fields}"[:300], api, version, **fields)
+
+    def topic(self) -> str:
+        return self.talk.name(self.random.choice("aab"))
+
+    def partition(self) -> int:
+        return self.random.choice([0, 0, 0, 1, 1, 2, 7])
+
+    def version(self, low: int, high: int) -> int:
+        return self.random.randint(low, high)
+
+    def send(self, data: bytes, topic: str, partition: int) -> None:
+        records = base64.b64encode(data).decode()
+        asked = [{"name": topic, "partitionData": [{"index": partition, "records": records}]}]
+        # Names only; ids differ by design and are swept elsewhere.
+        acks = self.random.choice([1, -1])
+        self.ask("Produce", self.version(3, 12), acks=acks, timeoutMs=10_000, topicData=asked)
+
+    def produce(self) -> None:
+        first_ms = NOON_MS + self.random.randrange(100_000)
+        data = batch(
+            self.random.randint(1, 6),
+            codec=self.random.choice(CODECS[:4]),
+            first_ms=first_ms,
+            step_ms=self.random.randrange(-500, 2000),
+            value=self.random.randbytes(self.random.choice([0, 10, 500, 3000])),
+        )
+        self.send(data, self.topic(), self.partition())
+
+    def produce_a_lie(self) -> None:
+        good = batch(self.random.randint(1, 4))
+        lies = [{"count": 9}, {"last_offset_delta": 7}, {"good_crc": False}, {"base_offset": 3}]
+        self.send(bent(good, **self.random.choice(lies)), self.topic(), self.partition())  # type: ignore[arg-type]
+
+    def fetch(self) -> None:
+        wanted = [
+            {
+                "partition": index,
+                "fetchOffset": self.random.choice([0, 0, 1, 3, 5, 8, 13, 21, 40]),
+                "partitionMaxBytes": self.random.choice([0, 100, 1000, 1 << 20]),
+            }
+            for index in sorted({self.partition() for _ in range(2)})
+        ]
+        self.ask(
+            "Fetch",
+            self.version(4, 12),
+            maxWaitMs=0,
+            minBytes=0,
+            maxBytes=self.random.choice([1, 500, 1 << 20]),
+            isolationLevel=self.random.choice([0, 1]),
+            sessionEpoch=-1,
+            topics=[{"topic": self.topic(), "partitions": wanted}],
+        )
+
+    def list_offsets(self) -> None:
+        times = [-1, -2, -3, -4, NOON_MS, NOON_MS + self.random.randrange(110_000)]
+        asked = per_partition([self.partition()], timestamp=self.random.choice(times))
+        topics = [{"name": self.topic(), "partitions": asked}]
+        self.ask("ListOffsets", self.version(1, 11), replicaId=-1, timeoutMs=5000, topics=topics)
+
+    def delete_records(self) -> None:
+        asked = per_partition([self.partition()], offset=self.random.choice([-1, 0, 1, 2, 4, 8, 30]))
+        topics = [{"name": self.topic(), "partitions": asked}]
+        self.ask("DeleteRecords", self.version(0, 2), timeoutMs=5000, topics=topics)
+
+    def epochs(self) -> None:
+        asked = {"partition": self.partition(), "leaderEpoch": self.random.choice([0, 1])}
+        topics = [{"topic": self.topic(), "partitions": [asked]}]
+        self.ask("OffsetForLeaderEpoch", self.version(2, 4), replicaId=-1, topics=topics)
+
+    def group(self) -> str:
+        return self.talk.name(self.random.choice(["g", "h"]))
+
+    def commit(self) -> None:
+        offset = self.random.randrange(50)
+        asked = per_partition([self.partition()], committedOffset=offset, committedMetadata=f"at {offset}")
+        topics = [{"name": self.topic(), "partitions": asked}]
+        fields = {"generationIdOrMemberEpoch": -1, "memberId": ""}
+        self.ask("OffsetCommit", self.version(2, 9), groupId=self.group(), topics=topics, **fields)
+
+    def fetch_offsets(self) -> None:
+        group = self.group()
+        topics = [{"name": self.topic(), "partitionIndexes": [0, 1]}] if self.random.random() < 0.5 else None
+        if self.random.random() < 0.5:
+            self.ask("OffsetFetch", self.version(2, 7), groupId=group, topics=topics)
+        else:
+            self.ask("OffsetFetch", self.version(8, 9), groups=[{"groupId": group, "topics": topics}])
+
+    def set_a_limit(self) -> None:
+        value = self.random.choice(["1000", "100000", "-5", "x"])
+        change = {"name": "max.message.bytes", "configOperation": 0, "value": value}
+        topic = self.topic()
+        resource = {"resourceType": 2, "resourceName": topic, "configs": [change]}
+        self.ask("IncrementalAlterConfigs", 1, resources=[resource])
+        if value.isdigit():
+            self.settled_setting(topic, value)
+
+    def settled_setting(self, topic: str, value: str) -> None:
+        """Kafka's log hears of a setting a moment after the answer; the next step must not outrun it."""
+        asked = {"resourceType": 2, "resourceName": topic, "configurationKeys": ["max.message.bytes"]}
+
+        def known() -> bool:
+            answer = self.talk.raw.ask("DescribeConfigs", 4, resources=[asked])
+            return bool(answer["results"][0]["configs"][0]["value"] == value)
+
+        self.talk.wait(known)
+
+    def add_partitions(self) -> None:
+        topic, count = self.topic(), self.random.choice([2, 3])
+        asked = [{"name": topic, "count": count, "assignments": None}]
+        answer = self.ask("CreatePartitions", self.version(0, 3), timeoutMs=10_000, topics=asked)
+        if answer["results"][0]["errorCode"] == 0:
+            self.talk.wait(lambda: self.talk.leads(topic, count))
+
+    def delete_and_make_again(self) -> None:
+        what = self.random.choice("ab")
+        self.ask("DeleteTopics", self.version(1, 5), timeoutMs=10_000, topicNames=[self.talk.name(what)])
+        self.talk.wait(lambda: not self.talk.leads(self.talk.name(what), 1))
+        self.talk.topic(what, 2)
+        # Kafka forgets a deleted topic's committed offsets in the background; the groups go with them here.
+        for group in (self.talk.name("g"), self.talk.name("h")):
+            self.talk.raw.ask("DeleteGroups", 2, groupsNames=[group])
+
+    def delete_group(self) -> None:
+        self.ask("DeleteGroups", self.version(0, 2), groupsNames=[self.group()])
+
+    def describe(self) -> None:
+        if self.random.random() < 0.5:
+            self.ask(
+                "Metadata", self.version(4, 9), topics=[{"name": self.topic()}], allowAutoTopicCreation=False
+            )
+        else:
+            self.ask("DescribeGroups", self.version(0, 5), groups=[self.group()])
+
+
+def observed(server: Server, driver: JavaDriver, stem: str, seed: int) -> list[tuple[str, Any]]:
+    with raw_connection(driver, server.port) as raw:
+        talk = Talk(raw, lambda: Raw(driver, server.port), stem)
+        Script(talk, seed).run()
+        return talk.notes
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_both_servers_answer_a_random_script_alike(
+    headrace_server: Server, kafka_server: Server, driver: JavaDriver, seed: int
+) -> None:
+    stem = f"script-{seed}-{uuid.uuid4().hex[:6]}"
+    theirs = observed(kafka_server, driver, stem, seed)
+    ours = observed(headrace_server, driver, stem, seed)
+    for (label, kafka), (_, headrace) in zip(theirs, ours, strict=True):
+        assert (label, headrace) == (label, kafka)

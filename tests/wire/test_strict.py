@@ -1,0 +1,61 @@
+"""A server that was told not to make topics by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.apache_kafka import start_kafka
+from tests.support.clients import Client, Record
+from tests.support.embedded import start_headrace
+from tests.support.java_driver import JavaDriver
+from tests.support.raw import Raw, raw_connection
+from tests.support.server import Server
+from tests.wire.scripts.groups import coordinator
+from tests.wire.scripts.talk import Talk
+
+Fresh = Callable[[str], str]
+
+
+@pytest.fixture(scope="module", params=["headrace", "kafka"])
+def strict(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    directory: Path = tmp_path_factory.mktemp("strict")
+    if request.param == "kafka":
+        server = start_kafka(directory, {"auto.create.topics.enable": "false"})
+    else:
+        server = start_headrace(directory, ["--no-auto-create-topics"])
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def talk(strict: Server, driver: JavaDriver, fresh: Fresh) -> Iterator[Talk]:
+    with raw_connection(driver, strict.port) as raw:
+        yield Talk(raw, lambda: Raw(driver, strict.port), fresh("strict"))
+
+
+def test_a_missing_topic_stays_missing_however_it_is_asked_for(talk: Talk) -> None:
+    missing = talk.name("missing")
+    for version in (0, 1, 4, 9, 12):
+        answer = talk.raw.ask("Metadata", version, topics=[{"name": missing}], allowAutoTopicCreation=True)
+        assert [one["errorCode"] for one in answer["topics"]] == [3]
+    everything = talk.raw.ask("Metadata", 1, topics=None)
+    assert missing not in {one["name"] for one in everything["topics"]}
+
+
+def test_a_consumer_of_a_missing_topic_is_told_and_reads_once_it_is_made(
+    talk: Talk, strict: Server, librdkafka: Client, fresh: Fresh
+) -> None:
+    coordinator(talk)
+    topic = talk.name("late")
+    admin = librdkafka.admin(strict.bootstrap)
+    with librdkafka.consumer(strict.bootstrap, fresh("g")) as consumer:
+        consumer.subscribe(topic)
+        while not consumer.problems:
+            assert consumer.poll(0.1) == []
+        assert set(consumer.problems) == {3}
+        admin.create_topic(topic)
+        librdkafka.produce(strict.bootstrap, topic, [Record(b"at last")])
+        assert [one.value for one in consumer.take(1)] == [b"at last"]
