@@ -66,10 +66,15 @@ def recover(files: Files, directory: Path, interval: int, now_ms: int) -> Recove
     deleted: list[Segment] = []
     while len(segments) > 1 and segments[1].base_offset <= mark.start_offset:
         deleted.append(segments.pop(0))
+    synced = mark
+    if deleted and mark.segment < segments[0].base_offset:
+        # Where nobody waits for syncs, deletion can overtake them. All below the first file that stays is given up.
+        first = segments[0].base_offset
+        synced = Mark(mark.start_offset, max(mark.synced_offset, first), first, 0)
     # What the mark tells of is durable, its name included. Of anything else, a process that was killed may have left
     # names that only the page cache has.
-    names_are_safe = bool(mark.position and segments) and _ends_at(segments[-1], mark)
-    end_offset = _settle_tail(files, directory, segments, mark, report)
+    names_are_safe = bool(synced.position and segments) and _ends_at(segments[-1], synced)
+    end_offset = _settle_tail(files, directory, segments, synced, report)
     _settle_indexes(files, segments, interval, end_offset, report)
     state = _load_newest_state(files, directory, names, mark.start_offset, end_offset, report)
     _replay(segments, state, end_offset, now_ms)

@@ -157,3 +157,14 @@ def test_the_index_of_a_log_that_was_lost_is_not_taken_for_that_of_another(seed:
             offsets, positions = list(segment.index.offsets), list(segment.index.positions)
             segment.rebuild_index(100, segment.size, segment.end_offset)
             assert (offsets, positions) == (list(segment.index.offsets), list(segment.index.positions))
+
+
+def test_a_kill_loses_nothing_behind_a_deletion_that_no_sync_has_reached() -> None:
+    files = new_disk(1)
+    log = PartitionLog(files, DIRECTORY, config=CONFIG, waits_for_sync=False, now_ms=NOW_MS)
+    append(log, b"deleted")
+    log.delete_before(1)
+    log.roll(NOW_MS)
+    append(log, b"acknowledged")
+    again = PartitionLog(files.restart(), DIRECTORY, config=CONFIG, waits_for_sync=False, now_ms=NOW_MS)
+    assert values_from(again) == {1: b"acknowledged"}
