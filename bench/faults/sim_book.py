@@ -1,0 +1,214 @@
+"""The oracle of one simulated partition: what was sent, acknowledged and given, held byte for byte against what can be
+read.
+
+It works with whole batches. Everything of a batch behind its first 21 bytes is under the batch's CRC and is never
+changed by the broker; every batch carries a value that is its own, so these bytes say which one it is. A batch that was
+answered must be at its offset for good, one that was given to a reader as well; one that was not answered may be there
+or not, never half and never twice.
+"""
+
+from __future__ import annotations
+
+import resource
+import struct
+from dataclasses import dataclass, field
+
+from bench.faults.outcome import Outcome
+
+__all__ = ["Book", "Objections", "Sent", "Stored", "split"]
+
+_HEAD = struct.Struct(">qiib")
+_DELTA = struct.Struct(">i")
+_DELTA_AT, _BODY_AT, _HEAD_SIZE = 23, 21, 61
+
+
+@dataclass(slots=True)
+class Objections:
+    problems: list[str] = field(default_factory=list)
+    lost: int = 0
+    duplicated: int = 0
+
+    def object(self, problem: str) -> None:
+        self.problems.append(problem)
+
+    def tell(self, outcome: Outcome) -> None:
+        """All that was objected to, and the memory of this process, which is the broker's as well."""
+        outcome.peak_rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        outcome.lost += self.lost
+        outcome.duplicated += self.duplicated
+        outcome.problems += self.problems
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    number: int
+    body: bytes
+    count: int
+    producer: int = -1
+    sequence: int = -1
+    offset: int | None = None
+    """Where it was acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    base: int
+    epoch: int
+    count: int
+    body: bytes
+    size: int
+
+    @property
+    def next(self) -> int:
+        return self.base + self.count
+
+
+def split(data: bytes) -> list[Stored]:
+    """The batches in what a reader was given; raises ``ValueError`` unless it is whole batches."""
+    found = []
+    at = 0
+    while at < len(data):
+        if len(data) - at < _HEAD_SIZE:
+            raise ValueError(f"{len(data) - at} stray bytes behind the last batch")
+        base, length, epoch, magic = _HEAD.unpack_from(data, at)
+        size = length + 12
+        if magic != 2 or size < _HEAD_SIZE or at + size > len(data):
+            raise ValueError(f"no whole batch at byte {at}: magic {magic}, {size} bytes of {len(data) - at}")
+        (delta,) = _DELTA.unpack_from(data, at + _DELTA_AT)
+        found.append(Stored(base, epoch, delta + 1, bytes(data[at + _BODY_AT : at + size]), size))
+        at += size
+    return found
+
+
+class Book:
+    def __init__(self, name: str, objections: Objections) -> None:
+        self.name = name
+        self.start_allowed = 0
+        """The farthest that anybody asked, or allowed, to delete."""
+        self.start_promised = 0
+        """What was answered as deleted."""
+        self.sent: dict[bytes, Sent] = {}
+        self._objections = objections
+        self._known: dict[int, tuple[bytes, int, float]] = {}
+
+    # What clients note
+
+    def send(self, batch: bytes, count: int, producer: int = -1, sequence: int = -1) -> Sent:
+        one = Sent(len(self.sent), bytes(batch[_BODY_AT:]), count, producer, sequence)
+        self.sent[one.body] = one
+        return one
+
+    def ack(self, one: Sent, offset: int, now: float) -> None:
+        if one.offset is not None and one.offset != offset:
+            self._object(f"batch {one.number} was acknowledged at {one.offset} and at {offset}")
+        one.offset = offset
+        self._know(offset, one.body, one.count, now)
+
+    def give(self, stored: Stored, now: float) -> None:
+        """A reader was given this batch."""
+        one = self.sent.get(stored.body)
+        if one is None:
+            self._object(f"offset {stored.base} was given with bytes that nobody sent")
+        elif one.count != stored.count:
+            self._object(f"batch {one.number} of {one.count} records was given as {stored.count}")
+        self._know(stored.base, stored.body, stored.count, now)
+
+    def _know(self, offset: int, body: bytes, count: int, now: float) -> None:
+        known = self._known.get(offset)
+        if known is None:
+            self._known[offset] = (body, count, now)
+        elif known[0] != body:
+            self._object(f"offset {offset} has changed its bytes")
+
+    def allow_start(self, offset: int) -> None:
+        self.start_allowed = max(self.start_allowed, offset)
+
+    def promise_start(self, offset: int) -> None:
+        self.start_promised = max(self.start_promised, offset)
+
+    @property
+    def acked(self) -> int:
+        return sum(one.offset is not None for one in self.sent.values())
+
+    # What is held against it
+
+    def check(
+        self, stored: list[Stored], start: int, end: int, now: float, *, may_lose_since: float | None = None
+    ) -> None:
+        """``stored`` is everything that can be read from ``start`` to ``end``. ``may_lose_since``: what was
+        acknowledged after this moment need not be there, if all behind it is gone as well.
+        """
+        self._check_start(start)
+        self._check_run(stored, start, end)
+        if may_lose_since is not None:
+            self._give_up(end, may_lose_since)
+        self._check_bodies(stored)
+        at = {one.base: one for one in stored}
+        for offset, (body, count, _) in sorted(self._known.items()):
+            if offset + count <= start:
+                continue
+            found = at.get(offset)
+            if found is None:
+                self._objections.lost += 1
+                self._object(f"offset {offset}, which was acknowledged or given, is gone")
+            elif found.body != body:
+                self._objections.lost += 1
+                self._object(f"offset {offset} holds other bytes than were acknowledged or given")
+        for one in stored:
+            self._know(one.base, one.body, one.count, now)
+
+    def check_gap(self, stored: list[Stored], damaged: set[int]) -> None:
+        """As the end of ``check``, for a log with damage: all known batches but the ``damaged`` ones are there."""
+        self._check_bodies(stored)
+        at = {one.base: one for one in stored}
+        for offset, (body, _, _) in sorted(self._known.items()):
+            found = at.get(offset)
+            if found is not None and found.body != body:
+                self._object(f"offset {offset} holds other bytes than were acknowledged")
+            elif found is None and offset not in damaged:
+                self._objections.lost += 1
+                self._object(f"offset {offset}, which is not damaged, cannot be read")
+
+    def _check_start(self, start: int) -> None:
+        if start < self.start_promised:
+            self._object(f"the log starts at {start}, and {self.start_promised} was promised")
+        if start > self.start_allowed:
+            self._object(f"the log starts at {start}, and at most {self.start_allowed} was to be deleted")
+
+    def _check_run(self, stored: list[Stored], start: int, end: int) -> None:
+        expected = start
+        epoch = -1
+        for index, one in enumerate(stored):
+            if one.base != expected and not (index == 0 and one.base <= start < one.next):
+                self._object(f"offset {one.base} comes where {expected} was due")
+            if one.epoch < epoch:
+                self._object(f"epoch {one.epoch} at offset {one.base} comes behind epoch {epoch}")
+            expected, epoch = one.next, one.epoch
+        if expected != end and (stored or start != end):
+            self._object(f"the log ends at {end}, but can be read to {expected}")
+
+    def _check_bodies(self, stored: list[Stored]) -> None:
+        found: dict[bytes, int] = {}
+        last: dict[int, int] = {}
+        for one in stored:
+            sent = self.sent.get(one.body)
+            if sent is None:
+                self._object(f"offset {one.base} holds bytes that nobody sent")
+                continue
+            if one.body in found:
+                self._objections.duplicated += 1
+                self._object(f"batch {sent.number} is at {found[one.body]} and again at {one.base}")
+            found[one.body] = one.base
+            if sent.producer >= 0:
+                if sent.sequence <= last.get(sent.producer, -1):
+                    self._object(f"sequence {sent.sequence} of producer {sent.producer} is out of order")
+                last[sent.producer] = sent.sequence
+
+    def _give_up(self, end: int, since: float) -> None:
+        for offset, (body, _, at) in list(self._known.items()):
+            if offset >= end and at >= since:
+                del self._known[offset]
+                self.sent[body].offset = None
+
+    def _object(self, problem: str) -> None:
+        self._objections.object(f"{self.name}: {problem}")

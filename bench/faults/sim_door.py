@@ -1,0 +1,257 @@
+"""Requests to a broker that runs in the simulation: through the handlers, as a connection would, without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.faults.sim_book import Stored, split
+from bench.faults.sim_loop import patched
+from headrace.broker import broker as broker_module
+from headrace.broker.broker import Broker
+from headrace.broker.groups import GroupSettings
+from headrace.broker.handlers import HANDLERS
+from headrace.broker.handlers.fetch import begin as begin_fetch
+from headrace.broker.handlers.produce import Produced
+from headrace.broker.handlers.produce import begin as begin_produce
+from headrace.broker.request import Request
+from headrace.broker.settings import BrokerSettings, Durability
+from headrace.clock import Clock
+from headrace.files import Files
+from headrace.log.journal import Journal
+from headrace.wire import messages as m
+from headrace.wire.api import Api
+
+__all__ = ["DATA", "Door", "Fetched", "TopicSeen"]
+
+DATA = Path("/disk/data")
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    error: int
+    batches: list[Stored]
+    start: int = -1
+    end: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSeen:
+    id: bytes
+    partitions: int
+    leader_epochs: tuple[int, ...]
+
+
+class Door:
+    """Opens a broker on the given files; must be made inside a running loop."""
+
+    def __init__(
+        self,
+        files: Files,
+        clock: Clock,
+        *,
+        durability: Durability = "synced",
+        snapshot_after_bytes: int = 4 << 20,
+        retention_check_s: float = 30.0,
+        groups: GroupSettings | None = None,
+    ) -> None:
+        def journal(*arguments: Any) -> Journal:
+            return Journal(*arguments, snapshot_after_bytes=snapshot_after_bytes)
+
+        settings = BrokerSettings(data_dir=DATA, durability=durability, retention_check_s=retention_check_s)
+        with patched(broker_module, "Journal", journal):
+            self.broker = Broker(settings, files=files, clock=clock, groups=groups)
+
+    async def start(self) -> None:
+        await self.broker.start()
+
+    async def stop(self) -> None:
+        await self.broker.stop()
+
+    def dead_tasks(self) -> list[str]:
+        """Background tasks that have ended though the broker runs: work that nobody does any more."""
+        tasks = [*self.broker._tasks, *self.broker.committer._tasks]
+        dead = [task for task in tasks if task.done() and not task.cancelled()]
+        return [f"{task.get_coro()}: {task.exception()}" for task in dead]
+
+    # Records
+
+    async def produce(self, topic: str, partition: int, batch: bytes) -> tuple[int, int]:
+        """Error and base offset."""
+        return await self.answer(self.begin_produce(topic, partition, batch))
+
+    def begin_produce(self, topic: str, partition: int, batch: bytes) -> Produced:
+        """Append, without waiting for the answer."""
+        data = m.ProduceRequest.PartitionProduceData(index=partition, records=memoryview(batch))
+        message = m.ProduceRequest(
+            acks=-1,
+            timeout_ms=30_000,
+            topic_data=[m.ProduceRequest.TopicProduceData(name=topic, partition_data=[data])],
+        )
+        return begin_produce(self.broker, _request(Api.PRODUCE, 9, message))
+
+    async def answer(self, produced: Produced) -> tuple[int, int]:
+        if produced.waits:
+            await asyncio.wait(produced.waits)
+        answer = produced.finish().responses[0].partition_responses[0]
+        return int(answer.error_code), int(answer.base_offset)
+
+    async def fetch(
+        self, topic: str, partition: int, offset: int, max_bytes: int = 4096, *, last_epoch: int = -1
+    ) -> Fetched:
+        wanted = m.FetchRequest.FetchPartition(
+            partition=partition,
+            fetch_offset=offset,
+            partition_max_bytes=max_bytes,
+            last_fetched_epoch=last_epoch,
+        )
+        message = m.FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=max_bytes,
+            topics=[m.FetchRequest.FetchTopic(topic=topic, partitions=[wanted])],
+        )
+        fetching = begin_fetch(self.broker, _request(Api.FETCH, 12, message))
+        response = fetching.attempt(last=False)
+        while response is None:
+            assert fetching.is_cold
+            await fetching.warm()
+            response = fetching.attempt(last=True)
+        answer = response.responses[0].partitions[0]
+        if answer.error_code:
+            return Fetched(int(answer.error_code), [])
+        return Fetched(0, split(bytes(answer.records)), answer.log_start_offset, answer.high_watermark)
+
+    async def read_all(self, topic: str, partition: int, max_bytes: int = 4096) -> Fetched:
+        """Everything from the start of the log to its end; stops at an error."""
+        start, end = await self.range(topic, partition)
+        found: list[Stored] = []
+        offset = start
+        while offset < end:
+            piece = await self.fetch(topic, partition, offset, max_bytes)
+            if piece.error:
+                return Fetched(piece.error, found, start, end)
+            if not piece.batches:
+                break
+            found += piece.batches
+            offset = piece.batches[-1].next
+        return Fetched(0, found, start, end)
+
+    async def range(self, topic: str, partition: int) -> tuple[int, int]:
+        """Where the log starts and ends, as ListOffsets says; ``(-1, -1)`` if it has an error to say instead."""
+        offsets = []
+        for timestamp in (-2, -1):
+            place = m.ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+            message = m.ListOffsetsRequest(
+                topics=[m.ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[place])]
+            )
+            answer = (await self._ask(Api.LIST_OFFSETS, 6, message)).topics[0].partitions[0]
+            offsets.append(-1 if answer.error_code else int(answer.offset))
+        return offsets[0], offsets[1]
+
+    async def delete_records(self, topic: str, partition: int, offset: int) -> tuple[int, int]:
+        """Error and new start."""
+        part = m.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition, offset=offset)
+        message = m.DeleteRecordsRequest(
+            topics=[m.DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[part])]
+        )
+        answer = (await self._ask(Api.DELETE_RECORDS, 2, message)).topics[0].partitions[0]
+        return int(answer.error_code), int(answer.low_watermark)
+
+    async def end_of_epoch(self, topic: str, partition: int, epoch: int) -> tuple[int, int]:
+        part = m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition(partition=partition, leader_epoch=epoch)
+        message = m.OffsetForLeaderEpochRequest(
+            topics=[m.OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=topic, partitions=[part])]
+        )
+        answer = (await self._ask(Api.OFFSET_FOR_LEADER_EPOCH, 4, message)).topics[0].partitions[0]
+        return int(answer.leader_epoch), int(answer.end_offset)
+
+    async def new_producer(self) -> tuple[int, int]:
+        """Error and id."""
+        answer = await self._ask(
+            Api.INIT_PRODUCER_ID, 4, m.InitProducerIdRequest(producer_id=-1, producer_epoch=-1)
+        )
+        return int(answer.error_code), int(answer.producer_id)
+
+    # Topics
+
+    async def topics(self) -> dict[str, TopicSeen]:
+        response = await self._ask(Api.METADATA, 12, m.MetadataRequest(topics=None))
+        return {
+            topic.name: TopicSeen(
+                topic.topic_id,
+                len(topic.partitions),
+                tuple(part.leader_epoch for part in topic.partitions),
+            )
+            for topic in response.topics
+        }
+
+    async def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> tuple[int, bytes]:
+        """Error and topic id."""
+        request = m.CreateTopicsRequest
+        topic = request.CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=1,
+            configs=[request.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
+        )
+        answer = (await self._ask(Api.CREATE_TOPICS, 7, request(topics=[topic]))).topics[0]
+        return int(answer.error_code), answer.topic_id
+
+    async def delete_topic(self, name: str) -> int:
+        topic = m.DeleteTopicsRequest.DeleteTopicState(name=name)
+        answer = await self._ask(Api.DELETE_TOPICS, 6, m.DeleteTopicsRequest(topics=[topic]))
+        return int(answer.responses[0].error_code)
+
+    async def grow_topic(self, name: str, partitions: int) -> int:
+        topic = m.CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=partitions, assignments=None)
+        answer = await self._ask(Api.CREATE_PARTITIONS, 3, m.CreatePartitionsRequest(topics=[topic]))
+        return int(answer.results[0].error_code)
+
+    async def set_config(self, topic: str, key: str, value: str) -> int:
+        request = m.IncrementalAlterConfigsRequest
+        config = request.AlterableConfig(name=key, config_operation=0, value=value)
+        resource = request.AlterConfigsResource(resource_type=2, resource_name=topic, configs=[config])
+        answer = await self._ask(Api.INCREMENTAL_ALTER_CONFIGS, 1, request(resources=[resource]))
+        return int(answer.responses[0].error_code)
+
+    async def config(self, topic: str, key: str) -> str | None:
+        request = m.DescribeConfigsRequest
+        resource = request.DescribeConfigsResource(
+            resource_type=2, resource_name=topic, configuration_keys=[key]
+        )
+        answer = await self._ask(Api.DESCRIBE_CONFIGS, 4, request(resources=[resource]))
+        found = answer.results[0].configs
+        return found[0].value if found else None
+
+    # Groups
+
+    async def commit(self, group: str, topic: str, partition: int, offset: int) -> int:
+        request = m.OffsetCommitRequest
+        part = request.OffsetCommitRequestPartition(
+            partition_index=partition, committed_offset=offset, committed_metadata=""
+        )
+        message = request(
+            group_id=group, topics=[request.OffsetCommitRequestTopic(name=topic, partitions=[part])]
+        )
+        answer = await self._ask(Api.OFFSET_COMMIT, 9, message)
+        return int(answer.topics[0].partitions[0].error_code)
+
+    async def committed(self, group: str, topic: str, partition: int) -> int:
+        request = m.OffsetFetchRequest
+        message = request(
+            group_id=group,
+            topics=[request.OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])],
+        )
+        answer = await self._ask(Api.OFFSET_FETCH, 7, message)
+        return int(answer.topics[0].partitions[0].committed_offset)
+
+    async def _ask(self, api: Api, version: int, message: Any) -> Any:
+        return await HANDLERS[api](self.broker, _request(api, version, message))
+
+
+def _request(api: Api, version: int, message: Any) -> Request:
+    return Request(api, version, 1, "simulated", message, "127.0.0.1")

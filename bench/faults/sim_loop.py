@@ -1,0 +1,174 @@
+"""An event loop on simulated time, with threads that are turns of that loop: a seed replays everything.
+
+Waiting costs nothing: where the loop would sleep, its clock is moved instead. A job handed to a "thread" runs whole, in
+a later turn of the loop, after a delay that the seed chooses. What may happen while a real thread is inside the disk is
+done from the hooks of the simulated files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import selectors
+import traceback
+import uuid
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from typing import Any
+
+from headrace.log import committer
+from headrace.testing.faulty_clock import DrivenClock
+from headrace.testing.faulty_files import Crash
+
+__all__ = ["live", "patched"]
+
+_THREAD_DELAYS_S = (0.0, 0.0, 0.0, 0.0005, 0.003)
+
+
+class _NoWaiting(selectors.DefaultSelector):
+    """Moves the clock where another selector would wait."""
+
+    def __init__(self, clock: DrivenClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready:
+            if timeout is None:
+                raise RuntimeError("the simulated process waits for something that nobody will do")
+            self._clock.advance(max(timeout, 0.0))
+        return ready
+
+
+class _SimLoop(asyncio.SelectorEventLoop):
+    threads: _SimThreads
+
+    def __init__(self, clock: DrivenClock) -> None:
+        self._driven = clock
+        super().__init__(_NoWaiting(clock))
+
+    def time(self) -> float:
+        return self._driven.steady()
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
+        return super().run_in_executor(executor or self.threads, func, *args)
+
+
+class _SimThreads(Executor):
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        rng: random.Random,
+        end: Callable[[], None],
+        object_to: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._rng = rng
+        self._end = end
+        self._object_to = object_to
+
+    def submit(self, job: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._loop.call_later(self._rng.choice(_THREAD_DELAYS_S), self._run, future, job, arguments, options)
+        return future
+
+    def _run(
+        self, future: Future[Any], job: Callable[..., Any], arguments: Any, options: dict[str, Any]
+    ) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            result = job(*arguments, **options)
+        except Crash:
+            self._end()
+        except Exception as error:
+            if not isinstance(error, OSError):
+                self._object_to(f"a thread died: {_told(error)}")
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+
+def live(
+    clock: DrivenClock,
+    rng: random.Random,
+    main: Callable[[Callable[[], None]], Coroutine[Any, Any, None]],
+    object_to: Callable[[str], None],
+    *,
+    at_most_s: float = 3600.0,
+) -> bool:
+    """Run one process: ``True`` if it came to its own end, ``False`` if its files ended it.
+
+    ``main`` is given a function to call when the files have ended, wherever in the process that shows.
+    """
+    with asyncio.Runner(loop_factory=lambda: _SimLoop(clock)) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, _SimLoop)
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def end() -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        def hear(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+            error = context.get("exception")
+            if isinstance(error, Crash):
+                end()
+            elif not ended.done():
+                object_to(f"{context.get('message')}: {_told(error)}")
+
+        async def whole() -> bool:
+            task = asyncio.ensure_future(main(end))
+            await asyncio.wait({task, ended}, timeout=at_most_s, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                return False
+            if not task.done():
+                object_to(f"the process was stuck for {at_most_s:.0f} s: {_where(task)}")
+                task.cancel()
+                return True
+            error = task.exception()
+            if isinstance(error, Crash):
+                return False
+            if error is not None:
+                object_to(f"the process died: {_told(error)}")
+            return True
+
+        loop.set_exception_handler(hear)
+        loop.threads = threads = _SimThreads(loop, rng, end, object_to)
+        with (
+            patched(committer, "ThreadPoolExecutor", lambda *_, **__: threads),
+            patched(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4)),
+        ):
+            try:
+                return runner.run(whole())
+            except Crash:
+                end()
+                return False
+
+
+@contextmanager
+def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Put something else in the place of an attribute for a while."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def _told(error: BaseException | None) -> str:
+    if error is None:
+        return "no error given"
+    last = traceback.extract_tb(error.__traceback__)[-3:]
+    steps = " < ".join(f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}" for frame in reversed(last))
+    return f"{type(error).__name__}: {error} ({steps})"
+
+
+def _where(task: asyncio.Task[None]) -> str:
+    frames = task.get_stack(limit=1)
+    return f"{frames[0].f_code.co_filename}:{frames[0].f_lineno}" if frames else "unknown"

@@ -1,0 +1,386 @@
+"""A simulated broker with all its parts busy, through any number of lives on one disk, and the oracle that judges it at
+every start.
+
+Segments hold a few batches, journals are replaced after a few entries, retention runs every other second: whatever a
+crash can meet, it meets soon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from bench.faults.sim_book import Book, Objections, Stored
+from bench.faults.sim_door import Door
+from bench.faults.sim_facts import ANY_ID, Maybe, TopicFact
+from bench.faults.sim_machine import Machine
+from bench.faults.sim_writers import IdempotentWriter, PlainWriter, Target
+from headrace.broker.settings import Durability
+
+__all__ = ["Scene"]
+
+_NAMES = ("kept", "trimmed", "one", "two")
+_GROUPS = ("readers", "others")
+_FLUSHED_WITHIN_S = 6.5
+_UNKNOWN_TOPIC, _STORAGE = 3, 56
+_EXISTS = 36
+_PAUSES_S = (0.0, 0.0, 0.001, 0.01, 0.3, 1.2)
+
+
+class Scene:
+    """``refusals`` are errors that clients may be answered with while a fault lasts."""
+
+    def __init__(
+        self,
+        seed: int,
+        machine: Machine,
+        objections: Objections,
+        *,
+        durability: Durability = "synced",
+        refusals: frozenset[int] = frozenset(),
+    ) -> None:
+        self.rng = random.Random(f"scene {seed}")
+        self.machine = machine
+        self.objections = objections
+        self.durability = durability
+        self.refusals = refusals
+        self.refused: list[tuple[Target, int]] = []
+        self.topics: dict[str, Maybe[TopicFact | None]] = {name: Maybe(None) for name in _NAMES}
+        self.books: dict[tuple[bytes, int], Book] = {}
+        self.offsets: dict[tuple[str, str, int], Maybe[int]] = {}
+        self.given_ids: set[int] = set()
+        self.cluster_id: str | None = None
+        self.epoch = -1
+        self.may_lose_since: float | None = None
+        self.phase = "down"
+        self.starts = 0
+        self._read_to: dict[tuple[bytes, int], int] = {}
+        self._trails: dict[tuple[bytes, int], list[Stored]] = {}
+        self._snapshot_after_bytes = self.rng.choice((200, 600, 3000))
+        self._requests = 0
+        now, now_ms = machine.clock.steady, machine.clock.now_ms
+        self._plain = PlainWriter(self.rng, now, now_ms, self._is_refused)
+        self._idempotent = [
+            IdempotentWriter(
+                self.rng,
+                now,
+                now_ms,
+                self._is_refused,
+                may_lose=durability == "os",
+                given_ids=self.given_ids,
+                object_to=objections.object,
+            )
+            for _ in range(2)
+        ]
+
+    @property
+    def _writers(self) -> list[PlainWriter | IdempotentWriter]:
+        return [self._plain, *self._idempotent]
+
+    @property
+    def in_flight(self) -> int:
+        return self._requests + sum(writer.in_flight for writer in self._writers)
+
+    # One life
+
+    async def live(
+        self,
+        *,
+        steps: int,
+        stop: bool = True,
+        then: Callable[[Door], Awaitable[None]] | None = None,
+    ) -> None:
+        """Start, judge, work, and perhaps stop. ``then`` comes between work and stop."""
+        self.phase = "starting"
+        self._requests = 0
+        for writer in self._writers:
+            writer.in_flight = 0
+        door = self.open_door()
+        await door.start()
+        self.starts += 1
+        await self.judge(door)
+        self.phase = "working"
+        self.machine.meanwhile = lambda: self._meanwhile(door)
+        await self.work(door, steps)
+        if then is not None:
+            await then(door)
+        for dead in door.dead_tasks():
+            self.objections.object(f"a background task has ended: {dead}")
+        self.machine.meanwhile = None
+        if stop:
+            self.phase = "stopping"
+            await door.stop()
+        self.phase = "down"
+
+    def open_door(self) -> Door:
+        return Door(
+            self.machine.files,
+            self.machine.clock,
+            durability=self.durability,
+            snapshot_after_bytes=self._snapshot_after_bytes,
+            retention_check_s=2.0,
+        )
+
+    def power_lost(self) -> None:
+        if self.durability == "os":
+            since = self.machine.clock.steady() - _FLUSHED_WITHIN_S
+            self.may_lose_since = min(since, self.may_lose_since or since)
+
+    # What clients do
+
+    async def work(self, door: Door, steps: int) -> None:
+        await asyncio.gather(
+            self._repeat(steps, lambda: self._write(door, self._plain)),
+            *(self._repeat(steps, lambda w=writer: self._write(door, w)) for writer in self._idempotent),  # type: ignore[misc]
+            self._repeat(steps, lambda: self._read(door)),
+            self._repeat(steps // 2, lambda: self._commit(door)),
+            self._repeat(steps // 2, lambda: self._administer(door)),
+        )
+
+    async def _repeat(self, times: int, act: Callable[[], Awaitable[None]]) -> None:
+        for _ in range(times):
+            await asyncio.sleep(self.rng.choice(_PAUSES_S))
+            await act()
+
+    def _target(self) -> Target | None:
+        there = [(name, fact.sure) for name, fact in self.topics.items() if fact.sure is not None]
+        if not there:
+            return None
+        name, fact = self.rng.choice(there)
+        assert fact is not None
+        return self._target_of(name, fact, self.rng.randrange(fact.partitions))
+
+    def _target_of(self, name: str, fact: TopicFact, partition: int) -> Target:
+        key = (fact.id, partition)
+        book = self.books.get(key)
+        if book is None:
+            book = self.books[key] = Book(f"{name}-{partition}", self.objections)
+            if name == "trimmed":
+                book.allow_start(2**62)
+        return Target(name, partition, key, book)
+
+    def _meanwhile(self, door: Door) -> None:
+        target = self._target()
+        if target is not None and self.rng.random() < 0.3:
+            self._plain.write_now(door, target)
+
+    async def _write(self, door: Door, writer: PlainWriter | IdempotentWriter) -> None:
+        target = self._target()
+        if target is not None:
+            await writer.write(door, target)
+
+    def _is_refused(self, target: Target, error: int) -> None:
+        fact = self.topics[target.topic].sure
+        gone = fact is None or fact.id != target.key[0]
+        if gone and error in (_UNKNOWN_TOPIC, _STORAGE):
+            return
+        self.refused.append((target, error))
+        if error not in self.refusals:
+            self.objections.object(f"{target.topic}-{target.partition} refused a batch with error {error}")
+
+    async def _read(self, door: Door) -> None:
+        target = self._target()
+        if target is None:
+            return
+        key = target.key
+        offset = self._read_to.get(key, 0)
+        found = await door.fetch(target.topic, target.partition, offset, self.rng.choice((0, 300, 2000)))
+        fact = self.topics[target.topic].sure
+        if fact is None or fact.id != key[0]:
+            return
+        if found.error == 1:
+            # Deleted meanwhile: begin where the log begins.
+            start, _ = await door.range(target.topic, target.partition)
+            if offset >= start >= 0:
+                self.objections.object(f"{target.topic}: offset {offset} is out of range from {start} on")
+            self._read_to[key] = max(start, 0)
+            self._trails[key] = []
+            return
+        if found.error:
+            if found.error not in self.refusals:
+                self.objections.object(
+                    f"{target.topic}-{target.partition} gave error {found.error} to a reader"
+                )
+            return
+        trail = self._trails.setdefault(key, [])
+        for one in found.batches:
+            target.book.give(one, self.machine.clock.steady())
+            trail.append(one)
+            self._read_to[key] = one.next
+
+    async def _commit(self, door: Door) -> None:
+        target = self._target()
+        if target is None:
+            return
+        group = self.rng.choice(_GROUPS)
+        place = (group, target.topic, target.partition)
+        offset = self.rng.randrange(1000)
+        known = self.offsets.setdefault(place, Maybe(-1))
+        known.perhaps(offset)
+        self._requests += 1
+        error = await door.commit(*place, offset)
+        self._requests -= 1
+        if self.offsets.get(place) is not known:
+            return
+        if not error:
+            known.surely(offset)
+            if await door.committed(*place) != offset:
+                self.objections.object(f"offset {offset} of {place} was answered and is not shown")
+        elif error != _UNKNOWN_TOPIC and error not in self.refusals:
+            self.objections.object(f"a commit for {place} was refused with error {error}")
+
+    async def _administer(self, door: Door) -> None:
+        self._requests += 1
+        name = self.rng.choice(_NAMES)
+        fact = self.topics[name].sure
+        if fact is None:
+            if self.topics[name].values == [None]:
+                await self._create(door, name)
+        else:
+            act = self.rng.choice(
+                (self._delete, self._grow, self._configure, self._delete_records, self._trim)
+            )
+            if act != self._delete or name in ("one", "two") or self.rng.random() < 0.1:
+                await act(door, name, fact)
+        self._requests -= 1
+
+    async def _create(self, door: Door, name: str) -> None:
+        partitions = self.rng.choice((1, 1, 2))
+        max_bytes = self.rng.randrange(10_000, 20_000)
+        configs = {
+            "internal.segment.bytes": str(self.rng.choice((300, 700, 2000))),
+            "max.message.bytes": str(max_bytes),
+        }
+        if name == "trimmed":
+            configs["retention.bytes"] = str(self.rng.choice((0, 500, 2000)))
+        self.topics[name].perhaps(TopicFact(ANY_ID, partitions, max_bytes))
+        error, topic_id = await door.create_topic(name, partitions, configs)
+        self._allow(f"the creation of {name}", error)
+        if not error:
+            self.topics[name].surely(TopicFact(topic_id, partitions, max_bytes))
+
+    async def _delete(self, door: Door, name: str, fact: TopicFact) -> None:
+        self.topics[name].perhaps(None)
+        error = await door.delete_topic(name)
+        self._allow(f"the deletion of {name}", error)
+        if not error:
+            self.topics[name].surely(None)
+            for place in [place for place in self.offsets if place[1] == name]:
+                del self.offsets[place]
+
+    async def _grow(self, door: Door, name: str, fact: TopicFact) -> None:
+        if fact.partitions >= 4:
+            return
+        grown = TopicFact(fact.id, fact.partitions + 1, fact.max_message_bytes)
+        self.topics[name].perhaps(grown)
+        error = await door.grow_topic(name, grown.partitions)
+        self._allow(f"the growth of {name}", error)
+        if not error:
+            self.topics[name].surely(grown)
+
+    async def _configure(self, door: Door, name: str, fact: TopicFact) -> None:
+        changed = TopicFact(fact.id, fact.partitions, self.rng.randrange(10_000, 20_000))
+        self.topics[name].perhaps(changed)
+        error = await door.set_config(name, "max.message.bytes", str(changed.max_message_bytes))
+        self._allow(f"the configuration of {name}", error)
+        if not error:
+            self.topics[name].surely(changed)
+
+    async def _delete_records(self, door: Door, name: str, fact: TopicFact) -> None:
+        target = self._target_of(name, fact, self.rng.randrange(fact.partitions))
+        start, end = await door.range(name, target.partition)
+        if end <= 0:
+            return
+        offset = self.rng.randint(max(start, 0), end)
+        target.book.allow_start(offset)
+        error, start = await door.delete_records(name, target.partition, offset)
+        self._allow(f"the deletion of records from {name}", error)
+        if not error:
+            target.book.promise_start(start)
+
+    async def _trim(self, door: Door, name: str, fact: TopicFact) -> None:
+        await door.broker.trim()
+
+    def _allow(self, what: str, error: int) -> None:
+        if error and error not in self.refusals:
+            self.objections.object(f"{what} was refused with error {error}")
+
+    # What must hold at every start
+
+    async def judge(self, door: Door) -> None:
+        self._judge_identity(door)
+        seen = await door.topics()
+        for name, known in self.topics.items():
+            fact: TopicFact | None = None
+            if name in seen:
+                value = await door.config(name, "max.message.bytes")
+                fact = TopicFact(seen[name].id, seen[name].partitions, int(value or -1))
+                self._judge_epochs(name, seen[name].leader_epochs)
+            possible = list(known.values)
+            if not known.settle(fact):
+                self.objections.lost += 1
+                self.objections.object(f"topic {name} is {fact}, and could be {possible}")
+            if fact is None:
+                for place in [place for place in self.offsets if place[1] == name]:
+                    del self.offsets[place]
+                continue
+            for partition in range(fact.partitions):
+                await self._judge_partition(door, self._target_of(name, fact, partition))
+        for name in seen:
+            if name not in self.topics:
+                self.objections.object(f"topic {name} is there, and nobody made it")
+        for place, offset in self.offsets.items():
+            found = await door.committed(*place)
+            offsets = list(offset.values)
+            if not offset.settle(found):
+                self.objections.lost += 1
+                self.objections.object(f"{place} has the offset {found}, and could have {offsets}")
+        self.may_lose_since = None
+
+    def _judge_identity(self, door: Door) -> None:
+        if self.cluster_id is None:
+            self.cluster_id = door.broker.cluster_id
+        elif self.cluster_id != door.broker.cluster_id:
+            self.objections.object("the cluster has another id than before")
+
+    def _judge_epochs(self, name: str, epochs: tuple[int, ...]) -> None:
+        for epoch in epochs:
+            if epoch < 0:
+                self.objections.object(f"a partition of {name} is offline")
+            elif epoch < self.epoch:
+                self.objections.object(f"{name} has epoch {epoch}, and {self.epoch} was there before")
+            self.epoch = max(epoch, self.epoch)
+
+    async def _judge_partition(self, door: Door, target: Target) -> None:
+        where = f"{target.topic}-{target.partition}"
+        found = await door.read_all(target.topic, target.partition, self.rng.choice((0, 500, 1 << 20)))
+        if found.error or found.start < 0:
+            self.objections.object(f"{where} cannot be read, error {found.error}")
+            return
+        # After a start nothing is under way, so a client finds as much as the broker has.
+        target.book.check(
+            found.batches,
+            found.start,
+            found.end,
+            self.machine.clock.steady(),
+            may_lose_since=self.may_lose_since,
+        )
+        await self._judge_trail(door, target, found.batches, found.start)
+        self._read_to[target.key] = min(self._read_to.get(target.key, 0), found.end)
+
+    async def _judge_trail(self, door: Door, target: Target, stored: list[Stored], start: int) -> None:
+        """A consumer that asks how far its last epoch reached keeps nothing that the log has lost."""
+        trail = self._trails.pop(target.key, [])
+        if not trail:
+            return
+        epoch, end = await door.end_of_epoch(target.topic, target.partition, trail[-1].epoch)
+        if epoch < 0:
+            return
+        keeps = trail[-1].next if epoch == trail[-1].epoch and end >= trail[-1].next else end
+        now = {one.base: one.body for one in stored}
+        for one in trail:
+            if one.next <= keeps and one.base >= start and now.get(one.base) != one.body:
+                self.objections.object(
+                    f"{target.topic}-{target.partition}: a consumer is not told that offset {one.base} was lost"
+                )

@@ -1,0 +1,101 @@
+"""The product with one protection taken out, for the simulation: the oracle must notice every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.faults.sim_loop import patched
+from headrace.files import Files
+from headrace.log import partition, recovery
+from headrace.log.committer import Committer
+from headrace.log.sync import SyncJob
+
+__all__ = ["without_protection"]
+
+
+def _mark_before_sync(stack: ExitStack) -> None:
+    """The mark says that bytes are synced before they are."""
+
+    def run(self: SyncJob) -> None:
+        self.mark_file.write(self.mark)
+        self.mark_file.sync()
+        for segment in self.segments:
+            segment.file.sync()
+        if self.directory is not None:
+            self.files.sync_dir(self.directory)
+
+    stack.enter_context(patched(SyncJob, "run", run))
+
+
+def _ack_before_sync(stack: ExitStack) -> None:
+    durable = Committer.durable
+
+    def at_once(self: Committer, log: partition.PartitionLog, end_offset: int) -> None:
+        future = durable(self, log, end_offset)
+        if future is not None:
+            future.add_done_callback(lambda done: done.exception())
+
+    stack.enter_context(patched(Committer, "durable", at_once))
+
+
+def _serve_before_sync(stack: ExitStack) -> None:
+    """Recovery takes what it finds above the mark for safe."""
+    recover = recovery.recover
+
+    class Trusting:
+        """Files whose segments are not synced."""
+
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        def open(self, path: Path, *, create: bool = False) -> Any:
+            file = self._inner.open(path, create=create)
+            return Trusting(file) if path.suffix == ".log" else file
+
+        def sync(self) -> None:
+            return
+
+    def trusting(files: Files, *arguments: Any) -> recovery.Recovered:
+        found = recover(Trusting(files), *arguments)
+        for segment in found.segments:
+            segment.close()
+            segment._files = files
+        found.mark_file._files = files
+        return found
+
+    stack.enter_context(patched(partition, "recover", trusting))
+
+
+def _no_directory_sync(stack: ExitStack) -> None:
+    """A new segment's name is left to the file system."""
+    run = SyncJob.run
+
+    def without(self: SyncJob) -> None:
+        self.directory = None
+        run(self)
+
+    stack.enter_context(patched(SyncJob, "run", without))
+
+
+_WITHOUT: dict[str, Callable[[ExitStack], None]] = {
+    "syncs": lambda stack: None,
+    "sync-before-mark": _mark_before_sync,
+    "sync-before-ack": _ack_before_sync,
+    "sync-before-serving": _serve_before_sync,
+    "directory-sync": _no_directory_sync,
+}
+
+
+@contextmanager
+def without_protection(name: str | None) -> Iterator[None]:
+    """``None`` leaves everything as it is. ``syncs`` is up to the simulated disk."""
+    with ExitStack() as stack:
+        if name is not None:
+            _WITHOUT[name](stack)
+        yield
