@@ -78,13 +78,16 @@ class Claims:
         self.capabilities = read_table(table.read_text(encoding="utf-8"))
         self.outcomes: dict[str, bool] = {}
         self.unproven: list[str] = []
+        self.whole = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or not report.passed:
             self.outcomes[report.nodeid] = report.passed and self.outcomes.get(report.nodeid, True)
 
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        self.unproven = unproven(self.capabilities, self.outcomes)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        # A run that was broken off fails anyway, and every claim would be listed.
+        self.whole = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        self.unproven = unproven(self.capabilities, self.outcomes) if self.whole else []
         if self.unproven:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -93,5 +96,5 @@ class Claims:
             terminalreporter.section(f"claims of {TABLE} that this run does not support", red=True)
             for line in self.unproven:
                 terminalreporter.line(line)
-        else:
+        elif self.whole:
             terminalreporter.line(f"{len(self.capabilities)} capabilities of {TABLE} shown")
