@@ -3,8 +3,8 @@ harness.
 
     python -m bench.load produce  BOOTSTRAP TOPIC COUNT SIZE     messages per second until all are acknowledged
     python -m bench.load consume  BOOTSTRAP TOPIC COUNT          messages per second from the first offset on
-    python -m bench.load latency  BOOTSTRAP TOPIC COUNT          from produce() to the consumer that waits, one at a time
-    python -m bench.load acks     BOOTSTRAP TOPIC COUNT          from produce() to its acknowledgement, one at a time
+    python -m bench.load latency  BOOTSTRAP TOPIC COUNT          from produce() to the consumer that waits, one by one
+    python -m bench.load acks     BOOTSTRAP TOPIC COUNT          from produce() to its acknowledgement, one by one
 
 Prints one JSON object. The client is librdkafka with the same settings for every server.
 """
