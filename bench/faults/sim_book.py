@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import resource
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bench.faults.outcome import Outcome
@@ -48,6 +49,8 @@ class Sent:
     sequence: int = -1
     offset: int | None = None
     """Where it was acknowledged."""
+    late: bool = False
+    """Sent when the partition had failed already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +91,28 @@ class Book:
         self.start_promised = 0
         """What was answered as deleted."""
         self.sent: dict[bytes, Sent] = {}
+        self.has_failed: Callable[[], bool] = lambda: False
+        """Whether the partition may take nothing any more."""
+        self.is_durable: Callable[[bytes], bool] = lambda body: True
+        """Whether the disk has these bytes, by what the simulation knows of it."""
         self._objections = objections
         self._known: dict[int, tuple[bytes, int, float]] = {}
 
     # What clients note
 
     def send(self, batch: bytes, count: int, producer: int = -1, sequence: int = -1) -> Sent:
-        one = Sent(len(self.sent), bytes(batch[_BODY_AT:]), count, producer, sequence)
+        body = bytes(batch[_BODY_AT:])
+        one = Sent(len(self.sent), body, count, producer, sequence, late=self.has_failed())
         self.sent[one.body] = one
         return one
 
     def ack(self, one: Sent, offset: int, now: float) -> None:
         if one.offset is not None and one.offset != offset:
             self._object(f"batch {one.number} was acknowledged at {one.offset} and at {offset}")
+        if one.late:
+            self._object(f"batch {one.number} was sent after the failure and acknowledged at {offset}")
+        if not self.is_durable(one.body):
+            self._object(f"batch {one.number} was acknowledged at {offset}, and the disk has not got it")
         one.offset = offset
         self._know(offset, one.body, one.count, now)
 

@@ -24,12 +24,15 @@ _NAMES = ("kept", "trimmed", "one", "two")
 _GROUPS = ("readers", "others")
 _FLUSHED_WITHIN_S = 6.5
 _UNKNOWN_TOPIC, _STORAGE = 3, 56
-_EXISTS = 36
 _PAUSES_S = (0.0, 0.0, 0.001, 0.01, 0.3, 1.2)
 
 
+Allows = Callable[[str, str, int, int], bool]
+"""Whether a request of a kind (produce, read, commit, change) for a topic and partition may be answered so."""
+
+
 class Scene:
-    """``refusals`` are errors that clients may be answered with while a fault lasts."""
+    """``allows`` says which errors clients may be answered with while a fault lasts."""
 
     def __init__(
         self,
@@ -38,14 +41,15 @@ class Scene:
         objections: Objections,
         *,
         durability: Durability = "synced",
-        refusals: frozenset[int] = frozenset(),
+        allows: Allows = lambda kind, topic, partition, error: False,
     ) -> None:
         self.rng = random.Random(f"scene {seed}")
         self.machine = machine
         self.objections = objections
         self.durability = durability
-        self.refusals = refusals
-        self.refused: list[tuple[Target, int]] = []
+        self.allows = allows
+        self.refused = 0
+        """Requests that were answered with an error that is allowed."""
         self.topics: dict[str, Maybe[TopicFact | None]] = {name: Maybe(None) for name in _NAMES}
         self.books: dict[tuple[bytes, int], Book] = {}
         self.offsets: dict[tuple[str, str, int], Maybe[int]] = {}
@@ -89,9 +93,9 @@ class Scene:
         *,
         steps: int,
         stop: bool = True,
-        then: Callable[[Door], Awaitable[None]] | None = None,
+        before_work: Callable[[Door], None] | None = None,
     ) -> None:
-        """Start, judge, work, and perhaps stop. ``then`` comes between work and stop."""
+        """Start, judge, work, and perhaps stop."""
         self.phase = "starting"
         self._requests = 0
         for writer in self._writers:
@@ -102,9 +106,9 @@ class Scene:
         await self.judge(door)
         self.phase = "working"
         self.machine.meanwhile = lambda: self._meanwhile(door)
+        if before_work is not None:
+            before_work(door)
         await self.work(door, steps)
-        if then is not None:
-            await then(door)
         for dead in door.dead_tasks():
             self.objections.object(f"a background task has ended: {dead}")
         self.machine.meanwhile = None
@@ -152,13 +156,16 @@ class Scene:
         return self._target_of(name, fact, self.rng.randrange(fact.partitions))
 
     def _target_of(self, name: str, fact: TopicFact, partition: int) -> Target:
+        return Target(name, partition, (fact.id, partition), self.book_of(name, fact, partition))
+
+    def book_of(self, name: str, fact: TopicFact, partition: int) -> Book:
         key = (fact.id, partition)
         book = self.books.get(key)
         if book is None:
             book = self.books[key] = Book(f"{name}-{partition}", self.objections)
             if name == "trimmed":
                 book.allow_start(2**62)
-        return Target(name, partition, key, book)
+        return book
 
     def _meanwhile(self, door: Door) -> None:
         target = self._target()
@@ -175,9 +182,13 @@ class Scene:
         gone = fact is None or fact.id != target.key[0]
         if gone and error in (_UNKNOWN_TOPIC, _STORAGE):
             return
-        self.refused.append((target, error))
-        if error not in self.refusals:
-            self.objections.object(f"{target.topic}-{target.partition} refused a batch with error {error}")
+        self._hear("produce", target.topic, target.partition, error)
+
+    def _hear(self, kind: str, topic: str, partition: int, error: int) -> None:
+        if self.allows(kind, topic, partition, error):
+            self.refused += 1
+        else:
+            self.objections.object(f"{kind} for {topic}-{partition} was answered with error {error}")
 
     async def _read(self, door: Door) -> None:
         target = self._target()
@@ -198,10 +209,7 @@ class Scene:
             self._trails[key] = []
             return
         if found.error:
-            if found.error not in self.refusals:
-                self.objections.object(
-                    f"{target.topic}-{target.partition} gave error {found.error} to a reader"
-                )
+            self._hear("read", target.topic, target.partition, found.error)
             return
         trail = self._trails.setdefault(key, [])
         for one in found.batches:
@@ -227,8 +235,8 @@ class Scene:
             known.surely(offset)
             if await door.committed(*place) != offset:
                 self.objections.object(f"offset {offset} of {place} was answered and is not shown")
-        elif error != _UNKNOWN_TOPIC and error not in self.refusals:
-            self.objections.object(f"a commit for {place} was refused with error {error}")
+        elif error != _UNKNOWN_TOPIC:
+            self._hear("commit", target.topic, target.partition, error)
 
     async def _administer(self, door: Door) -> None:
         self._requests += 1
@@ -256,15 +264,17 @@ class Scene:
             configs["retention.bytes"] = str(self.rng.choice((0, 500, 2000)))
         self.topics[name].perhaps(TopicFact(ANY_ID, partitions, max_bytes))
         error, topic_id = await door.create_topic(name, partitions, configs)
-        self._allow(f"the creation of {name}", error)
-        if not error:
+        if error:
+            self._hear("change", name, -1, error)
+        else:
             self.topics[name].surely(TopicFact(topic_id, partitions, max_bytes))
 
     async def _delete(self, door: Door, name: str, fact: TopicFact) -> None:
         self.topics[name].perhaps(None)
         error = await door.delete_topic(name)
-        self._allow(f"the deletion of {name}", error)
-        if not error:
+        if error:
+            self._hear("change", name, -1, error)
+        else:
             self.topics[name].surely(None)
             for place in [place for place in self.offsets if place[1] == name]:
                 del self.offsets[place]
@@ -275,16 +285,18 @@ class Scene:
         grown = TopicFact(fact.id, fact.partitions + 1, fact.max_message_bytes)
         self.topics[name].perhaps(grown)
         error = await door.grow_topic(name, grown.partitions)
-        self._allow(f"the growth of {name}", error)
-        if not error:
+        if error:
+            self._hear("change", name, -1, error)
+        else:
             self.topics[name].surely(grown)
 
     async def _configure(self, door: Door, name: str, fact: TopicFact) -> None:
         changed = TopicFact(fact.id, fact.partitions, self.rng.randrange(10_000, 20_000))
         self.topics[name].perhaps(changed)
         error = await door.set_config(name, "max.message.bytes", str(changed.max_message_bytes))
-        self._allow(f"the configuration of {name}", error)
-        if not error:
+        if error:
+            self._hear("change", name, -1, error)
+        else:
             self.topics[name].surely(changed)
 
     async def _delete_records(self, door: Door, name: str, fact: TopicFact) -> None:
@@ -295,16 +307,13 @@ class Scene:
         offset = self.rng.randint(max(start, 0), end)
         target.book.allow_start(offset)
         error, start = await door.delete_records(name, target.partition, offset)
-        self._allow(f"the deletion of records from {name}", error)
-        if not error:
+        if error:
+            self._hear("change", name, target.partition, error)
+        else:
             target.book.promise_start(start)
 
     async def _trim(self, door: Door, name: str, fact: TopicFact) -> None:
         await door.broker.trim()
-
-    def _allow(self, what: str, error: int) -> None:
-        if error and error not in self.refusals:
-            self.objections.object(f"{what} was refused with error {error}")
 
     # What must hold at every start
 

@@ -11,6 +11,7 @@ from bench.faults.sim_loop import patched
 from headrace.files import Files
 from headrace.log import partition, recovery
 from headrace.log.committer import Committer
+from headrace.log.partition import PartitionLog
 from headrace.log.sync import SyncJob
 
 __all__ = ["without_protection"]
@@ -33,7 +34,7 @@ def _mark_before_sync(stack: ExitStack) -> None:
 def _ack_before_sync(stack: ExitStack) -> None:
     durable = Committer.durable
 
-    def at_once(self: Committer, log: partition.PartitionLog, end_offset: int) -> None:
+    def at_once(self: Committer, log: PartitionLog, end_offset: int) -> None:
         future = durable(self, log, end_offset)
         if future is not None:
             future.add_done_callback(lambda done: done.exception())
@@ -83,12 +84,33 @@ def _no_directory_sync(stack: ExitStack) -> None:
     stack.enter_context(patched(SyncJob, "run", without))
 
 
+def _no_fence(stack: ExitStack) -> None:
+    """A failed sync is tried again, as if the page cache still had to write what it has."""
+    end_sync = PartitionLog.end_sync
+
+    def trying_again(self: PartitionLog, job: SyncJob, error: OSError | None) -> None:
+        end_sync(self, job, error)
+        if error is not None:
+            self.fenced = None
+            for segment in job.segments:
+                segment.dirty = True
+
+    stack.enter_context(patched(PartitionLog, "end_sync", trying_again))
+
+
+def _no_second_write(stack: ExitStack) -> None:
+    """Recovery syncs what it finds above the mark, but does not write it again."""
+    stack.enter_context(patched(recovery, "_write_again", lambda segment, start, end: None))
+
+
 _WITHOUT: dict[str, Callable[[ExitStack], None]] = {
     "syncs": lambda stack: None,
     "sync-before-mark": _mark_before_sync,
     "sync-before-ack": _ack_before_sync,
     "sync-before-serving": _serve_before_sync,
     "directory-sync": _no_directory_sync,
+    "fence": _no_fence,
+    "second-write": _no_second_write,
 }
 
 
