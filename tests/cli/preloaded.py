@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import confluent_kafka.admin
-import msgspec
-import typer
+from importlib import import_module
+from pkgutil import walk_packages
 
-import headrace.cli.app
-import headrace.cli.consume
-import headrace.cli.group
-import headrace.cli.lag
-import headrace.cli.produce
-import headrace.cli.topic
+import headrace.cli
 
-__all__ = ["confluent_kafka", "headrace", "msgspec", "typer"]
+__all__: list[str] = []
+
+for module in walk_packages(headrace.cli.__path__, "headrace.cli."):
+    if not module.name.endswith("__main__"):
+        import_module(module.name)

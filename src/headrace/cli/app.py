@@ -74,28 +74,22 @@ _SECTIONS = (
 
 
 class Root(Noun):
-    """Holds a stand-in per command, which knows its name and summary, and loads the command itself on use."""
-
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
+        self.load = _load
         for entry in COMMANDS:
-            self.add_command(_stand_in(entry, entry.name))
+            self.stand_in(entry.name, entry.summary)
             if entry.alias:
-                self.add_command(_stand_in(entry, entry.alias, hidden=True))
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        name, stand_in, rest = super().resolve_command(ctx, args)
-        if stand_in is None:
-            return name, None, rest
-        entry = next(one for one in COMMANDS if name in (one.name, one.alias))
-        return name, import_module(entry.module).command(), rest
+                self.stand_in(entry.alias, entry.summary, hidden=True)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         write_sections(_SECTIONS, formatter)
 
 
-def _stand_in(entry: Entry, name: str, *, hidden: bool = False) -> TyperCommand:
-    return TyperCommand(name, help=entry.summary, hidden=hidden, rich_markup_mode=None)
+def _load(name: str) -> TyperCommand | TyperGroup:
+    entry = next(one for one in COMMANDS if name in (one.name, one.alias))
+    command: TyperCommand | TyperGroup = import_module(entry.module).command()
+    return command
 
 
 def _show_version(wanted: bool) -> None:

@@ -90,8 +90,19 @@ class Command(TyperCommand):
 
 
 class Noun(TyperGroup):
+    """A command that holds others: a stand-in for each, which knows its name and summary, until one is used."""
+
+    load: Callable[[str], TyperCommand | TyperGroup]
+
     def get_params(self, ctx: Any) -> list[Any]:
         return with_plain_values(super().get_params(ctx))
+
+    def stand_in(self, name: str, summary: str, *, hidden: bool = False) -> None:
+        self.add_command(TyperCommand(name, help=summary, hidden=hidden, rich_markup_mode=None))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, None if found is None or name is None else self.load(name), rest
 
 
 def _usage_of(argument: Any) -> str:
@@ -142,13 +153,12 @@ def build(item: Verb) -> Command:
 
 def noun(name: str, summary: str, verbs: Sequence[Verb]) -> Noun:
     """A command that only holds others, e.g. ``topic``."""
-    return Noun(
-        name=name,
-        help=summary,
-        commands=[build(item) for item in verbs],
-        no_args_is_help=True,
-        rich_markup_mode=None,
-    )
+    group = Noun(name=name, help=summary, no_args_is_help=True, rich_markup_mode=None)
+    items = {item.name: item for item in verbs}
+    for item in verbs:
+        group.stand_in(item.name, inspect.getdoc(item.function) or "")
+    group.load = lambda chosen: build(items[chosen])
+    return group
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:

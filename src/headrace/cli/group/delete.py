@@ -19,7 +19,7 @@ __all__ = ["delete"]
     """,
 )
 def delete(session: Session, names: Groups, yes: Yes = False) -> None:
-    """Delete groups that nobody reads for, with their committed offsets."""
+    """Delete groups and their committed offsets."""
     from headrace.cli.client import REQUEST_TIMEOUT_S, open_admin, result_of
 
     admin = open_admin(session)

@@ -21,7 +21,10 @@ __all__ = ["describe"]
     """,
 )
 def describe(session: Session, names: Groups) -> None:
-    """Describe groups: members, and per partition committed and end offsets, lag, and its age in seconds."""
+    """Describe groups, their members and partitions.
+
+    Each partition comes with the committed and the end offset, the lag, and its age in seconds.
+    """
     from headrace.cli.client import REQUEST_TIMEOUT_S, open_admin, result_of
     from headrace.cli.standing import age_of_next, standings
 

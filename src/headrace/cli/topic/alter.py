@@ -36,7 +36,10 @@ def alter(
         bool, typer.Option("--dry-run", "-n", help="Have the broker check it, and change nothing.")
     ] = False,
 ) -> None:
-    """Change a topic's configs; those not named stay as they are."""
+    """Change a topic's configs.
+
+    Those that are not named stay as they are.
+    """
     from headrace.cli.client import REQUEST_TIMEOUT_S, open_admin, result_of
     from headrace.cli.kafka_admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
     from headrace.cli.lookup import describe_topics

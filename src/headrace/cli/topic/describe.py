@@ -28,7 +28,10 @@ def describe(
     partitions: Annotated[bool, typer.Option("--partitions", "-p", help="Only the partitions.")] = False,
     configs: Annotated[bool, typer.Option("--configs", "-c", help="Only the configs, all of them.")] = False,
 ) -> None:
-    """Describe topics: partitions with their leaders and offsets, and configs that are not the default."""
+    """Describe topics, their partitions and configs.
+
+    Partitions come with their leaders and offsets, configs only where they are not the default.
+    """
     from headrace.cli.client import open_admin
     from headrace.cli.lookup import bounds_of, describe_topics
 

@@ -36,7 +36,7 @@ def trim(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Delete the records of a topic before an offset or a time."""
+    """Delete the oldest records of a topic."""
     from confluent_kafka import TopicPartition
 
     from headrace.cli.client import REQUEST_TIMEOUT_S, open_admin, result_of
