@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,8 +127,10 @@ class MarkFile:
     def _put(self, mark: Mark) -> None:
         if self._file is None:
             self._file = self._files.open(self._path)
-            # The process before this one may have left the other slot to the page cache.
-            self._file.sync()
+            # The process before this one may have left the other slot to the page cache. Should that fail, so will the
+            # next sync, which says it.
+            with suppress(OSError):
+                self._file.sync()
         slot = _pack(self._sequence + 1, mark)
         taken = self._file.pwrite([slot], _SLOT_DISTANCE * self._slot)
         if taken != len(slot):

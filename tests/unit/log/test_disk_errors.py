@@ -39,3 +39,15 @@ def test_a_deletion_that_is_not_durable_is_an_error_and_deletes_nothing(kind: st
     for _ in range(20):
         after = PartitionLog(files.crash(), DIRECTORY, config=CONFIG, now_ms=NOW_MS)
         assert sorted(values_from(after)) == [9, 10, 11]
+
+
+def test_a_mark_that_cannot_be_synced_keeps_nobody_from_writing() -> None:
+    files = FaultyFiles(1)
+    filled(files)
+    files = files.restart()
+    log = PartitionLog(files, DIRECTORY, config=CONFIG, now_ms=NOW_MS)
+    files.fail("sync", path="*/mark", times=None)
+    append(log, b"value-12")
+    log.sync_now()
+    assert log.fenced is None
+    assert len(values_from(log)) == 13
