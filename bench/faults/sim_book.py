@@ -217,8 +217,8 @@ class Book:
                 last[sent.producer] = sent.sequence
 
     def _give_up(self, end: int, since: float) -> None:
-        for offset, (body, _, at) in list(self._known.items()):
-            if offset >= end and at >= since:
+        for offset, (body, count, at) in list(self._known.items()):
+            if offset + count > end and at >= since:
                 del self._known[offset]
                 self.sent[body].offset = None
 
