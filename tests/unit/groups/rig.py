@@ -78,6 +78,7 @@ class Rig:
         self.journal: Any = journal or MemoryJournal()
         self.topics = topics or Topics(orders=4, payments=2)
         self.groups = self._new()
+        self.faults: list[dict[str, Any]] = []
         self._patience = asyncio.timeout(10)
         self._parked: list[asyncio.Task[Any]] = []
 
@@ -93,6 +94,7 @@ class Rig:
     async def __aenter__(self) -> Rig:
         # A request that is never answered fails its test instead of holding it up.
         await self._patience.__aenter__()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: self.faults.append(context))
         await self.groups.start()
         return self
 
@@ -105,6 +107,7 @@ class Rig:
         for task in unanswered:
             task.cancel()
         assert not unanswered, "a request was never answered"
+        assert not self.faults
 
     async def crash(self, settings: GroupSettings | None = None, *, with_last_write: bool = False) -> None:
         """The process is killed and another started; only what the journal has is left."""

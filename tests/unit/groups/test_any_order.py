@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import hypothesis.strategies as st
-from hypothesis import HealthCheck, event, settings
+from hypothesis import HealthCheck, Phase, event, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from headrace.broker.groups import GroupSettings
@@ -54,6 +54,8 @@ class AnyOrder(RuleBasedStateMachine):
     )
     def begin(self, delay_ms: int, members_max: int, rounds: int) -> None:
         self.loop = asyncio.new_event_loop()
+        self.faults: list[dict[str, Any]] = []
+        self.loop.set_exception_handler(lambda _, context: self.faults.append(context))
         self.rig = self.run(
             self.make(
                 GroupSettings(
@@ -342,6 +344,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def answers_are_sound(self) -> None:
+        assert not self.faults
         for task in [task for task in self.others if task.done()]:
             self.others.remove(task)
             failure = task.exception()
@@ -401,6 +404,10 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 AnyOrder.TestCase.settings = settings(
-    max_examples=50, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=50,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.reuse, Phase.generate, Phase.shrink],
 )
 test_promises_hold_in_any_order = AnyOrder.TestCase

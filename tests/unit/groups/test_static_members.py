@@ -239,6 +239,18 @@ async def test_a_rebalance_that_begins_while_a_replacement_is_written_answers_it
         assert (await joining).generation == (await third_joins).generation == other.generation
 
 
+async def test_a_replacement_that_waited_for_a_slow_disk_is_watched() -> None:
+    async with Rig() as rig:
+        await form(Client(rig, instance_id="one"))
+        rig.journal.hold()
+        joining = Client(rig, instance_id="one").joining()
+        await rig.advance(15)
+        rig.journal.release()
+        assert (await joining).error is ErrorCode.NONE
+        await rig.advance(11)
+        assert rig.state() == "Empty"
+
+
 async def test_of_two_replacements_under_way_the_last_one_is_the_member() -> None:
     async with Rig() as rig:
         await form(Client(rig, instance_id="one"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.broker.groups import GroupSettings
 from headrace.wire.codes import ErrorCode
 
-from .rig import Client, Rig, assemble, form, settle
+from .rig import Client, Rig, assemble, form, keep_alive, settle
 
 
 async def test_members_get_what_the_leader_assigned_to_them() -> None:
@@ -175,6 +175,19 @@ async def test_a_leader_that_never_assigns_is_out_and_those_who_wait_are_told() 
         assert (await waiting).error is ErrorCode.REBALANCE_IN_PROGRESS
         assert leader.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
         assert (await follower.join()).leader == follower.member_id
+
+
+async def test_a_member_whose_session_ended_while_it_waited_here_is_watched_again() -> None:
+    async with Rig() as rig:
+        first, second = Client(rig, session_timeout_ms=10_000), Client(rig, session_timeout_ms=10_000)
+        await assemble(first, second)
+        leader, follower = (first, second) if first.leads else (second, first)
+        waiting = follower.syncing()
+        await keep_alive(rig, 15, [leader])
+        await leader.sync({})
+        assert (await waiting).error is ErrorCode.NONE
+        await keep_alive(rig, 11, [leader])
+        assert follower.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 async def test_assignments_beyond_the_limit_are_refused() -> None:

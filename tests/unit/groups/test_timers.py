@@ -115,6 +115,19 @@ def test_putting_off_never_gives_more_than_a_fresh_start_would() -> None:
     assert bench.ran == ["short", "long"]
 
 
+def test_a_timer_that_was_moved_is_put_off_once() -> None:
+    bench = Bench()
+    timer = bench.timer("a")
+    bench.timers.start(timer, 100_000)
+    bench.timers.start(timer, 50_000)
+    bench.clock.steady_s += 30
+    bench.timers.put_off(10)
+    bench.pass_ms(29_999)
+    assert bench.ran == []
+    bench.pass_ms(1)
+    assert bench.ran == ["a"]
+
+
 def test_stopped_timers_do_not_pile_up() -> None:
     bench = Bench()
     for _ in range(10_000):
@@ -136,21 +149,17 @@ Step = tuple[str, int, int]
 def test_timers_run_exactly_when_a_plain_list_of_deadlines_says(steps: list[Step]) -> None:
     bench = Bench()
     timers = [bench.timer(str(index)) for index in range(5)]
-    deadlines: dict[str, int] = {}
-    now = 0
-    bench.clock.steady_s = 0.0
+    deadlines: dict[str, float] = {}
     for step, index, ms in steps:
         if step == "start":
             bench.timers.start(timers[index], ms)
-            deadlines[str(index)] = now + ms
+            deadlines[str(index)] = bench.clock.steady_s + ms / 1000
         elif step == "stop":
             bench.timers.stop(timers[index])
             deadlines.pop(str(index), None)
         else:
-            now += ms
-            bench.clock.steady_s = now / 1000 + 1e-9
-            bench.timers.run_due()
-            due = {name for name, deadline in deadlines.items() if deadline <= now}
+            bench.pass_ms(ms)
+            due = {name for name, deadline in deadlines.items() if deadline <= bench.clock.steady_s}
             assert set(bench.ran) == due
             assert len(bench.ran) == len(due)
             bench.ran.clear()

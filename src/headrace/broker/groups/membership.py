@@ -167,6 +167,7 @@ class Membership:
                     # An older client that hears that it leads makes assignments, and nobody waits for any.
                     answer = replace(answer, leader=leader, skip_assignment=False, members=())
                 member.answer_join(answer)
+                self._rebalancer.watch(group, member)
                 return
             self._rebalancer.unwatch(member)
             member.answer_join(JoinAnswer(write_error(error)))
