@@ -41,6 +41,7 @@ FAULTS = {
         Fault("X1", "kill -9", ("x1_kill",), 200),
         Fault("X3", "a sync fails once", ("x3_fsync",), 200),
         Fault("X4", "disk full", ("x4_full",), 200),
+        Fault("X14", "broker gone for a minute", ("x14_gone",), 50, at_once=5),
         Fault("X18", "far behind and past retention", ("x18_behind",), 6),
         Fault("X24", "names as paths", ("x24_names",), 100),
     )

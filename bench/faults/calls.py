@@ -39,6 +39,7 @@ __all__ = [
     "delete_records",
     "delete_topic",
     "fetch",
+    "group_members",
     "heartbeat",
     "init_producer_id",
     "join",
@@ -416,6 +417,30 @@ def sync(
         return reader.int16(), reader.blob() or b""
 
     return connection.ask(14, 3, body, read)
+
+
+def group_members(connection: Connection, group: Name) -> tuple[str, list[str]]:
+    """The state of a group, and the ids of its members."""
+
+    def member(reader: Reader) -> str:
+        member_id = reader.string() or ""
+        for _ in range(3):
+            reader.string()
+        reader.blob()
+        reader.blob()
+        return member_id
+
+    def read(reader: Reader) -> tuple[str, list[str]]:
+        reader.int32()
+        reader.int32()
+        reader.int16()
+        reader.string()
+        state = reader.string() or ""
+        reader.string()
+        reader.string()
+        return state, sorted(reader.array(lambda: member(reader)))
+
+    return connection.ask(15, 4, array([string(group)]) + boolean(False), read)
 
 
 def heartbeat(connection: Connection, group: Name, generation: int, member_id: Name) -> int:

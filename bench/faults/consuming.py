@@ -13,7 +13,7 @@ from bench.faults.connection import Connection, Gone
 from bench.faults.oracle import Ledger, Place, View
 from bench.faults.worker import Worker
 
-__all__ = ["ReadingAlong", "read_back", "stock_consumer"]
+__all__ = ["ReadingAlong", "content_of", "read_back", "stock_consumer"]
 
 _PASSING = frozenset(
     {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
@@ -72,7 +72,7 @@ class ReadingAlong(Worker):
         consumer.assign([TopicPartition(*place, offset) for place, offset in self._next.items()])
 
     def _take(self, message: Message) -> None:
-        place, offset, value = _content(message)
+        place, offset, value = content_of(message)
         if offset != self._next[place] and place[0] not in self._trimmed:
             self.ledger.object(f"{self.name} was given {place} {offset}, and {self._next[place]} was due")
         self._next[place] = offset + 1
@@ -120,7 +120,7 @@ def read_back(port: int, places: Sequence[Place], timeout_s: float = 60.0) -> di
                 for message in consumer.consume(5000, 0.05):
                     error = message.error()
                     if error is None:
-                        place, offset, value = _content(message)
+                        place, offset, value = content_of(message)
                         if offset < views[place].end:
                             views[place].values[offset] = value
                         if offset >= views[place].end - 1:
@@ -159,7 +159,7 @@ def _bounds(connection: Connection, place: Place) -> tuple[int, int]:
     return start, end
 
 
-def _content(message: Message) -> tuple[Place, int, bytes]:
+def content_of(message: Message) -> tuple[Place, int, bytes]:
     topic, partition, offset, value = message.topic(), message.partition(), message.offset(), message.value()
     assert topic is not None
     assert partition is not None

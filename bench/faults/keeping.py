@@ -36,8 +36,9 @@ class CommittingWorker(Worker):
         groups: int = 3,
         refusals: frozenset[int] = frozenset(),
         pause_s: float = 0.001,
+        timeout_s: float = 10.0,
     ) -> None:
-        super().__init__(name, port, ledger)
+        super().__init__(name, port, ledger, timeout_s=timeout_s)
         self._places = places
         self._rng = rng
         self._groups = [f"{name}-{index}" for index in range(groups)]
@@ -131,8 +132,9 @@ class TopicsWorker(Worker):
         topics_max: int = 6,
         refusals: frozenset[int] = frozenset(),
         pause_s: float = 0.01,
+        timeout_s: float = 10.0,
     ) -> None:
-        super().__init__(name, port, ledger)
+        super().__init__(name, port, ledger, timeout_s=timeout_s)
         self._rng = rng
         self._topics_max = topics_max
         self._refusals = refusals

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -135,8 +136,12 @@ class BrokerProcess:
         if self._process is None:
             return
         self._note_rss()
+        # Where another command runs the broker, that one may end before it.
         with contextlib.suppress(ProcessLookupError):
+            broker = os.pidfd_open(self.pid)
             os.killpg(self._process.pid, signal.SIGKILL)
+            select.select([broker], [], [], _STOP_S_MAX)
+            os.close(broker)
         self._process.wait()
         self._process = None
 

@@ -72,14 +72,13 @@ class RawProducer(Worker):
         refusals: frozenset[int] = frozenset(),
         timeout_s: float = 10.0,
     ) -> None:
-        super().__init__(name, port, ledger)
+        super().__init__(name, port, ledger, timeout_s=timeout_s)
         self._places = list(places)
         self._rng = rng
         self._ahead_max = ahead_max
         self._records_max = records_max
         self._value_bytes_max = value_bytes_max
         self._pause_s = pause_s
-        self._timeout_s = timeout_s
         self._number = 0
         self._requests = 0
         self._under_way: deque[_Request] = deque()
@@ -92,7 +91,7 @@ class RawProducer(Worker):
 
     def work(self) -> None:
         while not self.finishing or (self._under_way and not self.gave_up):
-            connection = self.connect(self._timeout_s)
+            connection = self.connect()
             if connection is None:
                 return
             with connection:

@@ -40,6 +40,7 @@ class Scene:
         refusals: Iterable[int] = (),
         pace: float = 1.0,
         request_timeout_s: float = 10.0,
+        stock_settings: dict[str, Any] | None = None,
     ) -> None:
         self.broker = broker
         self.rng = rng
@@ -52,6 +53,7 @@ class Scene:
         self._retained_bytes = rng.choice([10_000, 50_000])
         self._refusals = frozenset(refusals)
         self._pace = pace
+        self._stock_settings = stock_settings
         self._by_hand = 0
         self._request_timeout_s = request_timeout_s
 
@@ -87,8 +89,11 @@ class Scene:
             "ahead_max": self.rng.randint(1, 5),
         }
         stock: dict[str, Any] = {"pause_s": 0.03 * self._pace, "outstanding_max": 100}
-        self.topics = TopicsWorker("topics", port, ledger, rng(), refusals=self._refusals)
-        self.commits = CommittingWorker("commits", port, ledger, self.places, rng(), refusals=self._refusals)
+        keep: dict[str, Any] = {"refusals": self._refusals, "timeout_s": self._request_timeout_s}
+        self.topics = TopicsWorker("topics", port, ledger, rng(), pause_s=0.01 * self._pace, **keep)
+        self.commits = CommittingWorker(
+            "commits", port, ledger, self.places, rng(), pause_s=0.001 * self._pace, **keep
+        )
         self.plain = RawProducer("plain", port, ledger, self.places, rng(), **raw)
         self.idempotent = IdempotentRawProducer("idem", port, ledger, self.places, rng(), **raw)
         self.workers = [
@@ -105,6 +110,7 @@ class Scene:
                 rng(),
                 idempotent=True,
                 compression=self.rng.choice(["none", "lz4", "zstd"]),
+                settings=self._stock_settings,
                 **stock,
             ),
             ReadingAlong("reader", port, ledger, self.places, trimmed=[_TRIMMED]),

@@ -155,6 +155,13 @@ def no_range_check() -> None:
     LogReader.plan = moved  # type: ignore[method-assign]
 
 
+def no_stall_notice() -> None:
+    """The coordinator takes its own absence for that of the members."""
+    from headrace.broker.groups.timers import Timers
+
+    Timers.put_off = lambda self, by_s: None  # type: ignore[method-assign]
+
+
 PROTECTIONS: dict[str, Callable[[], None]] = {
     "write-before-ack": no_write_before_ack,
     "producer-state": no_producer_state,
@@ -162,4 +169,5 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "write-results": no_look_at_what_was_written,
     "names": no_names_kept_out_of_paths,
     "range-check": no_range_check,
+    "stall-notice": no_stall_notice,
 }

@@ -18,10 +18,11 @@ _RECONNECT_S = 0.005
 class Worker(threading.Thread):
     """``finish`` asks it to send nothing new; it then still waits for what it is owed, until ``give_up``."""
 
-    def __init__(self, name: str, port: int, ledger: Ledger) -> None:
+    def __init__(self, name: str, port: int, ledger: Ledger, *, timeout_s: float = 10.0) -> None:
         super().__init__(name=name, daemon=True)
         self.port = port
         self.ledger = ledger
+        self._timeout_s = timeout_s
         self._finish = threading.Event()
         self._give_up = threading.Event()
 
@@ -54,11 +55,11 @@ class Worker(threading.Thread):
     def work(self) -> None:
         raise NotImplementedError
 
-    def connect(self, timeout_s: float = 10.0) -> Connection | None:
+    def connect(self) -> Connection | None:
         """A connection as soon as the broker is there; ``None`` if the worker is to give up first."""
         while not self.gave_up:
             try:
-                return Connection(self.port, client_id=self.name, timeout_s=timeout_s)
+                return Connection(self.port, client_id=self.name, timeout_s=self._timeout_s)
             except Gone:
                 time.sleep(_RECONNECT_S)
         return None

@@ -92,9 +92,9 @@ class _Behind:
     def _object(self, problem: str) -> None:
         self._outcome.problems.append(problem)
 
-    def _produce(self, connection: Connection, batches: int) -> None:
+    def _produce(self, connection: Connection, batches: int, batch: bytes | None = None) -> None:
         for _ in range(batches):
-            if error := calls.produce(connection, _TOPIC, 0, self._batch).error:
+            if error := calls.produce(connection, _TOPIC, 0, batch or self._batch).error:
                 raise AssertionError(f"produce got error {error}")
 
     def read_a_little(self) -> None:
@@ -112,6 +112,7 @@ class _Behind:
     def fall_behind(self) -> None:
         with Connection(self._broker.port) as connection:
             self._produce(connection, self._records // _BATCH)
+            self._produce(connection, 2, build_batch([b"fresh"] * 10, int(time.time() * 1000)))
 
     def catch_up(self) -> None:
         """One that is behind but not too late gets everything, in order."""
@@ -138,7 +139,7 @@ class _Behind:
             if way == "delete-records":
                 error, _ = calls.delete_records(connection, _TOPIC, 0, self._records // 2)
             else:
-                value = str(3 << 20) if way == "retention.bytes" else str(self._age_ms // 2)
+                value = str(1 << 20) if way == "retention.bytes" else str(self._age_ms // 2)
                 error = calls.alter_topic(connection, _TOPIC, {way: value})
             if error:
                 raise AssertionError(f"{way} got error {error}")
