@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import struct
 import threading
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,21 +117,16 @@ class MarkFile:
         """
         with self._lock:
             mark = self._newest.joined(mark) if self._newest else mark
-            # While a sync is under way both slots must stay as they are; what is said now is put after it.
-            if not self._syncing:
-                self._put(mark)
+            # While a sync is under way, and before the first one, both slots must stay as they are: what is said now
+            # is put with the next sync.
+            if self._file is not None and not self._syncing:
+                self._put(self._file, mark)
             self._newest = mark
             self.unsynced = True
 
-    def _put(self, mark: Mark) -> None:
-        if self._file is None:
-            self._file = self._files.open(self._path)
-            # The process before this one may have left the other slot to the page cache. Should that fail, so will the
-            # next sync, which says it.
-            with suppress(OSError):
-                self._file.sync()
+    def _put(self, file: File, mark: Mark) -> None:
         slot = _pack(self._sequence + 1, mark)
-        taken = self._file.pwrite([slot], _SLOT_DISTANCE * self._slot)
+        taken = file.pwrite([slot], _SLOT_DISTANCE * self._slot)
         if taken != len(slot):
             raise OSError(f"short write of the mark {self._path}: {taken} of {len(slot)} bytes")
         self._sequence += 1
@@ -145,12 +139,12 @@ class MarkFile:
                 mark = self._newest
                 if not self.unsynced or mark is None:
                     return
+                file = self._opened()
                 if self._written != mark:
-                    self._put(mark)
-                assert self._file is not None
+                    self._put(file, mark)
                 self._syncing = True
             try:
-                self._file.sync()
+                file.sync()
             except OSError:
                 with self._lock:
                     self._syncing, self._written = False, None
@@ -160,7 +154,19 @@ class MarkFile:
                 self._slot = 1 - self._slot
                 if self._newest is not None and self._newest != mark:
                     self.unsynced = True
-                    self._put(self._newest)
+                    self._put(file, self._newest)
+
+    def _opened(self) -> File:
+        if self._file is None:
+            file = self._files.open(self._path)
+            try:
+                # The process before this one may have left a slot to the page cache. Both must be safe to begin with.
+                file.sync()
+            except OSError:
+                file.close()
+                raise
+            self._file = file
+        return self._file
 
     def close(self) -> None:
         with self._one_sync, self._lock:
