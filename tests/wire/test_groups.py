@@ -307,9 +307,9 @@ def test_added_partitions_are_shared_out(cluster: Server, client: Client, fresh:
         consumer.take(2)
         consumer.commit()
         client.admin(cluster.bootstrap).create_partitions(topic, 3)
-        wait_for(lambda: len(consumer.assignment()) == 3, [consumer])
         client.produce(cluster.bootstrap, topic, [Record(b"new", partition=2)])
-        assert places(read([consumer], 1)) == [(2, 0)]
+        assert places(consumer.take(1)) == [(2, 0)]
+        assert consumer.assignment() == {(topic, partition) for partition in range(3)}
 
 
 def test_a_subscription_to_a_missing_topic_works_once_the_topic_is_there(

@@ -108,8 +108,9 @@ class Consumer(ABC):
         seen: list[Seen] = []
         deadline = time.monotonic() + timeout_s
         while len(seen) < count:
-            seen += self.poll(0.1)
-            assert time.monotonic() < deadline, f"{len(seen)} of {count} records within {timeout_s} s"
+            remaining_s = deadline - time.monotonic()
+            assert remaining_s > 0, f"{len(seen)} of {count} records within {timeout_s} s"
+            seen += self.poll(remaining_s)
         return seen
 
     def __enter__(self) -> Consumer:

@@ -70,7 +70,8 @@ class KafkaPythonConsumer(Consumer):
         self.inner = KafkaConsumer(**config)
 
     def subscribe(self, *topics: str) -> None:
-        # Known before it joins, the partitions are shared out in the first round instead of in a second.
+        # Known before it joins, the partitions are shared out in the first round. The second round, which new
+        # partitions set off, this client loses if a poll ends in the middle of it, whatever the server.
         for topic in topics:
             self.inner.partitions_for_topic(topic)
         self.inner.subscribe(topics=list(topics), listener=Listener(self.told))
@@ -84,9 +85,6 @@ class KafkaPythonConsumer(Consumer):
             self.seek(partition, offset)
 
     def poll(self, timeout_s: float = 0.05) -> list[Seen]:
-        if self.inner.config["group_id"] is not None:
-            # A rejoin for new partitions that a poll's end cuts in two loses its assignment, against any server.
-            timeout_s = max(timeout_s, 0.2)
         found = checked(self.inner.poll, timeout_ms=int(timeout_s * 1000))
         return [
             Seen(
