@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
+from pathlib import Path
 
 import pytest
 
-from tests.cli.runner import Headrace
-from tests.support.server import free_port
+from tests.cli.runner import COMMAND, Headrace
+from tests.support.server import answers, free_port, spawn
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -63,3 +66,38 @@ def test_a_property_that_the_client_does_not_know_is_the_users_mistake(headrace:
     result = headrace.run("topic", "list", "-X", "no.such.property=1")
     assert result.code == 2
     assert "no.such.property" in result.err
+
+
+def test_a_port_that_does_not_speak_kafka_is_told_from_one_that_is_closed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        headrace = Headrace(f"127.0.0.1:{silent.getsockname()[1]}")
+        for words in (["topic", "list"], ["topic", "describe", "t"], ["lag"]):
+            result = headrace.run(*words, "-X", "socket.timeout.ms=1000")
+            assert (result.code, result.out) == (3, "")
+            assert f"no answer from {headrace.bootstrap} [HR-CLI-UNREACHABLE]" in result.err
+            assert "is it a Kafka broker?" in result.err
+
+
+def test_a_broker_that_names_an_address_that_does_not_work_is_found_out(tmp_path: Path) -> None:
+    port, dead = free_port(), free_port()
+    words = [
+        "broker",
+        "--listen",
+        f"127.0.0.1:{port}",
+        "--advertise",
+        f"127.0.0.1:{dead}",
+        "--data",
+        tmp_path / "d",
+    ]
+    server = spawn([COMMAND, *words], tmp_path / "log")
+    try:
+        until(lambda: answers(port), "the broker answers")
+        headrace = Headrace(f"127.0.0.1:{port}")
+        result = headrace.run("topic", "create", "t", "-X", "socket.timeout.ms=1000")
+        assert result.code == 3
+        assert f"{headrace.bootstrap} answers, but the brokers it names do not" in result.err
+        assert f"127.0.0.1:{dead}: connection refused" in result.err
+        assert "--advertise" in result.err
+    finally:
+        server.kill()
+        server.wait()

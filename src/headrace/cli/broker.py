@@ -81,7 +81,7 @@ def broker(
     log_format: Annotated[
         Literal["text", "json"], typer.Option("--log-format", help="How the broker writes its log.")
     ] = "text",
-) -> None:
+) -> int:
     """Run the embedded broker, which speaks the Kafka protocol.
 
     It says one line when it is ready, and runs until it is told to stop (Ctrl-C or SIGTERM).
@@ -96,7 +96,7 @@ def broker(
         log_format=log_format,
         settings=parse_pairs(settings or (), "--set"),
     )
-    raise typer.Exit(run_broker_line(line))
+    return run_broker_line(line)
 
 
 def command() -> Command:

@@ -6,6 +6,7 @@ Nothing here knows whether the broker is our own or Apache Kafka.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -29,16 +30,14 @@ from headrace.cli.session import Session
 from headrace.clock import SystemClock
 
 __all__ = [
-    "REQUEST_TIMEOUT_S",
     "cluster_metadata",
+    "group_answer",
     "open_admin",
     "open_consumer",
     "open_producer",
     "result_of",
     "translate",
 ]
-
-REQUEST_TIMEOUT_S = 15.0
 
 _LOG_NOTHING = 0
 _LOG_INFO = 6
@@ -51,6 +50,11 @@ _UNREACHABLE = {
     KafkaError._TIMED_OUT_QUEUE,
 }
 _ACTIVE = {KafkaError.NON_EMPTY_GROUP, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.UNKNOWN_MEMBER_ID}
+_GETTING_READY = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+}
 _HINTS = {
     KafkaError._AUTHENTICATION: "check sasl.mechanism, sasl.username and sasl.password (-X)",
     KafkaError._SSL: "check security.protocol and ssl.ca.location (-X)",
@@ -61,6 +65,9 @@ _HINTS = {
     KafkaError.POLICY_VIOLATION: "the cluster has a rule against it",
 }
 
+_AGAIN_S = 0.1
+_GRACE_S = 1.0
+"""The client gives up by itself; this is how much longer we wait for it to say so."""
 _R = TypeVar("_R")
 
 
@@ -99,9 +106,14 @@ def open_consumer(session: Session, extra: Mapping[str, object]) -> Consumer:
     return _open(Consumer, session, extra)
 
 
-def cluster_metadata(
-    session: Session, admin: AdminClient, timeout_s: float = REQUEST_TIMEOUT_S
-) -> ClusterMetadata:
+def _reason(failure: KafkaException | TimeoutError) -> KafkaError:
+    if isinstance(failure, KafkaException):
+        error: KafkaError = failure.args[0]
+        return error
+    return KafkaError(KafkaError._TIMED_OUT)
+
+
+def cluster_metadata(session: Session, admin: AdminClient, timeout_s: float | None = None) -> ClusterMetadata:
     """All brokers and topics.
 
     The first question is a small one: until it is answered, the client knows the broker only by the address
@@ -109,14 +121,16 @@ def cluster_metadata(
     broker's own.
     """
     steady = SystemClock().steady
-    deadline = steady() + timeout_s
+    wait_s = session.timeout_s if timeout_s is None else timeout_s
+    deadline = steady() + wait_s
     while True:
         try:
-            admin.describe_cluster(request_timeout=timeout_s).result(timeout=timeout_s)
+            admin.describe_cluster(request_timeout=wait_s).result(timeout=wait_s + _GRACE_S)
             return admin.list_topics(timeout=max(0.1, deadline - steady()))
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError._TRANSPORT or steady() >= deadline:
-                raise translate(session, error.args[0], "asking for topics") from None
+        except (KafkaException, TimeoutError) as failure:
+            error = _reason(failure)
+            if error.code() != KafkaError._TRANSPORT or steady() >= deadline:
+                raise translate(session, error, "asking for topics", admin=admin) from None
 
 
 def _unreachable(session: Session, error: KafkaError, doing: str, admin: AdminClient | None) -> CliError:
@@ -180,6 +194,33 @@ def translate(
     )
 
 
+def group_answer(
+    ask: Callable[[], Future[Any]],
+    session: Session,
+    doing: str,
+    *,
+    group: str,
+    admin: AdminClient,
+    first: Future[Any] | None = None,
+) -> Any:
+    """As ``result_of``, asking again while the broker that looks after the group is still getting ready.
+
+    ``first`` is a question that has been asked already, together with others.
+    """
+    clock = SystemClock()
+    deadline = clock.steady() + session.timeout_s
+    future = first or ask()
+    while True:
+        try:
+            return future.result(timeout=session.timeout_s + _GRACE_S)
+        except (KafkaException, TimeoutError) as failure:
+            error = _reason(failure)
+            if error.code() not in _GETTING_READY or clock.steady() >= deadline:
+                raise translate(session, error, doing, group=group, admin=admin) from None
+        time.sleep(_AGAIN_S)
+        future = ask()
+
+
 def result_of(
     future: Future[Any],
     session: Session,
@@ -192,8 +233,8 @@ def result_of(
 ) -> Any:
     """Wait for what the broker says."""
     try:
-        return future.result(timeout=REQUEST_TIMEOUT_S + 5)
-    except KafkaException as error:
+        return future.result(timeout=session.timeout_s + _GRACE_S)
+    except (KafkaException, TimeoutError) as failure:
         raise translate(
-            session, error.args[0], doing, topic=topic, partition=partition, group=group, admin=admin
+            session, _reason(failure), doing, topic=topic, partition=partition, group=group, admin=admin
         ) from None

@@ -11,7 +11,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
-from headrace.cli.client import REQUEST_TIMEOUT_S, translate
+from headrace.cli.client import translate
 from headrace.cli.errors import CliError
 from headrace.cli.lookup import Partition
 from headrace.cli.messages import next_batch, record_of
@@ -34,7 +34,7 @@ class _Member:
 
     def assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         try:
-            for one in consumer.committed(partitions, timeout=REQUEST_TIMEOUT_S):
+            for one in consumer.committed(partitions, timeout=self.session.timeout_s):
                 self._begin(consumer, one)
                 target = next(p for p in partitions if (p.topic, p.partition) == (one.topic, one.partition))
                 target.offset = one.offset
@@ -48,7 +48,7 @@ class _Member:
             one.offset = self.first
             return
         self.positions[where] = one.offset
-        start, _ = consumer.get_watermark_offsets(one, timeout=REQUEST_TIMEOUT_S)
+        start, _ = consumer.get_watermark_offsets(one, timeout=self.session.timeout_s)
         if one.offset < start:
             self.failure = gone(where, one.offset, start)
             self.failure.hint = "accept the loss by moving the group: headrace group seek GROUP --to start"

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["command", "lag"]
 
+NOTHING = "no group has committed an offset"
+
 
 @verb(
     "lag",
@@ -66,14 +68,14 @@ def lag(
     Per partition, and in total per group.
     """
     from headrace.cli.client import open_admin
-    from headrace.cli.standing import list_group_names, standings
+    from headrace.cli.standing import list_groups, standings
 
     if watch and fail_above is not None:
         raise UsageError("--watch has no end, and --fail-above looks at it", hint="use one of them")
     admin = open_admin(session)
 
     def look() -> list[Standing]:
-        wanted = list(groups or list_group_names(session, admin))
+        wanted = list(groups or [str(one.group_id) for one in list_groups(session, admin)])
         found = standings(session, admin, wanted)
         for group in groups or ():
             if not any(one.group == group for one in found):
@@ -90,8 +92,8 @@ def lag(
     while True:
         found = look()
         rows = _rows(session, found, age=age)
-        if session.out.as_json:
-            session.out.table(rows)
+        if session.out.as_json or not rows:
+            session.out.table(rows, empty=NOTHING)
         else:
             _print(session, _lines(rows, _totals(found)))
         if not watch:
@@ -124,7 +126,7 @@ def _totals(found: Sequence[Standing]) -> dict[str, int]:
 
 def _lines(rows: Sequence[dict[str, Any]], totals: dict[str, int]) -> list[str]:
     if not rows:
-        return ["no group has committed an offset"]
+        return [NOTHING]
     summary = columns([{"group": group, "total_lag": total} for group, total in totals.items()])
     return [*columns(rows), "", *summary]
 

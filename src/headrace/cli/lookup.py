@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from headrace.cli.client import REQUEST_TIMEOUT_S, cluster_metadata, result_of
+from headrace.cli.client import cluster_metadata, result_of
 from headrace.cli.errors import TopicUnknown, UsageError
 from headrace.cli.kafka_admin import OffsetSpec, TopicDescription, at_earliest, at_latest, at_time
 from headrace.cli.offsets import Kind, Place
@@ -58,7 +58,7 @@ def matching_topics(session: Session, admin: AdminClient, patterns: Sequence[str
 
 
 def describe_topics(session: Session, admin: AdminClient, topics: Sequence[str]) -> list[TopicDescription]:
-    futures = admin.describe_topics(TopicCollection(list(topics)), request_timeout=REQUEST_TIMEOUT_S)
+    futures = admin.describe_topics(TopicCollection(list(topics)), request_timeout=session.timeout_s)
     return [
         result_of(futures[topic], session, f"describing topic {topic!r}", topic=topic, admin=admin)
         for topic in topics
@@ -104,7 +104,7 @@ def _list_offsets(
     futures = admin.list_offsets(
         {TopicPartition(topic, number): spec for (topic, number), spec in specs.items()},
         isolation_level=isolation,
-        request_timeout=REQUEST_TIMEOUT_S,
+        request_timeout=session.timeout_s,
     )
     return {
         (asked.topic, asked.partition): result_of(

@@ -12,6 +12,7 @@ from headrace.cli.output import Output
 __all__ = ["DEFAULT_BOOTSTRAP", "Session", "parse_pairs"]
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+TIMEOUT_S = 10.0
 _VARIABLES = ("HEADRACE_BOOTSTRAP_SERVERS", "KAFKA_BOOTSTRAP_SERVERS")
 
 
@@ -32,6 +33,12 @@ class Session:
     properties: dict[str, str]
     verbose: bool
     out: Output = field(repr=False)
+
+    @property
+    def timeout_s(self) -> float:
+        """How long to wait for one answer: the client's own property for it, or ten seconds."""
+        given = self.properties.get("socket.timeout.ms", "")
+        return int(given) / 1_000 if given.isdecimal() else TIMEOUT_S
 
     @classmethod
     def begin(

@@ -6,19 +6,28 @@ it will never be read, and a lag that silently shrank would hide that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
-from headrace.cli.client import REQUEST_TIMEOUT_S, open_consumer, result_of
+from headrace.cli.client import group_answer, open_consumer, result_of, translate
 from headrace.cli.errors import CliError, TopicUnknown
+from headrace.cli.kafka_admin import ConsumerGroupDescription, ConsumerGroupListing
 from headrace.cli.lookup import Bounds, Partition, bounds_of
 from headrace.cli.session import Session
 
-__all__ = ["Standing", "age_of_next", "committed_of", "list_group_names", "standings"]
+__all__ = ["Standing", "age_of_next", "committed_of", "describe_group", "list_groups", "standings"]
 
 _AGE_WAIT_S = 2.0
 
@@ -64,27 +73,43 @@ class Standing:
         }
 
 
-def list_group_names(session: Session, admin: AdminClient) -> list[str]:
-    future = admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S)
+def list_groups(
+    session: Session, admin: AdminClient, states: Collection[ConsumerGroupState] = ()
+) -> list[ConsumerGroupListing]:
+    """By name. Every broker is asked for its own; one that does not answer makes the list an error, not shorter."""
+    future = admin.list_consumer_groups(states=set(states), request_timeout=session.timeout_s)
     listing = result_of(future, session, "listing groups", admin=admin)
-    return sorted(group.group_id for group in listing.valid)
+    for failure in listing.errors:
+        error = failure.args[0] if isinstance(failure, KafkaException) else failure
+        raise translate(session, error, "listing groups", admin=admin)
+    return sorted(listing.valid, key=lambda group: str(group.group_id))
+
+
+def describe_group(session: Session, admin: AdminClient, group: str) -> ConsumerGroupDescription:
+    found: ConsumerGroupDescription = group_answer(
+        lambda: admin.describe_consumer_groups([group], request_timeout=session.timeout_s)[group],
+        session,
+        f"describing group {group!r}",
+        group=group,
+        admin=admin,
+    )
+    return found
 
 
 def committed_of(
     session: Session, admin: AdminClient, groups: Sequence[str]
 ) -> dict[str, dict[Partition, int]]:
     """Each group's committed offsets; the client asks for one group at a time, all of them at once."""
-    futures = {
-        group: admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group)], request_timeout=REQUEST_TIMEOUT_S
-        )[group]
-        for group in groups
-    }
+
+    def asking(group: str) -> Future[Any]:
+        asked = [ConsumerGroupTopicPartitions(group)]
+        return admin.list_consumer_group_offsets(asked, request_timeout=session.timeout_s)[group]
+
+    futures = {group: asking(group) for group in groups}
     found: dict[str, dict[Partition, int]] = {}
     for group, future in futures.items():
-        answer = result_of(
-            future, session, f"asking for the offsets of group {group!r}", group=group, admin=admin
-        )
+        doing = f"asking for the offsets of group {group!r}"
+        answer = group_answer(partial(asking, group), session, doing, group=group, admin=admin, first=future)
         found[group] = {
             (one.topic, one.partition): one.offset
             for one in sorted(answer.topic_partitions, key=lambda one: (one.topic, one.partition))

@@ -23,7 +23,7 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 from headrace.cli.coercion import with_plain_values
-from headrace.cli.errors import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, exit_code_of
+from headrace.cli.errors import EXIT_BROKEN_PIPE, EXIT_FAILED, EXIT_INTERRUPTED, CliError, exit_code_of
 from headrace.cli.output import show_error, to_json
 from headrace.cli.session import Session
 from headrace.cli.shared import SHARED, shared_values
@@ -38,7 +38,8 @@ _SECTION_INDENT = "  "
 @dataclass(frozen=True, slots=True)
 class Verb:
     name: str
-    function: Callable[..., None]
+    function: Callable[..., int | None]
+    """What it returns is the exit code, if not 0."""
     sections: tuple[tuple[str, str], ...]
     shared: tuple[str, ...]
 
@@ -49,10 +50,10 @@ def verb(
     examples: str,
     reference: Sequence[tuple[str, str]] = (),
     shared: Sequence[str] = tuple(SHARED),
-) -> Callable[[Callable[..., None]], Verb]:
+) -> Callable[[Callable[..., int | None]], Verb]:
     """Examples and reference are shown as they are written; ``shared`` names the options everywhere that fit."""
 
-    def wrap(function: Callable[..., None]) -> Verb:
+    def wrap(function: Callable[..., int | None]) -> Verb:
         return Verb(name, function, (*reference, ("Examples", examples)), tuple(shared))
 
     return wrap
@@ -118,7 +119,7 @@ def write_sections(sections: Sequence[tuple[str, str]], formatter: Any) -> None:
             formatter.write(f"{_SECTION_INDENT}{line}".rstrip() + "\n")
 
 
-def _signature(function: Callable[..., None], shared: Sequence[str]) -> inspect.Signature:
+def _signature(function: Callable[..., int | None], shared: Sequence[str]) -> inspect.Signature:
     """The verb's own parameters without the session, then the shared ones, then Typer's context."""
     hints = get_type_hints(function, include_extras=True)
     own = list(inspect.signature(function).parameters.values())[1:]
@@ -165,7 +166,7 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
     raise SystemExit(EXIT_TERMINATED)
 
 
-def _run(function: Callable[..., None], given: dict[str, Any], arguments: dict[str, Any]) -> int:
+def _run(function: Callable[..., int | None], given: dict[str, Any], arguments: dict[str, Any]) -> int:
     as_json, verbose = bool(given.get("as_json")), bool(given.get("verbose"))
     # So that a kill closes clients and child processes on the way out, as Ctrl-C does.
     signal.signal(signal.SIGTERM, _terminate)
@@ -177,7 +178,7 @@ def _run(function: Callable[..., None], given: dict[str, Any], arguments: dict[s
             quiet=bool(given.get("quiet")),
             verbose=verbose,
         )
-        function(session, **arguments)
+        code = function(session, **arguments)
         session.out.flush()
     except HeadraceError as error:
         report(error, as_json=as_json, verbose=verbose)
@@ -189,7 +190,20 @@ def _run(function: Callable[..., None], given: dict[str, Any], arguments: dict[s
         return EXIT_BROKEN_PIPE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    return 0
+    except Exception as error:
+        report(_unexpected(error), as_json=as_json, verbose=verbose)
+        return EXIT_FAILED
+    return code or 0
+
+
+def _unexpected(error: Exception) -> CliError:
+    """A fault of ours: said in one line, with the way to see all of it."""
+    fault = CliError(
+        f"something went wrong that should not have: {type(error).__name__}: {error}",
+        hint="this is a fault in headrace; -v shows where it happened",
+    )
+    fault.__cause__ = error
+    return fault
 
 
 def report(error: HeadraceError, *, as_json: bool, verbose: bool) -> None:

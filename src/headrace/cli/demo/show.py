@@ -14,7 +14,7 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from headrace.cli.client import REQUEST_TIMEOUT_S, open_admin, result_of
+from headrace.cli.client import open_admin, result_of
 from headrace.cli.demo.child import BrokerChild
 from headrace.cli.demo.display import Display, choose_display
 from headrace.cli.demo.latency import Latencies
@@ -106,8 +106,8 @@ class _Demo:
 def _make_topics(session: Session, admin: AdminClient) -> None:
     futures = admin.create_topics(
         [NewTopic(name, num_partitions=count) for name, count in TOPICS.items()],
-        operation_timeout=REQUEST_TIMEOUT_S,
-        request_timeout=REQUEST_TIMEOUT_S,
+        operation_timeout=session.timeout_s,
+        request_timeout=session.timeout_s,
     )
     for name, future in futures.items():
         try:
@@ -160,7 +160,7 @@ def _run_until(demo: _Demo, display: Display, seconds: float | None) -> None:
 def _drain(demo: _Demo) -> None:
     """Stop writing, let both groups read what is left, and stop them."""
     demo.writer.stopping.set()
-    demo.writer.join(REQUEST_TIMEOUT_S + 35)
+    demo.writer.join(JOIN_TIMEOUT_S + 35)
     demo.slowness.lifted = True
     deadline = time.perf_counter() + DRAIN_TIMEOUT_S
     while demo.ledger.missing() and time.perf_counter() < deadline:
@@ -169,7 +169,7 @@ def _drain(demo: _Demo) -> None:
     for reader in demo.readers:
         reader.stopping.set()
     for reader in demo.readers:
-        reader.join(REQUEST_TIMEOUT_S)
+        reader.join(JOIN_TIMEOUT_S)
     demo.check()
 
 

@@ -25,17 +25,13 @@ def describe(session: Session, names: Groups) -> None:
 
     Each partition comes with the committed and the end offset, the lag, and its age in seconds.
     """
-    from headrace.cli.client import REQUEST_TIMEOUT_S, open_admin, result_of
-    from headrace.cli.standing import age_of_next, standings
+    from headrace.cli.client import open_admin
+    from headrace.cli.standing import age_of_next, describe_group, standings
 
     admin = open_admin(session)
-    futures = admin.describe_consumer_groups(list(names), request_timeout=REQUEST_TIMEOUT_S)
-    described = {
-        name: result_of(future, session, f"describing group {name!r}", group=name, admin=admin)
-        for name, future in futures.items()
-    }
+    described = {name: describe_group(session, admin, name) for name in dict.fromkeys(names)}
     holders = {name: _holders(group) for name, group in described.items()}
-    found = standings(session, admin, list(names), assigned=holders)
+    found = standings(session, admin, list(described), assigned=holders)
     ages = age_of_next(session, found, SystemClock().now_ms())
     for index, (name, group) in enumerate(described.items()):
         rows = []

@@ -35,7 +35,8 @@ def list_groups(
     """List consumer groups and their states."""
     from confluent_kafka import ConsumerGroupState
 
-    from headrace.cli.client import REQUEST_TIMEOUT_S, open_admin, result_of
+    from headrace.cli.client import open_admin
+    from headrace.cli.standing import list_groups as every_group
 
     names = {one.name.lower().replace("_", "-"): one for one in ConsumerGroupState}
     unknown = [one for one in state or () if one.lower() not in names]
@@ -43,17 +44,13 @@ def list_groups(
         raise UsageError(
             f"{unknown[0]!r} is no state of a group", hint=f"there are: {', '.join(sorted(names))}"
         )
-    admin = open_admin(session)
-    future = admin.list_consumer_groups(
-        states={names[one.lower()] for one in state or ()}, request_timeout=REQUEST_TIMEOUT_S
-    )
-    listing = result_of(future, session, "listing groups", admin=admin)
+    found = every_group(session, open_admin(session), [names[one.lower()] for one in state or ()])
     rows = [
         {
             "group": group.group_id,
             "state": group.state.name.lower().replace("_", "-"),
             "type": group.type.name.lower(),
         }
-        for group in sorted(listing.valid, key=lambda one: str(one.group_id))
+        for group in found
     ]
     session.out.table(rows, empty="no groups")

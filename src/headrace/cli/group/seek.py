@@ -58,7 +58,7 @@ def seek(
     """
     from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
-    from headrace.cli.client import REQUEST_TIMEOUT_S, open_admin, result_of
+    from headrace.cli.client import group_answer, open_admin
     from headrace.cli.lookup import bounds_of, offsets_of, partitions_of
     from headrace.cli.standing import committed_of
 
@@ -86,10 +86,14 @@ def seek(
     _check_idle(session, admin, name, dry_run=dry_run)
     if not dry_run:
         moves = [TopicPartition(where, number, offset) for (where, number), offset in targets.items()]
-        futures = admin.alter_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(name, moves)], request_timeout=REQUEST_TIMEOUT_S
+        wanted = [ConsumerGroupTopicPartitions(name, moves)]
+        answer = group_answer(
+            lambda: admin.alter_consumer_group_offsets(wanted, request_timeout=session.timeout_s)[name],
+            session,
+            f"moving group {name!r}",
+            group=name,
+            admin=admin,
         )
-        answer = result_of(futures[name], session, f"moving group {name!r}", group=name, admin=admin)
         _check_each(session, name, answer.topic_partitions)
     session.out.table(
         [
@@ -121,10 +125,9 @@ def parse_topics(texts: Any) -> dict[str, list[int]]:
 
 
 def _check_idle(session: Session, admin: Any, name: str, *, dry_run: bool) -> None:
-    from headrace.cli.client import REQUEST_TIMEOUT_S, result_of
+    from headrace.cli.standing import describe_group
 
-    future = admin.describe_consumer_groups([name], request_timeout=REQUEST_TIMEOUT_S)[name]
-    group = result_of(future, session, f"describing group {name!r}", group=name, admin=admin)
+    group = describe_group(session, admin, name)
     if not group.members:
         return
     clients = ", ".join(sorted({f"{one.client_id} at {one.host}" for one in group.members})[:5])

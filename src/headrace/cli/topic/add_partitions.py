@@ -38,7 +38,7 @@ def add_partitions(
     later records are in another partition than its earlier ones, and readers may meet the later ones first.
     A topic that has had records therefore needs --force.
     """
-    from headrace.cli.client import REQUEST_TIMEOUT_S, open_admin, result_of
+    from headrace.cli.client import open_admin, result_of
     from headrace.cli.kafka_admin import NewPartitions
     from headrace.cli.lookup import bounds_of, partitions_of
 
@@ -60,8 +60,8 @@ def add_partitions(
     if not dry_run:
         futures = admin.create_partitions(
             [NewPartitions(name, after)],
-            operation_timeout=REQUEST_TIMEOUT_S,
-            request_timeout=REQUEST_TIMEOUT_S,
+            operation_timeout=session.timeout_s,
+            request_timeout=session.timeout_s,
         )
         result_of(futures[name], session, f"adding partitions to {name!r}", topic=name, admin=admin)
     status = "would be added" if dry_run else "added"

@@ -40,7 +40,7 @@ def alter(
 
     Those that are not named stay as they are.
     """
-    from headrace.cli.client import REQUEST_TIMEOUT_S, open_admin, result_of
+    from headrace.cli.client import open_admin, result_of
     from headrace.cli.kafka_admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
     from headrace.cli.lookup import describe_topics
 
@@ -60,7 +60,7 @@ def alter(
     ]
     resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=operations)
     futures = admin.incremental_alter_configs(
-        [resource], validate_only=dry_run, request_timeout=REQUEST_TIMEOUT_S
+        [resource], validate_only=dry_run, request_timeout=session.timeout_s
     )
     result_of(next(iter(futures.values())), session, f"changing topic {name!r}", topic=name, admin=admin)
     status = "would change" if dry_run else "changed"

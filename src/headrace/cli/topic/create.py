@@ -45,7 +45,7 @@ def create(
     ] = False,
 ) -> None:
     """Create topics."""
-    from headrace.cli.client import REQUEST_TIMEOUT_S, open_admin, result_of
+    from headrace.cli.client import open_admin, result_of
     from headrace.cli.kafka_admin import NewTopic
 
     configs = parse_pairs(config or (), "-c")
@@ -56,8 +56,8 @@ def create(
     ]
     futures = admin.create_topics(
         wanted,
-        operation_timeout=REQUEST_TIMEOUT_S,
-        request_timeout=REQUEST_TIMEOUT_S,
+        operation_timeout=session.timeout_s,
+        request_timeout=session.timeout_s,
         validate_only=dry_run,
     )
     rows: list[dict[str, object]] = []

@@ -20,7 +20,7 @@ __all__ = ["delete"]
 )
 def delete(session: Session, names: Topics, yes: Yes = False) -> None:
     """Delete topics and all their records."""
-    from headrace.cli.client import REQUEST_TIMEOUT_S, open_admin, result_of
+    from headrace.cli.client import open_admin, result_of
     from headrace.cli.lookup import bounds_of, partitions_of
 
     admin = open_admin(session)
@@ -29,7 +29,7 @@ def delete(session: Session, names: Topics, yes: Yes = False) -> None:
     answer = names[0] if len(names) == 1 else "delete"
     confirm(f"{', '.join(names)} and {records} records will be deleted.", answer=answer, yes=yes)
     futures = admin.delete_topics(
-        list(names), operation_timeout=REQUEST_TIMEOUT_S, request_timeout=REQUEST_TIMEOUT_S
+        list(names), operation_timeout=session.timeout_s, request_timeout=session.timeout_s
     )
     rows: list[dict[str, object]] = []
     failures: list[CliError] = []

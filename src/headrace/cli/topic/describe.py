@@ -87,7 +87,7 @@ def _partition_row(partition: Any, bounds: Any) -> dict[str, Any]:
 
 
 def _configs(session: Session, admin: Any, topic: str) -> list[dict[str, object]]:
-    from headrace.cli.client import REQUEST_TIMEOUT_S, result_of
+    from headrace.cli.client import result_of
     from headrace.cli.kafka_admin import ConfigResource, ConfigSource, ResourceType
 
     sources = {
@@ -95,7 +95,7 @@ def _configs(session: Session, admin: Any, topic: str) -> list[dict[str, object]
         ConfigSource.DEFAULT_CONFIG.value: "default",
     }
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    futures = admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
+    futures = admin.describe_configs([resource], request_timeout=session.timeout_s)
     entries = result_of(
         next(iter(futures.values())),
         session,

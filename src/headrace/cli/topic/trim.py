@@ -39,7 +39,7 @@ def trim(
     """Delete the oldest records of a topic."""
     from confluent_kafka import TopicPartition
 
-    from headrace.cli.client import REQUEST_TIMEOUT_S, open_admin, result_of
+    from headrace.cli.client import open_admin, result_of
     from headrace.cli.lookup import bounds_of, offsets_of, parse_partitions, partitions_of
     from headrace.clock import SystemClock
 
@@ -72,7 +72,7 @@ def trim(
     confirm(f"{deleted} records of {name} will be deleted.", answer=name, yes=yes)
     wanted = [TopicPartition(name, row["partition"], row["new_start"]) for row in rows if row["deleted"]]
     futures = admin.delete_records(
-        wanted, operation_timeout=REQUEST_TIMEOUT_S, request_timeout=REQUEST_TIMEOUT_S
+        wanted, operation_timeout=session.timeout_s, request_timeout=session.timeout_s
     )
     for asked, future in futures.items():
         answer = result_of(
