@@ -84,14 +84,15 @@ async def test_each_of_a_batch_has_its_own_error() -> None:
         assert rig.state() == "Empty"
 
 
-async def test_a_pending_id_that_leaves_disturbs_nobody() -> None:
+async def test_a_pending_id_that_leaves_is_forgotten_and_starts_a_rebalance_as_in_kafka() -> None:
     async with Rig() as rig:
         member, pending = Client(rig), Client(rig)
         await form(member)
         await pending.join_once()
         assert await pending.leave() == [ErrorCode.NONE]
-        assert rig.state() == "Stable"
+        assert member.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
         assert (await pending.join_once()).error is ErrorCode.UNKNOWN_MEMBER_ID
+        assert (await member.join()).generation == 2
 
 
 async def test_a_pending_id_that_leaves_is_no_longer_waited_for() -> None:

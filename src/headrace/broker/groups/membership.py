@@ -59,10 +59,11 @@ class Membership:
                 self._rebalancer.remove_member(group, group.members[ask.member_id])
                 self._rebalancer.complete_join_if_ready(group)
             return JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED)
-        if not group.accepts(ask.protocol_type, ask.protocols):
-            return JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ask.member_id)
         if not self._fits(group, ask):
             return JoinAnswer(ErrorCode.POLICY_VIOLATION, ask.member_id)
+        self._groups[group.id] = group
+        if not group.accepts(ask.protocol_type, ask.protocols):
+            return JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ask.member_id)
         waiter: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
         answer = self._join_known(group, ask, waiter) if ask.member_id else self._join_new(group, ask, waiter)
         return answer if answer is not None else await waiter
@@ -92,7 +93,6 @@ class Membership:
 
     def _join_new(self, group: Group, ask: JoinAsk, waiter: asyncio.Future[JoinAnswer]) -> JoinAnswer | None:
         member_id = f"{ask.client_id if ask.instance_id is None else ask.instance_id}-{uuid.uuid4()}"
-        self._groups[group.id] = group
         if ask.instance_id is not None and ask.instance_id in group.static:
             self._replace_static(group, ask, member_id, waiter)
         elif ask.instance_id is None and ask.id_required:
@@ -230,7 +230,6 @@ class Membership:
         if group is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
         errors = []
-        removed = False
         for ask in leaving:
             # Administrators name the instance and leave the member id empty: they do not know it.
             member_id = ask.member_id or group.static.get(ask.instance_id or "", "")
@@ -241,17 +240,18 @@ class Membership:
             error = group.check_member(member_id, ask.instance_id)
             if error is ErrorCode.NONE:
                 self._rebalancer.remove_member(group, group.members[member_id])
-                removed = True
             errors.append(error)
-        if removed and group.state in (State.STABLE, State.COMPLETING):
-            self._rebalancer.prepare(group)
-        else:
-            self._rebalancer.complete_join_if_ready(group)
-        if removed and group.state is State.EMPTY and group.emptied is not None:
-            failure = await group.emptied
-            if failure is not None:
-                return write_error(failure)
-        return errors
+        if ErrorCode.NONE not in errors or group.state is State.EMPTY:
+            return errors
+        # Kafka rebalances also if only an id went that nobody had joined with yet.
+        self._rebalancer.rebalance(group)
+        failure = await _emptied(group)
+        return errors if failure is None else write_error(failure)
+
+
+async def _emptied(group: Group) -> Exception | None:
+    """If nobody is left, wait until the journal has that."""
+    return await group.emptied if group.state is State.EMPTY and group.emptied is not None else None
 
 
 def _current(group: Group, ask: JoinAsk) -> Member | None:
