@@ -1,6 +1,6 @@
-"""What must be kept beside records: committed offsets, topics and their settings.
+"""What must be kept beside records: committed offsets, topics and their settings, and where a log begins.
 
-Both workers note what they asked for and what was answered. An answer makes the new state certain; without one the
+The workers note what they asked for and what was answered. An answer makes the new state certain; without one the
 old state and the new are both right, but nothing between them.
 """
 
@@ -16,7 +16,7 @@ from bench.faults.connection import Connection, Gone
 from bench.faults.oracle import Ledger, Place
 from bench.faults.worker import Worker
 
-__all__ = ["CommittingWorker", "TopicsWorker"]
+__all__ = ["CommittingWorker", "CuttingWorker", "TopicsWorker"]
 
 _RETRIABLE_COMMIT = frozenset({14, 15, 16})
 _KEY = "max.message.bytes"
@@ -108,6 +108,50 @@ class CommittingWorker(Worker):
                 self.ledger.object(f"one commit of {group} is there by half: {sorted(numbers)}")
             # What was found is certain from now on.
             self._acked[group] = max(acked, *numbers)
+
+
+class CuttingWorker(Worker):
+    """Asks for the beginning of a partition to be deleted, again and again, never farther than was acknowledged."""
+
+    def __init__(
+        self,
+        name: str,
+        port: int,
+        ledger: Ledger,
+        place: Place,
+        rng: random.Random,
+        *,
+        timeout_s: float = 10.0,
+    ) -> None:
+        super().__init__(name, port, ledger, timeout_s=timeout_s)
+        self._place = place
+        self._rng = rng
+        self.asked = 0
+
+    def work(self) -> None:
+        while not self.finishing:
+            connection = self.connect()
+            if connection is None:
+                return
+            with connection:
+                try:
+                    while not self.finishing:
+                        self._cut(connection)
+                        time.sleep(self._rng.random() * 0.2)
+                except Gone:
+                    continue
+
+    def _cut(self, connection: Connection) -> None:
+        error, end = calls.list_offset(connection, *self._place, calls.LATEST)
+        offset = int(end * self._rng.random())
+        if error or offset <= self.asked:
+            return
+        self.asked = offset
+        error, start = calls.delete_records(connection, *self._place, offset)
+        if error:
+            self.ledger.object(f"cutting {self._place} at {offset} got error {error}")
+        else:
+            self.ledger.saw_start(self._place, start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,7 @@ class BrokerProcess:
         """Stop as an operator does; returns the exit code."""
         assert self._process is not None
         self._note_rss()
-        os.kill(self.pid, signal.SIGTERM)
+        self.terminate()
         try:
             code = self._process.wait(_STOP_S_MAX)
         except subprocess.TimeoutExpired:
@@ -157,6 +157,10 @@ class BrokerProcess:
             raise BrokerDied(f"SIGTERM was ignored for {_STOP_S_MAX} s:\n{self._tail()}") from None
         self._process = None
         return code
+
+    def terminate(self) -> None:
+        """SIGTERM, without waiting for what comes of it."""
+        os.kill(self.pid, signal.SIGTERM)
 
     def pause(self) -> None:
         os.killpg(self._session, signal.SIGSTOP)
@@ -211,6 +215,12 @@ class BrokerProcess:
 
     def _tail(self) -> str:
         return self.said()[-4000:].decode(errors="replace")
+
+    def traces(self) -> list[str]:
+        """What the broker did not foresee, in any of its starts: each trace with the lines before and after it."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        starts = [at for at, line in enumerate(lines) if line.startswith("Traceback")]
+        return ["\n".join(lines[max(at - 1, 0) : at + 25]) for at in starts]
 
     def log_lines(self, containing: str) -> Iterator[str]:
         """Lines of all starts that contain the text."""

@@ -15,7 +15,7 @@ from bench.faults import calls
 from bench.faults.batches import build_batch
 from bench.faults.connection import Connection
 from bench.faults.consuming import ReadingAlong, read_back
-from bench.faults.keeping import CommittingWorker, TopicsWorker
+from bench.faults.keeping import CommittingWorker, CuttingWorker, TopicsWorker
 from bench.faults.oracle import Ledger, Place, Sent, partition_files, view_of_files
 from bench.faults.outcome import Outcome
 from bench.faults.process import BrokerProcess
@@ -24,8 +24,9 @@ from bench.faults.worker import Worker, finish_all
 
 __all__ = ["Scene"]
 
-_KEPT, _STAMPED, _TRIMMED = "kept", "stamped", "trimmed"
-_PARTITIONS = {_KEPT: 2, _STAMPED: 1, _TRIMMED: 1}
+_KEPT, _STAMPED, _TRIMMED, _CUT = "kept", "stamped", "trimmed", "cut"
+_PARTITIONS = {_KEPT: 2, _STAMPED: 1, _TRIMMED: 1, _CUT: 1}
+_SHRINKING = (_TRIMMED, _CUT)
 
 
 class Scene:
@@ -68,6 +69,7 @@ class Scene:
             },
             _STAMPED: {"retention.ms": "-1", "message.timestamp.type": "LogAppendTime"},
             _TRIMMED: {"retention.bytes": str(self._retained_bytes)},
+            _CUT: {"retention.ms": "-1"},
         }
         with Connection(self.broker.port) as connection:
             for topic, count in _PARTITIONS.items():
@@ -94,11 +96,13 @@ class Scene:
         self.commits = CommittingWorker(
             "commits", port, ledger, self.places, rng(), pause_s=0.001 * self._pace, **keep
         )
+        self.cuts = CuttingWorker("cuts", port, ledger, (_CUT, 0), rng(), timeout_s=self._request_timeout_s)
         self.plain = RawProducer("plain", port, ledger, self.places, rng(), **raw)
         self.idempotent = IdempotentRawProducer("idem", port, ledger, self.places, rng(), **raw)
         self.workers = [
             self.topics,
             self.commits,
+            self.cuts,
             self.plain,
             self.idempotent,
             StockProducer("stock", port, ledger, self.places, rng(), idempotent=False, **stock),
@@ -113,7 +117,7 @@ class Scene:
                 settings=self._stock_settings,
                 **stock,
             ),
-            ReadingAlong("reader", port, ledger, self.places, trimmed=[_TRIMMED]),
+            ReadingAlong("reader", port, ledger, self.places, trimmed=_SHRINKING),
         ]
         # Threads that wait for an answer must not wait for the others' arithmetic as well.
         sys.setswitchinterval(0.0005)
@@ -169,7 +173,7 @@ class Scene:
             ids = {topic.name: topic.id for topic in calls.topics(connection, list(_PARTITIONS))}
         views = read_back(self.broker.port, self.places)
         for place, view in views.items():
-            self.ledger.check(view, trimmed=place[0] == _TRIMMED)
+            self.ledger.check(view, trimmed=place[0] in _SHRINKING)
         code = self.broker.stop()
         if code:
             self.ledger.object(f"a clean stop ended with {code}")
@@ -181,8 +185,12 @@ class Scene:
             for offset, value in stored.values.items():
                 if view.values.get(offset, value) != value:
                     self.ledger.object(f"the files and the clients differ at {offset} of {place}")
-            if view.start > 0:
+            if view.start > 0 and place[0] == _TRIMMED:
                 self._check_retention(directory, place)
+            if place[0] == _CUT and view.start > self.cuts.asked:
+                self.ledger.object(f"{place} begins at {view.start}, and {self.cuts.asked} was asked for")
+        for trace in self.broker.traces():
+            self.ledger.object(f"the broker did not foresee:\n{trace}")
 
     def _check_retention(self, directory: Path, place: Place) -> None:
         left = sum(path.stat().st_size for path in directory.glob("*.log"))

@@ -4,6 +4,7 @@ The broker is the product's own, read from the same command line. The options se
 protection out, so that the oracle can show that it notices:
 
     --retention-check SECONDS    how often old data is looked for
+    --journal-snapshot BYTES     how much a journal grows before it replaces its past by a snapshot
     --session-min MS             the shortest session that a group's member may ask for
     --chdir DIRECTORY            where the broker runs: what a relative path would be relative to
     --without PROTECTION         see ``bench.faults.unprotected``
@@ -25,6 +26,7 @@ def main(words: list[str]) -> int:
     at = words.index("--")
     parser = argparse.ArgumentParser(prog="bench.faults.starter")
     parser.add_argument("--retention-check", type=float)
+    parser.add_argument("--journal-snapshot", type=int)
     parser.add_argument("--session-min", type=int)
     parser.add_argument("--chdir")
     parser.add_argument("--without", choices=sorted(unprotected.PROTECTIONS), action="append", default=[])
@@ -34,10 +36,15 @@ def main(words: list[str]) -> int:
     from headrace.broker.broker import Broker
     from headrace.broker.groups import GroupSettings
     from headrace.broker.settings import BrokerSettings
+    from headrace.log.journal import Journal
 
     if options.retention_check is not None:
         settings = functools.partial(BrokerSettings, retention_check_s=options.retention_check)
         vars(broker_main)["BrokerSettings"] = settings
+    if options.journal_snapshot is not None:
+        defaults = Journal.__init__.__kwdefaults__ or {}
+        assert "snapshot_after_bytes" in defaults
+        defaults["snapshot_after_bytes"] = options.journal_snapshot
     if options.session_min is not None:
         groups = GroupSettings(session_timeout_ms_min=options.session_min)
         vars(broker_main)["Broker"] = functools.partial(Broker, groups=groups)

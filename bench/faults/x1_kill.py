@@ -1,4 +1,5 @@
-"""X1, kill -9: at random moments of first start, produce, roll, retention, commits, topic changes and recovery.
+"""X1, kill -9: at random moments of first start, produce, roll, retention, commits, topic changes, snapshots of the
+journals, recovery and clean stops.
 
 A run kills the broker several times on one data directory while every kind of client is busy. A kill counts as a hit
 if requests were under way, or, for a kill during a start, if the broker had begun to work on its files and was not
@@ -32,6 +33,8 @@ def run(
     rng = random.Random(seed)
     outcome = Outcome(FAULT, seed)
     starter = ["--retention-check", "0.1"] + ([] if protected else ["--without", without])
+    if rng.random() < 0.5:
+        starter += ["--journal-snapshot", "10000"]
     options = ["--durability", rng.choice(["synced", "synced", "os"])]
     with (
         workplace(FAULT, seed, in_memory=rng.random() < 0.7) as home,
@@ -48,7 +51,7 @@ def run(
             for _ in range(rng.randint(*kills)):
                 time.sleep(rng.uniform(0.02, 0.3))
                 outcome.hits += int(scene.in_flight > 0)
-                broker.kill()
+                _end(broker, rng, scene)
                 while rng.random() < 0.4:
                     outcome.hits += _kill_while_starting(broker, rng)
                 broker.start()
@@ -62,6 +65,19 @@ def run(
         finally:
             scene.give_up()
         return scene.report(outcome)
+
+
+def _end(broker: BrokerProcess, rng: random.Random, scene: Scene) -> None:
+    """Mostly a kill out of the blue; at times one that comes upon a clean stop, and at times the clean stop itself."""
+    way = rng.random()
+    if way < 0.1:
+        if code := broker.stop():
+            scene.ledger.object(f"a stop under load ended with {code}")
+        return
+    if way < 0.25:
+        broker.terminate()
+        time.sleep(rng.uniform(0, 0.05))
+    broker.kill()
 
 
 def _kill_while_starting(broker: BrokerProcess, rng: random.Random) -> int:

@@ -64,6 +64,7 @@ def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], cas
                     outcome.problems.append("the broker did not stop cleanly")
             except (BrokerDied, Gone) as failure:
                 outcome.problems.append(f"{type(failure).__name__}: {failure}")
+            outcome.problems += [f"the broker did not foresee:\n{trace}" for trace in broker.traces()]
             outcome.problems += _changes(before, dict(_tree(home / "a", besides=broker.data)))
             outcome.problems += _strangers(broker.data)
             outcome.peak_rss_mb = broker.peak_rss_mb

@@ -227,6 +227,8 @@ class _Run:
         for view in read_back(self.broker.port, [_HURT, _WELL]).values():
             self.ledger.check(view)
         self.broker.stop()
+        for trace in self.broker.traces():
+            self.ledger.object(f"the broker did not foresee:\n{trace}")
 
 
 def run(
