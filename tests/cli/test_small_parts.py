@@ -17,7 +17,8 @@ from headrace.cli.lookup import parse_partitions
 from headrace.cli.output import columns, to_json
 from headrace.cli.reach import check_reachable, parse_addresses
 from headrace.cli.record import Record, as_json
-from headrace.cli.session import parse_pairs
+from headrace.cli.session import Session, parse_pairs
+from headrace.cli.verb import build, verb
 
 RECORD = Record(
     "orders", key=b"abc", value=b'{"error": 7}', headers=[("trace", b"7"), ("trace", b"8"), ("none", None)]
@@ -137,6 +138,23 @@ def test_pairs_keep_what_follows_the_first_equals_sign() -> None:
     for text in ("a", "=b", ""):
         with pytest.raises(UsageError):
             parse_pairs([text], "-X")
+
+
+@pytest.mark.parametrize(("words", "traced"), [([], False), (["-v"], True)])
+def test_a_fault_of_ours_is_one_line_unless_more_is_asked_for(
+    words: list[str], traced: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    @verb("fail", examples="")
+    def fail(session: Session) -> None:
+        """Fail."""
+        raise ZeroDivisionError("by zero")
+
+    with pytest.raises(SystemExit) as leaving:
+        build(fail).main(words, prog_name="headrace fail")
+    told = capfd.readouterr()
+    assert (leaving.value.code, told.out) == (1, "")
+    assert "something went wrong that should not have: ZeroDivisionError: by zero" in told.err
+    assert ("Traceback" in told.err) is traced
 
 
 @given(st.lists(st.floats(0.02, 1e5), min_size=1, max_size=300), st.floats(0.01, 1.0))

@@ -13,8 +13,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-import msgspec
-
 __all__ = ["Output", "colour_wanted", "columns", "to_json"]
 
 Row = Mapping[str, object]
@@ -24,6 +22,8 @@ _RED, _YELLOW, _BOLD, _OFF = "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
 
 
 def to_json(value: object) -> bytes:
+    import msgspec  # Here, so that help need not wait for it.
+
     return msgspec.json.encode(value)
 
 

@@ -169,7 +169,7 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 def _run(function: Callable[..., int | None], given: dict[str, Any], arguments: dict[str, Any]) -> int:
     as_json, verbose = bool(given.get("as_json")), bool(given.get("verbose"))
     # So that a kill closes clients and child processes on the way out, as Ctrl-C does.
-    signal.signal(signal.SIGTERM, _terminate)
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         session = Session.begin(
             bootstrap_servers=given.get("bootstrap_servers"),
@@ -193,6 +193,8 @@ def _run(function: Callable[..., int | None], given: dict[str, Any], arguments: 
     except Exception as error:
         report(_unexpected(error), as_json=as_json, verbose=verbose)
         return EXIT_FAILED
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return code or 0
 
 

@@ -21,7 +21,7 @@ from headrace.cli.demo.latency import Latencies
 from headrace.cli.demo.ledger import Ledger
 from headrace.cli.demo.look import GroupLook, Look, TopicLook
 from headrace.cli.demo.traffic import GROUPS, SHARES, TOPICS, Counter, Reader, Slowness, Writer
-from headrace.cli.errors import DemoFailed, TopicExists
+from headrace.cli.errors import BrokerUnreachable, DemoFailed, TopicExists
 from headrace.cli.kafka_admin import NewTopic
 from headrace.cli.lookup import bounds_of
 from headrace.cli.session import Session
@@ -151,10 +151,20 @@ def _run_until(demo: _Demo, display: Display, seconds: float | None) -> None:
             time.sleep(max(0.0, pause_until - time.perf_counter()))
             demo.check()
             if time.perf_counter() >= next_look:
-                display.show(demo.look())
+                _look(demo, display)
                 next_look += display.every_s
     except KeyboardInterrupt:
         demo.session.out.note("stopping; Ctrl-C once more to leave at once")
+
+
+def _look(demo: _Demo, display: Display) -> None:
+    try:
+        look = demo.look()
+    except BrokerUnreachable:
+        # Why it does not answer says more than that it does not.
+        demo.child.check_alive()
+        raise
+    display.show(look)
 
 
 def _drain(demo: _Demo) -> None:
@@ -214,8 +224,6 @@ def _judge(summary: dict[str, Any], writer: Writer) -> None:
 
 
 def run_demo(session: Session, *, seconds: float | None, data: Path | None, listen: str, rate: int) -> None:
-    if session.out.quiet and seconds is None:
-        session.out.quiet = False
     # A shell that starts us in the background has Ctrl-C ignored; --for or a signal must end us all the same.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with ExitStack() as stack:
@@ -227,7 +235,7 @@ def run_demo(session: Session, *, seconds: float | None, data: Path | None, list
         _run_until(demo, display, seconds)
         ran_s = time.perf_counter() - demo.began
         _drain(demo)
-        display.show(demo.look())
+        _look(demo, display)
         display.finish()
         summary = _summary(demo, ran_s)
         code = child.stop()
