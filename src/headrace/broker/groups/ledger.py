@@ -16,7 +16,6 @@ so a snapshot never misses an entry that the journal has already counted as writ
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -52,14 +51,15 @@ class Ledger:
         self._journal = journal
         self._applied = applied
         self._waiting: list[tuple[Entry, bytes, Done]] = []
-        self._unsettled: Counter[str] = Counter()
+        #: How many entries about a group are under way.
+        self._unsettled: dict[str, int] = {}
         self._writer: asyncio.Task[None] | None = None
 
     def submit(self, entry: Entry, done: Done) -> None:
         """Write the entry. ``done`` is called with ``None`` once it is applied, or with what went wrong."""
         self._waiting.append((entry, encode_entry(entry), done))
         if not isinstance(entry, TopicGone):
-            self._unsettled[entry.group] += 1
+            self._unsettled[entry.group] = self._unsettled.get(entry.group, 0) + 1
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write_all())
 
@@ -119,9 +119,9 @@ class Ledger:
 
     def _settle(self, entry: Entry) -> None:
         if not isinstance(entry, TopicGone):
-            self._unsettled[entry.group] -= 1
-            if not self._unsettled[entry.group]:
-                del self._unsettled[entry.group]
+            left = self._unsettled.pop(entry.group) - 1
+            if left:
+                self._unsettled[entry.group] = left
 
     def _snapshot(self) -> list[bytes]:
         return [encode_entry(entry) for entry in self.kept.snapshot()]
