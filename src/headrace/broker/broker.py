@@ -16,10 +16,10 @@ from headrace.broker.partitions import Partitions
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.trusted_time import TrustedTime
 from headrace.clock import Clock, SystemClock
-from headrace.errors import CorruptBatch, DamagedState, DataDirError, StorageError
+from headrace.errors import CorruptBatch, DataDirError, StorageError
 from headrace.files import Files, SystemFiles
 from headrace.log.committer import Committer
-from headrace.log.journal import Journal
+from headrace.log.journal import Journal, check_journal
 from headrace.log.retention import trim
 
 __all__ = ["Broker", "ProducerIds"]
@@ -97,14 +97,14 @@ class Broker:
         settings, data_dir = self.settings, self._data_dir
         self.cluster_id = data_dir.identity.cluster_id
         self.trusted_time = TrustedTime(self.clock, data_dir.identity.last_trusted_ms or None)
-        leader_epoch = data_dir.note_start()
+        for directory in (data_dir.metadata, data_dir.groups):
+            # Before anything is changed, so that a start which is refused leaves all as it was.
+            check_journal(files, directory, is_new=data_dir.identity.starts == 0)
         self.committer = Committer()
         self._metadata = Journal(files, data_dir.metadata, self.clock, self.committer)
-        if not self._metadata.entries and files.list(data_dir.topics):
-            raise DamagedState(
-                f"{data_dir.topics} holds topics, but the journal in {data_dir.metadata} is empty",
-                hint="restore the data directory from a backup; nothing was changed",
-            )
+        self._groups_journal = Journal(files, data_dir.groups, self.clock, self.committer)
+        # Counted when both journals are there: from the second start on, they must be.
+        leader_epoch = data_dir.note_start()
         self.partitions = Partitions(
             files,
             data_dir.topics,
@@ -118,7 +118,6 @@ class Broker:
         self.partitions.sweep({topic.id for topic in self.catalog.topics()})
         for topic in self.catalog.topics():
             self.partitions.open_now(topic, self.catalog.log_config(topic))
-        self._groups_journal = Journal(files, data_dir.groups, self.clock, self.committer)
         self.groups = GroupCoordinator(
             settings=groups,
             journal=self._groups_journal,
@@ -208,7 +207,13 @@ class Broker:
             partition.log.producers.expire(trusted_ms - _PRODUCER_EXPIRY_MS)
             await asyncio.sleep(0)
         try:
-            await self.groups.expire(trusted_ms)
+            try:
+            expired = await self.groups.expire(trusted_ms)
+        except StorageError as error:
+            _log.error("committed offsets could not be expired: %s", error)
+            return
+        for offset in expired:
+            _log.info("forgot an expired offset: %s", offset)
         except StorageError as error:
             _log.error("committed offsets past their retention are still there: %s", error)
 

@@ -14,7 +14,7 @@ half.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from headrace.clock import Clock
@@ -24,14 +24,29 @@ from headrace.log.committer import Committer
 from headrace.log.config import LogConfig
 from headrace.log.partition import PartitionLog
 from headrace.log.reader import LogReader
+from headrace.log.recovery import check_synced
 from headrace.records import RecordError, RecordLimits, build_batch, iter_headers, read_header, read_records
 
-__all__ = ["Journal"]
+__all__ = ["Journal", "check_journal"]
 
 _ENTRY, _BEGIN, _SNAPSHOT, _COMPLETE = b"e", b"b", b"s", b"c"
 _READ_BYTES = 1 << 20
-_BATCH_ENTRIES = 500
+_PART_ENTRIES = 500
+_PART_BYTES = 1 << 20
 _CONFIG = LogConfig(segment_bytes=64 << 20, segment_ms=2**62, retention_ms=-1, max_message_bytes=64 << 20)
+
+
+def check_journal(files: Files, directory: Path, *, is_new: bool) -> None:
+    """Raise ``DamagedState`` unless everything that the journal ever promised reads back; nothing is changed.
+
+    One that is not new must be there: to begin an empty one over a lost one would be to forget in silence.
+    """
+    try:
+        found = check_synced(files, directory)
+    except DamagedState as error:
+        raise _damaged(directory, error.message) from error
+    if not found and not is_new:
+        raise _damaged(directory, "its files are missing")
 
 
 class Journal:
@@ -137,8 +152,8 @@ class Journal:
             before = self._log.size_bytes
             self._log.roll(self._clock.now_ms())
             records = [(_BEGIN, b""), *((_SNAPSHOT, entry) for entry in source()), (_COMPLETE, b"")]
-            for first in range(0, len(records), _BATCH_ENTRIES):
-                self._append(records[first : first + _BATCH_ENTRIES])
+            for part in _parts(records):
+                self._append(part)
             self._snapshot_bytes = self._log.size_bytes - before
             await self._committer.wait(self._log, self._log.end_offset)
             self._log.delete_before(begin)
@@ -149,6 +164,20 @@ class Journal:
     async def close(self) -> None:
         await self._committer.settle(self._log)
         self._log.close()
+
+
+def _parts(records: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Records in portions that make reasonable batches."""
+    part: list[tuple[bytes, bytes]] = []
+    size = 0
+    for record in records:
+        part.append(record)
+        size += len(record[1])
+        if len(part) >= _PART_ENTRIES or size >= _PART_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def _damaged(directory: Path, detail: str) -> DamagedState:

@@ -24,7 +24,7 @@ from headrace.log.segment import LOG_SUFFIX, Segment, log_name
 from headrace.log.state import STATE_SUFFIX, PartitionState, load_state, state_name
 from headrace.records import BatchHeader
 
-__all__ = ["Recovered", "RecoveryReport", "recover", "segment_headers"]
+__all__ = ["Recovered", "RecoveryReport", "check_synced", "recover", "segment_headers"]
 
 _REWRITE_BYTES = 1 << 20
 
@@ -96,6 +96,51 @@ def _ends_at(last: Segment, mark: Mark) -> bool:
     return last.base_offset == mark.segment and last.file.size() == mark.position
 
 
+def check_synced(files: Files, directory: Path) -> bool:
+    """Read everything below the mark and change nothing; raises ``DamagedState`` where it is not whole.
+
+    ``False`` where there is no mark, because nothing was ever written.
+    """
+    names = files.list(directory)
+    bases = sorted(int(name[: -len(LOG_SUFFIX)]) for name in names if _is_log(name))
+    segments = [Segment(files, directory, base) for base in bases]
+    try:
+        mark = MarkFile(files, directory).load()
+        if mark is None:
+            _refuse_data_without_mark(directory, segments)
+            return False
+        while len(segments) > 1 and segments[1].base_offset <= mark.start_offset:
+            segments.pop(0).close()
+        _check_batches(directory, segments, mark)
+    finally:
+        for segment in segments:
+            segment.close()
+    return True
+
+
+def _check_batches(directory: Path, segments: list[Segment], mark: Mark) -> None:
+    offset = segments[0].base_offset if segments else mark.start_offset
+    if offset > mark.start_offset:
+        raise _not_whole(f"the file in {directory} that held offset {mark.start_offset} is missing")
+    for segment in segments:
+        if offset >= mark.synced_offset:
+            return
+        if segment.base_offset != offset:
+            raise _not_whole(f"the file in {directory} that held offset {offset} is missing")
+        end = mark.position if segment.base_offset == mark.segment else segment.file.size()
+        position = 0
+        for found, header, _ in scan_whole_batches(segment.file, 0, min(end, segment.file.size()), offset):
+            position, offset = found + header.size, header.next_offset
+        if position < end:
+            raise _not_whole(f"{segment.path} is damaged at byte {position}")
+    if offset < mark.synced_offset:
+        raise _not_whole(f"the file in {directory} that held offset {offset} is missing")
+
+
+def _not_whole(message: str) -> DamagedState:
+    return DamagedState(message, hint="restore the directory from a backup")
+
+
 def segment_headers(segment: Segment, offset: int, interval: int) -> Iterator[tuple[int, BatchHeader]]:
     """Headers of the batches that end behind ``offset``; damage is stepped over at the next entry of the
     index.
@@ -123,16 +168,20 @@ def _load_mark(files: Files, directory: Path, segments: list[Segment]) -> tuple[
     mark = mark_file.load()
     if mark is not None:
         return mark_file, mark
+    _refuse_data_without_mark(directory, segments)
+    base = segments[0].base_offset if segments else 0
+    mark = Mark(base, base, base, 0)
+    # The caller syncs the directory: a segment without its mark is no harm while it is empty.
+    return MarkFile.create(files, directory, mark), mark
+
+
+def _refuse_data_without_mark(directory: Path, segments: list[Segment]) -> None:
     if any(segment.file.size() for segment in segments):
         raise DamagedState(
             f"the mark of {directory} is missing, though its segments hold data",
             detail="without the mark nobody can tell a torn tail from damaged data",
             hint="restore the directory from a backup",
         )
-    base = segments[0].base_offset if segments else 0
-    mark = Mark(base, base, base, 0)
-    # The caller syncs the directory: a segment without its mark is no harm while it is empty.
-    return MarkFile.create(files, directory, mark), mark
 
 
 def _settle_tail(
