@@ -184,6 +184,8 @@ class LogReader:
             resumed = find_whole_batch(
                 segment.file, found + header.size, segment.size, header.next_offset, offset
             )
+        if position >= segment.size:
+            raise CorruptBatch(segment.path, position, f"the file that held offset {offset} is missing")
         raise CorruptBatch(segment.path, position, f"no whole batch holds offset {offset}")
 
     def _keep_columns(self, segment: Segment) -> None:
