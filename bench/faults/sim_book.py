@@ -138,6 +138,10 @@ class Book:
     def promise_start(self, offset: int) -> None:
         self.start_promised = max(self.start_promised, offset)
 
+    def places(self) -> list[tuple[int, int]]:
+        """Offset and number of records of every batch that was acknowledged or given."""
+        return [(offset, count) for offset, (_, count, _) in sorted(self._known.items())]
+
     @property
     def acked(self) -> int:
         return sum(one.offset is not None for one in self.sent.values())
@@ -169,11 +173,13 @@ class Book:
         for one in stored:
             self._know(one.base, one.body, one.count, now)
 
-    def check_gap(self, stored: list[Stored], damaged: set[int]) -> None:
+    def check_gap(self, stored: list[Stored], start: int, damaged: set[int]) -> None:
         """As the end of ``check``, for a log with damage: all known batches but the ``damaged`` ones are there."""
         self._check_bodies(stored)
         at = {one.base: one for one in stored}
-        for offset, (body, _, _) in sorted(self._known.items()):
+        for offset, (body, count, _) in sorted(self._known.items()):
+            if offset + count <= start:
+                continue
             found = at.get(offset)
             if found is not None and found.body != body:
                 self._object(f"offset {offset} holds other bytes than were acknowledged")

@@ -59,9 +59,12 @@ class Machine:
 
         async def watched(end: Callable[[], None]) -> None:
             count = 0
+            is_over = False
 
             def watch(operation: Operation, reached: Stage) -> None:
                 nonlocal count
+                if is_over:
+                    raise Crash("the process is over; what its tasks still do reaches nothing")
                 if operation.kind not in CHANGES:
                     return
                 count += reached == "before"
@@ -77,7 +80,10 @@ class Machine:
                     self.meanwhile()
 
             files.watch = watch
-            await main()
+            try:
+                await main()
+            finally:
+                is_over = True
 
         with _listening(self.said):
             by_itself = live(self.clock, self.rng, watched, self._object_to, at_most_s=at_most_s)

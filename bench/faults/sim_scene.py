@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from bench.faults.sim_book import Book, Objections, Stored
-from bench.faults.sim_door import Door
+from bench.faults.sim_door import Door, TopicSeen
 from bench.faults.sim_facts import ANY_ID, Maybe, TopicFact
 from bench.faults.sim_machine import Machine
 from bench.faults.sim_writers import IdempotentWriter, PlainWriter, Target
@@ -64,8 +64,8 @@ class Scene:
         self._snapshot_after_bytes = self.rng.choice((200, 600, 3000))
         self._requests = 0
         now, now_ms = machine.clock.steady, machine.clock.now_ms
-        self._plain = PlainWriter(self.rng, now, now_ms, self._is_refused)
-        self._idempotent = [
+        self.plain = PlainWriter(self.rng, now, now_ms, self._is_refused)
+        self.idempotent = [
             IdempotentWriter(
                 self.rng,
                 now,
@@ -80,7 +80,7 @@ class Scene:
 
     @property
     def _writers(self) -> list[PlainWriter | IdempotentWriter]:
-        return [self._plain, *self._idempotent]
+        return [self.plain, *self.idempotent]
 
     @property
     def in_flight(self) -> int:
@@ -135,8 +135,8 @@ class Scene:
 
     async def work(self, door: Door, steps: int) -> None:
         await asyncio.gather(
-            self._repeat(steps, lambda: self._write(door, self._plain)),
-            *(self._repeat(steps, lambda w=writer: self._write(door, w)) for writer in self._idempotent),  # type: ignore[misc]
+            self._repeat(steps, lambda: self._write(door, self.plain)),
+            *(self._repeat(steps, lambda w=writer: self._write(door, w)) for writer in self.idempotent),  # type: ignore[misc]
             self._repeat(steps, lambda: self._read(door)),
             self._repeat(steps // 2, lambda: self._commit(door)),
             self._repeat(steps // 2, lambda: self._administer(door)),
@@ -153,9 +153,9 @@ class Scene:
             return None
         name, fact = self.rng.choice(there)
         assert fact is not None
-        return self._target_of(name, fact, self.rng.randrange(fact.partitions))
+        return self.target_of(name, fact, self.rng.randrange(fact.partitions))
 
-    def _target_of(self, name: str, fact: TopicFact, partition: int) -> Target:
+    def target_of(self, name: str, fact: TopicFact, partition: int) -> Target:
         return Target(name, partition, (fact.id, partition), self.book_of(name, fact, partition))
 
     def book_of(self, name: str, fact: TopicFact, partition: int) -> Book:
@@ -170,7 +170,7 @@ class Scene:
     def _meanwhile(self, door: Door) -> None:
         target = self._target()
         if target is not None and self.rng.random() < 0.3:
-            self._plain.write_now(door, target)
+            self.plain.write_now(door, target)
 
     async def _write(self, door: Door, writer: PlainWriter | IdempotentWriter) -> None:
         target = self._target()
@@ -244,7 +244,7 @@ class Scene:
         fact = self.topics[name].sure
         if fact is None:
             if self.topics[name].values == [None]:
-                await self._create(door, name)
+                await self.create(door, name)
         else:
             act = self.rng.choice(
                 (self._delete, self._grow, self._configure, self._delete_records, self._trim)
@@ -253,7 +253,7 @@ class Scene:
                 await act(door, name, fact)
         self._requests -= 1
 
-    async def _create(self, door: Door, name: str) -> None:
+    async def create(self, door: Door, name: str) -> None:
         partitions = self.rng.choice((1, 1, 2))
         max_bytes = self.rng.randrange(10_000, 20_000)
         configs = {
@@ -300,7 +300,7 @@ class Scene:
             self.topics[name].surely(changed)
 
     async def _delete_records(self, door: Door, name: str, fact: TopicFact) -> None:
-        target = self._target_of(name, fact, self.rng.randrange(fact.partitions))
+        target = self.target_of(name, fact, self.rng.randrange(fact.partitions))
         start, end = await door.range(name, target.partition)
         if end <= 0:
             return
@@ -317,7 +317,8 @@ class Scene:
 
     # What must hold at every start
 
-    async def judge(self, door: Door) -> None:
+    async def judge(self, door: Door, *, but_not: Collection[tuple[bytes, int]] = ()) -> None:
+        """``but_not``: partitions that are looked at otherwise."""
         self._judge_identity(door)
         seen = await door.topics()
         for name, known in self.topics.items():
@@ -325,7 +326,7 @@ class Scene:
             if name in seen:
                 value = await door.config(name, "max.message.bytes")
                 fact = TopicFact(seen[name].id, seen[name].partitions, int(value or -1))
-                self._judge_epochs(name, seen[name].leader_epochs)
+                self._judge_epochs(name, seen[name], but_not)
             possible = list(known.values)
             if not known.settle(fact):
                 self.objections.lost += 1
@@ -335,7 +336,8 @@ class Scene:
                     del self.offsets[place]
                 continue
             for partition in range(fact.partitions):
-                await self._judge_partition(door, self._target_of(name, fact, partition))
+                if (fact.id, partition) not in but_not:
+                    await self._judge_partition(door, self.target_of(name, fact, partition))
         for name in seen:
             if name not in self.topics:
                 self.objections.object(f"topic {name} is there, and nobody made it")
@@ -353,8 +355,10 @@ class Scene:
         elif self.cluster_id != door.broker.cluster_id:
             self.objections.object("the cluster has another id than before")
 
-    def _judge_epochs(self, name: str, epochs: tuple[int, ...]) -> None:
-        for epoch in epochs:
+    def _judge_epochs(self, name: str, seen: TopicSeen, but_not: Collection[tuple[bytes, int]]) -> None:
+        for partition, epoch in enumerate(seen.leader_epochs):
+            if (seen.id, partition) in but_not:
+                continue
             if epoch < 0:
                 self.objections.object(f"a partition of {name} is offline")
             elif epoch < self.epoch:
