@@ -207,15 +207,18 @@ class Broker:
             partition.log.producers.expire(trusted_ms - _PRODUCER_EXPIRY_MS)
             await asyncio.sleep(0)
         try:
-            try:
             expired = await self.groups.expire(trusted_ms)
         except StorageError as error:
-            _log.error("committed offsets could not be expired: %s", error)
-            return
-        for offset in expired:
-            _log.info("forgot an expired offset: %s", offset)
-        except StorageError as error:
             _log.error("committed offsets past their retention are still there: %s", error)
+            return
+        for gone in expired:
+            _log.info(
+                "forgot the offset %d that group %s had committed for %s-%d",
+                gone.offset,
+                gone.group_id,
+                gone.topic,
+                gone.partition,
+            )
 
     async def stop(self) -> None:
         """Leave everything durable, so that the next start has nothing to recover."""
