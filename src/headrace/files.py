@@ -147,7 +147,7 @@ class SystemFiles:
         return path.exists()
 
     def list(self, directory: Path) -> list[str]:
-        return sorted(os.listdir(directory))
+        return sorted(entry.name for entry in directory.iterdir())
 
     def make_dir(self, directory: Path) -> None:
         directory.mkdir(exist_ok=True)
