@@ -43,7 +43,7 @@ def start_kafka(directory: Path, settings: Mapping[str, str] | None = None) -> S
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "server.properties"
     config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-    command = [java(), *JVM, "-cp", os.pathsep.join(map(str, kafka_server_classpath()))]
+    command: list[str | Path] = [java(), *JVM, "-cp", os.pathsep.join(map(str, kafka_server_classpath()))]
     log = directory / "server.log"
     format_storage = ["kafka.tools.StorageTool", "format", "-t", "headrace-wire-tests-00", "-c", str(config)]
     formatted = subprocess.run([*command, *format_storage], capture_output=True, text=True, check=False)

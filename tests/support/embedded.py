@@ -19,7 +19,7 @@ def start_headrace(directory: Path, options: Sequence[str] = (), port: int = 0) 
     """Start it on a free port, which its one ready line names, and wait until it answers."""
     directory.mkdir(parents=True, exist_ok=True)
     log, data = directory / "server.log", directory / "data"
-    command = [COMMAND, "broker", "--listen", f"127.0.0.1:{port}", "--data", data, *options]
+    command: list[str | Path] = [COMMAND, "broker", "--listen", f"127.0.0.1:{port}", "--data", data, *options]
     process = spawn(command, log)
     deadline = time.monotonic() + 30
     while not (ready := re.search(r"127\.0\.0\.1:([1-9]\d*)", log.read_text())):

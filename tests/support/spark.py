@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tools.jars import spark_jars
 from tools.java import java_home
@@ -45,7 +45,7 @@ def start_spark(directory: Path) -> SparkSession:
 
 def stop_spark(session: SparkSession) -> None:
     """Stop it and the JVM that PySpark leaves behind for the next session."""
-    gateway = session.sparkContext._gateway
+    gateway: Any = session.sparkContext._gateway
     session.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()

@@ -59,7 +59,7 @@ class Starting:
             if isinstance(started, JavaDriver):
                 started.close()
             elif name == "spark":
-                stop_spark(started)
+                stop_spark(started)  # type: ignore[arg-type]
             elif isinstance(started, Server) and name == "kafka":
                 # Nothing of this server outlives the session, so it need not be asked politely.
                 started.kill()

@@ -4,94 +4,113 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+import uuid
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.support.clients import Client, Record
-from tests.support.clients.face import Consumer, wait_for
+from tests.support.clients.face import Consumer, Seen, wait_for
 from tests.support.clients.java import JavaClient
 from tests.support.java_driver import JavaDriver
 from tests.support.server import Server
 
-Fresh = Callable[[str], str]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_after_a_kill_the_successor_starts_at_the_committed_offset(
-    cluster: Server, clients: dict[str, Client], fresh: Fresh
-) -> None:
-    """All clients at once, each in a group of its own, so that their sessions run out together."""
-    topics = {name: fresh(name) for name in clients}
-    groups = {name: fresh("g") for name in clients}
-    for name, client in clients.items():
-        client.admin(cluster.bootstrap).create_topic(topics[name])
-        client.produce(cluster.bootstrap, topics[name], [Record(b"%d" % n) for n in range(10)])
-    workers = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                "-W",
-                "ignore",
-                "-m",
-                "tests.support.worker",
-                name,
-                cluster.bootstrap,
-                topics[name],
-                groups[name],
-            ],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-        )
-        for name in clients
-        if name != "java"
+@dataclass
+class Aftermath:
+    """What was seen after the kill; sessions last six seconds, so all members die at once and are waited for once."""
+
+    reread: dict[str, list[int]] = field(default_factory=dict)
+    survivor_read: set[tuple[int, int]] = field(default_factory=set)
+    before: dict[str, Any] = field(default_factory=dict)
+    after: dict[str, Any] = field(default_factory=dict)
+
+
+def worker(name: str, cluster: Server, topic: str, group: str) -> subprocess.Popen[bytes]:
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "tests.support.worker",
+        name,
+        cluster.bootstrap,
+        topic,
+        group,
     ]
-    machine = JavaDriver()
-    java = JavaClient(machine).consumer(cluster.bootstrap, groups["java"])
-    java.subscribe(topics["java"])
-    assert len(java.take(10)) == 10
-    java.commit({(topics["java"], 0): 6})
-    for worker in workers:
-        assert worker.stdout is not None
-        assert worker.stdout.readline() == b"ready\n"
-    machine.kill()
-    for worker in workers:
-        worker.kill()
-        worker.communicate()
-
-    successors: dict[str, Consumer] = {}
-    try:
-        for name, client in clients.items():
-            successors[name] = client.consumer(cluster.bootstrap, groups[name])
-            successors[name].subscribe(topics[name])
-        seen = wait_for(
-            lambda: all(successor.assignment() for successor in successors.values()),
-            list(successors.values()),
-            timeout_s=40,
-        )
-        wait_for(lambda: len(seen) >= 4 * len(clients), list(successors.values()), seen)
-        for name in clients:
-            assert [one.offset for one in seen if one.topic == topics[name]] == [6, 7, 8, 9]
-    finally:
-        for successor in successors.values():
-            successor.close()
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
 
 
-def test_a_survivor_takes_over_the_partitions_of_a_killed_member(
-    cluster: Server, librdkafka: Client, fresh: Fresh
-) -> None:
-    topic, group = fresh("t"), fresh("g")
+@pytest.fixture(scope="module")
+def aftermath(cluster: Server, clients: dict[str, Client]) -> Aftermath:
+    """Each client has a worker in a group of its own; one more group has a member that dies and one that lives."""
+    seen_after = Aftermath()
+    stem = f"kill-{uuid.uuid4().hex[:6]}"
+    topics = {name: f"{stem}.{name}" for name in clients}
+    shared = f"{stem}.shared"
+    librdkafka = clients["librdkafka"]
     admin = librdkafka.admin(cluster.bootstrap)
-    admin.create_topic(topic, partitions=2)
+    admin.create_topic(shared, partitions=2)
+    for topic in topics.values():
+        admin.create_topic(topic)
+        librdkafka.produce(cluster.bootstrap, topic, [Record(b"%d" % n) for n in range(10)])
+    # Somebody who left in peace, just before, must not make the server forget to watch the others.
+    with librdkafka.consumer(cluster.bootstrap, f"{stem}.peaceful") as peaceful:
+        peaceful.subscribe(shared)
+        wait_for(lambda: len(peaceful.assignment()) == 2, [peaceful])
+    workers = [worker(name, cluster, topics[name], topics[name]) for name in clients if name != "java"]
     machine = JavaDriver()
-    doomed = JavaClient(machine).consumer(cluster.bootstrap, group)
-    with librdkafka.consumer(cluster.bootstrap, group) as survivor:
+    java = JavaClient(machine).consumer(cluster.bootstrap, topics["java"])
+    doomed = JavaClient(machine).consumer(cluster.bootstrap, shared)
+    members: dict[str, Consumer] = {"survivor": librdkafka.consumer(cluster.bootstrap, shared)}
+    survivor = members["survivor"]
+    try:
+        java.subscribe(topics["java"])
+        assert len(java.take(10)) == 10
+        java.commit({(topics["java"], 0): 6})
         for member in (doomed, survivor):
-            member.subscribe(topic)
+            member.subscribe(shared)
         wait_for(lambda: len(doomed.assignment()) == len(survivor.assignment()) == 1, [doomed, survivor])
-        described = admin.describe_group(group)
+        seen_after.before = admin.describe_group(shared)
+        for one in workers:
+            assert one.stdout is not None
+            assert one.stdout.readline() == b"ready\n"
         machine.kill()
-        librdkafka.produce(cluster.bootstrap, topic, [Record(b"v", partition=n % 2) for n in range(4)])
-        seen = wait_for(lambda: len(survivor.assignment()) == 2, [survivor], timeout_s=40)
-        wait_for(lambda: len({(one.partition, one.offset) for one in seen}) == 4, [survivor], seen)
-        assert len(described["members"]) == 2
-        assert len(admin.describe_group(group)["members"]) == 1
+        for one in workers:
+            one.kill()
+            one.communicate()
+        librdkafka.produce(cluster.bootstrap, shared, [Record(b"v", partition=n % 2) for n in range(4)])
+        for name, client in clients.items():
+            members[name] = client.consumer(cluster.bootstrap, topics[name])
+            members[name].subscribe(topics[name])
+        seen: list[Seen] = []
+
+        def all_read() -> bool:
+            found = {(one.topic, one.partition, one.offset) for one in seen}
+            return len(found) >= 4 * (len(clients) + 1) and len(survivor.assignment()) == 2
+
+        wait_for(all_read, list(members.values()), seen, timeout_s=40)
+        seen_after.after = admin.describe_group(shared)
+    finally:
+        for member in members.values():
+            member.close()
+    for name, topic in topics.items():
+        seen_after.reread[name] = [one.offset for one in seen if one.topic == topic]
+    seen_after.survivor_read = {(one.partition, one.offset) for one in seen if one.topic == shared}
+    return seen_after
+
+
+def test_after_a_kill_the_successor_starts_at_the_committed_offset(
+    aftermath: Aftermath, clients: dict[str, Client]
+) -> None:
+    assert aftermath.reread == {name: [6, 7, 8, 9] for name in clients}
+
+
+def test_a_survivor_takes_over_the_partitions_of_a_killed_member(aftermath: Aftermath) -> None:
+    assert [len(partitions) for _, partitions in aftermath.before["members"]] == [1, 1]
+    assert [len(partitions) for _, partitions in aftermath.after["members"]] == [2]
+    assert aftermath.survivor_read == {(0, 0), (0, 1), (1, 0), (1, 1)}

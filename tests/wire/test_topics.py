@@ -163,7 +163,7 @@ def test_settings_are_set_extended_shortened_and_put_back(
     topic = fresh("t")
     admin = client.admin(cluster.bootstrap)
     admin.create_topic(topic, configs={"retention.ms": "60000"})
-    observed = []
+    observed: list[tuple[tuple[str, bool], tuple[str, bool]]] = []
 
     def change(*changes: tuple[str, str, str | None]) -> None:
         admin.alter_configs(topic, changes)
@@ -174,7 +174,8 @@ def test_settings_are_set_extended_shortened_and_put_back(
 
         # Kafka's broker hears of it from its controller, a moment after the answer.
         before = observed[-1] if observed else (("60000", False), ("delete", True))
-        observed.append(until(lambda: (found := now()) != before and found, "the change shows"))
+        until(lambda: now() != before, "the change shows")
+        observed.append(now())
 
     change(("SET", "retention.ms", "70000"))
     change(("APPEND", "cleanup.policy", "compact"))

@@ -114,10 +114,14 @@ class LibrdkafkaConsumer(Consumer):
     @staticmethod
     def _seen(message: Message) -> Seen:
         kind, timestamp = message.timestamp()
-        headers = tuple((key, value) for key, value in message.headers() or [])
+        headers: Any = tuple(message.headers() or [])
         append_time = kind == TIMESTAMP_LOG_APPEND_TIME
-        place = (message.topic(), message.partition(), message.offset())
-        return Seen(*place, message.key(), message.value(), headers, timestamp, append_time)
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        assert topic is not None
+        assert partition is not None
+        assert offset is not None
+        key, value = message.key(), message.value()
+        return Seen(topic, partition, offset, key, value, headers, timestamp, append_time)
 
     def assignment(self) -> set[Partition]:
         return {(one.topic, one.partition) for one in self.inner.assignment()}
@@ -262,7 +266,7 @@ class LibrdkafkaAdmin(Admin):
         return {(one.topic, one.partition): result(future).low_watermark for one, future in done.items()}
 
     def list_offset(self, partition: Partition, spec: str | int) -> int:
-        named = {
+        named: dict[str, Any] = {
             "earliest": OffsetSpec.earliest(),
             "latest": OffsetSpec.latest(),
             "max_timestamp": OffsetSpec.max_timestamp(),
@@ -309,15 +313,15 @@ class LibrdkafkaClient(Client):
             def note(error: KafkaError | None, message: Message) -> None:
                 # Without acknowledgements librdkafka reports the place as unknown.
                 offset = message.offset()
-                place = (message.partition(), -1 if offset is None or offset < 0 else offset)
+                place: Any = (message.partition(), -1 if offset is None or offset < 0 else offset)
                 outcomes[index] = place if error is None else error
 
             return note
 
         for index, record in enumerate(records):
-            place = {} if record.partition is None else {"partition": record.partition}
-            at = {} if record.timestamp_ms is None else {"timestamp": record.timestamp_ms}
-            headers = list(record.headers)
+            place: dict[str, Any] = {} if record.partition is None else {"partition": record.partition}
+            at: dict[str, Any] = {} if record.timestamp_ms is None else {"timestamp": record.timestamp_ms}
+            headers: Any = list(record.headers)
             try:
                 producer.produce(
                     topic,
