@@ -34,7 +34,7 @@ def run(
     outcome = Outcome(FAULT, seed)
     starter = ["--retention-check", "0.1"] + ([] if protected else ["--without", without])
     if rng.random() < 0.5:
-        starter += ["--journal-snapshot", "10000"]
+        starter += ["--journal-snapshot", "3000"]
     options = ["--durability", rng.choice(["synced", "synced", "os"])]
     with (
         workplace(FAULT, seed, in_memory=rng.random() < 0.7) as home,
