@@ -94,12 +94,14 @@ class LogReader:
         offset = plan.offset
         first = True
         while position + HEADER_SIZE <= size:
-            base, length, _, magic, crc, _, delta = _HEAD.unpack_from(view, position)
+            base, length, epoch, magic, crc, _, delta = _HEAD.unpack_from(view, position)
             end = position + length + _LENGTH_AT
             if (
                 magic != 2
                 or length < HEADER_SIZE - _LENGTH_AT
                 or delta < 0
+                # The epoch is outside the CRC. One that has not been yet would send clients looking for lost data.
+                or not 0 <= epoch <= self.log.leader_epoch
                 or not self._follows(base, delta, offset, first)
             ):
                 return self._end_at_damage(plan, view, position, offset, "its header does not read")
