@@ -67,7 +67,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--capabilities"):
+    # Where the suite is spread over several processes, only the first one hears of every test.
+    if config.getoption("--capabilities") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Claims(config.rootpath / TABLE), "claims")
 
 
