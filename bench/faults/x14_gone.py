@@ -166,13 +166,14 @@ class _Part:
 
     def __init__(self, home: Path, name: str, words: list[str]) -> None:
         self.name = name
-        self._path = home / f"{name}.out"
-        with self._path.open("wb") as output:
+        self._output = home / f"{name}.out"
+        self._errors = home / f"{name}.err"
+        with self._output.open("wb") as output, self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
                 [*dying_with_us(), str(COMMAND), *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=subprocess.STDOUT,
+                stderr=errors,
                 start_new_session=True,
             )
 
@@ -181,8 +182,12 @@ class _Part:
         return self._process.poll()
 
     @property
-    def said(self) -> str:
-        return self._path.read_text(errors="replace")
+    def printed(self) -> str:
+        return self._output.read_text(errors="replace")
+
+    @property
+    def complained(self) -> str:
+        return self._errors.read_text(errors="replace")[-500:]
 
     def close(self) -> None:
         self._process.kill()
@@ -223,7 +228,7 @@ class _Run:
             lambda: all(member.given for member in self.members), "the members of the group read nothing"
         )
         self._wait(
-            lambda: all(part.said.count("\n") > 2 for part in self.parts), "the commands print nothing"
+            lambda: all(part.printed.count("\n") > 2 for part in self.parts), "the commands print nothing"
         )
         self._wait(lambda: self.by_hand.heartbeats > 0, "the member by hand did not join")
         self._standing = self._groups()
@@ -252,7 +257,7 @@ class _Run:
         heartbeats = self.by_hand.heartbeats
         self.by_hand.speak_again()
         given = [member.given for member in self.members]
-        printed = [len(part.said) for part in self.parts]
+        printed = [len(part.printed) for part in self.parts]
         self.scene.wait_for_acks(20, _WAIT_S_MAX)
         self._wait(lambda: self.by_hand.heartbeats > heartbeats, f"{when} the member by hand is not answered")
         self._wait(
@@ -260,7 +265,7 @@ class _Run:
             f"{when} the members of the group read nothing",
         )
         self._wait(
-            lambda: all(len(p.said) > before for p, before in zip(self.parts, printed, strict=True)),
+            lambda: all(len(p.printed) > before for p, before in zip(self.parts, printed, strict=True)),
             f"{when} the commands print nothing",
         )
         standing = self._groups()
@@ -282,7 +287,7 @@ class _Run:
             self.broker.expect_alive()
             for part in self.parts:
                 if part.ended is not None:
-                    raise AssertionError(f"headrace {part.name} ended with {part.ended}: {part.said[-500:]}")
+                    raise AssertionError(f"headrace {part.name} ended with {part.ended}: {part.complained}")
             if time.monotonic() > deadline:
                 raise AssertionError(f"{what} within {_WAIT_S_MAX:.0f} s")
             time.sleep(0.02)
@@ -291,13 +296,24 @@ class _Run:
         scene, ledger = self.scene, self.scene.ledger
         for part in self.parts:
             if part.ended is not None:
-                ledger.object(f"headrace {part.name} ended with {part.ended}: {part.said[-500:]}")
+                ledger.object(f"headrace {part.name} ended with {part.ended}: {part.complained}")
+        self._check_printed()
         finish_all([*self.members, self.by_hand], ledger)
         scene.finish()
         self.broker.kill()
         self.broker.start()
         self._check_commits()
         scene.judge()
+
+    def _check_printed(self) -> None:
+        """The command may print a record again after a rebalance, but never leaves one out."""
+        last: dict[str, int] = {}
+        for line in self.parts[0].printed.splitlines()[:-1]:
+            partition, _, offset = line.partition(" ")
+            if not offset.isdigit() or int(offset) > last.get(partition, -1) + 1:
+                self.scene.ledger.object(f"headrace consume printed {line!r} behind {last.get(partition)}")
+                return
+            last[partition] = max(int(offset), last.get(partition, -1))
 
     def _check_commits(self) -> None:
         acked: dict[Place, int] = {}
