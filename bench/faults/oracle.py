@@ -9,6 +9,7 @@ tells where it was sent from, and a value that comes back twice is a twin. What 
     an offset never changes its bytes   also what a consumer was given before a crash is the same after it
     no twins                            of what was sent once, or by an idempotent producer
     order                               of one idempotent producer's records in a partition
+    no producer id is given out twice   also not by different runs of the broker
 
 An unanswered request may be there or not, never half: all records of its batch, or none.
 """
@@ -77,6 +78,7 @@ class Ledger:
         self._sent: dict[Place, dict[bytes, Sent]] = {}
         self._given: dict[Place, dict[int, bytes]] = {}
         self._starts: dict[Place, int] = {}
+        self._producer_ids: set[int] = set()
         self.problems: list[str] = []
         self.lost = 0
         self.duplicated = 0
@@ -118,6 +120,13 @@ class Ledger:
         """An answer said where the log begins. Answers overtake each other, so the farthest is noted."""
         with self._lock:
             self._starts[place] = max(start, self._starts.get(place, 0))
+
+    def take_producer_id(self, producer_id: int) -> None:
+        """The broker gave this id to a producer; it must never give it again."""
+        with self._lock:
+            if producer_id in self._producer_ids:
+                self.problems.append(f"producer id {producer_id} was given out twice")
+            self._producer_ids.add(producer_id)
 
     def object(self, problem: str) -> None:
         with self._lock:

@@ -169,10 +169,12 @@ class IdempotentRawProducer(RawProducer):
         self.sent_again = 0
 
     def _begin(self, connection: Connection) -> None:
+        # One id is enough for all runs of the broker; the others are asked for to see that they are new.
+        error, producer_id, epoch = calls.init_producer_id(connection)
+        if error:
+            raise Gone(f"no producer id: error {error}")
+        self.ledger.take_producer_id(producer_id)
         if self._producer is None:
-            error, producer_id, epoch = calls.init_producer_id(connection)
-            if error:
-                raise Gone(f"no producer id: error {error}")
             self._producer = (producer_id, epoch)
         self._send_again(connection)
 
