@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.errors import CorruptBatch, DamagedState, OffsetOutOfRange, PartitionFenced
+from headrace.errors import PartitionFenced
 from headrace.files import SystemFile, SystemFiles
-from headrace.log.config import LogConfig
 from headrace.log.partition import PartitionLog
 from headrace.log.producers import OutOfOrderSequence, StaleProducerEpoch
 from headrace.log.reader import LogReader
-from headrace.log.retention import trim
 from headrace.records import RecordLimits
 from tests.unit.log.conftest import NOW_MS, Desk, append, values_from
 
@@ -117,117 +115,6 @@ def test_unsynced_segments_behind_a_torn_one_are_removed(desk: Desk) -> None:
     assert list(values_from(again)) == list(range(again.end_offset))
 
 
-@pytest.mark.parametrize("harm", ["flip", "zero", "header", "truncate"])
-def test_damage_to_synced_data_is_reported_and_its_neighbours_stay_readable(
-    filled: Filled, desk: Desk, harm: str
-) -> None:
-    log = filled()
-    victim = log.segments[1]
-    log.close()
-    raw = bytearray(victim.path.read_bytes())
-    if harm == "flip":
-        raw[400] ^= 0x10
-    elif harm == "zero":
-        raw[300:900] = bytes(600)
-    elif harm == "header":
-        raw[8:12] = b"\x7f\xff\xff\xff"
-    else:
-        del raw[-100:]
-    victim.path.write_bytes(raw)
-    again = desk.open()
-    reader = LogReader(again)
-    readable, lost = set(), set()
-    for offset in range(120):
-        try:
-            reader.read(offset, 1)
-            readable.add(offset)
-        except CorruptBatch as error:
-            assert error.path == victim.path
-            lost.add(offset)
-    assert lost, "the damage must be noticed"
-    assert lost <= set(range(victim.base_offset, victim.end_offset)), "neighbours are untouched"
-    assert len(lost) <= (9 if harm != "zero" else 27)
-    assert append(again, b"on").base_offset == 120, "no offset is ever given out twice"
-
-
-def test_a_file_shorter_than_its_mark_keeps_its_offsets_and_reports_the_loss(
-    filled: Filled, desk: Desk
-) -> None:
-    log = filled()
-    active = log.active
-    log.close()
-    os.truncate(active.path, active.size - 10)
-    again = desk.open()
-    assert again.report.damage
-    assert again.end_offset == 120
-    with pytest.raises(CorruptBatch) as raised:
-        LogReader(again).read(119, 100)
-    assert str(active.path) in str(raised.value)
-    append(again, b"new")
-    again.sync_now()
-    assert values_from(desk.open(), 120) == {120: b"new"}
-
-
-def test_a_lost_segment_file_is_an_error_for_its_offsets_only(filled: Filled, desk: Desk) -> None:
-    log = filled()
-    gone = log.segments[1]
-    log.close()
-    gone.path.unlink()
-    again = desk.open()
-    with pytest.raises(CorruptBatch):
-        LogReader(again).read(gone.base_offset, 100)
-    assert values_from(again, gone.end_offset)[119] == b"value-119"
-    assert LogReader(again).read(0, 100).next_offset > 0
-
-
-@pytest.mark.parametrize("harm", [b"", b"\x00" * 64, b"junk"])
-def test_a_damaged_or_missing_index_is_made_again(filled: Filled, desk: Desk, harm: bytes) -> None:
-    filled().close()
-    for path in desk.directory.glob("*.index"):
-        path.write_bytes(harm)
-    again = desk.open()
-    assert again.report.indexes_rebuilt == len(again.segments)
-    assert values_from(again) == {offset: b"value-%d" % offset for offset in range(120)}
-    assert LogReader(again).offset_for_time(NOW_MS + 20, RecordLimits()) == (60, NOW_MS + 20)
-
-
-def test_index_columns_that_rot_later_are_made_again_from_the_log(filled: Filled, desk: Desk) -> None:
-    filled().close()
-    for path in desk.directory.glob("*.index"):
-        raw = bytearray(path.read_bytes())
-        raw[-3] ^= 1
-        path.write_bytes(raw)
-    again = desk.open()
-    assert again.report.indexes_rebuilt == 0
-    assert values_from(again, 61)[61] == b"value-61"
-
-
-@pytest.mark.parametrize("loss", ["unlink", "both slots"])
-def test_data_without_a_readable_mark_is_refused(filled: Filled, desk: Desk, loss: str) -> None:
-    filled().close()
-    mark = desk.file("mark")
-    if loss == "unlink":
-        mark.unlink()
-    else:
-        mark.write_bytes(bytes(8192))
-    before = {path.name: path.read_bytes() for path in desk.directory.iterdir()}
-    with pytest.raises(DamagedState):
-        desk.open()
-    assert before == {path.name: path.read_bytes() for path in desk.directory.iterdir()}
-
-
-def test_one_torn_slot_of_the_mark_is_survived(filled: Filled, desk: Desk) -> None:
-    filled()
-    mark = desk.file("mark")
-    for at in (0, 4096):
-        raw = bytearray(mark.read_bytes())
-        whole = bytes(raw)
-        raw[at + 20] ^= 0xFF
-        mark.write_bytes(raw)
-        assert desk.open().end_offset == 120
-        mark.write_bytes(whole)
-
-
 def test_a_repeated_batch_of_an_idempotent_producer_is_answered_with_its_first_offset(desk: Desk) -> None:
     log = desk.open()
     for number in range(5):
@@ -305,101 +192,6 @@ def test_a_full_disk_is_said_once_and_so_is_its_end(
         assert append(log, b"after").base_offset == 1
         append(log, b"later")
     assert [record.getMessage() for record in caplog.records][1:] == [f"{desk.directory} takes writes again"]
-
-
-def test_an_offset_outside_the_log_is_an_error_that_names_the_range(filled: Filled) -> None:
-    log = filled()
-    log.delete_before(50)
-    with pytest.raises(OffsetOutOfRange) as raised:
-        LogReader(log).read(10, 100)
-    assert "50 to 120" in str(raised.value)
-    assert "10 to 49" in str(raised.value)
-    with pytest.raises(OffsetOutOfRange):
-        LogReader(log).read(121, 100)
-
-
-def test_deleted_records_stay_deleted_after_a_kill(filled: Filled, desk: Desk) -> None:
-    log = filled()
-    assert log.delete_before(50) == 50
-    again = desk.open()
-    assert again.start_offset == 50
-    assert sorted(values_from(again))[0] <= 50
-    assert again.segments[0].end_offset > 50
-
-
-def test_retention_by_size_deletes_whole_old_segments_only(filled: Filled, desk: Desk) -> None:
-    log = filled(config=LogConfig(segment_bytes=1000, retention_bytes=2500, retention_ms=-1))
-    before = log.size_bytes
-    trimmed = trim(log, NOW_MS)
-    assert trimmed is not None
-    assert trimmed.reason == "retention.bytes"
-    assert log.start_offset == log.segments[0].base_offset == trimmed.next_offset
-    assert 2500 <= log.size_bytes < 2500 + 1000
-    assert before - log.size_bytes == trimmed.bytes
-    assert trim(log, NOW_MS) is None
-    assert len(list(desk.directory.glob("*.log"))) == len(log.segments)
-
-
-def test_retention_by_time_takes_also_the_newest_data_when_it_is_too_old(filled: Filled) -> None:
-    log = filled(config=LogConfig(segment_bytes=2000, retention_ms=1000))
-    assert trim(log, NOW_MS + 900) is None
-    assert trim(log, NOW_MS + 39 + 1001) is not None
-    assert (log.start_offset, log.end_offset, len(log.segments)) == (120, 120, 1)
-    assert append(log, b"next").base_offset == 120
-
-
-def test_deletion_that_overtakes_the_syncs_keeps_what_lies_behind_it(desk: Desk) -> None:
-    log = desk.open(waits_for_sync=False)
-    for number in range(120):
-        append(log, b"value-%d" % number)
-    assert log.delete_before(100) == 100
-    assert log.segments[0].base_offset > 0
-    append(log, b"last")
-    again = desk.open(waits_for_sync=False)
-    assert (again.start_offset, again.end_offset) == (100, 121)
-    assert again.report.damage == []
-    assert values_from(again)[100] == b"value-100"
-    assert values_from(again)[120] == b"last"
-
-
-def test_a_sync_that_ends_behind_a_deletion_takes_nothing_back(desk: Desk) -> None:
-    log = desk.open(waits_for_sync=False)
-    append(log, b"first")
-    job = log.begin_sync()
-    assert job is not None
-    for number in range(1, 120):
-        append(log, b"value-%d" % number)
-    log.delete_before(100)
-    job.run()
-    log.end_sync(job, None)
-    append(log, b"last")
-    again = desk.open(waits_for_sync=False)
-    assert (again.start_offset, again.end_offset, again.report.damage) == (100, 121, [])
-
-
-def test_a_start_after_everything_was_deleted_finds_no_damage(filled: Filled, desk: Desk) -> None:
-    log = filled(config=LogConfig(segment_bytes=2000, retention_ms=1000))
-    assert trim(log, NOW_MS + 10**6) is not None
-    again = desk.open()
-    assert (again.start_offset, again.end_offset, again.report.damage) == (120, 120, [])
-
-
-def test_where_less_was_kept_than_deleted_the_log_goes_on_at_its_start(desk: Desk) -> None:
-    log = desk.open(waits_for_sync=False)
-    for number in range(120):
-        append(log, b"value-%d" % number)
-    log.delete_before(100)
-    for path in desk.directory.glob("*.log"):
-        path.write_bytes(b"")
-    again = desk.open(waits_for_sync=False)
-    assert (again.start_offset, again.end_offset) == (100, 100)
-    assert append(again, b"next").base_offset == 100
-    assert values_from(again) == {100: b"next"}
-
-
-def test_a_compacted_topic_is_not_trimmed_by_time(filled: Filled) -> None:
-    log = filled(config=LogConfig(cleanup_policy="compact", retention_ms=1))
-    assert trim(log, NOW_MS + 10**9) is None
 
 
 def test_time_looks_up_the_first_record_at_or_after(filled: Filled) -> None:

@@ -1,0 +1,33 @@
+"""Looking at a simulated disk after its faults."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from headrace.testing.faulty_files import HOME, FaultyFiles
+
+SEEDS = range(300)
+
+
+def made(files, name, data=b"", *, durable=True):
+    file = files.open(HOME / name, create=True)
+    if data:
+        file.pwrite([data], 0)
+    if durable:
+        file.sync()
+        files.sync_dir(HOME)
+    return file
+
+
+def outcomes(prepare, look, seeds=SEEDS):
+    """How often each view of the disk was seen after a power loss."""
+    seen = Counter()
+    for seed in seeds:
+        files = FaultyFiles(seed)
+        prepare(files)
+        seen[look(files.crash())] += 1
+    return seen
+
+
+def content(name):
+    return lambda files: files.content(HOME / name) if files.exists(HOME / name) else None
