@@ -44,11 +44,14 @@ class JavaDriver:
 
     def __init__(self) -> None:
         classpath = os.pathsep.join(map(str, [compiled(), *kafka_server_classpath()]))
+        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+        # Open for as long as the driver is; what it holds is shown when the JVM ends by itself.
+        self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
-            [java(), *QUICK_START, "-Xmx256m", "-cp", classpath, "Main"],
+            [java(), *QUICK_START, "-Xmx256m", quiet, "-cp", classpath, "Main"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self.said,
             text=True,
             bufsize=1,
         )
@@ -58,7 +61,9 @@ class JavaDriver:
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
         line = self.process.stdout.readline()
-        assert line, "the Java driver has ended"
+        if not line:
+            self.said.seek(0)
+            raise AssertionError(f"the Java driver has ended; it said:\n{self.said.read()[-4000:]}")
         answer = json.loads(line)
         if "error" in answer:
             raise Refused(answer["error"], answer["message"])
@@ -72,6 +77,7 @@ class JavaDriver:
         self.process.stdin.close()
         self.process.wait(20)
         self.process.stdout.close()
+        self.said.close()
 
     def kill(self) -> None:
         """As if the machine of every client in it had lost its power."""
@@ -81,3 +87,4 @@ class JavaDriver:
         assert self.process.stdout is not None
         self.process.stdin.close()
         self.process.stdout.close()
+        self.said.close()
