@@ -71,7 +71,7 @@ def test_a_property_that_the_client_does_not_know_is_the_users_mistake(headrace:
 def test_a_port_that_does_not_speak_kafka_is_told_from_one_that_is_closed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         headrace = Headrace(f"127.0.0.1:{silent.getsockname()[1]}")
-        for words in (["topic", "list"], ["topic", "describe", "t"], ["lag"]):
+        for words in (["topic", "list"], ["lag"]):
             result = headrace.run(*words, "-X", "socket.timeout.ms=300")
             assert (result.code, result.out) == (3, "")
             assert f"no answer from {headrace.bootstrap} [HR-CLI-UNREACHABLE]" in result.err

@@ -138,10 +138,7 @@ def _unreachable(session: Session, error: KafkaError, doing: str, admin: AdminCl
     advertised = []
     if admin is not None:
         try:
-            brokers = [
-                (one.host, one.port)
-                for one in admin.list_topics(timeout=min(2.0, session.timeout_s)).brokers.values()
-            ]
+            brokers = [(one.host, one.port) for one in admin.list_topics(timeout=2).brokers.values()]
         except KafkaException:
             brokers = []
         for host, port in brokers:
