@@ -11,6 +11,7 @@ from tests.support.clients import Client, Consumer, Partition, Record, Seen
 from tests.support.clients.face import wait_for
 from tests.support.refused import refusal
 from tests.support.server import Server
+from tests.support.waiting import until
 from tests.wire.having import clients_that_can
 
 Fresh = Callable[[str], str]
@@ -306,7 +307,9 @@ def test_added_partitions_are_shared_out(cluster: Server, client: Client, fresh:
         consumer.subscribe(topic)
         consumer.take(2)
         consumer.commit()
-        client.admin(cluster.bootstrap).create_partitions(topic, 3)
+        admin = client.admin(cluster.bootstrap)
+        admin.create_partitions(topic, 3)
+        until(lambda: len(admin.describe_topic(topic)) == 3, "the partitions are there")
         client.produce(cluster.bootstrap, topic, [Record(b"new", partition=2)])
         assert places(consumer.take(1)) == [(2, 0)]
         assert consumer.assignment() == {(topic, partition) for partition in range(3)}
