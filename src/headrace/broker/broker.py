@@ -123,7 +123,7 @@ class Broker:
             journal=self._groups_journal,
             topics=_TopicNames(self.catalog),
             clock=self.clock,
-            trusted_ms=self.trusted_time.now_ms,
+            trusted_ms=self.trusted_time.stamp_ms,
         )
         self.fetch_sessions = FetchSessions(self.clock)
         self.producer_ids = ProducerIds(data_dir)

@@ -153,18 +153,21 @@ class Partition:
             raise self._rejected(error.message, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE) from error
         except RecordError as error:
             raise self._rejected(error.message) from error
+        # The wall clock may be wrong, and so may trusted time after a long time off. A record is taken if it is right
+        # by either, and stamped by the later one, so that no wrong clock makes it look old enough to be deleted.
+        stamp_ms = max(now_ms, trusted_ms)
         append_time_ms = -1
         max_timestamp = checked[1]
         if config.uses_append_time:
-            append_time_ms = max_timestamp = now_ms
+            append_time_ms = max_timestamp = stamp_ms
             batch = bytearray(batch)
-            place_batch(batch, 0, 0, 0, now_ms)
+            place_batch(batch, 0, 0, 0, stamp_ms)
         else:
-            self._check_timestamps(batch, checked, config, trusted_ms)
+            self._check_timestamps(batch, checked, config, min(now_ms, trusted_ms), stamp_ms)
             if header.max_timestamp != max_timestamp or header.uses_append_time:
                 batch = _with_true_timestamp(batch, max_timestamp)
         try:
-            appended = self.log.append(batch, header, max_timestamp, trusted_ms)
+            appended = self.log.append(batch, header, max_timestamp, trusted_ms, seen_ms=stamp_ms)
         except OutOfOrderSequence as error:
             raise ProduceRefused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, error.message) from error
         except StaleProducerEpoch as error:
@@ -227,22 +230,23 @@ class Partition:
         return list(islice(found, _RECORDS_NAMED_MAX))
 
     def _check_timestamps(
-        self, batch: Buffer, checked: tuple[int, int], config: LogConfig, trusted_ms: int
+        self, batch: Buffer, checked: tuple[int, int], config: LogConfig, earlier_ms: int, later_ms: int
     ) -> None:
+        """``earlier_ms`` and ``later_ms`` are the two times that it may be."""
         earliest, latest = checked
-        if latest - trusted_ms > config.timestamp_after_max_ms:
+        if latest - later_ms > config.timestamp_after_max_ms:
             raise self._rejected(
-                f"timestamp {latest} is {latest - trusted_ms} ms ahead of the broker's {trusted_ms}, "
+                f"timestamp {latest} is {latest - later_ms} ms ahead of the broker's {later_ms}, "
                 f"and message.timestamp.after.max.ms is {config.timestamp_after_max_ms}",
                 ErrorCode.INVALID_TIMESTAMP,
-                self._which(batch, lambda r: r.timestamp - trusted_ms > config.timestamp_after_max_ms),
+                self._which(batch, lambda r: r.timestamp - later_ms > config.timestamp_after_max_ms),
             )
-        if earliest >= 0 and trusted_ms - earliest > config.timestamp_before_max_ms:
+        if earliest >= 0 and earlier_ms - earliest > config.timestamp_before_max_ms:
             raise self._rejected(
-                f"timestamp {earliest} is {trusted_ms - earliest} ms behind the broker's {trusted_ms}, "
+                f"timestamp {earliest} is {earlier_ms - earliest} ms behind the broker's {earlier_ms}, "
                 f"and message.timestamp.before.max.ms is {config.timestamp_before_max_ms}",
                 ErrorCode.INVALID_TIMESTAMP,
-                self._which(batch, lambda r: trusted_ms - r.timestamp > config.timestamp_before_max_ms),
+                self._which(batch, lambda r: earlier_ms - r.timestamp > config.timestamp_before_max_ms),
             )
 
 

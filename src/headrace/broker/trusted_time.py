@@ -47,6 +47,15 @@ class TrustedTime:
             return wall
         return expected
 
+    def stamp_ms(self) -> int:
+        """The later of trusted and wall time, for noting when something was last used.
+
+        What is deleted by its age goes by ``now_ms``, and that may move by years when a jump is believed, also
+        after a long time off. With a stamp that is never early, nothing that was in use during the time of
+        doubt looks old then; at worst it is kept for too long.
+        """
+        return max(self.now_ms(), self._clock.now_ms())
+
     @property
     def doubted_ms(self) -> int:
         """How far the wall clock stands from trusted time while a jump is being watched; 0 otherwise."""

@@ -140,9 +140,18 @@ class PartitionLog:
 
     # Writing
 
-    def append(self, batch: Buffer, header: BatchHeader, max_timestamp: int, now_ms: int) -> Appended:
+    def append(
+        self,
+        batch: Buffer,
+        header: BatchHeader,
+        max_timestamp: int,
+        now_ms: int,
+        *,
+        seen_ms: int | None = None,
+    ) -> Appended:
         """Write one checked batch behind the last one. It is safe only once a sync has covered it.
 
+        ``seen_ms`` is when the producer counts as last seen, if that is not ``now_ms``.
         A batch that its producer has sent before is not written again; raises where it does not follow the
         producer's last.
         """
@@ -178,7 +187,7 @@ class PartitionLog:
         self.end_offset = end_offset
         self._state.epochs.note(self.leader_epoch, base_offset)
         if header.producer_id >= 0:
-            self.producers.note(header, base_offset, now_ms)
+            self.producers.note(header, base_offset, now_ms if seen_ms is None else seen_ms)
         if not self.waits_for_sync:
             self._wake()
         return Appended(base_offset, end_offset - 1)

@@ -11,7 +11,7 @@ session to be heard again. A group that was Stable comes back Stable, with its g
 assignments, and goes on without a rebalance.
 
 ``trusted_ms`` gives the time for what is kept for days (when an offset was committed, when a group was
-emptied). It must be the clock by which ``expire`` is called, and one that does not jump.
+emptied). It may run ahead of the time by which ``expire`` is called, but never behind it.
 """
 
 from __future__ import annotations
