@@ -171,9 +171,8 @@ class Door:
 
     async def new_producer(self) -> tuple[int, int]:
         """Error and id."""
-        answer = await self._ask(
-            Api.INIT_PRODUCER_ID, 4, m.InitProducerIdRequest(producer_id=-1, producer_epoch=-1)
-        )
+        message = m.InitProducerIdRequest(transactional_id=None, producer_id=-1, producer_epoch=-1)
+        answer = await self._ask(Api.INIT_PRODUCER_ID, 4, message)
         return int(answer.error_code), int(answer.producer_id)
 
     # Topics
@@ -248,6 +247,35 @@ class Door:
         )
         answer = await self._ask(Api.OFFSET_FETCH, 7, message)
         return int(answer.topics[0].partitions[0].committed_offset)
+
+    async def join(self, group: str, session_timeout_ms: int) -> tuple[str, int]:
+        """Become the only member of a group; member id and generation."""
+        request = m.JoinGroupRequest
+        protocol = request.JoinGroupRequestProtocol(name="range", metadata=b"")
+        joined = await self._ask(
+            Api.JOIN_GROUP,
+            3,
+            request(
+                group_id=group,
+                session_timeout_ms=session_timeout_ms,
+                rebalance_timeout_ms=60_000,
+                protocol_type="consumer",
+                protocols=[protocol],
+            ),
+        )
+        member, generation = joined.member_id, joined.generation_id
+        assignment = m.SyncGroupRequest.SyncGroupRequestAssignment(member_id=member, assignment=b"all")
+        message = m.SyncGroupRequest(
+            group_id=group, generation_id=generation, member_id=member, assignments=[assignment]
+        )
+        synced = await self._ask(Api.SYNC_GROUP, 2, message)
+        assert not joined.error_code
+        assert not synced.error_code
+        return member, generation
+
+    async def heartbeat(self, group: str, member: str, generation: int) -> int:
+        message = m.HeartbeatRequest(group_id=group, member_id=member, generation_id=generation)
+        return int((await self._ask(Api.HEARTBEAT, 2, message)).error_code)
 
     async def _ask(self, api: Api, version: int, message: Any) -> Any:
         return await HANDLERS[api](self.broker, _request(api, version, message))

@@ -74,6 +74,7 @@ class Scene:
                 may_lose=durability == "os",
                 given_ids=self.given_ids,
                 object_to=objections.object,
+                no_id=lambda error: self._hear("producer id", "", -1, error),
             )
             for _ in range(2)
         ]

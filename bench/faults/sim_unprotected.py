@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.faults.sim_loop import patched
+from headrace.broker.trusted_time import TrustedTime
 from headrace.files import Files
 from headrace.log import partition, reader, recovery
 from headrace.log.committer import Committer
@@ -125,6 +126,11 @@ def _no_check_on_read(stack: ExitStack) -> None:
     stack.enter_context(patched(reader, "crc32c", Agreeable))
 
 
+def _no_trusted_time(stack: ExitStack) -> None:
+    """Whatever the wall clock says is taken for the time."""
+    stack.enter_context(patched(TrustedTime, "now_ms", lambda self: self._clock.now_ms()))
+
+
 _WITHOUT: dict[str, Callable[[ExitStack], None]] = {
     "syncs": lambda stack: None,
     "sync-before-mark": _mark_before_sync,
@@ -134,6 +140,7 @@ _WITHOUT: dict[str, Callable[[ExitStack], None]] = {
     "fence": _no_fence,
     "second-write": _no_second_write,
     "check-on-read": _no_check_on_read,
+    "trusted-time": _no_trusted_time,
 }
 
 

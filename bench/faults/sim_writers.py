@@ -99,6 +99,7 @@ class IdempotentWriter:
         may_lose: bool,
         given_ids: set[int],
         object_to: Callable[[str], None],
+        no_id: Callable[[int], None],
     ) -> None:
         self._rng = rng
         self._now = now
@@ -107,6 +108,7 @@ class IdempotentWriter:
         self._may_lose = may_lose
         self._given_ids = given_ids
         self._object_to = object_to
+        self._no_id = no_id
         self._id: int | None = None
         self._sessions: dict[tuple[bytes, int], _Session] = {}
         self.in_flight = 0
@@ -150,6 +152,7 @@ class IdempotentWriter:
     async def _begin(self, door: Door) -> bool:
         error, producer_id = await door.new_producer()
         if error:
+            self._no_id(error)
             return False
         if producer_id in self._given_ids:
             self._object_to(f"producer id {producer_id} was given out twice")
