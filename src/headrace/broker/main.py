@@ -82,6 +82,7 @@ def run_broker(
     )
     logging.getLogger("headrace").addHandler(handler)
     logging.getLogger("headrace").setLevel(logging.INFO)
+    configs = dict(settings or {})
     _raise_file_limit()
     _make_parents(data)
     broker_settings = BrokerSettings(
@@ -92,10 +93,20 @@ def run_broker(
         advertised_port=advertised_port,
         durability="os" if durability == "os" else "synced",
         auto_create_topics=auto_create_topics,
-        configs=settings or {},
+        num_partitions=_taken_number(configs, "num.partitions", 1),
+        retention_check_s=_taken_number(configs, "log.retention.check.interval.ms", 30_000) / 1000,
+        configs=configs,
     )
     asyncio.run(_serve(broker_settings))
     return 0
+
+
+def _taken_number(configs: dict[str, str], name: str, default: int) -> int:
+    """A setting of the process, taken out of those that are also defaults of topics."""
+    text = configs.pop(name, str(default))
+    if not text.isdigit() or not 1 <= int(text) < 2**31:
+        raise ConfigError(f"{name} is {text!r}, and must be a whole number of at least 1")
+    return int(text)
 
 
 def _make_parents(data: Path) -> None:

@@ -166,3 +166,23 @@ def test_timers_run_exactly_when_a_plain_list_of_deadlines_says(steps: list[Step
             for name in due:
                 del deadlines[name]
         assert len(bench.timers) == len(deadlines)
+
+
+def test_the_first_timer_wakes_the_owner_though_a_stopped_one_stands_before_it() -> None:
+    bench = Bench()
+    stopped = bench.timer("stopped")
+    bench.timers.start(stopped, 100)
+    bench.timers.stop(stopped)
+    woken = bench.woken
+    bench.timers.start(bench.timer("later"), 5_000)
+    assert bench.woken == woken + 1
+
+
+def test_a_stopped_timer_that_is_started_for_later_wakes_the_owner() -> None:
+    bench = Bench()
+    timer = bench.timer("a")
+    bench.timers.start(timer, 100)
+    bench.timers.stop(timer)
+    woken = bench.woken
+    bench.timers.start(timer, 5_000)
+    assert bench.woken == woken + 1

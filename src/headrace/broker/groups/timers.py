@@ -50,14 +50,17 @@ class Timers:
     def start(self, timer: Timer, timeout_ms: int) -> None:
         """Run it ``timeout_ms`` from now; a timer that is already running is moved."""
         timeout_s = max(timeout_ms, 0) / 1000
+        # While none runs the owner does not ask, whatever left-overs are in the heap: the first one must wake it.
+        is_first = self._running == 0
         if timer.deadline is None:
             self._running += 1
         timer.timeout_s = timeout_s
         timer.deadline = self._clock.steady() + timeout_s
         if timer.queued is None or timer.deadline < timer.queued:
             self._push(timer, timer.deadline)
-            if self._heap[0][2] is timer:
-                self._earlier()
+            is_first = is_first or self._heap[0][2] is timer
+        if is_first:
+            self._earlier()
 
     def stop(self, timer: Timer) -> None:
         if timer.deadline is None:

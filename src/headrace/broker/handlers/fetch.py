@@ -111,40 +111,42 @@ class Fetching:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else partition
 
     def _answer(self, wanted: Wanted, budget: int, *, nothing_yet: bool) -> tuple[Any, int]:
-        answer = m.FetchResponse.PartitionData(
-            partition_index=wanted.partition, high_watermark=-1, records=b""
-        )
         partition = self._find(wanted)
         if not isinstance(partition, Partition):
-            answer.error_code = partition
-            return answer, 0
+            return self._blank(wanted, partition), 0
+        answer = self._blank(wanted, ErrorCode.NONE)
         try:
             refusal = self._check_epochs(wanted, partition, answer)
             if refusal is not None:
-                answer.error_code = refusal
-                return answer, 0
+                return self._blank(wanted, refusal), 0
             answer.high_watermark = answer.last_stable_offset = partition.high_watermark
             answer.log_start_offset = partition.start_offset
-            answer.aborted_transactions = [] if self._message.isolation_level else None
+            if self._message.isolation_level:
+                answer.aborted_transactions = []
             if answer.diverging_epoch.epoch >= 0:
                 return answer, 0
             piece = self._piece(wanted, partition, budget, nothing_yet=nothing_yet)
         except OffsetOutOfRange:
-            return self._failure(wanted, ErrorCode.OFFSET_OUT_OF_RANGE), 0
+            return self._blank(wanted, ErrorCode.OFFSET_OUT_OF_RANGE), 0
         except CorruptBatch as error:
             self._broker.say_damage(error)
-            return self._failure(wanted, ErrorCode.CORRUPT_MESSAGE), 0
+            return self._blank(wanted, ErrorCode.CORRUPT_MESSAGE), 0
         except (StorageError, OSError):
-            return self._failure(wanted, ErrorCode.KAFKA_STORAGE_ERROR), 0
+            return self._blank(wanted, ErrorCode.KAFKA_STORAGE_ERROR), 0
         if piece is None:
             return answer, 0
         answer.records = piece.data
         return answer, len(piece)
 
     @staticmethod
-    def _failure(wanted: Wanted, code: ErrorCode) -> Any:
+    def _blank(wanted: Wanted, code: ErrorCode) -> Any:
+        """What is said of a partition of which nothing is known yet, or nothing but an error."""
         return m.FetchResponse.PartitionData(
-            partition_index=wanted.partition, error_code=code, high_watermark=-1, records=b""
+            partition_index=wanted.partition,
+            error_code=code,
+            high_watermark=-1,
+            aborted_transactions=None,
+            records=b"",
         )
 
     @staticmethod
