@@ -15,9 +15,10 @@ from headrace.cli.session import Session
 from headrace.wire import Api, ErrorCode, WireError, decode_response, encode_request
 from headrace.wire import messages as m
 
-__all__ = ["ask", "find_coordinator", "name_of"]
+__all__ = ["advertised_brokers", "ask", "find_coordinator", "name_of"]
 
 TIMEOUT_S = 15.0
+ADVERTISED_TIMEOUT_S = 3.0
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 _GROUP = 0
 
@@ -29,9 +30,9 @@ def name_of(code: int) -> str:
         return f"error {code}"
 
 
-def ask(host: str, port: int, api: Api, version: int, request: Any) -> Any:
+def ask(host: str, port: int, api: Api, version: int, request: Any, *, timeout_s: float = TIMEOUT_S) -> Any:
     try:
-        with socket.create_connection((host, port), timeout=TIMEOUT_S) as connection:
+        with socket.create_connection((host, port), timeout=timeout_s) as connection:
             connection.sendall(encode_request(api, version, 1, "headrace", request))
             (size,) = struct.unpack(">i", _receive(connection, 4))
             if not 0 < size <= ANSWER_BYTES_MAX:
@@ -52,12 +53,29 @@ def _receive(connection: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
+def advertised_brokers(session: Session) -> list[tuple[str, int]]:
+    """Where the brokers say that they are; nothing if none of the addresses answers in plain Kafka."""
+    if not _is_plain(session):
+        return []
+    wait_s = min(ADVERTISED_TIMEOUT_S, session.timeout_s)
+    for host, port in parse_addresses(session.bootstrap):
+        try:
+            answer = ask(host, port, Api.METADATA, 9, m.MetadataRequest(topics=[]), timeout_s=wait_s)
+        except BrokerUnreachable:
+            continue
+        return [(broker.host, broker.port) for broker in answer.brokers]
+    return []
+
+
+def _is_plain(session: Session) -> bool:
+    return session.properties.get("security.protocol", "plaintext").lower() == "plaintext"
+
+
 def find_coordinator(session: Session, group: str) -> tuple[str, int]:
     """Where the broker is that looks after a group."""
-    protocol = session.properties.get("security.protocol", "plaintext").lower()
-    if protocol != "plaintext":
+    if not _is_plain(session):
         raise CliError(
-            f"this command speaks plain connections only, and security.protocol is {protocol}",
+            "this command speaks plain connections only, and security.protocol asks for another",
             hint="Apache Kafka's own kafka-consumer-groups.sh --delete-offsets can do it",
         )
     check_reachable(session.bootstrap)

@@ -130,21 +130,18 @@ def cluster_metadata(session: Session, admin: AdminClient, timeout_s: float | No
         except (KafkaException, TimeoutError) as failure:
             error = _reason(failure)
             if error.code() != KafkaError._TRANSPORT or steady() >= deadline:
-                raise translate(session, error, "asking for topics", admin=admin) from None
+                raise translate(session, error, "asking for topics") from None
 
 
-def _unreachable(session: Session, error: KafkaError, doing: str, admin: AdminClient | None) -> CliError:
+def _unreachable(session: Session, error: KafkaError, doing: str) -> CliError:
     """The first address took our connection; so which part is silent, and where would the client go next?"""
+    from headrace.cli.ask import advertised_brokers
+
     advertised = []
-    if admin is not None:
-        try:
-            brokers = [(one.host, one.port) for one in admin.list_topics(timeout=2).brokers.values()]
-        except KafkaException:
-            brokers = []
-        for host, port in brokers:
-            reason = why_unreachable(str(host), port)
-            if reason is not None:
-                advertised.append(f"{host}:{port}: {reason}")
+    for host, port in advertised_brokers(session):
+        reason = why_unreachable(host, port)
+        if reason is not None:
+            advertised.append(f"{host}:{port}: {reason}")
     if advertised:
         return BrokerUnreachable(
             f"{doing}: {session.bootstrap} answers, but the brokers it names do not",
@@ -166,12 +163,11 @@ def translate(
     topic: str | None = None,
     partition: int | None = None,
     group: str | None = None,
-    admin: AdminClient | None = None,
 ) -> CliError:
     """The broker's or the client's error in our terms; ``doing`` says what was tried."""
     code = error.code()
     if code in _UNREACHABLE:
-        return _unreachable(session, error, doing, admin)
+        return _unreachable(session, error, doing)
     if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC) and topic is not None:
         return TopicUnknown(topic, partition=partition)
     if code == KafkaError._UNKNOWN_PARTITION and topic is not None:
@@ -200,7 +196,6 @@ def group_answer(
     doing: str,
     *,
     group: str,
-    admin: AdminClient,
     first: Future[Any] | None = None,
 ) -> Any:
     """As ``result_of``, asking again while the broker that looks after the group is still getting ready.
@@ -216,7 +211,7 @@ def group_answer(
         except (KafkaException, TimeoutError) as failure:
             error = _reason(failure)
             if error.code() not in _GETTING_READY or clock.steady() >= deadline:
-                raise translate(session, error, doing, group=group, admin=admin) from None
+                raise translate(session, error, doing, group=group) from None
         time.sleep(_AGAIN_S)
         future = ask()
 
@@ -229,12 +224,11 @@ def result_of(
     topic: str | None = None,
     partition: int | None = None,
     group: str | None = None,
-    admin: AdminClient | None = None,
 ) -> Any:
     """Wait for what the broker says."""
     try:
         return future.result(timeout=session.timeout_s + _GRACE_S)
     except (KafkaException, TimeoutError) as failure:
         raise translate(
-            session, _reason(failure), doing, topic=topic, partition=partition, group=group, admin=admin
+            session, _reason(failure), doing, topic=topic, partition=partition, group=group
         ) from None

@@ -60,8 +60,7 @@ def matching_topics(session: Session, admin: AdminClient, patterns: Sequence[str
 def describe_topics(session: Session, admin: AdminClient, topics: Sequence[str]) -> list[TopicDescription]:
     futures = admin.describe_topics(TopicCollection(list(topics)), request_timeout=session.timeout_s)
     return [
-        result_of(futures[topic], session, f"describing topic {topic!r}", topic=topic, admin=admin)
-        for topic in topics
+        result_of(futures[topic], session, f"describing topic {topic!r}", topic=topic) for topic in topics
     ]
 
 
@@ -113,7 +112,6 @@ def _list_offsets(
             f"asking for offsets of {asked.topic} [{asked.partition}]",
             topic=asked.topic,
             partition=asked.partition,
-            admin=admin,
         ).offset
         for asked, future in futures.items()
     }

@@ -78,10 +78,10 @@ def list_groups(
 ) -> list[ConsumerGroupListing]:
     """By name. Every broker is asked for its own; one that does not answer makes the list an error, not shorter."""
     future = admin.list_consumer_groups(states=set(states), request_timeout=session.timeout_s)
-    listing = result_of(future, session, "listing groups", admin=admin)
+    listing = result_of(future, session, "listing groups")
     for failure in listing.errors:
         error = failure.args[0] if isinstance(failure, KafkaException) else failure
-        raise translate(session, error, "listing groups", admin=admin)
+        raise translate(session, error, "listing groups")
     return sorted(listing.valid, key=lambda group: str(group.group_id))
 
 
@@ -91,7 +91,6 @@ def describe_group(session: Session, admin: AdminClient, group: str) -> Consumer
         session,
         f"describing group {group!r}",
         group=group,
-        admin=admin,
     )
     return found
 
@@ -109,7 +108,7 @@ def committed_of(
     found: dict[str, dict[Partition, int]] = {}
     for group, future in futures.items():
         doing = f"asking for the offsets of group {group!r}"
-        answer = group_answer(partial(asking, group), session, doing, group=group, admin=admin, first=future)
+        answer = group_answer(partial(asking, group), session, doing, group=group, first=future)
         found[group] = {
             (one.topic, one.partition): one.offset
             for one in sorted(answer.topic_partitions, key=lambda one: (one.topic, one.partition))

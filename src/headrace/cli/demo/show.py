@@ -111,7 +111,7 @@ def _make_topics(session: Session, admin: AdminClient) -> None:
     )
     for name, future in futures.items():
         try:
-            result_of(future, session, f"creating topic {name!r}", topic=name, admin=admin)
+            result_of(future, session, f"creating topic {name!r}", topic=name)
         except TopicExists:
             continue
 

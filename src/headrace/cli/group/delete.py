@@ -34,7 +34,7 @@ def delete(session: Session, names: Groups, yes: Yes = False) -> None:
     for name in dict.fromkeys(names):
         ask = partial(_delete_one, session, admin, name)
         try:
-            group_answer(ask, session, f"deleting group {name!r}", group=name, admin=admin)
+            group_answer(ask, session, f"deleting group {name!r}", group=name)
         except CliError as error:
             failures.append(error)
         else:

@@ -92,7 +92,6 @@ def seek(
             session,
             f"moving group {name!r}",
             group=name,
-            admin=admin,
         )
         _check_each(session, name, answer.topic_partitions)
     session.out.table(

@@ -63,6 +63,6 @@ def add_partitions(
             operation_timeout=session.timeout_s,
             request_timeout=session.timeout_s,
         )
-        result_of(futures[name], session, f"adding partitions to {name!r}", topic=name, admin=admin)
+        result_of(futures[name], session, f"adding partitions to {name!r}", topic=name)
     status = "would be added" if dry_run else "added"
     session.out.table([{"topic": name, "before": before, "after": after, "status": status}])

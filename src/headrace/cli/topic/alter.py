@@ -62,7 +62,7 @@ def alter(
     futures = admin.incremental_alter_configs(
         [resource], validate_only=dry_run, request_timeout=session.timeout_s
     )
-    result_of(next(iter(futures.values())), session, f"changing topic {name!r}", topic=name, admin=admin)
+    result_of(next(iter(futures.values())), session, f"changing topic {name!r}", topic=name)
     status = "would change" if dry_run else "changed"
     rows = [{"topic": name, "config": key, "value": value, "status": status} for key, value in values.items()]
     rows += [{"topic": name, "config": key, "value": "(default)", "status": status} for key in unset or ()]

@@ -64,7 +64,7 @@ def create(
     failures: list[CliError] = []
     for name in dict.fromkeys(names):
         try:
-            result_of(futures[name], session, f"creating topic {name!r}", topic=name, admin=admin)
+            result_of(futures[name], session, f"creating topic {name!r}", topic=name)
             status = "would be created" if dry_run else "created"
         except TopicExists as error:
             if not if_not_exists:

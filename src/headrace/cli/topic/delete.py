@@ -35,7 +35,7 @@ def delete(session: Session, names: Topics, yes: Yes = False) -> None:
     failures: list[CliError] = []
     for name, future in futures.items():
         try:
-            result_of(future, session, f"deleting topic {name!r}", topic=name, admin=admin)
+            result_of(future, session, f"deleting topic {name!r}", topic=name)
         except CliError as error:
             failures.append(error)
         else:

@@ -101,7 +101,6 @@ def _configs(session: Session, admin: Any, topic: str) -> list[dict[str, object]
         session,
         f"asking for the configs of {topic!r}",
         topic=topic,
-        admin=admin,
     )
     return [
         {

@@ -81,7 +81,6 @@ def trim(
             f"deleting records of {name} [{asked.partition}]",
             topic=name,
             partition=asked.partition,
-            admin=admin,
         )
         rows[[row["partition"] for row in rows].index(asked.partition)]["new_start"] = answer.low_watermark
     session.out.table(rows)
