@@ -113,7 +113,11 @@ class Fetching:
     def _answer(self, wanted: Wanted, budget: int, *, nothing_yet: bool) -> tuple[Any, int]:
         partition = self._find(wanted)
         if not isinstance(partition, Partition):
-            return self._blank(wanted, partition), 0
+            answer = self._blank(wanted, partition)
+            if partition is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                # Kafka's list is empty for what it does not know, and null where reading failed.
+                answer.aborted_transactions = []
+            return answer, 0
         answer = self._blank(wanted, ErrorCode.NONE)
         try:
             refusal = self._check_epochs(wanted, partition, answer)
