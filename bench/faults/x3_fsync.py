@@ -134,28 +134,27 @@ class _Run:
 
     def strike(self, aim: _Aim) -> int:
         """Run with the failing call; returns the number of hits."""
-        around = failing(self.trace, aim.call, self.rng.randint(1, aim.when_max), aim.paths)
-        try:
-            self.broker.start(around)
-        except BrokerDied:
-            if self.aim != "start":
-                raise
-            return int(self._refused_to_start())
+        when = self.rng.randint(1, aim.when_max)
         if self.aim == "start":
-            # Later syncs would fail as well, once in each thread; only those of the start are meant.
-            self.broker.kill()
-            return len(injected_at(self.trace)[:1])
+            # A start may have fewer syncs than that; it has one at the least.
+            return self._strike_start(aim, when) or self._strike_start(aim, 1)
+        self.broker.start(failing(self.trace, aim.call, when, aim.paths))
         self.employ()
         _wait(lambda: bool(injected_at(self.trace)), self.broker, "the fault did not strike")
         struck_at = injected_at(self.trace)[0]
         self._watch_consequences(struck_at)
         return 1
 
-    def _refused_to_start(self) -> bool:
-        said = self.broker.said().decode(errors="replace")
-        if "Traceback" in said:
-            self.ledger.object(f"a start with a failing sync ended in a trace:\n{said[-2000:]}")
-        return bool(injected_at(self.trace))
+    def _strike_start(self, aim: _Aim, when: int) -> int:
+        try:
+            self.broker.start(failing(self.trace, aim.call, when))
+            # Later syncs would fail as well, once in each thread; only those of the start are meant.
+            self.broker.kill()
+        except BrokerDied:
+            said = self.broker.said().decode(errors="replace")
+            if "Traceback" in said:
+                self.ledger.object(f"a start with a failing sync ended in a trace:\n{said[-2000:]}")
+        return len(injected_at(self.trace)[:1])
 
     def _watch_consequences(self, struck_at: float) -> None:
         """Others go on, and where the sync failed nobody is told that anything is safe."""

@@ -206,7 +206,7 @@ class _Limit:
     def take(self) -> None:
         data = self._broker.data
         journals = [_size(data / "metadata"), _size(data / "groups")]
-        records = max(_size(path) for path in data.glob("topics/*/*"))
+        records = _size(data / "topics")
         # Below this the limit would reach the marks as well, which have all their bytes from the beginning.
         reached = min(journals) if self.hits_journals else records
         limit = max(reached, 8_192) + self._rng.randint(1, 3_000)
@@ -219,12 +219,13 @@ class _Limit:
 
 
 def _size(directory: Path) -> int:
-    """Of its largest segment. Topics come and go meanwhile."""
-    largest = 0
-    for path in directory.glob("*.log"):
-        with contextlib.suppress(FileNotFoundError):
-            largest = max(largest, path.stat().st_size)
-    return largest
+    """Of the largest segment in it."""
+    while True:
+        try:
+            return max((path.stat().st_size for path in directory.rglob("*.log")), default=0)
+        except FileNotFoundError:
+            # Topics come and go meanwhile.
+            continue
 
 
 class _Filler:
