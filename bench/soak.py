@@ -8,9 +8,11 @@ Prints a line for every run, and all of what a failed run found, with the seed t
 from __future__ import annotations
 
 import argparse
+import importlib
 import multiprocessing
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -90,20 +92,35 @@ def soak(fault: Fault, wanted: Sequence[int]) -> Tally:
 def _outcomes(fault: Fault, module: ModuleType, wanted: Sequence[int]) -> Iterator[Outcome]:
     if fault.at_once == 1 or len(wanted) == 1:
         for seed in wanted:
-            yield module.run(seed)
+            yield _one(fault.name, module.__name__, seed)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(fault.at_once, mp_context=context) as pool:
-        for finished in as_completed([pool.submit(module.run, seed) for seed in wanted]):
+        runs = [pool.submit(_one, fault.name, module.__name__, seed) for seed in wanted]
+        for finished in as_completed(runs):
             yield finished.result()
+
+
+def _one(fault: str, module: str, seed: int) -> Outcome:
+    """One run. What it did not foresee is a finding, and the other runs go on."""
+    try:
+        outcome = importlib.import_module(module).run(seed)
+        assert isinstance(outcome, Outcome)
+        return outcome
+    except Exception:
+        return Outcome(fault, seed, problems=[traceback.format_exc()])
 
 
 def _caught(module: ModuleType, protection: str) -> bool:
     """Chance may spare a run without its protection, but not many in a row."""
-    return any(
-        module.run(seed, protected=False, without=protection).caught
-        for seed in range(1, _UNPROTECTED_TRIES + 1)
-    )
+    for seed in range(1, _UNPROTECTED_TRIES + 1):
+        try:
+            if module.run(seed, protected=False, without=protection).caught:
+                return True
+        except Exception:
+            # A run that failed by itself shows nothing about the oracle.
+            _say(traceback.format_exc())
+    return False
 
 
 def _say(line: str) -> None:
