@@ -14,6 +14,7 @@ half.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from headrace.records import RecordError, RecordLimits, build_batch, iter_header
 
 __all__ = ["Journal", "check_journal"]
 
+_log = logging.getLogger("headrace.log")
 _ENTRY, _BEGIN, _SNAPSHOT, _COMPLETE = b"e", b"b", b"s", b"c"
 _READ_BYTES = 1 << 20
 _PART_ENTRIES = 500
@@ -156,10 +158,19 @@ class Journal:
                 self._append(part)
             self._snapshot_bytes = self._log.size_bytes - before
             await self._committer.wait(self._log, self._log.end_offset)
-            self._log.delete_before(begin)
+            self._forget_before(begin)
         finally:
             self._replacing.set_result(None)
             self._replacing = None
+
+    def _forget_before(self, offset: int) -> None:
+        """Delete what a snapshot has replaced. Where that fails nothing is lost: it is read past, and the next
+        snapshot tries again.
+        """
+        try:
+            self._log.delete_before(offset)
+        except OSError as error:
+            _log.error("the journal in %s keeps what a snapshot has replaced: %s", self._log.directory, error)
 
     async def close(self) -> None:
         await self._committer.settle(self._log)
