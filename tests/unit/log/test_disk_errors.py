@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.clock import SystemClock
+from headrace.log.committer import Committer
 from headrace.log.config import LogConfig
+from headrace.log.journal import Journal
 from headrace.log.partition import PartitionLog
 from headrace.testing.faulty_files import FaultyFiles
 from tests.unit.log.conftest import NOW_MS, append, values_from
@@ -51,3 +54,25 @@ def test_a_mark_that_cannot_be_synced_keeps_nobody_from_writing() -> None:
     log.sync_now()
     assert log.fenced is None
     assert len(values_from(log)) == 13
+
+
+@pytest.mark.parametrize(("kind", "path"), [("sync", "*/mark"), ("remove", "*.log")])
+async def test_a_journal_whose_past_cannot_be_deleted_goes_on(
+    kind: str, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = FaultyFiles(1)
+    files.make_dir(DIRECTORY)
+    files.sync_dir(DIRECTORY.parent)
+    committer = Committer()
+    journal = Journal(files, DIRECTORY, SystemClock(), committer, snapshot_after_bytes=500)
+    kept: list[bytes] = []
+    journal.on_snapshot(lambda: list(kept))
+    fault = files.fail(kind, path=path, times=None)
+    for number in range(30):
+        await journal.write([b"entry-%d" % number])
+        kept.append(b"entry-%d" % number)
+    assert fault.hits
+    assert "keeps what a snapshot has replaced" in caplog.text
+    files = files.crash()
+    assert Journal(files, DIRECTORY, SystemClock(), committer).entries == kept
+    await committer.close()
