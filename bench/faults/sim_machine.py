@@ -38,6 +38,8 @@ class Machine:
         self.clock = DrivenClock()
         self.files = FaultyFiles(seed, syncs_are_ignored=syncs_are_ignored, cold_read_share=cold_read_share)
         self.meanwhile: Callable[[], None] | None = None
+        self.on_change: Callable[[Operation], None] | None = None
+        """Called before every operation that changes something; may set up a fault for it, or raise ``Crash``."""
         self.changes = 0
         """Operations that changed something, over all lives."""
         self.trace = 0
@@ -72,6 +74,8 @@ class Machine:
                     self.changes += 1
                     step = f"{operation.kind} {operation.path} {operation.offset} {operation.size}"
                     self.trace = zlib.crc32(step.encode(), self.trace)
+                    if self.on_change is not None:
+                        self._strike(operation, end)
                 wanted = stage if stage != "during" or operation.kind == "sync" else "after"
                 if count == end_at and reached == wanted:
                     end()
@@ -90,6 +94,14 @@ class Machine:
         files.watch = None
         self.meanwhile = None
         return by_itself
+
+    def _strike(self, operation: Operation, end: Callable[[], None]) -> None:
+        assert self.on_change is not None
+        try:
+            self.on_change(operation)
+        except Crash:
+            end()
+            raise
 
     def end(self, how: End) -> None:
         """What the next process finds."""

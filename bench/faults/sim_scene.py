@@ -61,7 +61,7 @@ class Scene:
         self.starts = 0
         self._read_to: dict[tuple[bytes, int], int] = {}
         self._trails: dict[tuple[bytes, int], list[Stored]] = {}
-        self._snapshot_after_bytes = self.rng.choice((200, 600, 3000))
+        self.snapshot_after_bytes = self.rng.choice((200, 600, 3000))
         self._requests = 0
         now, now_ms = machine.clock.steady, machine.clock.now_ms
         self.plain = PlainWriter(self.rng, now, now_ms, self._is_refused)
@@ -123,7 +123,7 @@ class Scene:
             self.machine.files,
             self.machine.clock,
             durability=self.durability,
-            snapshot_after_bytes=self._snapshot_after_bytes,
+            snapshot_after_bytes=self.snapshot_after_bytes,
             retention_check_s=2.0,
         )
 
@@ -138,7 +138,7 @@ class Scene:
         await asyncio.gather(
             self._repeat(steps, lambda: self._write(door, self.plain)),
             *(self._repeat(steps, lambda w=writer: self._write(door, w)) for writer in self.idempotent),  # type: ignore[misc]
-            self._repeat(steps, lambda: self._read(door)),
+            self._repeat(steps, lambda: self.read(door)),
             self._repeat(steps // 2, lambda: self._commit(door)),
             self._repeat(steps // 2, lambda: self._administer(door)),
         )
@@ -148,13 +148,18 @@ class Scene:
             await asyncio.sleep(self.rng.choice(_PAUSES_S))
             await act()
 
-    def _target(self) -> Target | None:
-        there = [(name, fact.sure) for name, fact in self.topics.items() if fact.sure is not None]
-        if not there:
-            return None
-        name, fact = self.rng.choice(there)
-        assert fact is not None
-        return self.target_of(name, fact, self.rng.randrange(fact.partitions))
+    def all_targets(self) -> list[Target]:
+        """Every partition that is surely there."""
+        return [
+            self.target_of(name, fact.sure, partition)
+            for name, fact in self.topics.items()
+            if fact.sure is not None
+            for partition in range(fact.sure.partitions)
+        ]
+
+    def any_target(self) -> Target | None:
+        targets = self.all_targets()
+        return self.rng.choice(targets) if targets else None
 
     def target_of(self, name: str, fact: TopicFact, partition: int) -> Target:
         return Target(name, partition, (fact.id, partition), self.book_of(name, fact, partition))
@@ -169,12 +174,12 @@ class Scene:
         return book
 
     def _meanwhile(self, door: Door) -> None:
-        target = self._target()
+        target = self.any_target()
         if target is not None and self.rng.random() < 0.3:
             self.plain.write_now(door, target)
 
     async def _write(self, door: Door, writer: PlainWriter | IdempotentWriter) -> None:
-        target = self._target()
+        target = self.any_target()
         if target is not None:
             await writer.write(door, target)
 
@@ -191,8 +196,8 @@ class Scene:
         else:
             self.objections.object(f"{kind} for {topic}-{partition} was answered with error {error}")
 
-    async def _read(self, door: Door) -> None:
-        target = self._target()
+    async def read(self, door: Door) -> None:
+        target = self.any_target()
         if target is None:
             return
         key = target.key
@@ -219,7 +224,7 @@ class Scene:
             self._read_to[key] = one.next
 
     async def _commit(self, door: Door) -> None:
-        target = self._target()
+        target = self.any_target()
         if target is None:
             return
         group = self.rng.choice(_GROUPS)
@@ -239,20 +244,34 @@ class Scene:
         elif error != _UNKNOWN_TOPIC:
             self._hear("commit", target.topic, target.partition, error)
 
+    async def repeat_commits(self, door: Door, times: int) -> None:
+        for _ in range(times):
+            await self._commit(door)
+
     async def _administer(self, door: Door) -> None:
         self._requests += 1
         name = self.rng.choice(_NAMES)
+        if self.topics[name].values == [None]:
+            await self.create(door, name)
+        else:
+            change = self.rng.choice(("delete", "grow", "configure", "delete_records", "trim"))
+            if change != "delete" or name in ("one", "two") or self.rng.random() < 0.1:
+                await self.change(door, change, name)
+        self._requests -= 1
+
+    async def change(self, door: Door, change: str, name: str) -> None:
+        """Do something to a topic, if it is surely there."""
         fact = self.topics[name].sure
         if fact is None:
-            if self.topics[name].values == [None]:
-                await self.create(door, name)
-        else:
-            act = self.rng.choice(
-                (self._delete, self._grow, self._configure, self._delete_records, self._trim)
-            )
-            if act != self._delete or name in ("one", "two") or self.rng.random() < 0.1:
-                await act(door, name, fact)
-        self._requests -= 1
+            return
+        changes = {
+            "delete": self._delete,
+            "grow": self._grow,
+            "configure": self._configure,
+            "delete_records": self._delete_records,
+            "trim": self._trim,
+        }
+        await changes[change](door, name, fact)
 
     async def create(self, door: Door, name: str) -> None:
         partitions = self.rng.choice((1, 1, 2))

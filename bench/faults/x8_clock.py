@@ -51,9 +51,9 @@ CASES = [
     if jump not in ("frozen", "off for 9 days") or (stands and (when == "down") == (jump == "off for 9 days"))
 ]
 _RETENTION_MS = {"day": _DAY_MS, "half-hour": _HOUR_MS // 2, "stamped": _DAY_MS, "stamped-new": _DAY_MS}
-_STEP_S = 120.0
+_STEP_S = 300.0
 _GRACE_S = 3600.0
-_SESSION_MS = 600_000
+_SESSION_MS = 1_500_000
 
 
 @dataclass(slots=True)
