@@ -6,8 +6,8 @@ Errors of single topics and partitions are returned as Kafka's numbers, because 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from bench.faults.answers import Fetched, Joined, ProduceAnswer, TopicSeen
 from bench.faults.codec import (
     NO_TAGS,
     Reader,
@@ -59,42 +59,6 @@ LATEST = -1
 PRODUCE = 0
 _TOPIC_RESOURCE = 2
 _TIMEOUT_MS = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class ProduceAnswer:
-    partition: int
-    error: int
-    base_offset: int
-    log_start_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    error: int
-    high_watermark: int
-    log_start_offset: int
-    records: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSeen:
-    error: int
-    name: str
-    id: bytes
-    partitions: int
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    error: int
-    generation: int
-    leader: str
-    member_id: str
-    members: tuple[str, ...]
-
-
-# Records
 
 
 def produce_body(topic: Name, batches: Mapping[int, bytes], acks: int = -1) -> bytes:
