@@ -103,7 +103,7 @@ class Consumer(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
-    def take(self, count: int, timeout_s: float = 20.0) -> list[Seen]:
+    def take(self, count: int, timeout_s: float = 60.0) -> list[Seen]:
         """Poll until so many records have come; what comes beyond them in the same poll is handed over too."""
         seen: list[Seen] = []
         deadline = time.monotonic() + timeout_s
@@ -252,7 +252,7 @@ def wait_for(
     condition: Callable[[], bool],
     consumers: Sequence[Consumer],
     seen: list[Seen] | None = None,
-    timeout_s: float = 20.0,
+    timeout_s: float = 60.0,
 ) -> list[Seen]:
     """Poll all consumers in turn, as their own threads would, until the condition holds; records go to ``seen``."""
     seen = [] if seen is None else seen
