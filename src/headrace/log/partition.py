@@ -159,26 +159,14 @@ class PartitionLog:
             earlier = self.producers.check(header)
             if earlier is not None:
                 return Appended(earlier.base_offset, earlier.last_offset, duplicate=True)
-        self._mend()
-        size = header.size
-        active = self.active
-        if active.size and self._wants_roll(active, size, now_ms):
-            active = self._roll(now_ms)
         base_offset = self.end_offset
-        position = active.size
-        # Offset and epoch are the only bytes that change; they lie in the first sixteen, outside the CRC.
-        place = _PLACE.pack(base_offset, header.length, self.leader_epoch)
         try:
-            taken = active.file.pwrite([place, memoryview(batch)[_PLACE.size :]], position)
-        except OSError as error:
-            raise self._failed_write(active, str(error), mendable=error.errno in _SPACE_ERRORS) from error
-        if taken != size:
-            raise self._failed_write(
-                active, f"short write: {taken} of {size} bytes were taken", mendable=True
-            )
-        if self._write_trouble:
-            self._write_trouble = False
-            _log.info("%s takes writes again", self.directory)
+            position = self._write(batch, header, now_ms)
+        except PartitionFenced:
+            if header.producer_id >= 0:
+                self.producers.await_again(header, now_ms)
+            raise
+        active, size = self.active, header.size
         end_offset = base_offset + header.last_offset_delta + 1
         active.dirty = True
         active.index.add(
@@ -191,6 +179,29 @@ class PartitionLog:
         if not self.waits_for_sync:
             self._wake()
         return Appended(base_offset, end_offset - 1)
+
+    def _write(self, batch: Buffer, header: BatchHeader, now_ms: int) -> int:
+        """Put the batch behind the last one, in a new segment if it is time for one; returns its position."""
+        self._mend()
+        size = header.size
+        active = self.active
+        if active.size and self._wants_roll(active, size, now_ms):
+            active = self._roll(now_ms)
+        position = active.size
+        # Offset and epoch are the only bytes that change; they lie in the first sixteen, outside the CRC.
+        place = _PLACE.pack(self.end_offset, header.length, self.leader_epoch)
+        try:
+            taken = active.file.pwrite([place, memoryview(batch)[_PLACE.size :]], position)
+        except OSError as error:
+            raise self._failed_write(active, str(error), mendable=error.errno in _SPACE_ERRORS) from error
+        if taken != size:
+            raise self._failed_write(
+                active, f"short write: {taken} of {size} bytes were taken", mendable=True
+            )
+        if self._write_trouble:
+            self._write_trouble = False
+            _log.info("%s takes writes again", self.directory)
+        return position
 
     def _wants_roll(self, active: Segment, size: int, now_ms: int) -> bool:
         return (

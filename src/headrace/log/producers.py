@@ -58,6 +58,8 @@ class Producer:
     producer_id: int
     epoch: int
     seen_ms: int
+    awaited_sequence: int | None = None
+    """Of a producer whose very first batch could not be written: nothing else is taken before it."""
     batches: deque[RememberedBatch] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
 
 
@@ -92,11 +94,22 @@ class Producers:
         for batch in producer.batches:
             if batch.first_sequence == header.base_sequence and batch.last_sequence == header.last_sequence:
                 return batch
+        expected = producer.awaited_sequence
         if producer.batches:
             expected = (producer.batches[-1].last_sequence + 1) % _SEQUENCE_LIMIT
-            if header.base_sequence != expected:
-                raise OutOfOrderSequence(header.producer_id, header.base_sequence, expected)
+        if expected is not None and header.base_sequence != expected:
+            raise OutOfOrderSequence(header.producer_id, header.base_sequence, expected)
         return None
+
+    def await_again(self, header: BatchHeader, now_ms: int) -> None:
+        """The batch could not be written. Those that are under way behind it must not take its place, also where
+        nothing is known of the producer yet.
+        """
+        if header.producer_id not in self._by_id:
+            self._by_id[header.producer_id] = Producer(
+                header.producer_id, header.producer_epoch, now_ms, header.base_sequence
+            )
+            self._keep_limit()
 
     def note(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         """Remember a batch that was written."""
@@ -117,6 +130,9 @@ class Producers:
                     header.max_timestamp,
                 )
             )
+        self._keep_limit()
+
+    def _keep_limit(self) -> None:
         if len(self._by_id) > self._limit:
             del self._by_id[next(iter(self._by_id))]
 
