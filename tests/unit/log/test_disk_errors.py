@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from headrace.clock import SystemClock
+from headrace.errors import PartitionFenced
 from headrace.log.committer import Committer
 from headrace.log.config import LogConfig
 from headrace.log.journal import Journal
 from headrace.log.partition import PartitionLog
+from headrace.log.producers import OutOfOrderSequence
 from headrace.testing.faulty_files import FaultyFiles
 from tests.unit.log.conftest import NOW_MS, append, values_from
 
@@ -76,3 +78,15 @@ async def test_a_journal_whose_past_cannot_be_deleted_goes_on(
     files = files.crash()
     assert Journal(files, DIRECTORY, SystemClock(), committer).entries == kept
     await committer.close()
+
+
+def test_a_batch_does_not_take_the_place_of_its_producers_first_that_found_no_space() -> None:
+    files = FaultyFiles(1)
+    log = filled(files)
+    files.fail("write", path="*.log", error=errno.ENOSPC)
+    with pytest.raises(PartitionFenced):
+        append(log, b"first", producer=(7, 0, 0))
+    with pytest.raises(OutOfOrderSequence):
+        append(log, b"second", producer=(7, 0, 1))
+    assert append(log, b"first", producer=(7, 0, 0)).base_offset == 12
+    assert append(log, b"second", producer=(7, 0, 1)).base_offset == 13
