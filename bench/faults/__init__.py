@@ -21,7 +21,7 @@ __all__ = ["FAULTS", "Fault"]
 @dataclass(frozen=True, slots=True)
 class Fault:
     """``runs`` is the full count for each of the modules; ``at_once`` how many may go side by side, because they
-    mostly wait.
+    mostly wait, or need no more than one core each.
     """
 
     name: str
@@ -39,10 +39,14 @@ FAULTS = {
     fault.name: fault
     for fault in (
         Fault("X1", "kill -9", ("x1_kill",), 200),
-        Fault("X3", "a sync fails once", ("x3_fsync",), 200),
+        Fault("X2", "power loss", ("x2_power",), 200, at_once=2),
+        Fault("X3", "a sync fails once", ("x3_fsync", "x3_sync_sim"), 200),
         Fault("X4", "disk full", ("x4_full",), 200),
+        Fault("X5", "damaged files", ("x5_damage",), 200, at_once=2),
+        Fault("X8", "clock jumps", ("x8_clock",), 18, at_once=2),
         Fault("X14", "broker gone for a minute", ("x14_gone",), 50, at_once=5),
         Fault("X18", "far behind and past retention", ("x18_behind",), 6),
         Fault("X24", "names as paths", ("x24_names",), 100),
+        Fault("operations", "every operation fails once", ("operations",), 50, at_once=2),
     )
 }

@@ -181,13 +181,14 @@ def count() -> int:
 
 
 def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0]) -> Outcome:
-    outcome = Outcome(FAULT, seed)
+    outcome = Outcome(FAULT, seed, cases=0)
     objections = Objections()
     with without_protection(None if protected else without):
         for number in range(seed, count() + 1, STRIDE):
             for kind in _KINDS:
                 story = _Story(number, kind)
                 story.whole()
+                outcome.cases += story.struck is not None
                 outcome.hits += story.struck is not None
                 objections.lost += story.objections.lost
                 objections.duplicated += story.objections.duplicated

@@ -109,7 +109,7 @@ class Book:
     def ack(self, one: Sent, offset: int, now: float) -> None:
         if one.offset is not None and one.offset != offset:
             self._object(f"batch {one.number} was acknowledged at {one.offset} and at {offset}")
-        if one.late:
+        if one.late and self.has_failed():
             self._object(f"batch {one.number} was sent after the failure and acknowledged at {offset}")
         if not self.is_durable(one.body):
             self._object(f"batch {one.number} was acknowledged at {offset}, and the disk has not got it")

@@ -27,13 +27,13 @@ def test_the_data_directory_itself_outlasts_a_power_loss_after_the_first_start()
 
 def test_a_topic_whose_creation_was_killed_anywhere_keeps_what_the_next_process_acknowledges() -> None:
     objections: list[str] = []
-    for operation in range(25, 60):
+    for operation in range(30, 50):
         machine = Machine(operation, objections.append)
         machine.life(partial(create_and_produce, machine), end_at=operation)
         machine.end("kill")
         machine.life(partial(create_and_produce, machine))
         last = machine.files
-        for _ in range(5):
+        for _ in range(4):
             machine.files = last.crash()
             machine.life(partial(expect_one_batch, machine, objections))
         assert objections == [], f"killed at operation {operation}"
