@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from bench.faults import FAULTS, Fault
+from bench.faults.forking import die_with_parent
 from bench.faults.outcome import Outcome
 from bench.faults.seeds import seeds
 from bench.report import write_faults
@@ -95,7 +96,7 @@ def _outcomes(fault: Fault, module: ModuleType, wanted: Sequence[int]) -> Iterat
             yield _one(fault.name, module.__name__, seed)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(fault.at_once, mp_context=context) as pool:
+    with ProcessPoolExecutor(fault.at_once, mp_context=context, initializer=die_with_parent) as pool:
         runs = [pool.submit(_one, fault.name, module.__name__, seed) for seed in wanted]
         for finished in as_completed(runs):
             yield finished.result()

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["ForkServer", "Forked", "fork_server"]
+__all__ = ["ROOT", "ForkServer", "Forked", "die_with_parent", "dying_with_us", "fork_server"]
 
 _PR_SET_PDEATHSIG = 1
 ROOT = Path(__file__).parents[2]
@@ -32,6 +32,11 @@ def dying_with_us() -> list[str]:
     """What to put before a command so that it ends when this process does."""
     command = shutil.which("setpriv")
     return [command, "--pdeathsig", "KILL"] if command else []
+
+
+def die_with_parent() -> None:
+    """From now on this process ends when the thread that started it does."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Forked:
@@ -124,7 +129,7 @@ def _become_broker(words: list[str], log: Path, parent: int) -> NoReturn:
     code = 1
     try:
         os.setsid()
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
         if os.getppid() != parent:
             os._exit(1)
         output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
