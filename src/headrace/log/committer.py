@@ -145,7 +145,11 @@ class Committer:
             await asyncio.sleep(self._flush_interval_s)
             logs, self._unflushed = self._unflushed, {}
             for log in logs:
-                self._kick(log)
+                if log.is_syncing:
+                    # That sync began before the newest appends: they get one of their own.
+                    self._unflushed[log] = None
+                else:
+                    self._kick(log)
 
     def forget(self, log: PartitionLog) -> None:
         """The partition is going away: those who wait for it are told."""

@@ -116,13 +116,12 @@ class MarkFile:
         other's word back.
         """
         with self._lock:
-            mark = self._newest.joined(mark) if self._newest else mark
-            # While a sync is under way, and before the first one, both slots must stay as they are: what is said now
-            # is put with the next sync.
-            if self._file is not None and not self._syncing:
-                self._put(self._file, mark)
-            self._newest = mark
+            self._newest = self._newest.joined(mark) if self._newest else mark
             self.unsynced = True
+            # While a sync is under way, and before the first one, both slots must stay as they are: what is said now
+            # is put with the next sync, and so is what cannot be put now.
+            if self._file is not None and not self._syncing:
+                self._put(self._file, self._newest)
 
     def _put(self, file: File, mark: Mark) -> None:
         slot = _pack(self._sequence + 1, mark)

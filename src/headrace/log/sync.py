@@ -4,6 +4,7 @@ thread.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +26,13 @@ class SyncJob:
     def run(self) -> None:
         """Sync the files, then the directory if it has a new one, then note it in the mark. Any ``OSError``
         means: not durable.
+
+        That the mark cannot be written is no such error: an older one is also true, and the next sync of the mark
+        tries again and says it.
         """
         for segment in self.segments:
             segment.file.sync()
         if self.directory is not None:
             self.files.sync_dir(self.directory)
-        self.mark_file.write(self.mark)
+        with suppress(OSError):
+            self.mark_file.write(self.mark)
