@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import threading
 from pathlib import Path
 
 import pytest
@@ -90,3 +92,47 @@ def test_a_batch_does_not_take_the_place_of_its_producers_first_that_found_no_sp
         append(log, b"second", producer=(7, 0, 1))
     assert append(log, b"first", producer=(7, 0, 0)).base_offset == 12
     assert append(log, b"second", producer=(7, 0, 1)).base_offset == 13
+
+
+@pytest.mark.parametrize("failure", ["fail", "short"])
+def test_a_mark_that_cannot_be_written_is_written_with_its_next_sync(failure: str) -> None:
+    files = FaultyFiles(1)
+    log = filled(files)
+    log.sync_mark()
+    if failure == "fail":
+        files.fail("write", path="*/mark")
+    else:
+        files.short_write(path="*/mark", taken=20)
+    append(log, b"value-12")
+    log.sync_now()
+    assert log.fenced is None
+    log.sync_mark()
+    for _ in range(20):
+        after = PartitionLog(files.crash(), DIRECTORY, config=CONFIG, now_ms=NOW_MS)
+        assert len(values_from(after)) == 13
+        assert after.report.kept_tail_bytes == 0
+
+
+async def test_what_is_appended_during_a_slow_flush_is_flushed_too() -> None:
+    files = FaultyFiles(1)
+    files.make_dir(DIRECTORY)
+    files.sync_dir(DIRECTORY.parent)
+    log = PartitionLog(files, DIRECTORY, config=CONFIG, waits_for_sync=False, now_ms=NOW_MS)
+    committer = Committer(flush_interval_s=0.02)
+    slow = threading.Event()
+    files.watch = lambda operation, stage: (
+        slow.wait(10) if stage == "during" and operation.path.suffix == ".log" else None
+    )
+    append(log, b"first")
+    committer.durable(log, log.end_offset)
+    while not log.is_syncing:
+        await asyncio.sleep(0.01)
+    append(log, b"second")
+    committer.durable(log, log.end_offset)
+    # Several flushes come and go while the first one is in the disk.
+    await asyncio.sleep(0.2)
+    slow.set()
+    async with asyncio.timeout(10):
+        while not log.is_synced:
+            await asyncio.sleep(0.01)
+    await committer.close()
