@@ -32,8 +32,8 @@ from headrace.files import Buffer, Files
 from headrace.log.config import DEFAULT_LOG_CONFIG, LogConfig
 from headrace.log.mark import Mark
 from headrace.log.recovery import RecoveryReport, recover
-from headrace.log.segment import Segment, write_whole
-from headrace.log.state import STATE_SUFFIX, dump_state, state_name
+from headrace.log.segment import Segment
+from headrace.log.state_files import StateFiles
 from headrace.log.sync import SyncJob
 from headrace.records import BatchHeader
 
@@ -41,7 +41,6 @@ __all__ = ["Appended", "PartitionLog"]
 
 _log = logging.getLogger("headrace.log")
 _SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_STATES_KEPT = 2
 _PLACE = struct.Struct(">qii")
 
 
@@ -80,6 +79,7 @@ class PartitionLog:
         self._files = files
         self._mark_file = found.mark_file
         self._state = found.state
+        self._state_files = StateFiles(files, directory, found.state_offsets)
         self._bases = [segment.base_offset for segment in found.segments]
         self._synced_segment = self.segments[-1].base_offset
         self._synced_position = self.segments[-1].size
@@ -239,13 +239,13 @@ class PartitionLog:
         """
         try:
             segment.write_index()
-            self._state.offset = self.end_offset
-            write_whole(self._files, self.directory / state_name(self.end_offset), dump_state(self._state))
-            names = [name for name in self._files.list(self.directory) if name.endswith(STATE_SUFFIX)]
-            for name in sorted(names)[:-_STATES_KEPT]:
-                self._files.remove(self.directory / name)
+            self._write_state()
         except OSError:
             return
+
+    def _write_state(self) -> None:
+        self._state.offset = self.end_offset
+        self._state_files.write(self._state, self.synced_offset)
 
     def _failed_write(self, segment: Segment, reason: str, *, mendable: bool) -> PartitionFenced:
         self.fenced = f"{segment.path}: {reason}"
@@ -366,10 +366,25 @@ class PartitionLog:
         self.synced_offset = synced.synced_offset
         self._synced_segment, self._synced_position = synced.segment, synced.position
         self._state.epochs.cut(offset, self.end_offset)
-        while len(self.segments) > 1 and self.segments[1].base_offset <= offset:
-            self._bases.pop(0)
-            self.segments.pop(0).remove()
+        if self._may_remove_below(first.base_offset):
+            while len(self.segments) > 1 and self.segments[1].base_offset <= offset:
+                self._bases.pop(0)
+                self.segments.pop(0).remove()
         return offset
+
+    def _may_remove_below(self, offset: int) -> bool:
+        """Whether producers would be remembered without the batches below ``offset``, also after a power loss: what
+        they send again must be known. If not, the files stay until the next deletion or start.
+        """
+        if not len(self.producers) or self.segments[0].base_offset == offset:
+            return True
+        safe_offset = self.synced_offset if self.waits_for_sync else self.end_offset
+        if not self._state_files.has_one_in(offset, safe_offset):
+            if safe_offset < self.end_offset:
+                return False
+            self._write_state()
+        self._files.sync_dir(self.directory)
+        return True
 
     def close(self) -> None:
         """Leave everything durable and ready for a start that reads no segment; then let go of the files."""

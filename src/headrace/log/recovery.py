@@ -22,6 +22,7 @@ from headrace.log.producers import Producers
 from headrace.log.scan import scan_headers, scan_whole_batches
 from headrace.log.segment import LOG_SUFFIX, Segment, log_name
 from headrace.log.state import STATE_SUFFIX, PartitionState, load_state, state_name
+from headrace.log.state_files import StateFiles
 from headrace.records import BatchHeader
 
 __all__ = ["Recovered", "RecoveryReport", "check_synced", "recover", "segment_headers"]
@@ -51,6 +52,7 @@ class Recovered:
     end_offset: int
     mark_file: MarkFile
     state: PartitionState
+    state_offsets: list[int]
     report: RecoveryReport
 
 
@@ -76,8 +78,21 @@ def recover(files: Files, directory: Path, interval: int, now_ms: int) -> Recove
     names_are_safe = bool(synced.position and segments) and _ends_at(segments[-1], synced)
     end_offset = _settle_tail(files, directory, segments, synced, report)
     _settle_indexes(files, segments, interval, end_offset, report)
-    state = _load_newest_state(files, directory, names, mark.start_offset, end_offset, report)
+    first_offset = (deleted or segments)[0].base_offset
+    state, state_offsets = _load_newest_state(files, directory, names, first_offset, end_offset, report)
+    knows_more = bool(deleted) and state.offset < segments[0].base_offset
+    if knows_more:
+        _settle_indexes(files, deleted, interval, segments[0].base_offset, report)
+        _replay(deleted, state, segments[0].base_offset, now_ms)
     _replay(segments, state, end_offset, now_ms)
+    if knows_more:
+        # The files that are about to go are the last that know of some producers.
+        try:
+            StateFiles(files, directory, []).write(state, end_offset)
+            state_offsets.append(end_offset)
+            names_are_safe = False
+        except OSError:
+            deleted.clear()
     state.epochs.cut(mark.start_offset, end_offset)
     if report.files_removed or not names_are_safe:
         files.sync_dir(directory)
@@ -89,7 +104,7 @@ def recover(files: Files, directory: Path, interval: int, now_ms: int) -> Recove
     # Only now, because the start may have been read from the page cache, too.
     for segment in deleted:
         segment.remove()
-    return Recovered(segments, mark.start_offset, end_offset, mark_file, state, report)
+    return Recovered(segments, mark.start_offset, end_offset, mark_file, state, state_offsets, report)
 
 
 def _ends_at(last: Segment, mark: Mark) -> bool:
@@ -282,10 +297,11 @@ def _load_newest_state(
     files: Files,
     directory: Path,
     names: list[str],
-    start_offset: int,
+    first_offset: int,
     end_offset: int,
     report: RecoveryReport,
-) -> PartitionState:
+) -> tuple[PartitionState, list[int]]:
+    """The newest state that can be used, and the offsets of all that are left."""
     offsets = [
         int(name[: -len(STATE_SUFFIX)])
         for name in names
@@ -297,11 +313,11 @@ def _load_newest_state(
             continue
         state = load_state(files, path, offset) if offset <= end_offset else None
         if state is not None:
-            return state
+            return state, [other for other in offsets if other <= offset]
         # One that covers more than there is must not come back when the log has grown over it.
         files.remove(path)
         report.files_removed += 1
-    return PartitionState(start_offset, Producers(), Epochs())
+    return PartitionState(first_offset, Producers(), Epochs()), []
 
 
 def _replay(segments: list[Segment], state: PartitionState, end_offset: int, now_ms: int) -> None:
