@@ -168,3 +168,63 @@ def test_a_kill_loses_nothing_behind_a_deletion_that_no_sync_has_reached() -> No
     append(log, b"acknowledged")
     again = PartitionLog(files.restart(), DIRECTORY, config=CONFIG, waits_for_sync=False, now_ms=NOW_MS)
     assert values_from(again) == {1: b"acknowledged"}
+
+
+def check_producers_are_known(files: FaultyFiles, sequences: int) -> None:
+    log = opened(files, leader_epoch=5)
+    for sequence in range(sequences - 3, sequences):
+        again = append(log, b"value-%d" % sequence, producer=(7, 0, sequence))
+        assert (again.duplicate, again.base_offset) == (True, sequence)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("to_the_end", [True, False])
+def test_producers_are_known_though_their_batches_were_deleted_before_a_power_loss(
+    seed: int, to_the_end: bool
+) -> None:
+    files = new_disk(seed)
+    log = opened(files)
+    for sequence in range(12):
+        append(log, b"value-%d" % sequence, producer=(7, 0, sequence))
+        if sequence % 4 == seed % 4:
+            log.sync_now()
+    log.sync_now()
+    if to_the_end:
+        # As retention does when even the newest data is too old.
+        log.roll(NOW_MS)
+    log.delete_before(12)
+    check_producers_are_known(files.crash(), 12)
+
+
+def test_producers_are_known_though_a_deletion_was_killed_anywhere() -> None:
+    def fill(files: FaultyFiles) -> PartitionLog:
+        log = opened(files)
+        for sequence in range(12):
+            append(log, b"value-%d" % sequence, producer=(7, 0, sequence))
+        log.sync_now()
+        log.sync_mark()
+        return log
+
+    def delete(files: FaultyFiles, log: PartitionLog | None) -> None:
+        assert log is not None
+        log.roll(NOW_MS)
+        log.delete_before(12)
+
+    for files in killed_at_every_operation(fill, delete):
+        check_producers_are_known(files, 12)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_state_below_the_synced_offset_is_kept_however_many_lie_above_it(seed: int) -> None:
+    files = new_disk(seed)
+    log = opened(files)
+    for sequence in range(8):
+        append(log, b"value-%d" % sequence, producer=(7, 0, sequence))
+    log.roll(NOW_MS)
+    append(log, b"behind them")
+    log.sync_now()
+    log.delete_before(8)
+    # Many rolls without a sync: their states tell of batches that the power loss may take.
+    for number in range(20):
+        append(log, b"unsynced-%d" % number)
+    check_producers_are_known(files.crash(), 8)
