@@ -15,7 +15,7 @@ from headrace.broker.limits import BrokerLimits
 from headrace.broker.offline_partition import OfflinePartition
 from headrace.broker.partition import Partition
 from headrace.broker.topic import Topic
-from headrace.errors import DataDirError, HeadraceError
+from headrace.errors import DataDirError, HeadraceError, StorageError
 from headrace.files import Files
 from headrace.log.committer import Committer
 from headrace.log.config import LogConfig
@@ -62,6 +62,12 @@ class Partitions:
         first = len(self._by_topic.get(topic.name, ()))
         opened = await asyncio.to_thread(self._open_from, first, topic, config)
         self._by_topic.setdefault(topic.name, []).extend(opened)
+        reasons = [partition.fenced for partition in opened if isinstance(partition, OfflinePartition)]
+        if reasons:
+            raise StorageError(
+                f"{len(reasons)} of {len(opened)} new partitions of {topic.name} are offline: {reasons[0]}",
+                hint="the topic is known; the next start of the broker tries again to make its files",
+            )
 
     def open_now(self, topic: Topic, config: LogConfig) -> None:
         self._by_topic[topic.name] = self._open_from(0, topic, config)
