@@ -138,11 +138,13 @@ class _Story:
         await scene.change(door, "configure", "kept")
         await scene.change(door, "delete_records", "kept")
         await scene.change(door, "grow", "kept")
+        await self._expect_writes(door)
         await self._stop(door)
 
     async def _second(self, door: Door) -> None:
         await self._write(door, 1)
         await door.broker.trim()
+        await self._expect_writes(door)
         await self.scene.change(door, "delete", "trimmed")
         # Killed with batches under way.
         for target in self.scene.all_targets():
@@ -150,6 +152,7 @@ class _Story:
 
     async def _third(self, door: Door) -> None:
         await self._write(door, 1)
+        await self._expect_writes(door)
         await self._stop(door)
 
     async def _last(self, door: Door) -> None:
@@ -163,6 +166,19 @@ class _Story:
             for target in self.scene.all_targets():
                 for writer in (self.scene.plain, self.scene.idempotent[0]):
                     await writer.write(door, target)
+
+    async def _expect_writes(self, door: Door) -> None:
+        """A full disk heals: once there is space, everything is taken again."""
+        if self.struck is None or self.struck_in != self.lives or self.kind not in ("ENOSPC", "short"):
+            return
+        if self.struck.kind not in ("write", "create") or "/topics/" not in str(self.struck.path):
+            return
+        refused = self.scene.refused
+        for target in self.scene.all_targets():
+            if (target.topic, target.partition) not in door.broker.partitions.offline:
+                await self.scene.plain.write(door, target)
+        if self.scene.refused != refused:
+            self.objections.object("there is space again, and a write was refused")
 
     async def _stop(self, door: Door) -> None:
         try:
