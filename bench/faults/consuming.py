@@ -46,15 +46,22 @@ class ReadingAlong(Worker):
     """A stock consumer that notes all it is given. Only in ``trimmed`` topics may it be told that it is too late."""
 
     def __init__(
-        self, name: str, port: int, ledger: Ledger, places: Sequence[Place], trimmed: Iterable[str] = ()
+        self,
+        name: str,
+        port: int,
+        ledger: Ledger,
+        places: Sequence[Place],
+        trimmed: Iterable[str] = (),
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(name, port, ledger)
         self._places = list(places)
         self._trimmed = frozenset(trimmed)
+        self._settings = settings
         self._next: dict[Place, int] = dict.fromkeys(self._places, 0)
 
     def work(self) -> None:
-        consumer = stock_consumer(self.port, f"along-{self.name}")
+        consumer = stock_consumer(self.port, f"along-{self.name}", self._settings)
         try:
             self._assign(consumer)
             while not self.finishing:

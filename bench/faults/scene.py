@@ -41,6 +41,7 @@ class Scene:
         refusals: Iterable[int] = (),
         pace: float = 1.0,
         request_timeout_s: float = 10.0,
+        reconnect_ms_max: int = 20,
         stock_settings: dict[str, Any] | None = None,
     ) -> None:
         self.broker = broker
@@ -54,7 +55,8 @@ class Scene:
         self._retained_bytes = rng.choice([10_000, 50_000])
         self._refusals = frozenset(refusals)
         self._pace = pace
-        self._stock_settings = stock_settings
+        self._stock_settings = stock_settings or {}
+        self._reconnect = {"reconnect.backoff.max.ms": reconnect_ms_max}
         self._by_hand = 0
         self._request_timeout_s = request_timeout_s
 
@@ -105,7 +107,9 @@ class Scene:
             self.cuts,
             self.plain,
             self.idempotent,
-            StockProducer("stock", port, ledger, self.places, rng(), idempotent=False, **stock),
+            StockProducer(
+                "stock", port, ledger, self.places, rng(), idempotent=False, settings=self._reconnect, **stock
+            ),
             StockProducer(
                 "stock-idem",
                 port,
@@ -114,10 +118,10 @@ class Scene:
                 rng(),
                 idempotent=True,
                 compression=self.rng.choice(["none", "lz4", "zstd"]),
-                settings=self._stock_settings,
+                settings=self._reconnect | self._stock_settings,
                 **stock,
             ),
-            ReadingAlong("reader", port, ledger, self.places, trimmed=_SHRINKING),
+            ReadingAlong("reader", port, ledger, self.places, _SHRINKING, self._reconnect),
         ]
         # Threads that wait for an answer must not wait for the others' arithmetic as well.
         sys.setswitchinterval(0.0005)

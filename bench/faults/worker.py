@@ -13,6 +13,7 @@ from bench.faults.oracle import Ledger
 __all__ = ["Worker", "finish_all"]
 
 _RECONNECT_S = 0.005
+_RECONNECT_S_MAX = 0.2
 
 
 class Worker(threading.Thread):
@@ -57,11 +58,13 @@ class Worker(threading.Thread):
 
     def connect(self) -> Connection | None:
         """A connection as soon as the broker is there; ``None`` if the worker is to give up first."""
+        began = time.monotonic()
         while not self.gave_up:
             try:
                 return Connection(self.port, client_id=self.name, timeout_s=self._timeout_s)
             except Gone:
-                time.sleep(_RECONNECT_S)
+                # At once where the broker is just being started, and with patience where it stays away.
+                time.sleep(min(_RECONNECT_S_MAX, _RECONNECT_S + (time.monotonic() - began) / 20))
         return None
 
 

@@ -36,6 +36,7 @@ OUTAGE_S = 60.0
 RSS_MB_MAX = 64.0
 _GROUP, _COMMAND_GROUP, _BY_HAND = "readers", "command", "by-hand"
 _MEMBER_ID_REQUIRED = 79
+_RECONNECT_MS_MAX = 500
 _TOPIC = "kept"
 # A client that comes back as another member waits for the session of the one it was.
 _WAIT_S_MAX = 150.0
@@ -61,6 +62,7 @@ class _Member(Worker):
             "session.timeout.ms": self._session_ms,
             "max.poll.interval.ms": max(self._session_ms, 300_000),
             "client.id": self.name,
+            "reconnect.backoff.max.ms": _RECONNECT_MS_MAX,
         }
         consumer = stock_consumer(self.port, _GROUP, settings)
         try:
@@ -206,6 +208,7 @@ class _Run:
             rng,
             pace=5.0 if outage_s < 10 else 20.0,
             request_timeout_s=outage_s + 60,
+            reconnect_ms_max=_RECONNECT_MS_MAX,
             stock_settings={"socket.timeout.ms": int(max(outage_s * 300, 1000))},
         )
         self.members: list[_Member] = []
