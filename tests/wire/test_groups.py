@@ -339,7 +339,8 @@ def test_a_member_that_was_removed_cannot_commit(cluster: Server, client: Client
             successor.subscribe(topic)
             wait_for(lambda: bool(successor.assignment()), [successor])
             code = refusal(consumer.commit, {(topic, 0): 5})
-            assert code in (25, 82), "neither an unknown member nor a fenced instance"
+            # librdkafka may have heard of it by a heartbeat: it then fails for good (-150) without asking.
+            assert code in (25, 82, -150), "neither an unknown member nor a fenced instance"
             assert successor.committed((topic, 0)) == {(topic, 0): 2}
 
 
