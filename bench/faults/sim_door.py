@@ -248,8 +248,8 @@ class Door:
         answer = await self._ask(Api.OFFSET_FETCH, 7, message)
         return int(answer.topics[0].partitions[0].committed_offset)
 
-    async def join(self, group: str, session_timeout_ms: int) -> tuple[str, int]:
-        """Become the only member of a group; member id and generation."""
+    async def join(self, group: str, session_timeout_ms: int) -> tuple[int, str, int]:
+        """Become the only member of a group: error, member id and generation."""
         request = m.JoinGroupRequest
         protocol = request.JoinGroupRequestProtocol(name="range", metadata=b"")
         joined = await self._ask(
@@ -263,15 +263,15 @@ class Door:
                 protocols=[protocol],
             ),
         )
+        if joined.error_code:
+            return int(joined.error_code), "", -1
         member, generation = joined.member_id, joined.generation_id
         assignment = m.SyncGroupRequest.SyncGroupRequestAssignment(member_id=member, assignment=b"all")
         message = m.SyncGroupRequest(
             group_id=group, generation_id=generation, member_id=member, assignments=[assignment]
         )
         synced = await self._ask(Api.SYNC_GROUP, 2, message)
-        assert not joined.error_code
-        assert not synced.error_code
-        return member, generation
+        return int(synced.error_code), member, generation
 
     async def heartbeat(self, group: str, member: str, generation: int) -> int:
         message = m.HeartbeatRequest(group_id=group, member_id=member, generation_id=generation)

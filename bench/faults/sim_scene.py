@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 
 from bench.faults.sim_book import Book, Objections, Stored
-from bench.faults.sim_door import Door, TopicSeen
+from bench.faults.sim_door import Door
 from bench.faults.sim_facts import ANY_ID, Maybe, TopicFact
+from bench.faults.sim_judge import judge
 from bench.faults.sim_machine import Machine
 from bench.faults.sim_writers import IdempotentWriter, PlainWriter, Target
 from headrace.broker.settings import Durability
@@ -23,6 +24,7 @@ __all__ = ["Scene"]
 _NAMES = ("kept", "trimmed", "one", "two")
 _GROUPS = ("readers", "others")
 _FLUSHED_WITHIN_S = 6.5
+_SESSION_MS = 1_800_000
 _UNKNOWN_TOPIC, _STORAGE = 3, 56
 _PAUSES_S = (0.0, 0.0, 0.001, 0.01, 0.3, 1.2)
 
@@ -53,16 +55,19 @@ class Scene:
         self.topics: dict[str, Maybe[TopicFact | None]] = {name: Maybe(None) for name in _NAMES}
         self.books: dict[tuple[bytes, int], Book] = {}
         self.offsets: dict[tuple[str, str, int], Maybe[int]] = {}
+        self.members: dict[str, tuple[str, int]] = {}
+        """The only member of each of some groups, with its generation."""
         self.given_ids: set[int] = set()
         self.cluster_id: str | None = None
         self.epoch = -1
         self.may_lose_since: float | None = None
         self.phase = "down"
         self.starts = 0
-        self._read_to: dict[tuple[bytes, int], int] = {}
-        self._trails: dict[tuple[bytes, int], list[Stored]] = {}
+        self.read_to: dict[tuple[bytes, int], int] = {}
+        self.trails: dict[tuple[bytes, int], list[Stored]] = {}
         self.snapshot_after_bytes = self.rng.choice((200, 600, 3000))
         self._requests = 0
+        self._joins = 0
         now, now_ms = machine.clock.steady, machine.clock.now_ms
         self.plain = PlainWriter(self.rng, now, now_ms, self._is_refused)
         self.idempotent = [
@@ -104,7 +109,7 @@ class Scene:
         door = self.open_door()
         await door.start()
         self.starts += 1
-        await self.judge(door)
+        await judge(self, door)
         self.phase = "working"
         self.machine.meanwhile = lambda: self._meanwhile(door)
         if before_work is not None:
@@ -201,7 +206,7 @@ class Scene:
         if target is None:
             return
         key = target.key
-        offset = self._read_to.get(key, 0)
+        offset = self.read_to.get(key, 0)
         found = await door.fetch(target.topic, target.partition, offset, self.rng.choice((0, 300, 2000)))
         fact = self.topics[target.topic].sure
         if fact is None or fact.id != key[0]:
@@ -211,17 +216,17 @@ class Scene:
             start, _ = await door.range(target.topic, target.partition)
             if offset >= start >= 0:
                 self.objections.object(f"{target.topic}: offset {offset} is out of range from {start} on")
-            self._read_to[key] = max(start, 0)
-            self._trails[key] = []
+            self.read_to[key] = max(start, 0)
+            self.trails[key] = []
             return
         if found.error:
             self._hear("read", target.topic, target.partition, found.error)
             return
-        trail = self._trails.setdefault(key, [])
+        trail = self.trails.setdefault(key, [])
         for one in found.batches:
             target.book.give(one, self.machine.clock.steady())
             trail.append(one)
-            self._read_to[key] = one.next
+            self.read_to[key] = one.next
 
     async def _commit(self, door: Door) -> None:
         target = self.any_target()
@@ -254,7 +259,7 @@ class Scene:
         if self.topics[name].values == [None]:
             await self.create(door, name)
         else:
-            change = self.rng.choice(("delete", "grow", "configure", "delete_records", "trim"))
+            change = self.rng.choice(("delete", "grow", "configure", "delete_records", "trim", "join"))
             if change != "delete" or name in ("one", "two") or self.rng.random() < 0.1:
                 await self.change(door, change, name)
         self._requests -= 1
@@ -270,6 +275,7 @@ class Scene:
             "configure": self._configure,
             "delete_records": self._delete_records,
             "trim": self._trim,
+            "join": self._join,
         }
         await changes[change](door, name, fact)
 
@@ -332,88 +338,15 @@ class Scene:
         else:
             target.book.promise_start(start)
 
+    async def _join(self, door: Door, name: str, fact: TopicFact) -> None:
+        """Found a group. One that was not answered may be there or not, so each try is for another one."""
+        self._joins += 1
+        group = f"members-{self._joins}"
+        error, member, generation = await door.join(group, _SESSION_MS)
+        if error:
+            self._hear("commit", name, -1, error)
+        else:
+            self.members[group] = (member, generation)
+
     async def _trim(self, door: Door, name: str, fact: TopicFact) -> None:
         await door.broker.trim()
-
-    # What must hold at every start
-
-    async def judge(self, door: Door, *, but_not: Collection[tuple[bytes, int]] = ()) -> None:
-        """``but_not``: partitions that are looked at otherwise."""
-        self._judge_identity(door)
-        seen = await door.topics()
-        for name, known in self.topics.items():
-            fact: TopicFact | None = None
-            if name in seen:
-                value = await door.config(name, "max.message.bytes")
-                fact = TopicFact(seen[name].id, seen[name].partitions, int(value or -1))
-                self._judge_epochs(name, seen[name], but_not)
-            possible = list(known.values)
-            if not known.settle(fact):
-                self.objections.lost += 1
-                self.objections.object(f"topic {name} is {fact}, and could be {possible}")
-            if fact is None:
-                for place in [place for place in self.offsets if place[1] == name]:
-                    del self.offsets[place]
-                continue
-            for partition in range(fact.partitions):
-                if (fact.id, partition) not in but_not:
-                    await self._judge_partition(door, self.target_of(name, fact, partition))
-        for name in seen:
-            if name not in self.topics:
-                self.objections.object(f"topic {name} is there, and nobody made it")
-        for place, offset in self.offsets.items():
-            found = await door.committed(*place)
-            offsets = list(offset.values)
-            if not offset.settle(found):
-                self.objections.lost += 1
-                self.objections.object(f"{place} has the offset {found}, and could have {offsets}")
-        self.may_lose_since = None
-
-    def _judge_identity(self, door: Door) -> None:
-        if self.cluster_id is None:
-            self.cluster_id = door.broker.cluster_id
-        elif self.cluster_id != door.broker.cluster_id:
-            self.objections.object("the cluster has another id than before")
-
-    def _judge_epochs(self, name: str, seen: TopicSeen, but_not: Collection[tuple[bytes, int]]) -> None:
-        for partition, epoch in enumerate(seen.leader_epochs):
-            if (seen.id, partition) in but_not:
-                continue
-            if epoch < 0:
-                self.objections.object(f"a partition of {name} is offline")
-            elif epoch < self.epoch:
-                self.objections.object(f"{name} has epoch {epoch}, and {self.epoch} was there before")
-            self.epoch = max(epoch, self.epoch)
-
-    async def _judge_partition(self, door: Door, target: Target) -> None:
-        where = f"{target.topic}-{target.partition}"
-        found = await door.read_all(target.topic, target.partition, self.rng.choice((0, 500, 1 << 20)))
-        if found.error or found.start < 0:
-            self.objections.object(f"{where} cannot be read, error {found.error}")
-            return
-        # After a start nothing is under way, so a client finds as much as the broker has.
-        target.book.check(
-            found.batches,
-            found.start,
-            found.end,
-            self.machine.clock.steady(),
-            may_lose_since=self.may_lose_since,
-        )
-        await self._judge_trail(door, target, found.batches, found.start)
-        self._read_to[target.key] = min(self._read_to.get(target.key, 0), found.end)
-
-    async def _judge_trail(self, door: Door, target: Target, stored: list[Stored], start: int) -> None:
-        """A consumer that asks how far its last epoch reached keeps nothing that the log has lost."""
-        trail = self._trails.pop(target.key, [])
-        if not trail:
-            return
-        epoch, end = await door.end_of_epoch(target.topic, target.partition, trail[-1].epoch)
-        if epoch < 0:
-            return
-        keeps = trail[-1].next if epoch == trail[-1].epoch and end >= trail[-1].next else end
-        now = {one.base: one.body for one in stored}
-        for one in trail:
-            if one.next <= keeps and one.base >= start and now.get(one.base) != one.body:
-                self.objections.object(
-                    f"{target.topic}-{target.partition}: a consumer is not told that offset {one.base} was lost"
-                )

@@ -25,6 +25,7 @@ from bench.faults.outcome import Outcome
 from bench.faults.sim_book import Objections, Stored
 from bench.faults.sim_damage import HARMS, Harm, batches_in, changed_ranges, contents, has_slot
 from bench.faults.sim_door import DATA, Door
+from bench.faults.sim_judge import judge
 from bench.faults.sim_machine import Machine
 from bench.faults.sim_scene import Scene
 from bench.faults.sim_unprotected import without_protection
@@ -76,7 +77,7 @@ class _Run:
         """A topic of its own for the damage: several segments, several producers, a little of everything."""
         door = self.scene.open_door()
         await door.start()
-        await self.scene.judge(door)
+        await judge(self.scene, door)
         name = "kept"
         if self.scene.topics[name].sure is None:
             await self.scene.create(door, name)
@@ -150,7 +151,7 @@ class _Run:
                 self.objections.object(
                     f"{self.path} is damaged by {self.harm.name}, and the broker has started"
                 )
-            await self.scene.judge(door)
+            await judge(self.scene, door)
             if self.kind != "tail":
                 await self._look_at_producers(door)
             await self.scene.work(door, 3)
@@ -186,7 +187,7 @@ class _Run:
         """Each batch by itself: those that were hit are an error, all others are there."""
         assert self.target is not None
         target, book = self.target, self.target.book
-        await self.scene.judge(door, but_not={target.key})
+        await judge(self.scene, door, but_not={target.key})
         damaged: dict[int, int] = {}
         spared: dict[int, int] = {}
         for at, one in batches_in(self.original):
@@ -245,7 +246,7 @@ class _Run:
     async def _look_at_offline(self, door: Door) -> None:
         assert self.target is not None
         target = self.target
-        await self.scene.judge(door, but_not={target.key})
+        await judge(self.scene, door, but_not={target.key})
         error, _ = await door.produce(target.topic, target.partition, build_batch([b"x"], 0))
         piece = await door.fetch(target.topic, target.partition, 0)
         if error != _STORAGE or piece.error != _STORAGE:

@@ -117,7 +117,9 @@ class _Days:
     async def _before(self, door: Door) -> None:
         for name in ("day", "half-hour", "stamped"):
             await self._create(door, name)
-        self.member = await door.join("members", _SESSION_MS)
+        error, member, generation = await door.join("members", _SESSION_MS)
+        assert not error
+        self.member = (member, generation)
         _, producer = await door.new_producer()
         batch = build_batch([b"once"], self.true_ms(), producer_id=producer, epoch=0, sequence=0)
         await self._write(door, "day", batch)

@@ -12,7 +12,7 @@ from bench.faults.seeds import seeds
 from bench.faults.x2_power import UNPROTECTED, run
 
 
-@pytest.mark.parametrize("seed", seeds(10))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_a_power_loss_at_any_operation_loses_nothing_that_was_acknowledged_or_given(seed: int) -> None:
     outcome = run(seed)
     assert outcome.held, outcome.says()
