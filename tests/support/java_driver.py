@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ class JavaDriver:
     """One JVM; ``call`` returns the result, or raises ``Refused`` with Kafka's error number."""
 
     def __init__(self) -> None:
+        self.lock = threading.Lock()
         classpath = os.pathsep.join(map(str, [compiled(), *kafka_server_classpath()]))
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
         # Open for as long as the driver is; what it holds is shown when the JVM ends by itself.
@@ -59,8 +61,9 @@ class JavaDriver:
     def call(self, op: str, **arguments: Any) -> Any:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
-        line = self.process.stdout.readline()
+        with self.lock:
+            self.process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
+            line = self.process.stdout.readline()
         if not line:
             self.said.seek(0)
             raise AssertionError(f"the Java driver has ended; it said:\n{self.said.read()[-4000:]}")

@@ -28,7 +28,7 @@ def test_a_group_is_listed_and_described_while_it_lives_and_after(
     assert group not in admin.groups()
     with client.consumer(cluster.bootstrap, group) as consumer:
         consumer.subscribe(topic)
-        wait_for(lambda: len(consumer.assignment()) == 2, [consumer])
+        wait_for(lambda: len(consumer.held) == 2, [consumer])
         assert group in admin.groups()
         living = admin.describe_group(group)
         consumer.commit({(topic, 0): 5, (topic, 1): 6})

@@ -61,7 +61,7 @@ def aftermath(cluster: Server, clients: dict[str, Client]) -> Aftermath:
     # Somebody who left in peace, just before, must not make the server forget to watch the others.
     with librdkafka.consumer(cluster.bootstrap, f"{stem}.peaceful") as peaceful:
         peaceful.subscribe(shared)
-        wait_for(lambda: len(peaceful.assignment()) == 2, [peaceful])
+        wait_for(lambda: len(peaceful.held) == 2, [peaceful])
     workers = [worker(name, cluster, topics[name], topics[name]) for name in clients if name != "java"]
     machine = JavaDriver()
     java = JavaClient(machine).consumer(cluster.bootstrap, topics["java"])
@@ -74,7 +74,7 @@ def aftermath(cluster: Server, clients: dict[str, Client]) -> Aftermath:
         java.commit({(topics["java"], 0): 6})
         for member in (doomed, survivor):
             member.subscribe(shared)
-        wait_for(lambda: len(doomed.assignment()) == len(survivor.assignment()) == 1, [doomed, survivor])
+        wait_for(lambda: len(doomed.held) == len(survivor.held) == 1, [doomed, survivor])
         seen_after.before = admin.describe_group(shared)
         for one in workers:
             assert one.stdout is not None
@@ -91,7 +91,7 @@ def aftermath(cluster: Server, clients: dict[str, Client]) -> Aftermath:
 
         def all_read() -> bool:
             found = {(one.topic, one.partition, one.offset) for one in seen}
-            return len(found) >= 4 * (len(clients) + 1) and len(survivor.assignment()) == 2
+            return len(found) >= 4 * (len(clients) + 1) and len(survivor.held) == 2
 
         wait_for(all_read, list(members.values()), seen, timeout_s=40)
         seen_after.after = admin.describe_group(shared)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +60,10 @@ class Consumer(ABC):
     """One consumer; ``problems`` are error numbers that the client reports and then goes on from."""
 
     problems: list[int]
+    # How long one poll lasts while others are polled beside it.
+    slice_s = 0.05
+    # The assignment after the last of those polls.
+    held: Set[Partition] = frozenset()
 
     @abstractmethod
     def subscribe(self, *topics: str) -> None: ...
@@ -254,13 +260,34 @@ def wait_for(
     seen: list[Seen] | None = None,
     timeout_s: float = 60.0,
 ) -> list[Seen]:
-    """Poll all consumers in turn, as their own threads would, until the condition holds; records go to ``seen``."""
+    """Poll all consumers until the condition holds, each in a thread of its own; records go to ``seen``.
+
+    In turn would not do: a member that joins may hold its caller until the others have joined as well, and they
+    join when they are polled. The condition looks at what each ``held`` after its last poll, since few clients may
+    be asked by a second thread.
+    """
     seen = [] if seen is None else seen
+    over = threading.Event()
+
+    def keep_polling(consumer: Consumer) -> None:
+        while not over.is_set():
+            seen.extend(consumer.poll(consumer.slice_s))
+            consumer.held = consumer.assignment()
+
     deadline = time.monotonic() + timeout_s
-    while not condition():
-        for consumer in consumers:
-            seen += consumer.poll(0.05)
-        if time.monotonic() > deadline:
-            held = [sorted(consumer.assignment()) for consumer in consumers]
-            raise AssertionError(f"not within {timeout_s} s; {len(seen)} records, assignments {held}")
+    with ThreadPoolExecutor(max(1, len(consumers))) as threads:
+        polling = [threads.submit(keep_polling, consumer) for consumer in consumers]
+        try:
+            while not condition():
+                wait(polling, timeout=0.02, return_when=FIRST_EXCEPTION)
+                for one in polling:
+                    if one.done():
+                        one.result()
+                if time.monotonic() > deadline:
+                    held = [sorted(consumer.held) for consumer in consumers]
+                    raise AssertionError(f"not within {timeout_s} s; {len(seen)} records, assignments {held}")
+        finally:
+            over.set()
+        for one in polling:
+            one.result()
     return seen
