@@ -49,6 +49,7 @@ class BrokerProcess:
         starter: Sequence[str] = (),
         data: Path | None = None,
         forked: bool = False,
+        retention_check_ms: int | None = None,
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
@@ -56,6 +57,8 @@ class BrokerProcess:
         self.log = home / "broker.log"
         self.peak_rss_mb = 0.0
         self._options = list(options)
+        if retention_check_ms is not None:
+            self._options += ["--set", f"log.retention.check.interval.ms={retention_check_ms}"]
         self._starter = list(starter)
         self._forked = forked
         self._process: subprocess.Popen[bytes] | Forked | None = None

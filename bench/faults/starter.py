@@ -3,7 +3,6 @@
 The broker is the product's own, read from the same command line. The options set what that line cannot, or take one
 protection out, so that the oracle can show that it notices:
 
-    --retention-check SECONDS    how often old data is looked for
     --journal-snapshot BYTES     how much a journal grows before it replaces its past by a snapshot
     --session-min MS             the shortest session that a group's member may ask for
     --chdir DIRECTORY            where the broker runs: what a relative path would be relative to
@@ -25,7 +24,6 @@ __all__ = ["main"]
 def main(words: list[str]) -> int:
     at = words.index("--")
     parser = argparse.ArgumentParser(prog="bench.faults.starter")
-    parser.add_argument("--retention-check", type=float)
     parser.add_argument("--journal-snapshot", type=int)
     parser.add_argument("--session-min", type=int)
     parser.add_argument("--chdir")
@@ -35,12 +33,8 @@ def main(words: list[str]) -> int:
     from headrace.broker import main as broker_main
     from headrace.broker.broker import Broker
     from headrace.broker.groups import GroupSettings
-    from headrace.broker.settings import BrokerSettings
     from headrace.log.journal import Journal
 
-    if options.retention_check is not None:
-        settings = functools.partial(BrokerSettings, retention_check_s=options.retention_check)
-        vars(broker_main)["BrokerSettings"] = settings
     if options.journal_snapshot is not None:
         defaults = Journal.__init__.__kwdefaults__ or {}
         assert "snapshot_after_bytes" in defaults

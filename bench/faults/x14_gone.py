@@ -360,10 +360,11 @@ def run(
     outcome = Outcome(FAULT, seed)
     if outage_s is None:
         outage_s = OUTAGE_S if protected else 3.0
-    starter = ["--session-min", "100", "--retention-check", "0.5"] + (
-        [] if protected else ["--without", without]
-    )
-    with workplace(FAULT, seed) as home, BrokerProcess(home, starter=starter, forked=True) as broker:
+    starter = ["--session-min", "100", *([] if protected else ["--without", without])]
+    with (
+        workplace(FAULT, seed) as home,
+        BrokerProcess(home, starter=starter, retention_check_ms=500, forked=True) as broker,
+    ):
         scene = _Run(broker, rng, outcome, outage_s)
         try:
             scene.begin()

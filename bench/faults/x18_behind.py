@@ -47,10 +47,12 @@ def run(
     outcome = Outcome(FAULT, seed)
     way = WAYS[seed % len(WAYS)]
     durability = ("synced", "os")[seed // len(WAYS) % 2]
-    starter = ["--retention-check", "0.1"] + ([] if protected else ["--without", without])
+    starter = [] if protected else ["--without", without]
     with (
         workplace(FAULT, seed) as home,
-        BrokerProcess(home, starter=starter, options=["--durability", durability], forked=True) as broker,
+        BrokerProcess(
+            home, starter=starter, retention_check_ms=100, options=["--durability", durability], forked=True
+        ) as broker,
     ):
         broker.start()
         behind = _Behind(broker, rng, outcome, records)

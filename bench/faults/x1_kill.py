@@ -32,13 +32,13 @@ def run(
 ) -> Outcome:
     rng = random.Random(seed)
     outcome = Outcome(FAULT, seed)
-    starter = ["--retention-check", "0.1"] + ([] if protected else ["--without", without])
+    starter = [] if protected else ["--without", without]
     if rng.random() < 0.5:
         starter += ["--journal-snapshot", "3000"]
     options = ["--durability", rng.choice(["synced", "synced", "os"])]
     with (
         workplace(FAULT, seed, in_memory=rng.random() < 0.7) as home,
-        BrokerProcess(home, starter=starter, options=options, forked=True) as broker,
+        BrokerProcess(home, starter=starter, retention_check_ms=100, options=options, forked=True) as broker,
     ):
         if rng.random() < 0.5:
             outcome.hits += _kill_while_starting(broker, rng)

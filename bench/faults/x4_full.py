@@ -64,7 +64,7 @@ def run(
     rng = random.Random(seed)
     outcome = Outcome(FAULT, seed)
     chosen = rng.choice(KINDS if can_mount() else KINDS[:1])
-    starter = ["--retention-check", "0.2"] + ([] if protected else ["--without", without])
+    starter = [] if protected else ["--without", without]
     with contextlib.ExitStack() as stack:
         home = stack.enter_context(workplace(FAULT, seed))
         disk = home / "disk"
@@ -75,7 +75,9 @@ def run(
             starter += ["--journal-snapshot", "5000"] if rng.random() < 0.5 else []
         else:
             disk.mkdir()
-        broker = stack.enter_context(BrokerProcess(home, starter=starter, forked=True, data=disk / "data"))
+        broker = stack.enter_context(
+            BrokerProcess(home, starter=starter, retention_check_ms=200, forked=True, data=disk / "data")
+        )
         broker.start()
         # Without rolls the files grow to the limit; with them, new files meet a disk without room.
         scene = Scene(

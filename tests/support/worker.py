@@ -20,7 +20,7 @@ WORKERS: dict[str, type[Client]] = {
 
 
 def main(name: str, bootstrap: str, topic: str, group: str) -> None:
-    consumer = WORKERS[name]().consumer(bootstrap, group)
+    consumer = WORKERS[name]().consumer(bootstrap, group, session_ms=6000)
     consumer.subscribe(topic)
     assert len(consumer.take(10)) == 10
     consumer.commit({(topic, 0): 6})

@@ -64,8 +64,8 @@ def aftermath(cluster: Server, clients: dict[str, Client]) -> Aftermath:
         wait_for(lambda: len(peaceful.held) == 2, [peaceful])
     workers = [worker(name, cluster, topics[name], topics[name]) for name in clients if name != "java"]
     machine = JavaDriver()
-    java = JavaClient(machine).consumer(cluster.bootstrap, topics["java"])
-    doomed = JavaClient(machine).consumer(cluster.bootstrap, shared)
+    java = JavaClient(machine).consumer(cluster.bootstrap, topics["java"], session_ms=6000)
+    doomed = JavaClient(machine).consumer(cluster.bootstrap, shared, session_ms=6000)
     members: dict[str, Consumer] = {"survivor": librdkafka.consumer(cluster.bootstrap, shared)}
     survivor = members["survivor"]
     try:

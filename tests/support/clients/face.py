@@ -116,7 +116,8 @@ class Consumer(ABC):
         while len(seen) < count:
             remaining_s = deadline - time.monotonic()
             assert remaining_s > 0, f"{len(seen)} of {count} records within {timeout_s} s"
-            seen += self.poll(remaining_s)
+            # In slices, as users poll: a client that is in one long poll may not join again when it is told to.
+            seen += self.poll(min(remaining_s, 1.0))
         return seen
 
     def __enter__(self) -> Consumer:
@@ -230,7 +231,8 @@ class Client(ABC):
         assignor: str = "range",
         instance: str | None = None,
         max_wait_ms: int = 100,
-        session_ms: int = 6000,
+        session_ms: int = 30_000,
+        heartbeat_ms: int = 100,
     ) -> Consumer: ...
 
     @abstractmethod

@@ -269,7 +269,8 @@ class JavaClient(Client):
         assignor: str = "range",
         instance: str | None = None,
         max_wait_ms: int = 100,
-        session_ms: int = 6000,
+        session_ms: int = 30_000,
+        heartbeat_ms: int = 100,
     ) -> Consumer:
         config = {
             "bootstrap.servers": bootstrap,
@@ -278,7 +279,7 @@ class JavaClient(Client):
             "enable.auto.commit": "false",
             "fetch.max.wait.ms": str(max_wait_ms),
             "session.timeout.ms": str(session_ms),
-            "heartbeat.interval.ms": "100",
+            "heartbeat.interval.ms": str(heartbeat_ms),
             "metadata.max.age.ms": "500",
             "retry.backoff.ms": "50",
             "default.api.timeout.ms": "15000",

@@ -342,7 +342,8 @@ class KafkaPythonClient(Client):
         assignor: str = "range",
         instance: str | None = None,
         max_wait_ms: int = 100,
-        session_ms: int = 6000,
+        session_ms: int = 30_000,
+        heartbeat_ms: int = 100,
     ) -> Consumer:
         return KafkaPythonConsumer(
             {
@@ -354,7 +355,7 @@ class KafkaPythonClient(Client):
                 "enable_auto_commit": False,
                 "fetch_max_wait_ms": max_wait_ms,
                 "session_timeout_ms": session_ms,
-                "heartbeat_interval_ms": 100,
+                "heartbeat_interval_ms": heartbeat_ms,
                 "metadata_max_age_ms": 500,
                 "retry_backoff_ms": 50,
                 "partition_assignment_strategy": [ASSIGNORS[assignor]],

@@ -351,7 +351,8 @@ class LibrdkafkaClient(Client):
         assignor: str = "range",
         instance: str | None = None,
         max_wait_ms: int = 100,
-        session_ms: int = 6000,
+        session_ms: int = 30_000,
+        heartbeat_ms: int = 100,
     ) -> Consumer:
         config: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
@@ -363,7 +364,7 @@ class LibrdkafkaClient(Client):
             "fetch.wait.max.ms": max_wait_ms,
             "socket.timeout.ms": max_wait_ms + 20_000,
             "session.timeout.ms": session_ms,
-            "heartbeat.interval.ms": 100,
+            "heartbeat.interval.ms": heartbeat_ms,
             "topic.metadata.refresh.interval.ms": 300,
             "partition.assignment.strategy": ASSIGNORS[assignor],
             "log_level": 0,
