@@ -32,8 +32,9 @@ VERBS = [
 ]
 
 LOADED = """
-import sys
+import os, sys
 from headrace.cli import main
+os._exit = sys.exit
 sys.argv = ["headrace", *sys.argv[1:]]
 try:
     main()

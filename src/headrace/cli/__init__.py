@@ -6,6 +6,7 @@ read without loading the machinery for help, completion and live displays.
 
 from __future__ import annotations
 
+import os
 import sys
 
 __all__ = ["main"]
@@ -21,4 +22,19 @@ def main() -> int:
             return run_broker_line(line)
     from headrace.cli.app import run
 
-    return run()
+    try:
+        return run()
+    except SystemExit as leaving:
+        _leave(leaving)
+        raise
+
+
+def _leave(leaving: SystemExit) -> None:
+    """End at once where a Kafka client's threads would go on while the interpreter is taken apart under them."""
+    if "confluent_kafka" in sys.modules and (leaving.code is None or isinstance(leaving.code, int)):
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except OSError:
+            return
+        os._exit(leaving.code or 0)

@@ -69,6 +69,9 @@ _AGAIN_S = 0.1
 _GRACE_S = 1.0
 """The client gives up by itself; this is how much longer we wait for it to say so."""
 _R = TypeVar("_R")
+_ADMINS: list[AdminClient] = []
+"""Held until the process ends: an answer is handed over in a thread of the client's own, and a client that is taken
+apart while that thread is on its way out has ended a command with a segmentation fault after its work was done."""
 
 
 def _config(session: Session, extra: Mapping[str, object]) -> dict[str, Any]:
@@ -95,7 +98,9 @@ def _open(kind: Callable[[dict[str, Any]], _R], session: Session, extra: Mapping
 
 
 def open_admin(session: Session) -> AdminClient:
-    return _open(AdminClient, session, {})
+    admin = _open(AdminClient, session, {})
+    _ADMINS.append(admin)
+    return admin
 
 
 def open_producer(session: Session, extra: Mapping[str, object]) -> Producer:
