@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -33,6 +34,7 @@ from headrace.wire.codes import ErrorCode
 
 __all__ = ["Accepted", "Partition", "ProduceRefused"]
 
+_log = logging.getLogger("headrace.broker")
 Buffer = bytes | bytearray | memoryview
 
 _CRC_AT, _CRC_FROM, _MAX_TIMESTAMP_AT = 17, 21, 35
@@ -119,8 +121,10 @@ class Partition:
     async def delete_before(self, offset: int) -> int:
         try:
             return self.log.delete_before(offset)
-        except OSError as error:
-            raise StorageError(f"the start of {self.log.directory} could not be moved: {error}") from error
+        except (OSError, StorageError) as error:
+            failure = StorageError(f"the start of {self.log.directory} could not be moved: {error}")
+            _log.error("%s", failure.message)
+            raise failure from error
 
     def set_config(self, config: LogConfig) -> None:
         self.log.config = config

@@ -315,13 +315,17 @@ class PartitionLog:
         for segment in job.segments:
             segment.unpin()
         if error is not None:
-            self.fenced = f"{self.directory}: sync failed: {error}"
-            self._mendable = False
+            self._lose(f"sync failed: {error}")
         elif job.mark.segment >= self._synced_segment:
             self.synced_offset = job.mark.synced_offset
             self._synced_segment = job.mark.segment
             self._synced_position = job.mark.position
         self._wake()
+
+    def _lose(self, reason: str) -> None:
+        """Take no more writes before the next start."""
+        self.fenced = f"{self.directory}: {reason}"
+        self._mendable = False
 
     def _wake(self) -> None:
         for watcher in tuple(self.watchers):
@@ -379,11 +383,31 @@ class PartitionLog:
         if not len(self.producers) or self.segments[0].base_offset == offset:
             return True
         safe_offset = self.synced_offset if self.waits_for_sync else self.end_offset
-        if not self._state_files.has_one_in(offset, safe_offset):
-            if safe_offset < self.end_offset:
-                return False
+        if not self._state_files.has_one_in(offset, safe_offset) and (
+            safe_offset < self.end_offset or not self._make_room_for_state(offset)
+        ):
+            return False
+        try:
+            self._files.sync_dir(self.directory)
+        except OSError as error:
+            self._lose(f"sync failed: {error}")
+            self._wake()
+            self._mend()
+        return True
+
+    def _make_room_for_state(self, offset: int) -> bool:
+        """Write a state. Where the disk is full, which deletions are to change, the indexes of what goes make room."""
+        try:
             self._write_state()
-        self._files.sync_dir(self.directory)
+        except OSError:
+            for segment in self.segments[:-1]:
+                if segment.end_offset <= offset and self._files.exists(segment.index_path):
+                    segment.ensure_columns(self.config.index_interval_bytes)
+                    self._files.remove(segment.index_path)
+            try:
+                self._write_state()
+            except OSError:
+                return False
         return True
 
     def close(self) -> None:
