@@ -31,6 +31,7 @@ from headrace.errors import OffsetOutOfRange, PartitionFenced
 from headrace.files import Buffer, Files
 from headrace.log.config import DEFAULT_LOG_CONFIG, LogConfig
 from headrace.log.mark import Mark
+from headrace.log.producers import OutOfOrderSequence, RememberedBatch
 from headrace.log.recovery import RecoveryReport, recover
 from headrace.log.segment import Segment
 from headrace.log.state_files import StateFiles
@@ -156,7 +157,7 @@ class PartitionLog:
         producer's last.
         """
         if header.producer_id >= 0:
-            earlier = self.producers.check(header)
+            earlier = self._earlier(header, now_ms)
             if earlier is not None:
                 return Appended(earlier.base_offset, earlier.last_offset, duplicate=True)
         base_offset = self.end_offset
@@ -179,6 +180,17 @@ class PartitionLog:
         if not self.waits_for_sync:
             self._wake()
         return Appended(base_offset, end_offset - 1)
+
+    def _earlier(self, header: BatchHeader, now_ms: int) -> RememberedBatch | None:
+        try:
+            return self.producers.check(header)
+        except OutOfOrderSequence as error:
+            if self.producers.is_behind_refused(header, now_ms):
+                raise PartitionFenced(
+                    f"nothing was written to {self.directory}: producer {header.producer_id} has to send the batch "
+                    "again that could not be written before this one"
+                ) from error
+            raise
 
     def _write(self, batch: Buffer, header: BatchHeader, now_ms: int) -> int:
         """Put the batch behind the last one, in a new segment if it is time for one; returns its position."""

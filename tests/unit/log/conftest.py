@@ -38,6 +38,7 @@ def append(
     *values: bytes,
     timestamp_ms: int = NOW_MS,
     producer: tuple[int, int, int] = (-1, -1, -1),
+    now_ms: int = NOW_MS,
 ) -> Appended:
     producer_id, epoch, sequence = producer
     batch = build_batch(
@@ -47,7 +48,7 @@ def append(
         producer_epoch=epoch,
         base_sequence=sequence,
     )
-    return log.append(batch, read_header(batch), timestamp_ms, NOW_MS)
+    return log.append(batch, read_header(batch), timestamp_ms, now_ms)
 
 
 def values_from(log: PartitionLog, offset: int | None = None, *, max_bytes: int = 700) -> dict[int, bytes]:
