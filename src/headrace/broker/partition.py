@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 import crc32c
@@ -13,12 +13,19 @@ from headrace.errors import StorageError
 from headrace.log.committer import Committer
 from headrace.log.config import LogConfig
 from headrace.log.partition import Appended, PartitionLog
-from headrace.log.producers import OutOfOrderSequence, StaleProducerEpoch
+from headrace.log.producers import OutOfOrderSequence, Producer, StaleProducerEpoch
 from headrace.log.reader import LogReader
+from headrace.log.transactions import (
+    AbortedTransaction,
+    InvalidTransactionState,
+    OpenTransaction,
+    TooManyTransactions,
+)
 from headrace.records import (
     CODEC_NAMES,
     BatchHeader,
     CorruptRecords,
+    Marker,
     Record,
     RecordError,
     RecordLimits,
@@ -91,6 +98,11 @@ class Partition:
         return self.log.high_watermark
 
     @property
+    def last_stable_offset(self) -> int:
+        """Where those who read only committed records stop."""
+        return self.log.last_stable_offset
+
+    @property
     def leader_epoch(self) -> int:
         return self.log.leader_epoch
 
@@ -135,8 +147,53 @@ class Partition:
         await self._committer.settle(self.log)
         self.log.close()
 
-    def append(self, batch: Buffer, now_ms: int, trusted_ms: int) -> Accepted:
-        """Check one produced batch and write it; raises ``ProduceRefused``."""
+    # Transactions
+
+    def open_transactions(self) -> Mapping[int, OpenTransaction]:
+        """By the producer's id; known again after a restart."""
+        return self.log.transactions.open
+
+    def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
+        """Those that a reader of committed records in ``[start, end)`` has to know of."""
+        return self.log.transactions.aborted_between(start, end)
+
+    def producers(self) -> list[Producer]:
+        return list(self.log.producers)
+
+    def mark(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+        trusted_ms: int,
+        bumped: bool = True,
+    ) -> Accepted | None:
+        """End the producer's transaction here, and refuse its older epochs from now on; raises ``StorageError``.
+
+        ``bumped``: the epoch is the one that the producer goes on with, above that of the transaction. A transaction
+        that is open under this epoch already is a later one, and stays open. Clients of the older protocol keep their
+        epoch; their transaction has it, too. ``None`` if there is nothing to write, so it may be said again
+        after a crash.
+        """
+        stamp_ms = max(now_ms, trusted_ms)
+        marker = Marker(committed, coordinator_epoch)
+        appended = self.log.append_marker(
+            producer_id, producer_epoch, marker, trusted_ms, seen_ms=stamp_ms, bumped=bumped
+        )
+        return None if appended is None else self._accepted(appended, stamp_ms)
+
+    # Writing
+
+    def append(
+        self, batch: Buffer, now_ms: int, trusted_ms: int, *, begins_at_zero: bool = False
+    ) -> Accepted:
+        """Check one produced batch and write it; raises ``ProduceRefused``.
+
+        ``begins_at_zero``: a producer that is not known here begins with sequence 0.
+        """
         config = self.log.config
         header = self._framed(batch, config)
         try:
@@ -167,13 +224,22 @@ class Partition:
             if header.max_timestamp != max_timestamp or header.uses_append_time:
                 batch = _with_true_timestamp(batch, max_timestamp)
         try:
-            appended = self.log.append(batch, header, max_timestamp, trusted_ms, seen_ms=stamp_ms)
+            appended = self.log.append(
+                batch, header, max_timestamp, trusted_ms, seen_ms=stamp_ms, begins_at_zero=begins_at_zero
+            )
         except OutOfOrderSequence as error:
             raise ProduceRefused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, error.message) from error
         except StaleProducerEpoch as error:
             raise ProduceRefused(ErrorCode.INVALID_PRODUCER_EPOCH, error.message) from error
+        except InvalidTransactionState as error:
+            raise ProduceRefused(ErrorCode.INVALID_TXN_STATE, error.message) from error
+        except TooManyTransactions as error:
+            raise ProduceRefused(ErrorCode.POLICY_VIOLATION, error.message) from error
         except StorageError as error:
             raise ProduceRefused(ErrorCode.KAFKA_STORAGE_ERROR, error.message) from error
+        return self._accepted(appended, append_time_ms)
+
+    def _accepted(self, appended: Appended, append_time_ms: int) -> Accepted:
         return Accepted(appended, append_time_ms, self._committer.durable(self.log, appended.last_offset + 1))
 
     def _framed(self, batch: Buffer, config: LogConfig) -> BatchHeader:
