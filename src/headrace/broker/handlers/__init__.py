@@ -22,6 +22,7 @@ from headrace.broker.handlers import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
     describe_topic_partitions,
     find_coordinator,
     heartbeat,
@@ -74,6 +75,7 @@ HANDLERS: dict[Api, Handler] = {
     Api.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs.handle,
     Api.OFFSET_DELETE: offset_delete.handle,
     Api.DESCRIBE_CLUSTER: describe_cluster.handle,
+    Api.DESCRIBE_PRODUCERS: describe_producers.handle,
     Api.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions.handle,
 }
 
