@@ -191,14 +191,13 @@ class PartitionLog:
         return appended
 
     def append_marker(
-        self, producer_id: int, epoch: int, marker: Marker, now_ms: int, *, seen_ms: int, bumped: bool
+        self, producer_id: int, epoch: int, marker: Marker, now_ms: int, *, seen_ms: int
     ) -> Appended | None:
         """End a producer's transaction, or where none is open, at least refuse its older epochs from now on.
 
-        ``bumped``: the marker's epoch is above that of the transaction. Without it, a transaction of the same epoch
-        ends, too. ``None`` if there is nothing to do, because the marker is there already or is out of date.
+        ``None`` if there is nothing to do, because the marker is there already or is out of date.
         """
-        if not self._awaits_marker(producer_id, epoch, bumped=bumped):
+        if not self._awaits_marker(producer_id, epoch):
             return None
         batch = build_marker(producer_id, epoch, marker, seen_ms)
         header = read_header(batch)
@@ -209,15 +208,10 @@ class PartitionLog:
             self._wake()
         return appended
 
-    def _awaits_marker(self, producer_id: int, epoch: int, *, bumped: bool) -> bool:
+    def _awaits_marker(self, producer_id: int, epoch: int) -> bool:
         producer = self.producers.find(producer_id)
         known = -1 if producer is None else producer.epoch
-        open_one = self.transactions.open.get(producer_id)
-        if open_one is None:
-            return known < epoch
-        if known > epoch:
-            return False
-        return open_one.producer_epoch < epoch or not bumped
+        return known < epoch or (known == epoch and producer_id in self.transactions.open)
 
     def _put(self, batch: Buffer, header: BatchHeader, max_timestamp: int, now_ms: int) -> Appended:
         base_offset = self.end_offset

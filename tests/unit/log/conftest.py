@@ -53,12 +53,10 @@ def append(
     return log.append(batch, read_header(batch), timestamp_ms, NOW_MS, **keywords)
 
 
-def end(
-    log: PartitionLog, producer_id: int, epoch: int, *, committed: bool, bumped: bool = True
-) -> Appended | None:
+def end(log: PartitionLog, producer_id: int, epoch: int, *, committed: bool) -> Appended | None:
     """Write the marker that ends a transaction."""
     marker = Marker(committed, coordinator_epoch=3)
-    return log.append_marker(producer_id, epoch, marker, NOW_MS, seen_ms=NOW_MS, bumped=bumped)
+    return log.append_marker(producer_id, epoch, marker, NOW_MS, seen_ms=NOW_MS)
 
 
 def values_from(log: PartitionLog, offset: int | None = None, *, max_bytes: int = 700) -> dict[int, bytes]:
