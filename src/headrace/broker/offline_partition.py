@@ -65,6 +65,10 @@ class OfflinePartition(Partition):
         return self._reason
 
     @property
+    def is_lost(self) -> bool:
+        return True
+
+    @property
     def watchers(self) -> set[Callable[[], None]]:
         return self._watchers
 
@@ -108,7 +112,6 @@ class OfflinePartition(Partition):
         coordinator_epoch: int,
         now_ms: int,
         trusted_ms: int,
-        bumped: bool = True,
     ) -> Accepted | None:
         self._refuse()
 

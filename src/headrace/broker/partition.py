@@ -115,6 +115,11 @@ class Partition:
         return self.log.fenced
 
     @property
+    def is_lost(self) -> bool:
+        """Whether it takes no writes before the next start."""
+        return self.log.is_lost
+
+    @property
     def watchers(self) -> set[Callable[[], None]]:
         """Called whenever there is more to read, or the partition has failed."""
         return self.log.watchers
@@ -169,20 +174,16 @@ class Partition:
         coordinator_epoch: int,
         now_ms: int,
         trusted_ms: int,
-        bumped: bool = True,
     ) -> Accepted | None:
         """End the producer's transaction here, and refuse its older epochs from now on; raises ``StorageError``.
 
-        ``bumped``: the epoch is the one that the producer goes on with, above that of the transaction. A transaction
-        that is open under this epoch already is a later one, and stays open. Clients of the older protocol keep their
-        epoch; their transaction has it, too. ``None`` if there is nothing to write, so it may be said again
-        after a crash.
+        The epoch is the one that the producer goes on with: above that of the transaction, or for clients of the
+        older protocol the same. So whoever says it again after a crash looks first whether the transaction that is
+        open now is still the one that was to end. ``None`` if there is nothing to write.
         """
         stamp_ms = max(now_ms, trusted_ms)
         marker = Marker(committed, coordinator_epoch)
-        appended = self.log.append_marker(
-            producer_id, producer_epoch, marker, trusted_ms, seen_ms=stamp_ms, bumped=bumped
-        )
+        appended = self.log.append_marker(producer_id, producer_epoch, marker, trusted_ms, seen_ms=stamp_ms)
         return None if appended is None else self._accepted(appended, stamp_ms)
 
     # Writing
@@ -228,11 +229,11 @@ class Partition:
                 batch, header, max_timestamp, trusted_ms, seen_ms=stamp_ms, begins_at_zero=begins_at_zero
             )
         except OutOfOrderSequence as error:
-            raise ProduceRefused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, error.message) from error
+            raise self._rejected(error.message, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) from error
         except StaleProducerEpoch as error:
-            raise ProduceRefused(ErrorCode.INVALID_PRODUCER_EPOCH, error.message) from error
+            raise self._rejected(error.message, ErrorCode.INVALID_PRODUCER_EPOCH) from error
         except InvalidTransactionState as error:
-            raise ProduceRefused(ErrorCode.INVALID_TXN_STATE, error.message) from error
+            raise self._rejected(error.message, ErrorCode.INVALID_TXN_STATE) from error
         except TooManyTransactions as error:
             raise ProduceRefused(ErrorCode.POLICY_VIOLATION, error.message) from error
         except StorageError as error:
@@ -257,10 +258,6 @@ class Partition:
             raise ProduceRefused(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"the batch has {header.size} bytes, and max.message.bytes is {config.max_message_bytes}",
-            )
-        if header.is_transactional:
-            raise ProduceRefused(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "this broker has no transactions yet"
             )
         if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
             raise ProduceRefused(
