@@ -44,6 +44,7 @@ VERSIONS = {
     "OffsetDelete": (0, 0),
     "DescribeCluster": (0, 2),
     "DescribeTopicPartitions": (0, 0),
+    "DescribeProducers": (0, 0),
 }
 
 

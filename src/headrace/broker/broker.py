@@ -14,6 +14,7 @@ from headrace.broker.limits import BrokerLimits
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
 from headrace.broker.settings import BrokerSettings
+from headrace.broker.transactions import TransactionCoordinator, TransactionSettings
 from headrace.broker.trusted_time import TrustedTime
 from headrace.clock import Clock, SystemClock
 from headrace.errors import CorruptBatch, DataDirError, StorageError
@@ -71,6 +72,7 @@ class Broker:
         clock: Clock | None = None,
         limits: BrokerLimits | None = None,
         groups: GroupSettings | None = None,
+        transactions: TransactionSettings | None = None,
     ) -> None:
         """Open the data directory and recover everything in it. Must be called inside a running event loop."""
         self.settings = settings
@@ -81,7 +83,7 @@ class Broker:
         try:
             self._data_dir = DataDir(files, settings.data_dir)
             try:
-                self._open(files, groups or GroupSettings())
+                self._open(files, groups or GroupSettings(), transactions or TransactionSettings())
             except BaseException:
                 self._data_dir.close()
                 raise
@@ -93,7 +95,7 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._damage_said: set[tuple[str, int]] = set()
 
-    def _open(self, files: Files, groups: GroupSettings) -> None:
+    def _open(self, files: Files, groups: GroupSettings, transactions: TransactionSettings) -> None:
         settings, data_dir = self.settings, self._data_dir
         self.cluster_id = data_dir.identity.cluster_id
         self.trusted_time = TrustedTime(self.clock, data_dir.identity.last_trusted_ms or None)
@@ -118,15 +120,27 @@ class Broker:
         self.partitions.sweep({topic.id for topic in self.catalog.topics()})
         for topic in self.catalog.topics():
             self.partitions.open_now(topic, self.catalog.log_config(topic))
+        topics = _TopicNames(self.catalog)
         self.groups = GroupCoordinator(
             settings=groups,
             journal=self._groups_journal,
-            topics=_TopicNames(self.catalog),
+            topics=topics,
             clock=self.clock,
             trusted_ms=self.trusted_time.stamp_ms,
         )
         self.fetch_sessions = FetchSessions(self.clock)
         self.producer_ids = ProducerIds(data_dir)
+        self.transactions = TransactionCoordinator(
+            settings=transactions,
+            ledger=self.groups.ledger,
+            partitions=self.partitions,
+            topics=topics,
+            producer_ids=self.producer_ids,
+            clock=self.clock,
+            stamp_ms=self.trusted_time.stamp_ms,
+            trusted_ms=self.trusted_time.now_ms,
+            coordinator_epoch=leader_epoch,
+        )
 
     # What handlers ask
 
@@ -157,6 +171,7 @@ class Broker:
 
     async def start(self) -> None:
         await self.groups.start()
+        await self.transactions.recovered()
         self._tasks = [
             self.loop.create_task(self._keep_time()),
             self.loop.create_task(self._keep_trimmed()),
@@ -206,6 +221,8 @@ class Broker:
                 )
             partition.log.producers.expire(trusted_ms - _PRODUCER_EXPIRY_MS)
             await asyncio.sleep(0)
+        for transactional_id in await self.transactions.expire(trusted_ms):
+            _log.info("forgot the transactional id %r, which nobody has used for long", transactional_id)
         try:
             expired = await self.groups.expire(trusted_ms)
         except StorageError as error:
@@ -225,6 +242,7 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.transactions.stop()
         await self.groups.stop()
         await self.catalog.settle()
         await self.partitions.close()
