@@ -9,6 +9,7 @@ from tests.support.batches import batch
 from tests.support.times import NOON_MS
 from tests.support.waiting import until
 from tests.wire.scripts.talk import NOWHERE, Script, Talk, per_partition
+from tests.wire.scripts.transactions import take_over
 
 __all__ = ["RECORDS"]
 
@@ -126,6 +127,7 @@ def producer_id(talk: Talk, version: int) -> None:
     until(lambda: talk.raw.ask("InitProducerId", version, **fields)["errorCode"] == 0, "there are ids")
     for label in ("one", "another"):
         talk.ask(label, "InitProducerId", version, **fields)
+    take_over(talk, version)
 
 
 def producers(talk: Talk, version: int) -> None:
