@@ -111,7 +111,7 @@ class Contestant:
         return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
     def _age_ms(self) -> float:
-        """Since the process began, so that what is done once before (Kafka's format of its directory) does not count."""
+        """Since the process began: what is done once before it (Kafka formats its directory) does not count."""
         began_s = int(self._stat()[19]) / _TICKS_PER_S
         return (time.clock_gettime(time.CLOCK_BOOTTIME) - began_s) * 1000
 
