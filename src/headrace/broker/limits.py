@@ -24,7 +24,7 @@ class BrokerLimits:
     in_flight_max: int = 64
     #: Bytes that one connection may have sent ahead of what is being handled, one frame aside.
     backlog_bytes_max: int = 1 << 20
-    #: What one batch may unpack to. Each record costs half a microsecond to walk, while nobody else is served.
+    #: What one batch may unpack to. Nobody else is served while its records are walked.
     records: RecordLimits = field(
         default_factory=lambda: RecordLimits(unpacked_bytes_max=128 << 20, records_max=1_000_000)
     )
