@@ -27,6 +27,7 @@ from headrace.broker.patience import Patience
 from headrace.broker.request import Request
 from headrace.broker.slot import Slot
 from headrace.broker.walks import Walk, batches_of, forget, walk_all, walks_wanted
+from headrace.broker.weights import elements_max_of
 from headrace.wire import WireError, decode, decode_header, messages, versions
 from headrace.wire.api import Api
 from headrace.wire.frames import Header, encode_response_parts
@@ -200,7 +201,7 @@ class Connection(asyncio.BufferedProtocol):
             header.version,
             frame,
             header.body_start,
-            elements_max=self._broker.limits.request_elements_max,
+            elements_max=elements_max_of(api, self._broker.limits.request_elements_max),
         )
         request = Request(api, header.version, header.correlation_id, header.client_id, message, self.peer)
         slot = Slot(header)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Walk", "batches_of", "checked_batch", "forget", "repacked_batch", "walk_all", "walks_wanted"]
 
-_BYTES_AT_ONCE = 2 << 20
+# The largest batch that topics take by default, and a little.
+_BYTES_AT_ONCE = 1100 << 10
 _RECORDS_AT_ONCE = 20_000
 _UNPACKED_AT_ONCE = 8 << 20
 _DOUBTFUL_MAX = 8
