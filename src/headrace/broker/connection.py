@@ -22,7 +22,7 @@ from headrace.broker.framing import FrameTooLarge, Framing
 from headrace.broker.handlers import HANDLERS, OFFERED, api_versions, fetch, produce
 from headrace.broker.handlers.fetch import Fetching
 from headrace.broker.handlers.produce import Produced
-from headrace.broker.keep_alive import keep_alive
+from headrace.broker.keep_alive import keep_alive, leave_nothing
 from headrace.broker.patience import Patience
 from headrace.broker.request import Request
 from headrace.broker.slot import Slot
@@ -77,11 +77,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         address = transport.get_extra_info("peername")
         self.peer = address[0] if isinstance(address, tuple) else "?"
-        refusal = self._server.admit(self)
-        if refusal is not None:
-            self._drop("too-many-connections", refusal)
-            return
         keep_alive(transport.get_extra_info("socket"))
+        if (refusal := self._server.admit(self)) is not None:
+            self._drop("too-many-connections", refusal)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed = True
@@ -412,9 +410,8 @@ class Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def _say(self, event: str, reason: str, **values: object) -> None:
-        self._broker.notices.say(
-            event, f"connection from {self.peer} closed: {reason}", values | {"client": self.peer}
-        )
+        text = f"connection from {self.peer} closed: {reason}"
+        self._broker.notices.say(event, text, values | {"client": self.peer})
 
     def _drop(self, event: str, reason: str, **values: object) -> None:
         """Close the connection, saying why once."""
@@ -447,4 +444,6 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         if self._transport is not None:
             self._closed = True
+            self._closing_since = self._broker.clock.steady()
+            leave_nothing(self._transport.get_extra_info("socket"))
             self._transport.abort()

@@ -12,7 +12,7 @@ from headrace.errors import HeadraceError
 __all__ = ["FrameTooLarge", "Framing"]
 
 _SMALL = 8 * 1024
-_FIRST_LARGE = 1 << 20
+_FIRST_LARGE = 64 * 1024
 _PRODUCE = b"\0\0"
 
 

@@ -80,8 +80,8 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
         _key(
             "headrace.slow.client.timeout.ms",
             _DEFAULT.slow_ms_max,
-            "How many milliseconds a client has to send the rest of a request that it has begun, or to take an"
-            " answer, beside the time that its size is allowed. Past that the connection is closed.",
+            "How many milliseconds a client has to send the rest of a request that it has begun, or to take its"
+            " answers, unless it keeps up headrace.slow.client.bytes.per.second. Past that the connection is closed.",
             kind=ConfigType.LONG,
         ),
         "slow_ms_max",
@@ -90,7 +90,8 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
         _key(
             "headrace.slow.client.bytes.per.second",
             _DEFAULT.slow_bytes_per_s_min,
-            "What a slow connection must manage: each so many bytes of a request or an answer allow a second more.",
+            "How many bytes a second a client must manage that takes longer than headrace.slow.client.timeout.ms over"
+            " a request or an answer.",
         ),
         "slow_bytes_per_s_min",
     ),

@@ -1,7 +1,8 @@
 """How long a client may keep us waiting, in one direction: for the rest of a request, or to take an answer.
 
-It has a fixed time, and a second more for every so many bytes that it moves. So a slow line is fine, and a byte now and
-then is not.
+In each stretch of time it must finish, or move as many bytes as a line of the least speed moves in it. So a slow line
+is fine, and a byte now and then is not. (Speed since the beginning would not do: the kernel takes megabytes from us at
+once on behalf of a client that never reads.)
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ class Patience:
         """What little the client has managed, if its time is up."""
         if self.since is None:
             return None
+        stretch_s = limits.slow_ms_max / 1000
         waited_s, done = now - self.since, moved - self._before
-        if waited_s <= limits.slow_ms_max / 1000 + done / limits.slow_bytes_per_s_min:
+        if waited_s <= stretch_s:
+            return None
+        if done >= stretch_s * limits.slow_bytes_per_s_min:
+            self.begin(now, moved)
             return None
         return f"{done} bytes in {waited_s:.1f} s"

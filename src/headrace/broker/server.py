@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Server"]
 
+_log = logging.getLogger("headrace.broker")
 _SWEEP_S_MAX = 5.0
 _SWEEP_S_MIN = 0.02
-_SWEPT_AT_ONCE = 500
-_AWAY_S = 1.0
+_SWEPT_AT_ONCE = 200
+_AWAY_S_MIN = 2.0
 _DRAIN_S = 5.0
 # Also how many connections are accepted before anything else is done again.
 _ACCEPT_QUEUE = 256
@@ -46,6 +48,7 @@ class Server:
             lambda: Connection(self._broker, self), host, port, backlog=_ACCEPT_QUEUE
         )
         self._sweeper = self._broker.loop.create_task(self._sweep())
+        self._sweeper.add_done_callback(_say_why)
 
     def admit(self, connection: Connection) -> str | None:
         """Count the connection in, or say why it cannot stay."""
@@ -78,7 +81,7 @@ class Server:
             slept_at = self._broker.clock.steady()
             await asyncio.sleep(pause_s)
             away_s = self._broker.clock.steady() - slept_at - pause_s
-            if away_s > _AWAY_S:
+            if away_s > max(_AWAY_S_MIN, limits.slow_ms_max / 2000):
                 # The process was stopped, or very busy: no client could have helped that.
                 for connection in self._connections:
                     connection.put_off(away_s)
@@ -100,3 +103,9 @@ class Server:
             await asyncio.sleep(0.01)
         for connection in list(self._connections):
             connection.abort()
+
+
+def _say_why(task: asyncio.Task[None]) -> None:
+    """Nobody waits for the sweeper: that it failed must not go unnoticed."""
+    if not task.cancelled() and task.exception() is not None:
+        _log.error("slow and idle connections are no longer closed", exc_info=task.exception())

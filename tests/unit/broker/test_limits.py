@@ -47,10 +47,12 @@ def test_a_slow_line_is_waited_for_and_a_byte_now_and_then_is_not() -> None:
     assert patience.lost(100.0, 0, limits) is None
     patience.begin(10.0, 500)
     assert patience.lost(11.0, 500, limits) is None
-    assert patience.lost(30.0, 500 + 20_000, limits) is None
-    assert patience.lost(30.0, 520, limits) == "20 bytes in 20.0 s"
+    assert patience.lost(11.5, 500 + 5_000, limits) is None
+    # A new stretch has begun: what came before no longer counts.
+    assert patience.lost(12.4, 5_520, limits) is None
+    assert patience.lost(12.6, 5_520, limits) == "20 bytes in 1.1 s"
     patience.put_off(20.0)
-    assert patience.lost(30.0, 520, limits) is None
+    assert patience.lost(12.6, 5_520, limits) is None
 
 
 def test_the_page_of_limits_names_every_limit_with_its_default() -> None:
