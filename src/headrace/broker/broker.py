@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from headrace.broker.catalog import Catalog
 from headrace.broker.data_dir import DataDir
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.groups import GroupCoordinator, GroupSettings
-from headrace.broker.limits import BrokerLimits
+from headrace.broker.limits import BrokerLimits, limits_of
+from headrace.broker.notices import Notices
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
+from headrace.broker.pressure import Account
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.transactions import TransactionCoordinator, TransactionSettings
 from headrace.broker.trusted_time import TrustedTime
@@ -23,12 +27,16 @@ from headrace.log.committer import Committer
 from headrace.log.journal import Journal, check_journal
 from headrace.log.retention import trim
 
+if TYPE_CHECKING:
+    from headrace.broker.connection import Connection
+
 __all__ = ["Broker", "ProducerIds"]
 
 _log = logging.getLogger("headrace.broker")
 _TIME_KEPT_S = 60.0
 _PRODUCER_EXPIRY_MS = 24 * 3600 * 1000
 _DAMAGE_SAID_MAX = 1000
+_FETCH_BYTES_LEAST = 1 << 20
 
 
 class ProducerIds:
@@ -77,7 +85,12 @@ class Broker:
         """Open the data directory and recover everything in it. Must be called inside a running event loop."""
         self.settings = settings
         self.clock = clock or SystemClock()
-        self.limits = limits or BrokerLimits()
+        self.limits = limits or limits_of(settings.configs)
+        self.notices = Notices(self.clock)
+        self.requests_held: Account[Connection] = Account("requests", self.limits.all_requests_bytes_max)
+        self.answers_held: Account[Connection] = Account("answers", self.limits.all_answers_bytes_max)
+        # One thread, so that all walks together need the memory of one.
+        self.walker = ThreadPoolExecutor(1, thread_name_prefix="headrace-walk")
         self.loop = asyncio.get_running_loop()
         files = files or SystemFiles()
         try:
@@ -154,6 +167,11 @@ class Broker:
     def min_insync_replicas(self, name: str) -> int:
         topic = self.catalog.topic(name)
         return 1 if topic is None else self.catalog.min_insync_replicas(topic)
+
+    @property
+    def fetch_bytes_max(self) -> int:
+        """How large an answer to a fetch may be now: less when many are not taken."""
+        return min(self.limits.fetch_bytes_max, max(_FETCH_BYTES_LEAST, self.answers_held.share()))
 
     def say_damage(self, error: CorruptBatch) -> None:
         """Tell the operator of a damaged batch, once for each."""
@@ -249,6 +267,7 @@ class Broker:
         await self._groups_journal.close()
         await self._metadata.close()
         await self.committer.close()
+        self.walker.shutdown(wait=False, cancel_futures=True)
         try:
             self._data_dir.note_time(self.trusted_time.now_ms())
         finally:

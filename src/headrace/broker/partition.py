@@ -10,6 +10,7 @@ from itertools import islice
 
 import crc32c
 
+from headrace.broker.walks import checked_batch, repacked_batch
 from headrace.errors import StorageError
 from headrace.log.committer import Committer
 from headrace.log.config import LogConfig
@@ -31,11 +32,9 @@ from headrace.records import (
     RecordError,
     RecordLimits,
     UnknownCodec,
-    check_batch,
     place_batch,
     read_header,
     read_records,
-    recompress,
 )
 from headrace.wire.codes import ErrorCode
 
@@ -48,6 +47,7 @@ _CRC_AT, _CRC_FROM, _MAX_TIMESTAMP_AT = 17, 21, 35
 _INT64 = struct.Struct(">q")
 _UINT32 = struct.Struct(">I")
 _RECORDS_NAMED_MAX = 100
+_RECORDS_LOOKED_AT_MAX = 10_000
 
 
 class ProduceRefused(Exception):
@@ -207,7 +207,7 @@ class Partition:
                 codec = CODEC_NAMES.index(
                     "none" if config.compression_type == "uncompressed" else config.compression_type
                 )
-                batch = recompress(batch, codec, self._limits)
+                batch = repacked_batch(batch, codec, self._limits)
                 header = read_header(batch)
         except CorruptRecords as error:
             raise ProduceRefused(ErrorCode.CORRUPT_MESSAGE, error.message) from error
@@ -277,7 +277,7 @@ class Partition:
             raise self._rejected(
                 f"the batch starts at offset {header.base_offset}, and a client's starts at 0"
             )
-        checked = check_batch(batch, self._limits)
+        checked = checked_batch(batch, self._limits)
         if config.is_compacted and checked.has_null_key:
             raise self._rejected(
                 "a compacted topic takes no record without a key",
@@ -291,6 +291,8 @@ class Partition:
         return ProduceRefused(code, message, log_start_offset=self.start_offset, records=records)
 
     def _which(self, batch: Buffer, is_at_fault: Callable[[Record], bool]) -> list[int]:
+        if read_header(batch).count > _RECORDS_LOOKED_AT_MAX:
+            return []  # The message says it all; naming them would cost more than the walk did.
         found = (
             index for index, record in enumerate(read_records(batch, self._limits)) if is_at_fault(record)
         )

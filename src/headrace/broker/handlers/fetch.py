@@ -66,7 +66,7 @@ class Fetching:
             return m.FetchResponse(error_code=self.refused, session_id=0)
         self._cold = []
         answers: list[tuple[Wanted, Any]] = []
-        budget = min(self._message.max_bytes, self._broker.limits.fetch_bytes_max)
+        budget = min(self._message.max_bytes, self._broker.fetch_bytes_max)
         total = 0
         has_error = False
         for wanted in self.session.wanted.values():
