@@ -18,10 +18,10 @@ from bench.faults.consuming import ReadingAlong, read_back
 from bench.faults.keeping import CommittingWorker, CuttingWorker, TopicsWorker
 from bench.faults.oracle import Ledger, Place, Sent, partition_files, view_of_files
 from bench.faults.outcome import Outcome
+from bench.faults.paying import Accounts, PayingWorker, ReadingCommitted, committed_back
+from bench.faults.paying import judge as judge_transactions
 from bench.faults.process import BrokerProcess
 from bench.faults.producing import IdempotentRawProducer, RawProducer, StockProducer
-from bench.faults.transacting import Accounts, ReadingCommitted, TransactingWorker, committed_back
-from bench.faults.transacting import judge as judge_transactions
 from bench.faults.worker import Worker, finish_all
 
 __all__ = ["Scene"]
@@ -137,8 +137,8 @@ class Scene:
         if self.accounts is not None:
             ours: tuple[Any, ...] = (port, ledger, self.accounts, self._paid)
             self.workers += [
-                TransactingWorker("paying-1", *ours, rng(), settings=self._reconnect),
-                TransactingWorker("paying-2", *ours, rng(), settings=self._reconnect),
+                PayingWorker("paying-1", *ours, rng(), settings=self._reconnect),
+                PayingWorker("paying-2", *ours, rng(), settings=self._reconnect),
                 ReadingCommitted("reader-committed", *ours),
             ]
         # Threads that wait for an answer must not wait for the others' arithmetic as well.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.faults.oracle import Ledger, Place
-from bench.faults.transacting import Accounts, Fate, judge
+from bench.faults.paying import Accounts, Fate, judge
 
 A: Place = ("paid", 0)
 B: Place = ("paid", 1)
