@@ -3,7 +3,8 @@
     python -m bench.faults.transacting PORT ID TOPIC PARTITIONS PROTOCOL SEED
 
 It says what it does, line by line, before it does it (``begins 3``, ``ends 3``) and after it was told
-(``holds``, ``committed 3``), and ends with ``refused CODE`` when it is refused. Protocol 1 is librdkafka. Protocol 2,
+(``holds``, ``committed 3``), and ends with ``refused CODE`` when it is refused, or with ``never refused`` after many
+transactions. Protocol 1 is librdkafka. Protocol 2,
 which raises the epoch at every end, is spoken here by hand, request by request.
 """
 
@@ -18,11 +19,12 @@ from typing import Any, Protocol
 
 from bench.faults.batches import build_batch
 
-__all__ = ["RECORDS", "main", "values_of"]
+__all__ = ["RECORDS", "Producer", "Refused", "main", "open_producer", "values_of"]
 
 RECORDS = 4
 """Records of each transaction in each partition."""
 _TRIES_MAX = 200
+_TRANSACTIONS_MAX = 60
 _RETRIED = (14, 15, 16, 51)
 
 
@@ -36,6 +38,7 @@ class Producer(Protocol):
     def begin(self) -> None: ...
     def send(self, topic: str, partition: int, values: list[bytes]) -> None: ...
     def commit(self) -> None: ...
+    def close(self) -> None: ...
 
 
 def values_of(who: str, number: int, partition: int) -> list[bytes]:
@@ -47,11 +50,10 @@ class First:
     """librdkafka."""
 
     def __init__(self, port: int, transactional_id: str) -> None:
-        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka import KafkaException
         from confluent_kafka import Producer as Stock
 
         self._failure = KafkaException
-        self._refused: list[KafkaError] = []
         self._inner = Stock(
             {
                 "bootstrap.servers": f"127.0.0.1:{port}",
@@ -62,7 +64,6 @@ class First:
                 "reconnect.backoff.ms": 5,
                 "reconnect.backoff.max.ms": 50,
                 "log_level": 0,
-                "error_cb": lambda _: None,
             }
         )
         self._call(self._inner.init_transactions, 60)
@@ -73,22 +74,20 @@ class First:
         except self._failure as failed:
             raise Refused(failed.args[0].code()) from failed
 
-    def _told(self, error: Any, _: Any) -> None:
-        if error is not None:
-            self._refused.append(error)
-
     def begin(self) -> None:
         self._call(self._inner.begin_transaction)
 
     def send(self, topic: str, partition: int, values: list[bytes]) -> None:
         for value in values:
-            self._call(self._inner.produce, topic, value, None, partition, self._told)
+            self._call(self._inner.produce, topic, value, None, partition)
+        # A record that is refused fails the transaction: the commit says so, if this does not.
         self._call(self._inner.flush, 60)
-        if self._refused:
-            raise Refused(self._refused[0].code())
 
     def commit(self) -> None:
         self._call(self._inner.commit_transaction, 60)
+
+    def close(self) -> None:
+        self._inner.purge()
 
 
 class Second:
@@ -117,7 +116,7 @@ class Second:
                     api, version, self._exchange(encode_request(api, version, 1, "zombie", message))
                 )
             except OSError:
-                self._connection = None
+                self._drop()
                 time.sleep(0.05)
                 continue
             code = _error_of(answer[1])
@@ -169,6 +168,14 @@ class Second:
         answer = self._ask("END_TXN", 5, committed=True, **who)
         self._producer, self._epoch = answer.producer_id, answer.producer_epoch
 
+    def close(self) -> None:
+        self._drop()
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
 
 def _error_of(answer: Any) -> int:
     if hasattr(answer, "error_code"):
@@ -190,8 +197,7 @@ def main(words: list[str]) -> int:
     try:
         producer = open_producer(int(protocol), int(port), transactional_id)
         say("holds")
-        number = 0
-        while True:
+        for number in range(_TRANSACTIONS_MAX):
             say(f"begins {number}")
             producer.begin()
             for partition in range(int(partitions)):
@@ -201,7 +207,7 @@ def main(words: list[str]) -> int:
             say(f"ends {number}")
             producer.commit()
             say(f"committed {number}")
-            number += 1
+        say("never refused")
     except Refused as refused:
         say(f"refused {refused.code}")
     return 0

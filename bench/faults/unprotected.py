@@ -162,6 +162,35 @@ def no_stall_notice() -> None:
     Timers.put_off = lambda self, by_s: None  # type: ignore[method-assign]
 
 
+def no_fencing() -> None:
+    """Whoever names the producer that holds an id is taken for it, whatever the epoch."""
+    from headrace.broker.transactions.coordinator import TransactionCoordinator
+    from headrace.log.producers import Producers, StaleProducerEpoch
+
+    find, end, check = TransactionCoordinator._find, TransactionCoordinator.end, Producers.check
+
+    def epoch_of(self: TransactionCoordinator, transactional_id: str, epoch: int) -> int:
+        held = self._by_id.get(transactional_id)
+        return epoch if held is None else held.epoch
+
+    def found(self: TransactionCoordinator, transactional_id: str, producer_id: int, epoch: int) -> Any:
+        return find(self, transactional_id, producer_id, epoch_of(self, transactional_id, epoch))
+
+    async def ended(
+        self: TransactionCoordinator, transactional_id: str, producer_id: int, epoch: int, **how: Any
+    ) -> Any:
+        return await end(self, transactional_id, producer_id, epoch_of(self, transactional_id, epoch), **how)
+
+    def careless(self: Producers, header: Any, **how: Any) -> Any:
+        with contextlib.suppress(StaleProducerEpoch):
+            return check(self, header, **how)
+        return None
+
+    TransactionCoordinator._find = found  # type: ignore[method-assign]
+    TransactionCoordinator.end = ended  # type: ignore[method-assign]
+    Producers.check = careless  # type: ignore[method-assign]
+
+
 PROTECTIONS: dict[str, Callable[[], None]] = {
     "write-before-ack": no_write_before_ack,
     "producer-state": no_producer_state,
@@ -170,4 +199,5 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "names": no_names_kept_out_of_paths,
     "range-check": no_range_check,
     "stall-notice": no_stall_notice,
+    "fencing": no_fencing,
 }

@@ -72,11 +72,8 @@ class LibrdkafkaTransactional(Transactional):
                 "retry.backoff.ms": 10,
                 "reconnect.backoff.max.ms": 500,
                 "log_level": 0,
-                # Without it an error that is final is raised in the middle of telling of a delivery.
-                "error_cb": lambda _: None,
             }
         )
-        self.failed: list[KafkaError] = []
         self._checked(self.inner.init_transactions, 60)
 
     @staticmethod
@@ -91,16 +88,10 @@ class LibrdkafkaTransactional(Transactional):
         self._checked(self.inner.begin_transaction)
 
     def send(self, topic: str, *values: bytes, partition: int = 0) -> None:
-        def told(error: KafkaError | None, _: object) -> None:
-            if error is not None:
-                self.failed.append(error)
-
         for value in values:
-            self._checked(lambda value=value: self.inner.produce(topic, value, None, partition, told))  # type: ignore[misc]
+            self._checked(self.inner.produce, topic, value, None, partition)
+        # A record that is refused fails the transaction: the commit says so, if this does not.
         self._checked(self.inner.flush, 60)
-        if self.failed:
-            error, self.failed = self.failed[0], []
-            raise Refused(error.code(), error.str())
 
     def offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
         consumer = LibConsumer({"bootstrap.servers": self.bootstrap, "group.id": group, "log_level": 0})

@@ -51,6 +51,11 @@ def made(client: Client, server: Server, topic: str, partitions: int = 1) -> str
     return topic
 
 
+def go_on(zombie: Transactional, topic: str) -> None:
+    zombie.send(topic, b"too late")
+    zombie.commit()
+
+
 def test_committed_readers_see_committed_transactions_whole_and_aborted_ones_not_at_all(
     cluster: Server, client: Client, librdkafka: Client, fresh: Fresh
 ) -> None:
@@ -110,11 +115,7 @@ def test_a_zombie_is_told_that_it_is_fenced_and_nothing_of_it_is_seen(
     successor.begin()
     successor.send(topic, b"from the successor")
 
-    def go_on() -> None:
-        zombie.send(topic, b"too late")
-        zombie.commit()
-
-    assert refusal(go_on) in FENCED
+    assert refusal(go_on, zombie, topic) in FENCED
     successor.commit()
     finish(librdkafka, cluster, topic)
     assert read(client, cluster, topic, committed=True) == [b"from the successor"]
@@ -167,7 +168,7 @@ def test_an_open_transaction_hides_what_comes_behind_it_until_it_times_out(
             assert consumer.poll(0.5) == []
         # Kafka looks for such transactions every ten seconds.
         assert read(librdkafka, cluster, topic, committed=True) == []
-        assert refusal(producer.send, topic, b"too late") in FENCED
+        assert refusal(go_on, producer, topic) in FENCED
 
 
 @pytest.mark.parametrize("client", ["librdkafka", "java"], indirect=True)
