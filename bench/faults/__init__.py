@@ -44,6 +44,7 @@ FAULTS = {
         Fault("X4", "disk full", ("x4_full",), 200),
         Fault("X5", "damaged files", ("x5_damage",), 200, at_once=2),
         Fault("X8", "clock jumps", ("x8_clock",), 18, at_once=2),
+        Fault("X12", "zombie producer", ("x12_zombie",), 50, at_once=2),
         Fault("X14", "broker gone for a minute", ("x14_gone",), 50, at_once=10),
         Fault("X18", "far behind and past retention", ("x18_behind",), 6),
         Fault("X19", "size lies", ("x19_sizes",), 10),

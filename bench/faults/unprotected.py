@@ -244,6 +244,35 @@ def no_answer_limit() -> None:
     )
 
 
+def no_fencing() -> None:
+    """Whoever names the producer that holds an id is taken for it, whatever the epoch."""
+    from headrace.broker.transactions.coordinator import TransactionCoordinator
+    from headrace.log.producers import Producers, StaleProducerEpoch
+
+    find, end, check = TransactionCoordinator._find, TransactionCoordinator.end, Producers.check
+
+    def epoch_of(self: TransactionCoordinator, transactional_id: str, epoch: int) -> int:
+        held = self._by_id.get(transactional_id)
+        return epoch if held is None else held.epoch
+
+    def found(self: TransactionCoordinator, transactional_id: str, producer_id: int, epoch: int) -> Any:
+        return find(self, transactional_id, producer_id, epoch_of(self, transactional_id, epoch))
+
+    async def ended(
+        self: TransactionCoordinator, transactional_id: str, producer_id: int, epoch: int, **how: Any
+    ) -> Any:
+        return await end(self, transactional_id, producer_id, epoch_of(self, transactional_id, epoch), **how)
+
+    def careless(self: Producers, header: Any, **how: Any) -> Any:
+        with contextlib.suppress(StaleProducerEpoch):
+            return check(self, header, **how)
+        return None
+
+    TransactionCoordinator._find = found  # type: ignore[method-assign]
+    TransactionCoordinator.end = ended  # type: ignore[method-assign]
+    Producers.check = careless  # type: ignore[method-assign]
+
+
 PROTECTIONS: dict[str, Callable[[], None]] = {
     "write-before-ack": no_write_before_ack,
     "producer-state": no_producer_state,
@@ -259,4 +288,5 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "record-walk": no_record_walk,
     "sweep": no_sweep,
     "answer-limit": no_answer_limit,
+    "fencing": no_fencing,
 }
