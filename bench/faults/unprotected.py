@@ -181,9 +181,9 @@ def no_frame_limit() -> None:
 
 def no_element_limit() -> None:
     """As many elements are read as a request claims to have."""
-    from headrace.broker import connection
+    from headrace.broker import asking
 
-    vars(connection)["elements_max_of"] = lambda api, limit: 2**62
+    vars(asking)["elements_max_of"] = lambda api, limit: 2**62
 
 
 def no_malformed_check() -> None:

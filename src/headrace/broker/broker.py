@@ -18,6 +18,7 @@ from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
 from headrace.broker.pressure import Account
 from headrace.broker.settings import BrokerSettings
+from headrace.broker.stats import Stats
 from headrace.broker.transactions import TransactionCoordinator, TransactionSettings
 from headrace.broker.trusted_time import TrustedTime
 from headrace.clock import Clock, SystemClock
@@ -87,6 +88,7 @@ class Broker:
         self.clock = clock or SystemClock()
         self.limits = limits or limits_of(settings.configs)
         self.notices = Notices(self.clock)
+        self.stats = Stats()
         self.requests_held: Account[Connection] = Account("requests", self.limits.all_requests_bytes_max)
         self.answers_held: Account[Connection] = Account("answers", self.limits.all_answers_bytes_max)
         # One thread, so that all walks together need the memory of one.
@@ -178,6 +180,7 @@ class Broker:
         place = (str(error.path), error.position)
         if place not in self._damage_said and len(self._damage_said) < _DAMAGE_SAID_MAX:
             self._damage_said.add(place)
+            self.stats.damaged += 1
             _log.error("%s", error)
 
     # Life

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from headrace.broker.broker import Broker
+from headrace.broker.metrics_port import MetricsPort
 from headrace.broker.server import Server
 from headrace.broker.settings import BrokerSettings
 from headrace.errors import ConfigError, DataDirError
@@ -67,6 +68,7 @@ def run_broker(
     open_to_anyone: bool = False,
     auto_create_topics: bool = True,
     log_format: str = "text",
+    metrics: str | None = None,
     settings: dict[str, str] | None = None,
 ) -> int:
     """Serve until SIGINT or SIGTERM; returns the process's exit code."""
@@ -75,6 +77,12 @@ def run_broker(
         raise ConfigError(
             f"{host} can be reached from other machines, and this broker has no logins",
             hint="listen on 127.0.0.1, or say that anyone may read and write with --anyone-may-read-and-write",
+        )
+    metrics_at = parse_address(metrics, "--metrics") if metrics else None
+    if metrics_at is not None and not _is_loopback(metrics_at[0]) and not open_to_anyone:
+        raise ConfigError(
+            f"{metrics_at[0]} can be reached from other machines, and metrics name every topic and group",
+            hint="give metrics a port of 127.0.0.1, or say that anyone may read with --anyone-may-read-and-write",
         )
     advertised_host, advertised_port = parse_address(advertise, "--advertise") if advertise else (None, None)
     if durability not in ("synced", "os"):
@@ -103,7 +111,7 @@ def run_broker(
         retention_check_s=_taken_number(configs, "log.retention.check.interval.ms", 30_000) / 1000,
         configs=configs,
     )
-    asyncio.run(_serve(broker_settings))
+    asyncio.run(_serve(broker_settings, metrics_at))
     return 0
 
 
@@ -132,7 +140,7 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _serve(settings: BrokerSettings) -> None:
+async def _serve(settings: BrokerSettings, metrics_at: tuple[str, int] | None) -> None:
     began = time.perf_counter()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -140,15 +148,13 @@ async def _serve(settings: BrokerSettings) -> None:
         loop.add_signal_handler(number, stop.set)
     broker = Broker(settings)
     server = Server(broker)
+    metrics = MetricsPort(broker, server)
     try:
-        try:
-            await server.listen(settings.listen_host, settings.listen_port)
-        except OSError as error:
-            raise ConfigError(
-                f"{settings.listen_host}:{settings.listen_port} cannot be listened on: {error.strerror or error}",
-                hint="another process may hold the port; give another one with --listen HOST:PORT, or port 0",
-            ) from error
+        await _listen(server, settings.listen_host, settings.listen_port, "--listen")
         broker.listens_on(server.port)
+        if metrics_at is not None:
+            await _listen(metrics, *metrics_at, "--metrics")
+            _log.info("metrics are at http://%s:%d/metrics", metrics_at[0], metrics.port)
         await broker.start()
         # What the start made stays for good, so the collector need not look at it again and again.
         gc.collect()
@@ -162,6 +168,17 @@ async def _serve(settings: BrokerSettings) -> None:
         await stop.wait()
         _log.info("stopping: answering what is under way, then closing the files")
     finally:
+        await metrics.close()
         await server.close()
         await broker.stop()
     _log.info("stopped cleanly")
+
+
+async def _listen(what: Server | MetricsPort, host: str, port: int, option: str) -> None:
+    try:
+        await what.listen(host, port)
+    except OSError as error:
+        raise ConfigError(
+            f"{host}:{port} cannot be listened on: {error.strerror or error}",
+            hint=f"another process may hold the port; give another one with {option} HOST:PORT, or port 0",
+        ) from error

@@ -84,6 +84,7 @@ class Partition:
     def __init__(self, log: PartitionLog, committer: Committer, limits: RecordLimits) -> None:
         self.log = log
         self.reader = LogReader(log)
+        self.opened_at_offset = log.end_offset
         self._committer = committer
         self._limits = limits
 
