@@ -7,10 +7,13 @@ there.
 
 from __future__ import annotations
 
+import struct
+
 from headrace.errors import HeadraceError
 
 __all__ = ["FrameTooLarge", "Framing"]
 
+_SIZE = struct.Struct(">i")
 _SMALL = 8 * 1024
 _FIRST_LARGE = 1 << 20
 
@@ -53,7 +56,7 @@ class Framing:
         self._end += count
         frames: list[bytes | bytearray] = []
         while self._end - self._start >= 4:
-            size = int.from_bytes(self._small[self._start : self._start + 4], "big", signed=True)
+            (size,) = _SIZE.unpack_from(self._small, self._start)
             if not 0 <= size <= self._max:
                 raise FrameTooLarge(size, self._max)
             first = self._start + 4
