@@ -46,6 +46,10 @@ FAULTS = {
         Fault("X8", "clock jumps", ("x8_clock",), 18, at_once=2),
         Fault("X14", "broker gone for a minute", ("x14_gone",), 50, at_once=10),
         Fault("X18", "far behind and past retention", ("x18_behind",), 6),
+        Fault("X19", "size lies", ("x19_sizes",), 10),
+        Fault("X20", "malformed frames", ("x20_frames",), 100, at_once=2),
+        Fault("X21", "lying batches", ("x21_batches",), 100, at_once=2),
+        Fault("X22", "slow and many", ("x22_slow",), 5),
         Fault("X24", "names as paths", ("x24_names",), 100),
         Fault("operations", "every operation fails once", ("operations",), 50, at_once=2),
     )

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from headrace.broker.catalog import Catalog
 from headrace.broker.data_dir import DataDir
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.groups import GroupCoordinator, GroupSettings
-from headrace.broker.limits import BrokerLimits
+from headrace.broker.limits import BrokerLimits, limits_of
+from headrace.broker.notices import Notices
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
+from headrace.broker.pressure import Account
 from headrace.broker.settings import BrokerSettings
+from headrace.broker.transactions import TransactionCoordinator, TransactionSettings
 from headrace.broker.trusted_time import TrustedTime
 from headrace.clock import Clock, SystemClock
 from headrace.errors import CorruptBatch, DataDirError, StorageError
@@ -22,12 +27,16 @@ from headrace.log.committer import Committer
 from headrace.log.journal import Journal, check_journal
 from headrace.log.retention import trim
 
+if TYPE_CHECKING:
+    from headrace.broker.connection import Connection
+
 __all__ = ["Broker", "ProducerIds"]
 
 _log = logging.getLogger("headrace.broker")
 _TIME_KEPT_S = 60.0
 _PRODUCER_EXPIRY_MS = 24 * 3600 * 1000
 _DAMAGE_SAID_MAX = 1000
+_FETCH_BYTES_LEAST = 1 << 20
 
 
 class ProducerIds:
@@ -71,17 +80,23 @@ class Broker:
         clock: Clock | None = None,
         limits: BrokerLimits | None = None,
         groups: GroupSettings | None = None,
+        transactions: TransactionSettings | None = None,
     ) -> None:
         """Open the data directory and recover everything in it. Must be called inside a running event loop."""
         self.settings = settings
         self.clock = clock or SystemClock()
-        self.limits = limits or BrokerLimits()
+        self.limits = limits or limits_of(settings.configs)
+        self.notices = Notices(self.clock)
+        self.requests_held: Account[Connection] = Account("requests", self.limits.all_requests_bytes_max)
+        self.answers_held: Account[Connection] = Account("answers", self.limits.all_answers_bytes_max)
+        # One thread, so that all walks together need the memory of one.
+        self.walker = ThreadPoolExecutor(1, thread_name_prefix="headrace-walk")
         self.loop = asyncio.get_running_loop()
         files = files or SystemFiles()
         try:
             self._data_dir = DataDir(files, settings.data_dir)
             try:
-                self._open(files, groups or GroupSettings())
+                self._open(files, groups or GroupSettings(), transactions or TransactionSettings())
             except BaseException:
                 self._data_dir.close()
                 raise
@@ -93,7 +108,7 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._damage_said: set[tuple[str, int]] = set()
 
-    def _open(self, files: Files, groups: GroupSettings) -> None:
+    def _open(self, files: Files, groups: GroupSettings, transactions: TransactionSettings) -> None:
         settings, data_dir = self.settings, self._data_dir
         self.cluster_id = data_dir.identity.cluster_id
         self.trusted_time = TrustedTime(self.clock, data_dir.identity.last_trusted_ms or None)
@@ -118,15 +133,27 @@ class Broker:
         self.partitions.sweep({topic.id for topic in self.catalog.topics()})
         for topic in self.catalog.topics():
             self.partitions.open_now(topic, self.catalog.log_config(topic))
+        topics = _TopicNames(self.catalog)
         self.groups = GroupCoordinator(
             settings=groups,
             journal=self._groups_journal,
-            topics=_TopicNames(self.catalog),
+            topics=topics,
             clock=self.clock,
             trusted_ms=self.trusted_time.stamp_ms,
         )
         self.fetch_sessions = FetchSessions(self.clock)
         self.producer_ids = ProducerIds(data_dir)
+        self.transactions = TransactionCoordinator(
+            settings=transactions,
+            ledger=self.groups.ledger,
+            partitions=self.partitions,
+            topics=topics,
+            producer_ids=self.producer_ids,
+            clock=self.clock,
+            stamp_ms=self.trusted_time.stamp_ms,
+            trusted_ms=self.trusted_time.now_ms,
+            coordinator_epoch=leader_epoch,
+        )
 
     # What handlers ask
 
@@ -140,6 +167,11 @@ class Broker:
     def min_insync_replicas(self, name: str) -> int:
         topic = self.catalog.topic(name)
         return 1 if topic is None else self.catalog.min_insync_replicas(topic)
+
+    @property
+    def fetch_bytes_max(self) -> int:
+        """How large an answer to a fetch may be now: less when many are not taken."""
+        return min(self.limits.fetch_bytes_max, max(_FETCH_BYTES_LEAST, self.answers_held.share()))
 
     def say_damage(self, error: CorruptBatch) -> None:
         """Tell the operator of a damaged batch, once for each."""
@@ -157,6 +189,7 @@ class Broker:
 
     async def start(self) -> None:
         await self.groups.start()
+        await self.transactions.recovered()
         self._tasks = [
             self.loop.create_task(self._keep_time()),
             self.loop.create_task(self._keep_trimmed()),
@@ -206,6 +239,8 @@ class Broker:
                 )
             partition.log.producers.expire(trusted_ms - _PRODUCER_EXPIRY_MS)
             await asyncio.sleep(0)
+        for transactional_id in await self.transactions.expire(trusted_ms):
+            _log.info("forgot the transactional id %r, which nobody has used for long", transactional_id)
         try:
             expired = await self.groups.expire(trusted_ms)
         except StorageError as error:
@@ -225,12 +260,14 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.transactions.stop()
         await self.groups.stop()
         await self.catalog.settle()
         await self.partitions.close()
         await self._groups_journal.close()
         await self._metadata.close()
         await self.committer.close()
+        self.walker.shutdown(wait=False, cancel_futures=True)
         try:
             self._data_dir.note_time(self.trusted_time.now_ms())
         finally:

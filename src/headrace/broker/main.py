@@ -18,18 +18,21 @@ from headrace.broker.server import Server
 from headrace.broker.settings import BrokerSettings
 from headrace.errors import ConfigError, DataDirError
 
-__all__ = ["parse_address", "run_broker"]
+__all__ = ["JsonLines", "parse_address", "run_broker"]
 
 _log = logging.getLogger("headrace.broker")
 
 
-class _JsonLines(logging.Formatter):
+class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line = {
+        line: dict[str, object] = {
             "at_ms": int(record.created * 1000),
             "level": record.levelname.lower(),
             "message": record.getMessage(),
         }
+        if hasattr(record, "event"):
+            line["event"] = record.event
+            line |= getattr(record, "values", {})
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return json.dumps(line)
@@ -78,7 +81,7 @@ def run_broker(
         raise ConfigError(f"durability {durability!r} is neither synced nor os")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
-        _JsonLines() if log_format == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+        JsonLines() if log_format == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     )
     logging.getLogger("headrace").addHandler(handler)
     logging.getLogger("headrace").setLevel(logging.INFO)
@@ -94,6 +97,9 @@ def run_broker(
         durability="os" if durability == "os" else "synced",
         auto_create_topics=auto_create_topics,
         num_partitions=_taken_number(configs, "num.partitions", 1),
+        topics_max=_taken_number(configs, "headrace.topics.max", 10_000),
+        partitions_max=_taken_number(configs, "headrace.partitions.max", 10_000),
+        partitions_per_topic_max=_taken_number(configs, "headrace.topic.partitions.max", 1_000),
         retention_check_s=_taken_number(configs, "log.retention.check.interval.ms", 30_000) / 1000,
         configs=configs,
     )

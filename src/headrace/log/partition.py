@@ -3,11 +3,12 @@
     DIR/mark                         how far everything is synced, and where reading starts
     DIR/<offset>.log                 batches as they came, the last file being the one written to
     DIR/<offset>.index               made when a file is sealed or the log is closed
-    DIR/<offset>.state               producers and epochs up to that offset
+    DIR/<offset>.state               producers, transactions and epochs up to that offset
 
 Invariants: offsets are dense from ``start_offset`` to ``end_offset``; readers see nothing at or above
 ``high_watermark``; with durability ``synced`` the high watermark is what a sync that returned has covered,
-with ``os`` it is the end.
+with ``os`` it is the end. Readers of committed records stop at ``last_stable_offset``, which no open transaction
+lies below.
 
 A write that fails is cut off again, and where even that fails the partition takes no more. A sync that fails
 fences the partition until the broker is started anew: after it the page cache may hold bytes that the disk
@@ -31,11 +32,12 @@ from headrace.errors import OffsetOutOfRange, PartitionFenced
 from headrace.files import Buffer, Files
 from headrace.log.config import DEFAULT_LOG_CONFIG, LogConfig
 from headrace.log.mark import Mark
+from headrace.log.producers import OutOfOrderSequence, RememberedBatch
 from headrace.log.recovery import RecoveryReport, recover
 from headrace.log.segment import Segment
 from headrace.log.state_files import StateFiles
 from headrace.log.sync import SyncJob
-from headrace.records import BatchHeader
+from headrace.records import BatchHeader, Marker, build_marker, read_header
 
 __all__ = ["Appended", "PartitionLog"]
 
@@ -73,6 +75,7 @@ class PartitionLog:
         self._settled_at = found.end_offset if found.report.is_clean else -1
         self.segments = found.segments
         self.producers = found.state.producers
+        self.transactions = found.state.transactions
         self.fenced: str | None = None
         self.watchers: set[Callable[[], None]] = set()
         self._files = files
@@ -93,6 +96,14 @@ class PartitionLog:
     @property
     def high_watermark(self) -> int:
         return self.synced_offset if self.waits_for_sync else self.end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it, every transaction has ended, and its end is durable."""
+        high_watermark = self.high_watermark
+        unstable = self.transactions.first_unstable(high_watermark)
+        # Deletion does not wait for a transaction to end.
+        return high_watermark if unstable is None else max(min(unstable, high_watermark), self.start_offset)
 
     @property
     def size_bytes(self) -> int:
@@ -147,24 +158,64 @@ class PartitionLog:
         now_ms: int,
         *,
         seen_ms: int | None = None,
+        begins_at_zero: bool = False,
     ) -> Appended:
         """Write one checked batch behind the last one. It is safe only once a sync has covered it.
 
-        ``seen_ms`` is when the producer counts as last seen, if that is not ``now_ms``.
+        ``seen_ms`` is when the producer counts as last seen, if that is not ``now_ms``. ``begins_at_zero``: a producer
+        that is not known here begins with sequence 0, or it has lost something.
         A batch that its producer has sent before is not written again; raises where it does not follow the
         producer's last.
         """
-        if header.producer_id >= 0:
-            earlier = self.producers.check(header)
-            if earlier is not None:
-                return Appended(earlier.base_offset, earlier.last_offset, duplicate=True)
-        base_offset = self.end_offset
+        seen_ms = now_ms if seen_ms is None else seen_ms
+        if header.producer_id < 0:
+            appended = self._put(batch, header, max_timestamp, now_ms)
+            if not self.waits_for_sync:
+                self._wake()
+            return appended
+        earlier = self._earlier(header, now_ms, begins_at_zero=begins_at_zero)
+        if earlier is not None:
+            return Appended(earlier.base_offset, earlier.last_offset, duplicate=True)
+        self.transactions.check(header)
         try:
-            position = self._write(batch, header, now_ms)
+            appended = self._put(batch, header, max_timestamp, now_ms)
         except PartitionFenced:
-            if header.producer_id >= 0:
-                self.producers.await_again(header, now_ms)
+            self.producers.await_again(header, now_ms)
             raise
+        # Before the producer, which is not forgotten while its transaction is open.
+        if header.is_transactional:
+            self.transactions.note(header, appended.base_offset, seen_ms)
+        self.producers.note(header, appended.base_offset, seen_ms)
+        if not self.waits_for_sync:
+            self._wake()
+        return appended
+
+    def append_marker(
+        self, producer_id: int, epoch: int, marker: Marker, now_ms: int, *, seen_ms: int
+    ) -> Appended | None:
+        """End a producer's transaction, or where none is open, at least refuse its older epochs from now on.
+
+        ``None`` if there is nothing to do, because the marker is there already or is out of date.
+        """
+        if not self._awaits_marker(producer_id, epoch):
+            return None
+        batch = build_marker(producer_id, epoch, marker, seen_ms)
+        header = read_header(batch)
+        appended = self._put(batch, header, seen_ms, now_ms)
+        self.producers.note_marker(header, marker.coordinator_epoch, seen_ms)
+        self.transactions.end(producer_id, appended.base_offset, committed=marker.committed)
+        if not self.waits_for_sync:
+            self._wake()
+        return appended
+
+    def _awaits_marker(self, producer_id: int, epoch: int) -> bool:
+        producer = self.producers.find(producer_id)
+        known = -1 if producer is None else producer.epoch
+        return known < epoch or (known == epoch and producer_id in self.transactions.open)
+
+    def _put(self, batch: Buffer, header: BatchHeader, max_timestamp: int, now_ms: int) -> Appended:
+        base_offset = self.end_offset
+        position = self._write(batch, header, now_ms)
         active, size = self.active, header.size
         end_offset = base_offset + header.last_offset_delta + 1
         active.dirty = True
@@ -173,11 +224,18 @@ class PartitionLog:
         )
         self.end_offset = end_offset
         self._state.epochs.note(self.leader_epoch, base_offset)
-        if header.producer_id >= 0:
-            self.producers.note(header, base_offset, now_ms if seen_ms is None else seen_ms)
-        if not self.waits_for_sync:
-            self._wake()
         return Appended(base_offset, end_offset - 1)
+
+    def _earlier(self, header: BatchHeader, now_ms: int, *, begins_at_zero: bool) -> RememberedBatch | None:
+        try:
+            return self.producers.check(header, begins_at_zero=begins_at_zero)
+        except OutOfOrderSequence as error:
+            if self.producers.is_behind_refused(header, now_ms):
+                raise PartitionFenced(
+                    f"nothing was written to {self.directory}: producer {header.producer_id} has to send the batch "
+                    "again that could not be written before this one"
+                ) from error
+            raise
 
     def _write(self, batch: Buffer, header: BatchHeader, now_ms: int) -> int:
         """Put the batch behind the last one, in a new segment if it is time for one; returns its position."""
@@ -314,13 +372,17 @@ class PartitionLog:
         for segment in job.segments:
             segment.unpin()
         if error is not None:
-            self.fenced = f"{self.directory}: sync failed: {error}"
-            self._mendable = False
+            self._lose(f"sync failed: {error}")
         elif job.mark.segment >= self._synced_segment:
             self.synced_offset = job.mark.synced_offset
             self._synced_segment = job.mark.segment
             self._synced_position = job.mark.position
         self._wake()
+
+    def _lose(self, reason: str) -> None:
+        """Take no more writes before the next start."""
+        self.fenced = f"{self.directory}: {reason}"
+        self._mendable = False
 
     def _wake(self) -> None:
         for watcher in tuple(self.watchers):
@@ -365,6 +427,7 @@ class PartitionLog:
         self.synced_offset = synced.synced_offset
         self._synced_segment, self._synced_position = synced.segment, synced.position
         self._state.epochs.cut(offset, self.end_offset)
+        self.transactions.forget_below(offset)
         if self._may_remove_below(first.base_offset):
             while len(self.segments) > 1 and self.segments[1].base_offset <= offset:
                 self._bases.pop(0)
@@ -372,17 +435,38 @@ class PartitionLog:
         return offset
 
     def _may_remove_below(self, offset: int) -> bool:
-        """Whether producers would be remembered without the batches below ``offset``, also after a power loss: what
-        they send again must be known. If not, the files stay until the next deletion or start.
+        """Whether producers and transactions would be remembered without the batches below ``offset``, also after a
+        power loss: what is sent again must be known, and what is aborted. If not, the files stay until the next
+        deletion or start.
         """
-        if not len(self.producers) or self.segments[0].base_offset == offset:
+        if (not len(self.producers) and self.transactions.is_empty) or self.segments[0].base_offset == offset:
             return True
         safe_offset = self.synced_offset if self.waits_for_sync else self.end_offset
-        if not self._state_files.has_one_in(offset, safe_offset):
-            if safe_offset < self.end_offset:
-                return False
+        if not self._state_files.has_one_in(offset, safe_offset) and (
+            safe_offset < self.end_offset or not self._make_room_for_state(offset)
+        ):
+            return False
+        try:
+            self._files.sync_dir(self.directory)
+        except OSError as error:
+            self._lose(f"sync failed: {error}")
+            self._wake()
+            self._mend()
+        return True
+
+    def _make_room_for_state(self, offset: int) -> bool:
+        """Write a state. Where the disk is full, which deletions are to change, the indexes of what goes make room."""
+        try:
             self._write_state()
-        self._files.sync_dir(self.directory)
+        except OSError:
+            for segment in self.segments[:-1]:
+                if segment.end_offset <= offset and self._files.exists(segment.index_path):
+                    segment.ensure_columns(self.config.index_interval_bytes)
+                    self._files.remove(segment.index_path)
+            try:
+                self._write_state()
+            except OSError:
+                return False
         return True
 
     def close(self) -> None:

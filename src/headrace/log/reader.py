@@ -52,6 +52,8 @@ class ReadPlan:
     size: int
     offset: int
     whole_first: bool
+    below: int
+    """Batches from this offset on are left out."""
 
     def fetch(self, *, wait: bool) -> bytes | bytearray | None:
         file = self.segment.file
@@ -75,16 +77,20 @@ class LogReader:
         self._places: OrderedDict[int, tuple[Segment, int]] = OrderedDict()
         self._columns: list[Segment] = []
 
-    def plan(self, offset: int, max_bytes: int, *, whole_first: bool = True) -> ReadPlan | None:
+    def plan(
+        self, offset: int, max_bytes: int, *, whole_first: bool = True, committed: bool = False
+    ) -> ReadPlan | None:
         """How to read from ``offset``; ``None`` at the end. ``whole_first``: the first batch comes whole,
-        however large.
+        however large. ``committed``: the end is the last stable offset.
         """
         log = self.log
         log.check_range(offset)
-        if offset >= log.high_watermark:
+        end = log.last_stable_offset if committed else log.high_watermark
+        if offset >= end:
             return None
         segment, position = self._locate(offset)
-        return ReadPlan(segment, position, log.readable_size(segment), max(max_bytes, 0), offset, whole_first)
+        limit = log.readable_size(segment)
+        return ReadPlan(segment, position, limit, max(max_bytes, 0), offset, whole_first, end)
 
     def finish(self, plan: ReadPlan, data: bytes | bytearray) -> Slice:
         """Check the bytes that a plan fetched and keep the whole batches."""
@@ -95,6 +101,8 @@ class LogReader:
         first = True
         while position + HEADER_SIZE <= size:
             base, length, epoch, magic, crc, _, delta = _HEAD.unpack_from(view, position)
+            if base >= plan.below and not first:
+                break
             end = position + length + _LENGTH_AT
             if (
                 magic != 2
@@ -120,9 +128,11 @@ class LogReader:
             self._remember(offset, plan.segment, plan.position + position)
         return Slice(view[:position], offset)
 
-    def read(self, offset: int, max_bytes: int, *, whole_first: bool = True) -> Slice:
+    def read(
+        self, offset: int, max_bytes: int, *, whole_first: bool = True, committed: bool = False
+    ) -> Slice:
         """Plan, fetch and check in one go, waiting for the disk where need be."""
-        plan = self.plan(offset, max_bytes, whole_first=whole_first)
+        plan = self.plan(offset, max_bytes, whole_first=whole_first, committed=committed)
         if plan is None:
             return Slice(memoryview(b""), offset)
         data = plan.fetch(wait=True)

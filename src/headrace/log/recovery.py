@@ -16,14 +16,12 @@ from pathlib import Path
 
 from headrace.errors import DamagedState
 from headrace.files import Files
-from headrace.log.epochs import Epochs
 from headrace.log.mark import Mark, MarkFile
-from headrace.log.producers import Producers
 from headrace.log.scan import scan_headers, scan_whole_batches
 from headrace.log.segment import LOG_SUFFIX, Segment, log_name
-from headrace.log.state import STATE_SUFFIX, PartitionState, load_state, state_name
+from headrace.log.state import STATE_SUFFIX, PartitionState, load_state, new_state, state_name
 from headrace.log.state_files import StateFiles
-from headrace.records import BatchHeader
+from headrace.records import BatchHeader, read_marker
 
 __all__ = ["Recovered", "RecoveryReport", "check_synced", "recover", "segment_headers"]
 
@@ -94,6 +92,7 @@ def recover(files: Files, directory: Path, interval: int, now_ms: int) -> Recove
         except OSError:
             deleted.clear()
     state.epochs.cut(mark.start_offset, end_offset)
+    state.transactions.forget_below(mark.start_offset)
     if report.files_removed or not names_are_safe:
         files.sync_dir(directory)
     last = segments[-1]
@@ -317,7 +316,7 @@ def _load_newest_state(
         # One that covers more than there is must not come back when the log has grown over it.
         files.remove(path)
         report.files_removed += 1
-    return PartitionState(first_offset, Producers(), Epochs()), []
+    return new_state(first_offset), []
 
 
 def _replay(segments: list[Segment], state: PartitionState, end_offset: int, now_ms: int) -> None:
@@ -325,8 +324,26 @@ def _replay(segments: list[Segment], state: PartitionState, end_offset: int, now
     for segment in segments:
         if segment.end_offset <= state.offset:
             continue
-        for _, header in segment_headers(segment, state.offset, interval=4096):
+        for position, header in segment_headers(segment, state.offset, interval=4096):
             state.epochs.note(header.leader_epoch, header.base_offset)
-            if header.producer_id >= 0:
-                state.producers.note(header, header.base_offset, now_ms)
+            if header.producer_id < 0:
+                continue
+            if header.is_control:
+                _replay_marker(segment, position, header, state, now_ms)
+                continue
+            state.producers.note(header, header.base_offset, now_ms)
+            if header.is_transactional:
+                state.transactions.note(header, header.base_offset, now_ms)
     state.offset = end_offset
+
+
+def _replay_marker(
+    segment: Segment, position: int, header: BatchHeader, state: PartitionState, now_ms: int
+) -> None:
+    marker = read_marker(segment.file.pread(header.size, position))
+    if marker is None:
+        # Nobody can tell any more how the transaction ended, but for the one who decided it: left open, it is
+        # asked for again.
+        return
+    state.producers.note_marker(header, marker.coordinator_epoch, now_ms)
+    state.transactions.end(header.producer_id, header.base_offset, committed=marker.committed)

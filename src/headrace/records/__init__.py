@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.records.build import build_batch, recompress
 from headrace.records.check import Checked, check_batch, read_records
 from headrace.records.codecs import CODEC_NAMES
+from headrace.records.control import Marker, build_marker, read_marker
 from headrace.records.errors import CorruptRecords, InvalidRecords, RecordError, RecordsTooLarge, UnknownCodec
 from headrace.records.header import HEADER_SIZE, BatchHeader, crc_ok, iter_headers, read_header
 from headrace.records.limits import RecordLimits
@@ -18,17 +19,20 @@ __all__ = [
     "Checked",
     "CorruptRecords",
     "InvalidRecords",
+    "Marker",
     "Record",
     "RecordError",
     "RecordLimits",
     "RecordsTooLarge",
     "UnknownCodec",
     "build_batch",
+    "build_marker",
     "check_batch",
     "crc_ok",
     "iter_headers",
     "place_batch",
     "read_header",
+    "read_marker",
     "read_records",
     "recompress",
 ]

@@ -1,7 +1,11 @@
-"""DescribeConfigs: every key of a topic or a broker, its value, and where the value comes from."""
+"""DescribeConfigs: every key of a topic or a broker, its value, and where the value comes from.
+
+What is asked twice is answered once, and the keys' texts are left out where very many resources are asked for.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +23,28 @@ if TYPE_CHECKING:
 
 __all__ = ["handle"]
 
+# A resource has dozens of keys: others are served between them, and texts go with a few only.
+_AT_ONCE = 20
+_DOCUMENTED_MAX = 100
+
 
 async def handle(broker: Broker, request: Request) -> Any:
     message = request.message
     response = m.DescribeConfigsResponse()
-    for resource in message.resources:
+    documented = message.include_documentation and len(message.resources) <= _DOCUMENTED_MAX
+    asked: set[tuple[int, str, tuple[str, ...] | None]] = set()
+    for number, resource in enumerate(message.resources, 1):
+        wanted = resource.configuration_keys
+        question = (
+            resource.resource_type,
+            resource.resource_name,
+            None if wanted is None else tuple(wanted),
+        )
+        if question in asked:
+            continue
+        asked.add(question)
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
         answer = m.DescribeConfigsResponse.DescribeConfigsResult(
             resource_type=resource.resource_type, resource_name=resource.resource_name
         )
@@ -36,7 +57,7 @@ async def handle(broker: Broker, request: Request) -> Any:
         # None and the empty list both stand for all keys; a key that there is not is left out.
         keys = set(resource.configuration_keys or ())
         answer.configs = [
-            _described(entry, synonyms=message.include_synonyms, documentation=message.include_documentation)
+            _described(entry, synonyms=message.include_synonyms, documentation=documented)
             for entry in entries
             if not keys or entry.key.name in keys
         ]

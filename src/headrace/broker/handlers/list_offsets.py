@@ -100,7 +100,5 @@ def _place(partition: Partition, time: int, isolation_level: int) -> Place:
 
 
 def _end(partition: Partition, isolation_level: int) -> int:
-    """How far a reader of this isolation may see. Without transactions every record is committed once it is
-    readable.
-    """
-    return partition.high_watermark
+    """How far a reader of this isolation may see."""
+    return partition.last_stable_offset if isolation_level else partition.high_watermark
