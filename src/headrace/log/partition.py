@@ -25,8 +25,8 @@ import logging
 import struct
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.errors import OffsetOutOfRange, PartitionFenced
 from headrace.files import Buffer, Files
@@ -46,8 +46,7 @@ _SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PLACE = struct.Struct(">qii")
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     base_offset: int
     last_offset: int
     duplicate: bool = False
