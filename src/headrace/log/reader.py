@@ -19,7 +19,7 @@ from headrace.log.partition import PartitionLog
 from headrace.log.recovery import segment_headers
 from headrace.log.scan import find_whole_batch, scan_headers
 from headrace.log.segment import Segment
-from headrace.records import HEADER_SIZE, Record, RecordError, RecordLimits, read_header, read_records
+from headrace.records import HEADER_SIZE, RecordError, RecordLimits, read_header, read_stored
 
 __all__ = ["LogReader", "ReadPlan", "Slice"]
 
@@ -231,9 +231,9 @@ class LogReader:
                     return None
                 if header.max_timestamp < timestamp_ms:
                     continue
-                for record in self._records_at(segment.file, position, limits):
-                    if record.timestamp >= timestamp_ms and record.offset >= self.log.start_offset:
-                        return record.offset, record.timestamp
+                for offset, timestamp in self._records_at(segment.file, position, limits):
+                    if timestamp >= timestamp_ms and offset >= self.log.start_offset:
+                        return offset, timestamp
         return None
 
     def offset_of_max_timestamp(self, limits: RecordLimits) -> tuple[int, int] | None:
@@ -252,22 +252,25 @@ class LogReader:
         return best
 
     def _greatest_below_watermark(self, segment: Segment, limits: RecordLimits) -> tuple[int, int] | None:
-        """The batch with the segment's greatest timestamp is not visible yet: walk the ones that are."""
+        """The batch with the segment's greatest timestamp is not visible yet, or compaction has emptied it: walk the
+        others.
+        """
         best: tuple[int, int] | None = None
         place: int | None = None
         for position, header in segment_headers(segment, max(segment.base_offset, self.log.start_offset), 0):
             if header.base_offset >= self.log.high_watermark:
                 break
-            if best is None or header.max_timestamp > best[1]:
+            if header.count and (best is None or header.max_timestamp > best[1]):
                 best, place = (header.base_offset, header.max_timestamp), position
         if place is None:
             return None
         records = self._records_at(segment.file, place, limits)
-        return max(((r.offset, r.timestamp) for r in records), key=lambda pair: (pair[1], -pair[0]))
+        return max(records, key=lambda pair: (pair[1], -pair[0]))
 
-    def _records_at(self, file: File, position: int, limits: RecordLimits) -> list[Record]:
+    def _records_at(self, file: File, position: int, limits: RecordLimits) -> list[tuple[int, int]]:
+        """Offset and timestamp of the records that are left in the batch."""
         size = read_header(file.pread(HEADER_SIZE, position)).size
         try:
-            return read_records(file.pread(size, position), limits)
+            return read_stored(file.pread(size, position), limits)
         except RecordError as error:
             raise CorruptBatch(file.path, position, error.message) from error

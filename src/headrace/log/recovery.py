@@ -325,6 +325,9 @@ def _replay(segments: list[Segment], state: PartitionState, end_offset: int, now
         if segment.end_offset <= state.offset:
             continue
         for position, header in segment_headers(segment, state.offset, interval=4096):
+            if header.base_offset < state.offset:
+                # Compaction has stretched it to here; its records are among those that the state covers.
+                continue
             state.epochs.note(header.leader_epoch, header.base_offset)
             if header.producer_id < 0:
                 continue
