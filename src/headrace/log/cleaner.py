@@ -5,48 +5,49 @@
   compacted at or behind that time drops it. So every reader that is not further behind has seen it.
 - Records of aborted transactions go. Their marker, and the marker of a committed transaction of which no record is
   left, get a delete horizon in turn and go once it has passed.
-- A batch without records stays as a shell if it holds the last sequence of a producer that may come back.
+- A batch without records stays as a shell if it holds the last sequence of a producer that may come back; a marker
+  stays if it holds the producer's epoch.
 
 Batches must come in the order of their offsets, from the first that is there: a marker is judged by what came before.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.log.key_map import KeyMap
+from headrace.log.transaction_walk import TransactionWalk
 from headrace.records import (
     BatchHeader,
     RecordLimits,
-    StoredBatch,
     empty_batch,
     open_batch,
     read_header,
     thin_batch,
 )
 
-__all__ = ["Aborted", "Cleaned", "Cleaner"]
+__all__ = ["Cleaned", "Cleaner", "KnownProducers"]
 
 Buffer = bytes | bytearray | memoryview
 
-_MARKER_KEY = struct.Struct(">hh")
-_COMMIT = 1
-
-
-class Aborted(NamedTuple):
-    producer_id: int
-    first_offset: int
-
 
 class Cleaned(NamedTuple):
-    """What is left of a batch; ``may_stretch`` over offsets behind it that nothing is left of."""
+    """What is left of a batch; it ``may_stretch`` over offsets behind it that nothing is left of."""
 
     data: Buffer
     header: BatchHeader
     may_stretch: bool
+
+
+class KnownProducers(NamedTuple):
+    """What the log must go on telling of producers, should their state be lost."""
+
+    last_batches: Collection[tuple[int, int]] = ()
+    """(producer id, last offset) of the batch with the producer's last sequence."""
+    epochs: Mapping[int, int] = {}
+    """The epoch of a producer that has no batch under it: its marker tells."""
 
 
 @dataclass(slots=True)
@@ -57,32 +58,27 @@ class Cleaner:
     now_ms: int
     delete_retention_ms: int
     limits: RecordLimits
-    last_batches: Collection[tuple[int, int]] = ()
-    """(producer id, last offset) of the batches that hold the last sequence of a producer."""
-    aborted: Sequence[Aborted] = ()
+    transactions: TransactionWalk
+    producers: KnownProducers = field(default_factory=KnownProducers)
     removed_records: int = 0
     horizons_set: int = 0
     tombstones_removed_below: int = 0
     next_horizon_ms: int = -1
     markers_removed: list[int] = field(default_factory=list)
-    _aborted_seen: int = 0
-    _aborting: dict[int, bool] = field(default_factory=dict)
-    """Producers inside an aborted transaction, and whether a record of it was met."""
-    _committing: set[int] = field(default_factory=set)
 
     def clean(self, batch: Buffer) -> Cleaned | None:
         """What stays of the batch; ``None`` if nothing does."""
-        stored_header = read_header(batch)
-        if stored_header.base_offset >= self.map_end:
-            return self._as_is(batch, stored_header)
-        stored = open_batch(batch, self.limits)
-        if stored.header.is_control:
-            return self._clean_marker(batch, stored)
-        return self._clean_data(batch, stored)
+        header = read_header(batch)
+        if header.base_offset >= self.map_end:
+            return self._as_is(batch, header)
+        if header.is_control:
+            return self._clean_marker(batch, header)
+        return self._clean_data(batch)
 
-    def _clean_data(self, batch: Buffer, stored: StoredBatch) -> Cleaned | None:
+    def _clean_data(self, batch: Buffer) -> Cleaned | None:
+        stored = open_batch(batch, self.limits)
         header = stored.header
-        if self._is_aborted(header):
+        if self.transactions.is_aborted(header):
             self.removed_records += header.count
             return self._shell(header)
         expired = header.has_delete_horizon and header.base_timestamp <= self.now_ms
@@ -95,12 +91,24 @@ class Cleaner:
             self.tombstones_removed_below = deletion_dropped + 1
         if not left:
             return self._shell(header)
-        horizon = None
-        if deletion_kept >= 0:
-            horizon = self._horizon(header)
+        horizon = self._horizon(header) if deletion_kept >= 0 else None
         if left == header.count and horizon is None:
             return self._as_is(batch, header)
         return self._made(thin_batch(stored, kept, horizon))
+
+    def _clean_marker(self, batch: Buffer, header: BatchHeader) -> Cleaned | None:
+        if not self.transactions.pass_marker(batch, header):
+            return self._as_is(batch, header)
+        if self.producers.epochs.get(header.producer_id) == header.producer_epoch:
+            return self._as_is(batch, header)
+        if header.has_delete_horizon and header.base_timestamp <= self.now_ms:
+            self.removed_records += header.count
+            self.markers_removed.append(header.base_offset)
+            return None
+        horizon = self._horizon(header)
+        if horizon is None:
+            return self._as_is(batch, header)
+        return self._made(thin_batch(open_batch(batch, self.limits), b"\x01" * header.count, horizon))
 
     def _horizon(self, header: BatchHeader) -> int | None:
         """The horizon that the batch needs and has not got; notes when the next one passes."""
@@ -111,54 +119,6 @@ class Cleaner:
         self.horizons_set += not has
         return None if has else horizon
 
-    def _clean_marker(self, batch: Buffer, stored: StoredBatch) -> Cleaned | None:
-        header = stored.header
-        if not header.count:
-            return self._shell(header)
-        if not self._is_needless(header, self._commits(stored)):
-            return self._as_is(batch, header)
-        if header.has_delete_horizon and header.base_timestamp <= self.now_ms:
-            self.removed_records += header.count
-            self.markers_removed.append(header.base_offset)
-            return self._shell(header)
-        horizon = self._horizon(header)
-        if horizon is None:
-            return self._as_is(batch, header)
-        return self._made(thin_batch(stored, b"\x01" * header.count, horizon))
-
-    @staticmethod
-    def _commits(stored: StoredBatch) -> bool:
-        marker = next(iter(stored.records))
-        assert marker.key is not None
-        return bool(_MARKER_KEY.unpack_from(marker.key)[1] == _COMMIT)
-
-    def _is_aborted(self, header: BatchHeader) -> bool:
-        self._advance(header.base_offset)
-        if not header.is_transactional:
-            return False
-        if header.producer_id in self._aborting:
-            self._aborting[header.producer_id] = True
-            return True
-        self._committing.add(header.producer_id)
-        return False
-
-    def _is_needless(self, header: BatchHeader, commits: bool) -> bool:
-        """Whether no record of the marker's transaction is left before it."""
-        self._advance(header.base_offset)
-        if commits:
-            if header.producer_id in self._committing:
-                self._committing.remove(header.producer_id)
-                return False
-            return True
-        return not self._aborting.pop(header.producer_id, False)
-
-    def _advance(self, offset: int) -> None:
-        while (
-            self._aborted_seen < len(self.aborted) and self.aborted[self._aborted_seen].first_offset <= offset
-        ):
-            self._aborting.setdefault(self.aborted[self._aborted_seen].producer_id, False)
-            self._aborted_seen += 1
-
     def _as_is(self, batch: Buffer, header: BatchHeader) -> Cleaned:
         return Cleaned(batch, header, self._may_stretch(header))
 
@@ -167,7 +127,7 @@ class Cleaner:
         return Cleaned(batch, header, self._may_stretch(header))
 
     def _shell(self, header: BatchHeader) -> Cleaned | None:
-        if (header.producer_id, header.last_offset) not in self.last_batches:
+        if (header.producer_id, header.last_offset) not in self.producers.last_batches:
             return None
         return self._made(empty_batch(header))
 
@@ -176,5 +136,5 @@ class Cleaner:
         return not (
             header.is_transactional
             or header.is_control
-            or (header.producer_id, header.last_offset) in self.last_batches
+            or (header.producer_id, header.last_offset) in self.producers.last_batches
         )

@@ -23,8 +23,9 @@ from __future__ import annotations
 import errno
 import logging
 import struct
+import threading
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +80,9 @@ class PartitionLog:
         self.transactions = found.state.transactions
         self.fenced: str | None = None
         self.watchers: set[Callable[[], None]] = set()
+        self.compacting: threading.Event | None = None
+        """While a compaction is under way: set it, and it ends soon."""
+        self.compacted = found.compacted
         self._files = files
         self._mark_file = found.mark_file
         self._state = found.state
@@ -264,7 +268,7 @@ class PartitionLog:
     def _wants_roll(self, active: Segment, size: int, now_ms: int) -> bool:
         return (
             active.size + size > self.config.segment_bytes
-            or now_ms - active.created_ms >= self.config.segment_ms
+            or now_ms - active.created_ms >= self.config.roll_ms
             or self.end_offset - active.base_offset >= 2**31 - 1
         )
 
@@ -408,6 +412,39 @@ class PartitionLog:
         if self._mark_file.unsynced:
             self._mark_file.sync()
 
+    # Compaction
+
+    @property
+    def synced_mark(self) -> Mark:
+        return Mark(self.start_offset, self.synced_offset, self._synced_segment, self._synced_position)
+
+    @property
+    def tombstone_horizon(self) -> int:
+        """A reader that comes back to an offset below it may have missed a deletion, and must start anew."""
+        return self.compacted.tombstones_removed_below
+
+    def settle_mark(self, mark: Mark) -> None:
+        """Let both slots of the mark say at least this, durably; in any thread."""
+        for _ in range(2):
+            self._mark_file.write(mark)
+            self._mark_file.sync()
+
+    def forget_aborted(self, markers: Collection[int]) -> None:
+        """Nothing is left of these aborted transactions but their markers, and those are about to go."""
+        self.transactions.forget(markers)
+        self._state.offset = self.end_offset
+        self._state_files.write_alone(self._state)
+        self._files.sync_dir(self.directory)
+
+    def adopt(self, old: Sequence[Segment], new: Segment) -> None:
+        """Let one segment take the place of several neighbours; whoever has pinned one of them reads on in it."""
+        at = self.segments.index(old[0])
+        assert self.segments[at : at + len(old)] == list(old)
+        self.segments[at : at + len(old)] = [new]
+        self._bases[at : at + len(old)] = [new.base_offset]
+        for segment in old:
+            segment.close()
+
     # The log's other end
 
     def delete_before(self, offset: int) -> int:
@@ -440,6 +477,8 @@ class PartitionLog:
         power loss: what is sent again must be known, and what is aborted. If not, the files stay until the next
         deletion or start.
         """
+        if self.compacting is not None:
+            return False
         if (not len(self.producers) and self.transactions.is_empty) or self.segments[0].base_offset == offset:
             return True
         safe_offset = self.synced_offset if self.waits_for_sync else self.end_offset

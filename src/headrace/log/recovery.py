@@ -16,11 +16,13 @@ from pathlib import Path
 
 from headrace.errors import DamagedState
 from headrace.files import Files
+from headrace.log.compacted import Compacted, load_compacted
 from headrace.log.mark import Mark, MarkFile
 from headrace.log.scan import scan_headers, scan_whole_batches
 from headrace.log.segment import LOG_SUFFIX, Segment, log_name
 from headrace.log.state import STATE_SUFFIX, PartitionState, load_state, new_state, state_name
 from headrace.log.state_files import StateFiles
+from headrace.log.swap import finish_swaps
 from headrace.records import BatchHeader, read_marker
 
 __all__ = ["Recovered", "RecoveryReport", "check_synced", "recover", "segment_headers"]
@@ -51,11 +53,12 @@ class Recovered:
     mark_file: MarkFile
     state: PartitionState
     state_offsets: list[int]
+    compacted: Compacted
     report: RecoveryReport
 
 
 def recover(files: Files, directory: Path, interval: int, now_ms: int) -> Recovered:
-    names = files.list(directory)
+    names = finish_swaps(files, directory, files.list(directory))
     for name in names:
         if name.endswith(".new"):
             files.remove(directory / name)
@@ -103,7 +106,12 @@ def recover(files: Files, directory: Path, interval: int, now_ms: int) -> Recove
     # Only now, because the start may have been read from the page cache, too.
     for segment in deleted:
         segment.remove()
-    return Recovered(segments, mark.start_offset, end_offset, mark_file, state, state_offsets, report)
+    compacted, fault = load_compacted(files, directory, end_offset)
+    if fault is not None:
+        report.damage.append(fault)
+    return Recovered(
+        segments, mark.start_offset, end_offset, mark_file, state, state_offsets, compacted, report
+    )
 
 
 def _ends_at(last: Segment, mark: Mark) -> bool:

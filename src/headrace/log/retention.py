@@ -24,7 +24,7 @@ class Trimmed:
 
 def trim(log: PartitionLog, trusted_now_ms: int) -> Trimmed | None:
     """Delete what the topic's settings no longer keep; says what went, or ``None``."""
-    if not log.config.is_trimmed:
+    if not log.config.is_trimmed or log.compacting is not None:
         return None
     new_start, reason = _start_by_time(log, trusted_now_ms)
     by_size = _start_by_size(log)

@@ -21,6 +21,7 @@ A decision that is there without its ``.log.compacted`` is one whose file has ta
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,7 +82,9 @@ class Swap:
         if files.exists(self.index_path):
             files.remove(self.index_path)
         files.rename(self.new_log_path, self.log_path)
-        files.rename(self.new_index_path, self.index_path)
+        # Without its index the file is as good, and slower to open.
+        with suppress(OSError):
+            files.rename(self.new_index_path, self.index_path)
 
     def settle(self, files: Files, others: list[int]) -> None:
         """Remove the other segments of the range, then the decision."""
@@ -96,8 +99,8 @@ class Swap:
         files.sync_dir(self.directory)
 
     def discard(self, files: Files) -> None:
-        """The swap will not be: remove what was written for it."""
-        for path in (self.path, self.new_log_path, self.new_index_path):
+        """The swap was not decided and will not be: remove what was written for it."""
+        for path in (self.new_log_path, self.new_index_path):
             if files.exists(path):
                 files.remove(path)
 
@@ -110,6 +113,8 @@ def finish_swaps(files: Files, directory: Path, names: list[str]) -> list[str]:
     """Finish what was decided and remove what was not; returns the names that are there then."""
     if not any(name.endswith((SWAP_SUFFIX, COMPACTED_SUFFIX)) for name in names):
         return names
+    # A process that was killed may have left the decision to the page cache. Nothing may go before it is durable.
+    files.sync_dir(directory)
     for name in names:
         if name.endswith(SWAP_SUFFIX):
             _finish(files, _load(files, directory / name), names)

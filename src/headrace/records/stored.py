@@ -35,6 +35,7 @@ from headrace.records.header import (
     LENGTH_END,
     MAGIC,
     SEQUENCE_RANGE,
+    TRANSACTIONAL_BIT,
     BatchHeader,
     Buffer,
 )
@@ -200,8 +201,11 @@ def _append_shifted(out: bytearray, plain: memoryview, start: int, end: int, shi
 
 
 def empty_batch(header: BatchHeader) -> bytearray:
-    """The batch without any record: what is left of one that tells a producer's last sequence."""
-    return _sealed(header._replace(count=0, attributes=header.attributes & ~CODEC_MASK), b"")
+    """The batch without any record: what is left of one that tells a producer's last sequence. It is part of no
+    transaction any more.
+    """
+    attributes = header.attributes & ~(CODEC_MASK | TRANSACTIONAL_BIT)
+    return _sealed(header._replace(count=0, attributes=attributes), b"")
 
 
 def cover_batch(base_offset: int, next_offset: int, leader_epoch: int, timestamp_ms: int) -> bytearray:
