@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.broker.catalog import Catalog
+from headrace.broker.compactor import Compactor
 from headrace.broker.data_dir import DataDir
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.groups import GroupCoordinator, GroupSettings
@@ -142,6 +143,7 @@ class Broker:
             trusted_ms=self.trusted_time.stamp_ms,
         )
         self.fetch_sessions = FetchSessions(self.clock)
+        self.compactor = Compactor(self, files)
         self.producer_ids = ProducerIds(data_dir)
         self.transactions = TransactionCoordinator(
             settings=transactions,
@@ -194,6 +196,7 @@ class Broker:
             self.loop.create_task(self._keep_time()),
             self.loop.create_task(self._keep_trimmed()),
         ]
+        self.compactor.start()
 
     async def _keep_time(self) -> None:
         jumps = self.trusted_time.jumps
@@ -260,6 +263,7 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.compactor.stop()
         await self.transactions.stop()
         await self.groups.stop()
         await self.catalog.settle()

@@ -20,6 +20,7 @@ from headrace.log.config import LogConfig
 from headrace.wire.codes import ErrorCode
 
 __all__ = [
+    "TOMBSTONES_REMOVED_BELOW",
     "Change",
     "ConfigEntry",
     "Operation",
@@ -33,6 +34,16 @@ __all__ = [
     "min_insync_replicas",
     "topic_value",
 ]
+
+
+TOMBSTONES_REMOVED_BELOW = ConfigKey(
+    "headrace.tombstones.removed.below",
+    ConfigType.LIST,
+    None,
+    "Per partition, as partition:offset. Whoever has read a compacted topic up to an offset below it, stayed away and"
+    " comes back may have missed the deletion of a key, because the marker has expired and is gone: it must start again"
+    " from the first offset with nothing kept. At or above it, no deletion was missed. Cannot be set.",
+)
 
 
 class Operation(IntEnum):
@@ -93,6 +104,10 @@ def log_config(overrides: Mapping[str, str], defaults: BrokerConfigs) -> LogConf
         compression_type=text("compression.type"),
         cleanup_policy=text("cleanup.policy"),
         index_interval_bytes=number("index.interval.bytes"),
+        min_compaction_lag_ms=number("min.compaction.lag.ms"),
+        max_compaction_lag_ms=number("max.compaction.lag.ms"),
+        min_cleanable_dirty_ratio=float(text("min.cleanable.dirty.ratio")),
+        delete_retention_ms=number("delete.retention.ms"),
     )
 
 

@@ -53,6 +53,10 @@ class OfflinePartition(Partition):
         self._refuse()
 
     @property
+    def tombstone_horizon(self) -> int:
+        self._refuse()
+
+    @property
     def leader_epoch(self) -> int:
         return self._leader_epoch
 

@@ -105,6 +105,11 @@ class Partition:
         return self.log.last_stable_offset
 
     @property
+    def tombstone_horizon(self) -> int:
+        """Whoever was away and comes back to an offset below it may have missed a deletion, and must start anew."""
+        return self.log.tombstone_horizon
+
+    @property
     def leader_epoch(self) -> int:
         return self.log.leader_epoch
 
@@ -148,11 +153,18 @@ class Partition:
 
     async def abandon(self) -> None:
         """The topic is deleted: those who wait are told, and the files are let go of."""
+        await self._end_compaction()
         self._committer.forget(self.log)
         await self._committer.settle(self.log)
         self.log.let_go("the topic was deleted")
 
+    async def _end_compaction(self) -> None:
+        while (compacting := self.log.compacting) is not None:
+            compacting.set()
+            await asyncio.sleep(0.001)
+
     async def close(self) -> None:
+        await self._end_compaction()
         await self._committer.settle(self.log)
         self.log.close()
 

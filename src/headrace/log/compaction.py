@@ -149,6 +149,8 @@ class Compaction:
     cleaner: Cleaner
     dirty_walk: TransactionWalk
     report: CompactionReport = field(default_factory=CompactionReport)
+    is_unsettled: bool = False
+    """A swap may be decided and is not finished: only the next start can do that."""
     _done: int = 0
 
     @classmethod
@@ -290,18 +292,26 @@ class Compaction:
         return size < limit // 2 or size + segment.size <= limit
 
     def decide(self, group: Group) -> None:
-        """After this the new file counts, whatever happens."""
-        self._check_stop()
-        known = self.log.compacted
-        if self.cleaner.tombstones_removed_below > known.tombstones_removed_below:
-            # Before they are gone: whoever was away must be able to find out.
-            self._note(replace(known, tombstones_removed_below=self.cleaner.tombstones_removed_below))
-        # Neither of the mark's slots may point into a file that is about to go.
-        self.log.settle_mark(self.mark)
-        group.swap.decide(self.files)
+        """After this the new file counts, whatever happens. Where it fails, ``is_unsettled`` says if that may be so."""
+        try:
+            self._check_stop()
+            known = self.log.compacted
+            if self.cleaner.tombstones_removed_below > known.tombstones_removed_below:
+                # Before they are gone: whoever was away must be able to find out.
+                self._note(replace(known, tombstones_removed_below=self.cleaner.tombstones_removed_below))
+            # Neither of the mark's slots may point into a file that is about to go.
+            self.log.settle_mark(self.mark)
+            self.is_unsettled = True
+            group.swap.decide(self.files)
+        except (OSError, Interrupted):
+            self.is_unsettled = self.is_unsettled and self.files.exists(group.swap.path)
+            if not self.is_unsettled:
+                group.swap.discard(self.files)
+            raise
 
     def settle(self, group: Group) -> None:
         group.swap.settle(self.files, [segment.base_offset for segment in group.segments[1:]])
+        self.is_unsettled = False
 
     def finish(self) -> CompactionReport:
         cleaner, report = self.cleaner, self.report

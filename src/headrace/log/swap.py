@@ -100,6 +100,8 @@ class Swap:
 
     def discard(self, files: Files) -> None:
         """The swap was not decided and will not be: remove what was written for it."""
+        if files.exists(self.path):
+            raise OSError(f"{self.path} decides for what was about to be removed")
         for path in (self.new_log_path, self.new_index_path):
             if files.exists(path):
                 files.remove(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -33,10 +32,22 @@ def compact(
     log: PartitionLog, files: Files | None = None, *, now_ms: int = NOW_MS, memory_bytes: int = 1 << 20
 ) -> CompactionReport | None:
     """One whole compaction, if there is anything to do."""
+    compaction = began(log, files, now_ms=now_ms, memory_bytes=memory_bytes)
+    if compaction is None:
+        return None
+    try:
+        return run(compaction)
+    finally:
+        compaction.end()
+
+
+def began(
+    log: PartitionLog, files: Files | None = None, *, now_ms: int = NOW_MS, memory_bytes: int = 1 << 20
+) -> Compaction | None:
     found = due(log, now_ms)
     if found is None:
         return None
-    compaction = Compaction.begin(
+    return Compaction.begin(
         log,
         found,
         files or SystemFiles(),
@@ -45,10 +56,6 @@ def compact(
         memory_bytes=memory_bytes,
         pace=lambda stop: Pace(DrivenClock(), stop, 0),
     )
-    try:
-        return run(compaction)
-    finally:
-        compaction.end()
 
 
 def run(compaction: Compaction) -> CompactionReport:
@@ -59,12 +66,6 @@ def run(compaction: Compaction) -> CompactionReport:
         compaction.adopt(group)
         compaction.settle(group)
     return compaction.finish()
-
-
-def stopped() -> threading.Event:
-    event = threading.Event()
-    event.set()
-    return event
 
 
 def put(

@@ -7,18 +7,16 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import CorruptBatch
-from headrace.files import SystemFiles
-from headrace.log.compaction import Compaction, Interrupted, due, needs_roll
+from headrace.log.compaction import Interrupted, due, needs_roll
 from headrace.log.config import LogConfig
 from headrace.log.key_map import KEY_BYTES
-from headrace.log.pace import Pace
 from headrace.log.partition import PartitionLog
 from headrace.log.reader import LogReader
 from headrace.records import RecordLimits, iter_headers
-from headrace.testing.faulty_clock import DrivenClock
 from tests.unit.log.compacting import (
     COMPACTING,
     assert_unbroken,
+    began,
     compact,
     end_transaction,
     fold,
@@ -326,17 +324,8 @@ def test_an_interrupted_compaction_leaves_the_log_as_it_was(desk: Desk) -> None:
     log = churned(desk)
     before = read_all(log)
     names = sorted(path.name for path in desk.directory.iterdir())
-    found = due(log, NOW_MS)
-    assert found is not None
-    compaction = Compaction.begin(
-        log,
-        found,
-        SystemFiles(),
-        limits=RecordLimits(),
-        now_ms=NOW_MS,
-        memory_bytes=1 << 20,
-        pace=lambda stop: Pace(DrivenClock(), stop, 0),
-    )
+    compaction = began(log)
+    assert compaction is not None
     assert due(log, NOW_MS) is None
     compaction.read_keys()
     assert log.compacting is not None
@@ -351,17 +340,8 @@ def test_an_interrupted_compaction_leaves_the_log_as_it_was(desk: Desk) -> None:
 
 def test_a_deletion_by_retention_during_compaction_keeps_the_files_until_it_ends(desk: Desk) -> None:
     log = churned(desk, cleanup_policy="compact,delete")
-    found = due(log, NOW_MS)
-    assert found is not None
-    compaction = Compaction.begin(
-        log,
-        found,
-        SystemFiles(),
-        limits=RecordLimits(),
-        now_ms=NOW_MS,
-        memory_bytes=1 << 20,
-        pace=lambda stop: Pace(DrivenClock(), stop, 0),
-    )
+    compaction = began(log)
+    assert compaction is not None
     compaction.read_keys()
     log.delete_before(30)
     run(compaction)

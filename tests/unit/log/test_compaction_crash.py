@@ -13,7 +13,17 @@ import pytest
 from headrace.log.compaction import Interrupted
 from headrace.log.partition import PartitionLog
 from headrace.testing.faulty_files import Crash, FaultyFiles
-from tests.unit.log.compacting import COMPACTING, Seen, assert_unbroken, compact, put, read_all, seal
+from tests.unit.log.compacting import (
+    COMPACTING,
+    Seen,
+    assert_unbroken,
+    began,
+    compact,
+    put,
+    read_all,
+    run,
+    seal,
+)
 from tests.unit.log.conftest import NOW_MS
 
 DIRECTORY = Path("/disk/partition")
@@ -144,14 +154,20 @@ def test_a_disk_that_fails_during_compaction_loses_nothing(kind: str) -> None:
         log = churned(files)
         before = read_all(log)
         fault = files.fail(kind, nth=number, error=errno.EIO)
+        compaction = began(log, files)
+        assert compaction is not None
         with contextlib.suppress(OSError, Interrupted):
-            compact(log, files)
+            run(compaction)
+        compaction.end()
         if not fault.hits:
             assert number > 1
             return
         files.heal()
         # The process goes on with what it has, and the next one finds the same.
         assert read_all(log).fold() == before.fold()
+        if not compaction.is_unsettled:
+            compact(log, files)
+            assert read_all(log).fold() == before.fold()
         put(log, (b"after", b"1"))
         log.sync_now()
         for next_one in (files.crash(), files.crash(), files.restart()):
