@@ -92,6 +92,11 @@ class Partition:
         return self.log.start_offset
 
     @property
+    def local_start_offset(self) -> int:
+        """Where the data directory begins to hold the partition; what is below is in the archive."""
+        return self.log.local_start_offset
+
+    @property
     def end_offset(self) -> int:
         return self.log.end_offset
 

@@ -40,6 +40,8 @@ class BrokerSettings:
     """Of all topics together: each holds open files and some memory."""
     retention_check_s: float = 30.0
     """How often old data is looked for."""
+    archive_dir: Path | None = None
+    """Where topics with ``headrace.archive.enable`` keep what retention takes; it must be there."""
     compaction_check_s: float = 15.0
     """How often topics are looked at that may need compaction (``log.cleaner.backoff.ms``)."""
     compaction_memory_bytes: int = 128 << 20

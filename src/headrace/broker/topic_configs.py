@@ -134,6 +134,15 @@ _KEYS = (
         acts=False,
     ),
     ConfigKey(
+        "headrace.archive.enable",
+        ConfigType.BOOLEAN,
+        "false",
+        "Whether segments past the retention limits move to the broker's archive instead of being deleted. They stay"
+        " readable there, and the first offset stays what it was. Needs a broker with an archive and `cleanup.policy`"
+        " without `compact`.",
+        internal=True,
+    ),
+    ConfigKey(
         "index.interval.bytes",
         ConfigType.INT,
         "4096",

@@ -31,6 +31,8 @@ class LogConfig:
     max_compaction_lag_ms: int = _INT64_MAX
     min_cleanable_dirty_ratio: float = 0.5
     delete_retention_ms: int = _DAY_MS
+    is_archived: bool = False
+    """Old segments are moved to the archive instead of deleted."""
 
     @property
     def uses_append_time(self) -> bool:

@@ -64,8 +64,9 @@ class PartitionLog:
         waits_for_sync: bool = True,
         leader_epoch: int = 0,
         now_ms: int = 0,
+        archive_directory: Path | None = None,
     ) -> None:
-        found = recover(files, directory, config.index_interval_bytes, now_ms)
+        found = recover(files, directory, config.index_interval_bytes, now_ms, archive_directory)
         self.directory = directory
         self.config = config
         self.leader_epoch = leader_epoch
@@ -83,6 +84,7 @@ class PartitionLog:
         self.compacting: threading.Event | None = None
         """While a compaction is under way: set it, and it ends soon."""
         self.compacted = found.compacted
+        self.archive = found.archive
         self._files = files
         self._mark_file = found.mark_file
         self._state = found.state
@@ -134,7 +136,16 @@ class PartitionLog:
     def segment_at(self, offset: int) -> Segment | None:
         """The segment whose range begins at or before ``offset``."""
         at = bisect_right(self._bases, offset) - 1
-        return self.segments[at] if at >= 0 else None
+        return self.segments[at] if at >= 0 else self.archive.find(offset)
+
+    def all_segments(self) -> list[Segment]:
+        """Those in the archive as well."""
+        return [*self.archive.segments, *self.segments]
+
+    @property
+    def local_start_offset(self) -> int:
+        """Where the partition's own files begin; what is below is in the archive."""
+        return max(self.start_offset, self.segments[0].base_offset)
 
     def segment_after(self, segment: Segment) -> Segment | None:
         at = bisect_right(self._bases, segment.base_offset)
@@ -445,6 +456,12 @@ class PartitionLog:
         for segment in old:
             segment.close()
 
+    def let_go_of(self, segment: Segment) -> None:
+        """The archive has the first segment now. Its files are removed later, and not from here."""
+        assert self.segments[0] is segment
+        del self.segments[0], self._bases[0]
+        segment.close()
+
     # The log's other end
 
     def delete_before(self, offset: int) -> int:
@@ -452,7 +469,7 @@ class PartitionLog:
         offset = min(offset, self.high_watermark)
         if offset <= self.start_offset:
             return self.start_offset
-        first = self.segment_at(offset)
+        first = self.segment_at(max(offset, self.segments[0].base_offset))
         assert first is not None
         synced = Mark(offset, self.synced_offset, self._synced_segment, self._synced_position)
         if first.base_offset > self._synced_segment:
@@ -466,19 +483,17 @@ class PartitionLog:
         self._synced_segment, self._synced_position = synced.segment, synced.position
         self._state.epochs.cut(offset, self.end_offset)
         self.transactions.forget_below(offset)
-        if self._may_remove_below(first.base_offset):
+        if self.compacting is None and self.may_remove_below(first.base_offset):
             while len(self.segments) > 1 and self.segments[1].base_offset <= offset:
                 self._bases.pop(0)
                 self.segments.pop(0).remove()
         return offset
 
-    def _may_remove_below(self, offset: int) -> bool:
+    def may_remove_below(self, offset: int) -> bool:
         """Whether producers and transactions would be remembered without the batches below ``offset``, also after a
         power loss: what is sent again must be known, and what is aborted. If not, the files stay until the next
         deletion or start.
         """
-        if self.compacting is not None:
-            return False
         if (not len(self.producers) and self.transactions.is_empty) or self.segments[0].base_offset == offset:
             return True
         safe_offset = self.synced_offset if self.waits_for_sync else self.end_offset
@@ -530,4 +545,5 @@ class PartitionLog:
     def _close_files(self) -> None:
         for segment in self.segments:
             segment.close()
+        self.archive.close()
         self._mark_file.close()

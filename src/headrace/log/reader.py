@@ -221,7 +221,7 @@ class LogReader:
 
     def offset_for_time(self, timestamp_ms: int, limits: RecordLimits) -> tuple[int, int] | None:
         """The first (offset, timestamp) at or after the given time, below the high watermark."""
-        for segment in self.log.segments:
+        for segment in self.log.all_segments():
             if segment.index.max_timestamp < timestamp_ms or segment.end_offset <= self.log.start_offset:
                 continue
             self._keep_columns(segment)
@@ -239,7 +239,7 @@ class LogReader:
     def offset_of_max_timestamp(self, limits: RecordLimits) -> tuple[int, int] | None:
         """The first record with the greatest timestamp below the high watermark."""
         best: tuple[int, int] | None = None
-        for segment in self.log.segments:
+        for segment in self.log.all_segments():
             if segment.index.max_timestamp < 0 or (
                 best is not None and segment.index.max_timestamp <= best[1]
             ):

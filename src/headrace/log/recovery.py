@@ -16,6 +16,7 @@ from pathlib import Path
 
 from headrace.errors import DamagedState
 from headrace.files import Files
+from headrace.log.archive import Archive
 from headrace.log.compacted import Compacted, load_compacted
 from headrace.log.mark import Mark, MarkFile
 from headrace.log.scan import scan_headers, scan_whole_batches
@@ -54,16 +55,25 @@ class Recovered:
     state: PartitionState
     state_offsets: list[int]
     compacted: Compacted
+    archive: Archive
     report: RecoveryReport
 
 
-def recover(files: Files, directory: Path, interval: int, now_ms: int) -> Recovered:
+def recover(
+    files: Files, directory: Path, interval: int, now_ms: int, archive_directory: Path | None = None
+) -> Recovered:
     names = finish_swaps(files, directory, files.list(directory))
     for name in names:
         if name.endswith(".new"):
             files.remove(directory / name)
+    archive = Archive(files, directory, archive_directory)
     bases = sorted(int(name[: -len(LOG_SUFFIX)]) for name in names if _is_log(name))
     segments = [Segment(files, directory, base) for base in bases]
+    if segments and segments[0].base_offset < archive.end_offset:
+        # The archive has it; a crash came before it was removed here, and perhaps before that was durably said.
+        files.sync_dir(directory)
+        while segments and segments[0].base_offset < archive.end_offset:
+            segments.pop(0).remove()
     mark_file, mark = _load_mark(files, directory, segments)
     report = RecoveryReport()
     deleted: list[Segment] = []
@@ -110,7 +120,7 @@ def recover(files: Files, directory: Path, interval: int, now_ms: int) -> Recove
     if fault is not None:
         report.damage.append(fault)
     return Recovered(
-        segments, mark.start_offset, end_offset, mark_file, state, state_offsets, compacted, report
+        segments, mark.start_offset, end_offset, mark_file, state, state_offsets, compacted, archive, report
     )
 
 

@@ -106,6 +106,10 @@ class Segment:
 
     def remove(self) -> None:
         self.close()
+        self.remove_files()
+
+    def remove_files(self) -> None:
+        """Take the names away; who has the file open reads on."""
         for path in (self.index_path, self.path):
             if self._files.exists(path):
                 self._files.remove(path)
