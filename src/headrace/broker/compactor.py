@@ -42,6 +42,10 @@ class Compactor:
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._keep_compacted())
 
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        return [] if self._task is None else [self._task]
+
     async def stop(self) -> None:
         """Interrupt what is under way; it leaves the partition whole."""
         self._stopping.set()
