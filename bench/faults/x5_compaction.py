@@ -90,12 +90,12 @@ async def _judge(scene: CompactionScene, door: Door, name: str, *, damaged: bool
     table = scene.tables[name]
     start, end = await door.range(name, 0)
     found: list[Found] = []
-    errors = 0
+    bad: set[int] = set()
     offset = max(start, 0)
     while offset < end:
         error, data = await door.fetch_bytes(name, 0, offset, scene.rng.choice((0, 300, 4000)))
         if error or not data:
-            errors += 1
+            bad.add(offset)
             if not damaged or error != 2:
                 scene.objections.object(f"{name} at {offset} is answered with error {error}")
                 return
@@ -104,7 +104,7 @@ async def _judge(scene: CompactionScene, door: Door, name: str, *, damaged: bool
         for behind, records in parse_keyed(data):
             found += [one for one in records if one.offset >= offset]
             offset = behind
-    if not errors:
+    if not bad:
         told = await door.config(name, "headrace.tombstones.removed.below")
         table.judge(found, end, int((told or "").partition(":")[2] or 0))
         return
@@ -114,3 +114,10 @@ async def _judge(scene: CompactionScene, door: Door, name: str, *, damaged: bool
             scene.objections.object(f"{name}: offset {one.offset} is given with what nobody sent: {one}")
         if table.known.get(one.offset, one.number) != one.number:
             scene.objections.object(f"{name}: offset {one.offset} is given with another record")
+    present = {one.offset for one in found}
+    newest = {table.sent[number].key: offset for offset, number in sorted(table.known.items())}
+    for key, offset in newest.items():
+        is_deletion = table.sent[table.known[offset]].value is None
+        if offset not in present and offset not in bad and not is_deletion:
+            scene.objections.lost += 1
+            scene.objections.object(f"{name}: {key!r} at {offset} is not damaged, and cannot be read")

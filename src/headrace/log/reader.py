@@ -17,7 +17,7 @@ from headrace.errors import CorruptBatch
 from headrace.files import File
 from headrace.log.partition import PartitionLog
 from headrace.log.recovery import segment_headers
-from headrace.log.scan import find_whole_batch, scan_headers
+from headrace.log.scan import find_whole_batch, is_followed, scan_headers
 from headrace.log.segment import Segment
 from headrace.records import HEADER_SIZE, RecordError, RecordLimits, read_header, read_stored
 
@@ -54,6 +54,8 @@ class ReadPlan:
     whole_first: bool
     below: int
     """Batches from this offset on are left out."""
+    base: int
+    """Where the first batch begins."""
 
     def fetch(self, *, wait: bool) -> bytes | bytearray | None:
         file = self.segment.file
@@ -88,16 +90,16 @@ class LogReader:
         end = log.last_stable_offset if committed else log.high_watermark
         if offset >= end:
             return None
-        segment, position = self._locate(offset)
+        segment, position, base = self._locate(offset)
         limit = log.readable_size(segment)
-        return ReadPlan(segment, position, limit, max(max_bytes, 0), offset, whole_first, end)
+        return ReadPlan(segment, position, limit, max(max_bytes, 0), offset, whole_first, end, base)
 
     def finish(self, plan: ReadPlan, data: bytes | bytearray) -> Slice:
         """Check the bytes that a plan fetched and keep the whole batches."""
         view = memoryview(data)
         size = len(view)
         position = 0
-        offset = plan.offset
+        offset, expected = plan.offset, plan.base
         first = True
         while position + HEADER_SIZE <= size:
             base, length, epoch, magic, crc, _, delta = _HEAD.unpack_from(view, position)
@@ -110,14 +112,16 @@ class LogReader:
                 or delta < 0
                 # The epoch is outside the CRC. One that has not been yet would send clients looking for lost data.
                 or not 0 <= epoch <= self.log.leader_epoch
-                or not self._follows(base, delta, offset, first)
+                # So is the offset. A batch begins where the one before it ends.
+                or base != expected
+                or base + delta < offset
             ):
                 return self._end_at_damage(plan, view, position, offset, "its header does not read")
             if end > size:
                 break
             if crc32c.crc32c(view[position + _CRC_FROM : end]) != crc:
                 return self._end_at_damage(plan, view, position, offset, "its CRC does not match")
-            offset = base + delta + 1
+            offset = expected = base + delta + 1
             position = end
             first = False
         if not position and plan.whole_first:
@@ -139,10 +143,6 @@ class LogReader:
         assert data is not None
         return self.finish(plan, data)
 
-    @staticmethod
-    def _follows(base: int, delta: int, offset: int, first: bool) -> bool:
-        return base <= offset <= base + delta if first else base == offset
-
     def _end_at_damage(
         self, plan: ReadPlan, view: memoryview, position: int, offset: int, reason: str
     ) -> Slice:
@@ -152,13 +152,13 @@ class LogReader:
 
     # Finding places
 
-    def _locate(self, offset: int) -> tuple[Segment, int]:
-        """Segment and byte of the batch that holds ``offset``."""
+    def _locate(self, offset: int) -> tuple[Segment, int, int]:
+        """Segment and byte of the batch that holds ``offset``, and the offset at which it begins."""
         place = self._places.get(offset)
         if place is not None and place[0] in self.log.segments:
             segment, position = place
             if position < segment.size:
-                return segment, position
+                return segment, position, offset
         segment_found = self.log.segment_at(offset)
         if segment_found is None:
             first = self.log.segments[0]
@@ -167,35 +167,34 @@ class LogReader:
             raise CorruptBatch(
                 segment_found.path, segment_found.size, f"the file that held offset {offset} is missing"
             )
-        return segment_found, self._position_in(segment_found, offset)
+        return segment_found, *self._position_in(segment_found, offset)
 
-    def _position_in(self, segment: Segment, offset: int) -> int:
+    def _position_in(self, segment: Segment, offset: int) -> tuple[int, int]:
         self._keep_columns(segment)
-        _, position = segment.index.floor(offset)
+        expected, position = segment.index.floor(offset)
         end = segment.size
-        expected = None
         for found, header in scan_headers(segment.file, position, end):
-            if expected is not None and header.base_offset != expected:
-                break
-            if header.base_offset > offset:
+            if header.base_offset != expected or header.base_offset > offset:
                 break
             position = found
             if header.next_offset > offset:
-                return found
+                return found, header.base_offset
             expected = header.next_offset
             position = found + header.size
         return self._position_behind_damage(segment, position, offset)
 
-    def _position_behind_damage(self, segment: Segment, position: int, offset: int) -> int:
+    def _position_behind_damage(self, segment: Segment, position: int, offset: int) -> tuple[int, int]:
         """The headers broke off before ``offset``: look for it among the whole batches further on."""
-        resumed = find_whole_batch(segment.file, position, segment.size, 0, offset)
+        file, size, lowest = segment.file, segment.size, 0
+        resumed = find_whole_batch(file, position, size, lowest, offset)
         while resumed is not None:
             found, header = resumed
-            if header.base_offset <= offset < header.next_offset:
-                return found
-            resumed = find_whole_batch(
-                segment.file, found + header.size, segment.size, header.next_offset, offset
-            )
+            behind = found + header.size
+            if is_followed(file, behind, size, header.next_offset, segment.end_offset):
+                if header.base_offset <= offset < header.next_offset:
+                    return found, header.base_offset
+                lowest = max(lowest, header.next_offset)
+            resumed = find_whole_batch(file, behind, size, lowest, offset)
         if position >= segment.size:
             raise CorruptBatch(segment.path, position, f"the file that held offset {offset} is missing")
         raise CorruptBatch(segment.path, position, f"no whole batch holds offset {offset}")

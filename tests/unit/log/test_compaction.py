@@ -12,7 +12,7 @@ from headrace.log.config import LogConfig
 from headrace.log.key_map import KEY_BYTES
 from headrace.log.partition import PartitionLog
 from headrace.log.reader import LogReader
-from headrace.records import RecordLimits, iter_headers
+from headrace.records import RecordLimits, iter_headers, open_batch
 from tests.unit.log.compacting import (
     COMPACTING,
     assert_unbroken,
@@ -381,3 +381,45 @@ def test_what_compaction_noted_is_not_trusted_when_it_is_damaged(desk: Desk) -> 
 def test_a_segment_of_a_compacted_topic_is_sealed_in_time_for_its_lag() -> None:
     assert LogConfig(cleanup_policy="compact", max_compaction_lag_ms=5, segment_ms=10).roll_ms == 5
     assert LogConfig(cleanup_policy="delete", max_compaction_lag_ms=5, segment_ms=10).roll_ms == 10
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+def test_no_flipped_bit_in_a_compacted_segment_gives_an_offset_another_record(
+    desk: Desk, with_index: bool
+) -> None:
+    log = churned(desk, updates=90, keys=9)
+    put(log, (b"x", b"between"), (b"key-1", b"newer"), producer=(7, 0, 0))
+    seal(log)
+    compact(log)
+    path = log.segments[0].path
+    content = path.read_bytes()
+    written = read_all(log).records
+    log.close()
+    headers = [position for position, _ in iter_headers(content)]
+    places = [
+        (at + byte, bit) for at in headers for byte in (6, 7, 10, 11, 12, 15, 26, 40) for bit in range(8)
+    ]
+    caught = 0
+    for place, bit in places:
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
+        if not with_index:
+            path.with_suffix(".index").unlink(missing_ok=True)
+        again = opened(desk)
+        reader, offset = LogReader(again), 0
+        while offset < again.high_watermark:
+            try:
+                piece = reader.read(offset, 250)
+            except CorruptBatch:
+                caught += 1
+                offset += 1
+                continue
+            for position, header in iter_headers(piece.data):
+                for record in open_batch(
+                    piece.data[position : position + header.size], RecordLimits()
+                ).records:
+                    found = header.base_offset + record.offset
+                    assert found < offset or written.get(found) == (record.key, record.value), (place, bit)
+            offset = piece.next_offset
+        for segment in again.segments:
+            segment.close()
+    assert caught > len(places)
