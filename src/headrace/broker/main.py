@@ -16,6 +16,7 @@ from pathlib import Path
 from headrace.broker.broker import Broker
 from headrace.broker.server import Server
 from headrace.broker.settings import BrokerSettings
+from headrace.broker.transactions import TransactionSettings
 from headrace.errors import ConfigError, DataDirError
 
 __all__ = ["parse_address", "run_broker"]
@@ -83,6 +84,10 @@ def run_broker(
     logging.getLogger("headrace").addHandler(handler)
     logging.getLogger("headrace").setLevel(logging.INFO)
     configs = dict(settings or {})
+    transactions = TransactionSettings(
+        timeout_ms_max=_taken_number(configs, "transaction.max.timeout.ms", 900_000),
+        id_kept_ms=_taken_number(configs, "transactional.id.expiration.ms", 7 * 24 * 3600 * 1000),
+    )
     _raise_file_limit()
     _make_parents(data)
     broker_settings = BrokerSettings(
@@ -97,7 +102,7 @@ def run_broker(
         retention_check_s=_taken_number(configs, "log.retention.check.interval.ms", 30_000) / 1000,
         configs=configs,
     )
-    asyncio.run(_serve(broker_settings))
+    asyncio.run(_serve(broker_settings, transactions))
     return 0
 
 
@@ -126,13 +131,13 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _serve(settings: BrokerSettings) -> None:
+async def _serve(settings: BrokerSettings, transactions: TransactionSettings) -> None:
     began = time.perf_counter()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    broker = Broker(settings)
+    broker = Broker(settings, transactions=transactions)
     server = Server(broker)
     try:
         try:
