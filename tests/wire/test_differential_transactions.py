@@ -54,7 +54,7 @@ class Script:
         #: Who took each id last.
         self.holders: dict[str, Client] = {}
         self.steps: list[tuple[Callable[[Client], None], int]] = [
-            (self.init, 3),
+            (self.init, 2),
             (self.produce, 8),
             (self.add_partitions, 4),
             (self.add_offsets, 2),
@@ -69,7 +69,9 @@ class Script:
             self.init(client)
         steps, weights = zip(*self.steps, strict=True)
         for step in self.random.choices(steps, weights, k=STEPS):
-            step(self.random.choice(self.clients))
+            client = self.random.choice(self.clients)
+            # Mostly whoever holds the id, so that much is committed and aborted, and sometimes a zombie.
+            step(self.holders[client.id] if self.random.random() < 0.7 else client)
 
     def note(self, what: str, client: Client, noted: Any) -> None:
         label = f"step {len(self.talk.notes)}: {what} by {self.clients.index(client)} at epoch {client.epoch}"
