@@ -258,6 +258,8 @@ class Transactions:
 
     async def judge(self, door: Door, *, all_settled: bool = False) -> None:
         """Read every partition as a reader of committed records does. ``all_settled``: no transaction is open."""
+        if not self.writers:
+            return
         shown: dict[Transaction, set[bool]] = {}
         for target in self._scene.all_targets():
             if all_settled:
