@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.cli.runner import Headrace
+from tests.support.server import Server
 from tests.support.waiting import until
 
 Fresh = Callable[..., str]
@@ -171,3 +172,23 @@ def test_describe_of_a_topic_that_keeps_everything_says_so(either: Headrace, fre
     (told,) = either.ok("topic", "describe", name, "--json").json
     assert (told["retention_ms"], told["retention_bytes"], told["lost_after_ms"]) == (None, None, None)
     assert "never by retention" in either.ok("topic", "describe", name).out
+
+
+def test_a_volatile_topic_is_said_to_be_one_and_kafka_refuses_to_make_it(
+    either: Headrace, cluster: Server, fresh: Fresh
+) -> None:
+    name = fresh()
+    made = either.run(
+        "topic", "create", name, "-c", "headrace.volatile=true", "-c", "retention.bytes=1000000"
+    )
+    if cluster.name == "kafka":
+        assert made.code == 1
+        assert "headrace.volatile" in made.err
+        return
+    either.ok("produce", name, "-q", stdin=b"x\n")
+    assert "in memory only" in either.ok("topic", "describe", name).out
+    (told,) = either.ok("topic", "describe", name, "--json").json
+    assert told["volatile"] is True
+    listed = {one["topic"]: one["volatile"] for one in either.ok("topic", "list", "--json").json}
+    assert listed.pop(name) == "in memory only"
+    assert not any(listed.values())

@@ -21,6 +21,7 @@ from headrace.broker.config_key import (
     one_of,
     throttled_replicas,
 )
+from headrace.truth import VOLATILE_CONFIG
 
 __all__ = ["TOPIC_CONFIGS"]
 
@@ -135,6 +136,15 @@ _KEYS = (
         "Which replicas copy at a limited rate.",
         throttled_replicas,
         acts=False,
+    ),
+    ConfigKey(
+        VOLATILE_CONFIG,
+        ConfigType.BOOLEAN,
+        "false",
+        "Whether the topic is kept in memory only. It is then bounded by `retention.bytes`, 64 MiB a partition unless"
+        " it is set, and empty after a restart of the broker; nothing may be derived from it that must be derived again."
+        " Chosen when the topic is created.",
+        internal=True,
     ),
     ConfigKey(
         "index.interval.bytes",

@@ -50,10 +50,8 @@ def sizes_of(session: Session, admin: AdminClient, partitions: Sequence[Partitio
     found: dict[Partition, int] = {}
     free: list[int] = []
     for broker in cluster_metadata(session, admin).brokers.values():
-        if broker.host is None or broker.port is None:
-            continue
         with contextlib.suppress(OSError, WireError, struct.error):
-            _ask(broker.host, broker.port, message, found, free)
+            _ask(str(broker.host), broker.port, message, found, free)
     return Sizes(found, min(free, default=None)) if found else None
 
 
