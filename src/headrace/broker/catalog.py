@@ -40,6 +40,7 @@ from headrace.broker.topic import Topic, new_topic_id
 from headrace.broker.topic_table import TopicTable
 from headrace.clock import Clock
 from headrace.errors import DamagedState, StorageError
+from headrace.key_order import FORCE_CONFIG
 from headrace.log.config import LogConfig
 from headrace.truth import VOLATILE_CONFIG, is_volatile
 from headrace.wire.codes import ErrorCode
@@ -306,7 +307,9 @@ class Catalog:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         growth.check(topic, self._settings)
         self._check_total(growth.count - topic.partitions + added)
-        return self._within_memory(replace(topic, partitions=growth.count))
+        # Leave to break the order of keys is given for one growth.
+        kept = {name: value for name, value in topic.configs.items() if name != FORCE_CONFIG}
+        return self._within_memory(replace(topic, partitions=growth.count, configs=kept))
 
     def _configured(self, name: str, change: ConfigChange) -> Topic:
         if not name:

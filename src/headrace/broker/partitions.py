@@ -57,6 +57,9 @@ class Partitions:
         partitions = self._by_topic.get(topic)
         return partitions[index] if partitions is not None and 0 <= index < len(partitions) else None
 
+    def of_topic(self, topic: str) -> list[Partition]:
+        return list(self._by_topic.get(topic, ()))
+
     def all(self) -> list[tuple[str, int, Partition]]:
         return [(name, index, p) for name, held in self._by_topic.items() for index, p in enumerate(held)]
 

@@ -21,6 +21,7 @@ from headrace.broker.config_key import (
     one_of,
     throttled_replicas,
 )
+from headrace.key_order import FORCE_CONFIG
 from headrace.truth import VOLATILE_CONFIG
 
 __all__ = ["TOPIC_CONFIGS"]
@@ -142,8 +143,16 @@ _KEYS = (
         ConfigType.BOOLEAN,
         "false",
         "Whether the topic is kept in memory only. It is then bounded by `retention.bytes`, 64 MiB a partition unless"
-        " it is set, and empty after a restart of the broker; nothing may be derived from it that must be derived again."
-        " Chosen when the topic is created.",
+        " it is set, and empty after a restart of the broker; nothing may be derived from it that must be derived"
+        " again. Chosen when the topic is created.",
+        internal=True,
+    ),
+    ConfigKey(
+        FORCE_CONFIG,
+        ConfigType.BOOLEAN,
+        "false",
+        "Whether partitions may be added once although the topic holds records with keys, some of which then move to"
+        " another partition. Adding partitions takes it away again.",
         internal=True,
     ),
     ConfigKey(
