@@ -141,7 +141,14 @@ class Door:
         return Fetched(0, batches, answer.log_start_offset, answer.last_stable_offset, aborted)
 
     async def _fetched(
-        self, topic: str, partition: int, offset: int, max_bytes: int, last_epoch: int, *, committed: bool = False
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        max_bytes: int,
+        last_epoch: int,
+        *,
+        committed: bool = False,
     ) -> Any:
         wanted = m.FetchRequest.FetchPartition(
             partition=partition,
