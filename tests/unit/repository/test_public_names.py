@@ -20,8 +20,15 @@ PINNED: dict[str, set[str]] = {
     "headrace.cli": {"main"},
     "headrace.clock": {"Clock", "SystemClock"},
     "headrace.errors": {
-        *("ConfigError", "CorruptBatch", "DamagedState", "DataDirError", "DataDirInUse", "FormatTooNew"),
-        *("HeadraceError", "OffsetOutOfRange", "PartitionFenced", "StorageError"),
+        *(
+            "ArchiveUnavailable",
+            "ConfigError",
+            "CorruptBatch",
+            "DamagedState",
+            "DataDirError",
+            "DataDirInUse",
+        ),
+        *("FormatTooNew", "HeadraceError", "OffsetOutOfRange", "PartitionFenced", "StorageError"),
     },
     "headrace.files": {"File", "Files", "Lock", "LockHeld", "SystemFiles"},
     "headrace.log": set(),
