@@ -31,8 +31,11 @@ PINNED: dict[str, set[str]] = {
         *("FormatTooNew", "HeadraceError", "OffsetOutOfRange", "PartitionFenced", "StorageError"),
     },
     "headrace.files": {"File", "Files", "Lock", "LockHeld", "SystemFiles"},
+    "headrace.key_order": {"FORCE_CONFIG", "share_that_moves", "what_moves"},
     "headrace.log": set(),
+    "headrace.memory_files": {"MemoryFile", "MemoryFiles"},
     "headrace.testing": set(),
+    "headrace.truth": {"VOLATILE_CONFIG", "NotASourceOfTruth", "expect_source_of_truth", "is_volatile"},
     "headrace.wire": {
         *("Api", "ErrorCode", "Header", "WireError", "advertised", "versions"),
         *("decode", "decode_header", "decode_request", "decode_response"),
