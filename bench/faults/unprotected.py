@@ -64,6 +64,20 @@ def no_write_before_ack() -> None:
     threading.Thread(target=flush_all, daemon=True).start()
 
 
+def no_wide_hash() -> None:
+    """Compaction tells long keys apart by two bits."""
+    from headrace.log import key_map
+
+    class Narrow:
+        def __init__(self, data: bytes, **_: object) -> None:
+            self._data = data
+
+        def digest(self) -> bytes:
+            return bytes([sum(self._data) & 3]) * 16
+
+    vars(key_map)["blake2b"] = Narrow
+
+
 def no_producer_state() -> None:
     """A start forgets which batches producers have sent before."""
     from headrace.log.producers import Producers
@@ -162,6 +176,88 @@ def no_stall_notice() -> None:
     Timers.put_off = lambda self, by_s: None  # type: ignore[method-assign]
 
 
+def no_frame_limit() -> None:
+    """Any size is believed, up to what this machine can bear, and its memory taken at once."""
+    from headrace.broker.framing import Framing
+
+    begin = Framing._begin_large
+
+    def believing(self: Framing, size: int, first: int) -> None:
+        begin(self, size, first)
+        whole = bytearray(b"\1") * min(size, 200 << 20)
+        whole[: self._filled] = self._large[: self._filled]  # type: ignore[index]
+        self._large = whole
+
+    make = Framing.__init__
+    Framing._begin_large = believing  # type: ignore[method-assign]
+    Framing.__init__ = lambda self, *_: make(self, 2**31 - 1)  # type: ignore[method-assign]
+
+
+def no_element_limit() -> None:
+    """As many elements are read as a request claims to have."""
+    from headrace.broker import asking
+
+    vars(asking)["elements_max_of"] = lambda api, limit: 2**62
+
+
+def no_malformed_check() -> None:
+    """What goes wrong in reading a request goes wrong wherever it likes."""
+    from headrace.wire import compiled, fetch, produce
+    from headrace.wire.errors import WireError
+
+    for module in (compiled, fetch, produce):
+        vars(module)["MALFORMED"] = (WireError,)
+
+
+def no_unpack_limit() -> None:
+    """A batch unpacks to whatever it does, and may have as many records."""
+    from headrace.broker import limits
+    from headrace.records import RecordLimits
+
+    vast = RecordLimits(unpacked_bytes_max=1 << 30, records_max=10**9, headers_max=10**9)
+    believed = limits.limits_of
+    from headrace.broker import broker
+
+    vars(broker)["limits_of"] = lambda configs: dataclasses.replace(believed(configs), records=vast)
+
+
+def no_record_walk() -> None:
+    """A batch is taken for what its header says, if the checksum is right."""
+    from headrace.broker import partition, walks
+    from headrace.records import Checked
+    from headrace.records.check import intact_header
+
+    def trusting(batch: Any, limits: Any) -> Checked:
+        header = intact_header(batch)
+        return Checked(header.max_timestamp, header.base_timestamp, False)
+
+    vars(partition)["checked_batch"] = trusting
+    vars(walks)["check_batch"] = trusting
+
+
+def no_sweep() -> None:
+    """Nobody looks whether a client is idle or slow."""
+    from headrace.broker.connection import Connection
+
+    Connection.sweep = lambda self, now: None  # type: ignore[method-assign]
+
+
+def no_answer_limit() -> None:
+    """Answers are made for as long as requests come, whether anybody takes them or not."""
+    from headrace.broker import broker as brokers
+    from headrace.broker.connection import Connection
+
+    Connection.pause_writing = lambda self: None  # type: ignore[method-assign]
+    believed = brokers.limits_of
+    vars(brokers)["limits_of"] = lambda configs: dataclasses.replace(
+        believed(configs),
+        unsent_bytes_max=2**40,
+        all_answers_bytes_max=2**40,
+        in_flight_max=10**6,
+        slow_ms_max=10**9,
+    )
+
+
 def no_fencing() -> None:
     """Whoever names the producer that holds an id is taken for it, whatever the epoch."""
     from headrace.broker.transactions.coordinator import TransactionCoordinator
@@ -192,6 +288,7 @@ def no_fencing() -> None:
 
 
 PROTECTIONS: dict[str, Callable[[], None]] = {
+    "wide-hash": no_wide_hash,
     "write-before-ack": no_write_before_ack,
     "producer-state": no_producer_state,
     "sync-errors": no_sync_errors,
@@ -199,5 +296,12 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "names": no_names_kept_out_of_paths,
     "range-check": no_range_check,
     "stall-notice": no_stall_notice,
+    "frame-limit": no_frame_limit,
+    "element-limit": no_element_limit,
+    "malformed-check": no_malformed_check,
+    "unpack-limit": no_unpack_limit,
+    "record-walk": no_record_walk,
+    "sweep": no_sweep,
+    "answer-limit": no_answer_limit,
     "fencing": no_fencing,
 }

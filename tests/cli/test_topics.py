@@ -146,3 +146,28 @@ def test_trim_deletes_what_is_before_and_its_dry_run_deletes_nothing(either: Hea
     assert (beyond.code, "beyond the end" in beyond.err) == (2, True)
     either.ok("topic", "trim", name, "--before", "end", "--yes")
     assert either.ok("consume", name, "--exit").out == ""
+
+
+def test_describe_tells_size_rate_retention_and_when_records_are_lost(either: Headrace, fresh: Fresh) -> None:
+    name = fresh()
+    either.ok("topic", "create", name, "-c", "retention.ms=3600000", "-c", "retention.bytes=100000")
+    either.ok("produce", name, "-q", stdin=b"".join(b"%0100d\n" % number for number in range(3000)))
+    (told,) = either.ok("topic", "describe", name, "--json").json
+    assert told["size_bytes"] > 1000
+    assert told["records_per_s"] == 10.0
+    assert (told["retention_ms"], told["retention_bytes"]) == (3_600_000, 100_000)
+    assert told["bytes_per_s"] > 0
+    by_size_ms = 100_000 / told["bytes_per_s"] * 1000
+    assert told["lost_after_ms"] == pytest.approx(min(by_size_ms, 3_600_000), rel=0.01)
+    assert told["lost_by"] == ("retention.bytes" if by_size_ms < 3_600_000 else "retention.ms")
+    shown = either.ok("topic", "describe", name).out
+    assert "10 records/s" in shown
+    assert "after it was written, by retention." in shown
+
+
+def test_describe_of_a_topic_that_keeps_everything_says_so(either: Headrace, fresh: Fresh) -> None:
+    name = fresh()
+    either.ok("topic", "create", name, "-c", "retention.ms=-1")
+    (told,) = either.ok("topic", "describe", name, "--json").json
+    assert (told["retention_ms"], told["retention_bytes"], told["lost_after_ms"]) == (None, None, None)
+    assert "never by retention" in either.ok("topic", "describe", name).out

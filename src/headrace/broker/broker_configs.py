@@ -17,6 +17,7 @@ from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from headrace.broker.config_key import ConfigKey, ConfigType, Synonym, at_least
+from headrace.broker.limits import LIMIT_CONFIGS
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.topic_configs import TOPIC_CONFIGS
 from headrace.errors import ConfigError
@@ -96,6 +97,30 @@ _OWN = (
     ConfigKey(
         "delete.topic.enable", ConfigType.BOOLEAN, "true", "Whether topics can be deleted.", dynamic=False
     ),
+    ConfigKey(
+        "headrace.partitions.max",
+        ConfigType.INT,
+        "10000",
+        "How many partitions all topics together may have: each holds open files and some memory.",
+        at_least(1),
+        dynamic=False,
+    ),
+    ConfigKey(
+        "headrace.topic.partitions.max",
+        ConfigType.INT,
+        "1000",
+        "How many partitions one topic may have.",
+        at_least(1),
+        dynamic=False,
+    ),
+    ConfigKey(
+        "headrace.topics.max",
+        ConfigType.INT,
+        "10000",
+        "How many topics there may be.",
+        at_least(1),
+        dynamic=False,
+    ),
     ConfigKey("listeners", ConfigType.LIST, None, "Where this broker listens.", dynamic=False),
     ConfigKey("log.dirs", ConfigType.LIST, None, "The data directory.", dynamic=False),
     ConfigKey("node.id", ConfigType.INT, None, "The number of this broker.", dynamic=False),
@@ -116,7 +141,7 @@ _FALLBACKS = tuple(
 )
 
 BROKER_CONFIGS: Mapping[str, ConfigKey] = {
-    key.name: key for key in sorted((*_OWN, *_FALLBACKS), key=lambda key: key.name)
+    key.name: key for key in sorted((*_OWN, *LIMIT_CONFIGS, *_FALLBACKS), key=lambda key: key.name)
 }
 
 # From the finest broker-wide key of a topic's key to all of them, finest first.
@@ -141,6 +166,13 @@ def static_configs(settings: BrokerSettings) -> dict[str, str]:
     }
     if not settings.auto_create_topics:
         static["auto.create.topics.enable"] = "false"
+    for name, number in (
+        ("headrace.partitions.max", settings.partitions_max),
+        ("headrace.topic.partitions.max", settings.partitions_per_topic_max),
+        ("headrace.topics.max", settings.topics_max),
+    ):
+        if str(number) != BROKER_CONFIGS[name].default:
+            static[name] = str(number)
     if settings.num_partitions != 1:
         static["num.partitions"] = str(settings.num_partitions)
     for name, value in settings.configs.items():
@@ -148,7 +180,7 @@ def static_configs(settings: BrokerSettings) -> dict[str, str]:
         if key is None or name in _OF_SETTINGS:
             raise ConfigError(
                 f"there is no broker-wide configuration {name!r} to set",
-                hint="the defaults of topics can be set, such as log.retention.ms or message.max.bytes",
+                hint="limits can be set, such as max.connections, and defaults of topics, such as log.retention.ms",
             )
         static[name] = key.normal(value)
     return static

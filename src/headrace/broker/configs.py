@@ -20,6 +20,7 @@ from headrace.log.config import LogConfig
 from headrace.wire.codes import ErrorCode
 
 __all__ = [
+    "TOMBSTONES_REMOVED_BELOW",
     "Change",
     "ConfigEntry",
     "Operation",
@@ -33,6 +34,16 @@ __all__ = [
     "min_insync_replicas",
     "topic_value",
 ]
+
+
+TOMBSTONES_REMOVED_BELOW = ConfigKey(
+    "headrace.tombstones.removed.below",
+    ConfigType.LIST,
+    None,
+    "Per partition, as partition:offset. Whoever has read a compacted topic up to an offset below it, stayed away and"
+    " comes back may have missed the deletion of a key, because the marker has expired and is gone: it must start again"
+    " from the first offset with nothing kept. At or above it, no deletion was missed. Cannot be set.",
+)
 
 
 class Operation(IntEnum):
@@ -93,6 +104,11 @@ def log_config(overrides: Mapping[str, str], defaults: BrokerConfigs) -> LogConf
         compression_type=text("compression.type"),
         cleanup_policy=text("cleanup.policy"),
         index_interval_bytes=number("index.interval.bytes"),
+        min_compaction_lag_ms=number("min.compaction.lag.ms"),
+        max_compaction_lag_ms=number("max.compaction.lag.ms"),
+        min_cleanable_dirty_ratio=float(text("min.cleanable.dirty.ratio")),
+        delete_retention_ms=number("delete.retention.ms"),
+        is_archived=topic_value("headrace.archive.enable", overrides, defaults) == "true",
     )
 
 
@@ -106,7 +122,7 @@ def min_insync_replicas(overrides: Mapping[str, str], defaults: BrokerConfigs) -
 
 
 def check_topic_configs(
-    configs: Mapping[str, str], defaults: BrokerConfigs, *, waits_for_sync: bool
+    configs: Mapping[str, str], defaults: BrokerConfigs, *, waits_for_sync: bool, has_archive: bool = False
 ) -> dict[str, str]:
     """A topic's overrides in their normal spelling; ``Refusal`` with INVALID_CONFIG and the reason where
     one does not fit.
@@ -128,7 +144,23 @@ def check_topic_configs(
                 " synced it syncs before every acknowledgement",
             )
     _check_lags(lambda name: topic_value(name, normal, defaults))
+    if normal.get("headrace.archive.enable") == "true":
+        _check_archive(topic_value("cleanup.policy", normal, defaults), has_archive)
     return normal
+
+
+def _check_archive(cleanup_policy: str | None, has_archive: bool) -> None:
+    if not has_archive:
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG,
+            "headrace.archive.enable: this broker was started without an archive (--set headrace.archive.dir=FOLDER)",
+        )
+    if "compact" in (cleanup_policy or ""):
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG,
+            "headrace.archive.enable: a compacted topic cannot be archived, because a deletion that has expired here"
+            " would leave the deleted record in the archive",
+        )
 
 
 def check_broker_configs(configs: Mapping[str, str], defaults: BrokerConfigs, scope: Scope) -> dict[str, str]:

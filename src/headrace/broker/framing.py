@@ -2,17 +2,21 @@
 
 Small frames are copied out of one buffer per connection. A frame that does not fit gets a buffer of its own,
 which the socket fills directly, and which grows with what arrives: a size is only a claim until the bytes are
-there.
+there. Only Produce has reason to be large: what a request may claim goes by its first two bytes, the API.
 """
 
 from __future__ import annotations
+
+import struct
 
 from headrace.errors import HeadraceError
 
 __all__ = ["FrameTooLarge", "Framing"]
 
+_SIZE = struct.Struct(">i")
 _SMALL = 8 * 1024
-_FIRST_LARGE = 1 << 20
+_FIRST_LARGE = 64 * 1024
+_PRODUCE = b"\0\0"
 
 
 class FrameTooLarge(HeadraceError):
@@ -23,11 +27,13 @@ class FrameTooLarge(HeadraceError):
             f"a frame of {size} bytes was announced, and 0 to {size_max} are allowed",
             hint="is the client speaking another protocol, such as TLS or HTTP, to this port?",
         )
+        self.size = size
 
 
 class Framing:
-    def __init__(self, frame_bytes_max: int) -> None:
-        self._max = frame_bytes_max
+    def __init__(self, produce_bytes_max: int, other_bytes_max: int | None = None) -> None:
+        self._max = produce_bytes_max
+        self._other_max = produce_bytes_max if other_bytes_max is None else other_bytes_max
         self._small = bytearray(_SMALL)
         self._start = 0
         self._end = 0
@@ -38,6 +44,16 @@ class Framing:
     @property
     def is_inside_frame(self) -> bool:
         return self._large is not None or self._end > self._start
+
+    @property
+    def large_bytes(self) -> int:
+        """What the frame being received takes beside the buffer that every connection has."""
+        return 0 if self._large is None else len(self._large)
+
+    @property
+    def bytes_received(self) -> int:
+        """How much of the frame being received is there."""
+        return self._end - self._start if self._large is None else self._filled
 
     def room(self) -> memoryview:
         """Where the next bytes of the socket go."""
@@ -53,10 +69,15 @@ class Framing:
         self._end += count
         frames: list[bytes | bytearray] = []
         while self._end - self._start >= 4:
-            size = int.from_bytes(self._small[self._start : self._start + 4], "big", signed=True)
+            (size,) = _SIZE.unpack_from(self._small, self._start)
             if not 0 <= size <= self._max:
                 raise FrameTooLarge(size, self._max)
             first = self._start + 4
+            if size > self._other_max:
+                if self._end - first < 2:
+                    break
+                if self._small[first : first + 2] != _PRODUCE:
+                    raise FrameTooLarge(size, self._other_max)
             if self._end - first >= size:
                 frames.append(bytes(self._small[first : first + size]))
                 self._start = first + size

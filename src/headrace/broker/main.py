@@ -14,23 +14,27 @@ import time
 from pathlib import Path
 
 from headrace.broker.broker import Broker
+from headrace.broker.metrics_port import MetricsPort
 from headrace.broker.server import Server
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.transactions import TransactionSettings
 from headrace.errors import ConfigError, DataDirError
 
-__all__ = ["parse_address", "run_broker"]
+__all__ = ["JsonLines", "parse_address", "run_broker"]
 
 _log = logging.getLogger("headrace.broker")
 
 
-class _JsonLines(logging.Formatter):
+class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line = {
+        line: dict[str, object] = {
             "at_ms": int(record.created * 1000),
             "level": record.levelname.lower(),
             "message": record.getMessage(),
         }
+        if hasattr(record, "event"):
+            line["event"] = record.event
+            line |= getattr(record, "values", {})
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return json.dumps(line)
@@ -65,6 +69,7 @@ def run_broker(
     open_to_anyone: bool = False,
     auto_create_topics: bool = True,
     log_format: str = "text",
+    metrics: str | None = None,
     settings: dict[str, str] | None = None,
 ) -> int:
     """Serve until SIGINT or SIGTERM; returns the process's exit code."""
@@ -74,12 +79,18 @@ def run_broker(
             f"{host} can be reached from other machines, and this broker has no logins",
             hint="listen on 127.0.0.1, or say that anyone may read and write with --anyone-may-read-and-write",
         )
+    metrics_at = parse_address(metrics, "--metrics") if metrics else None
+    if metrics_at is not None and not _is_loopback(metrics_at[0]) and not open_to_anyone:
+        raise ConfigError(
+            f"{metrics_at[0]} can be reached from other machines, and metrics name every topic and group",
+            hint="give metrics a port of 127.0.0.1, or say that anyone may read with --anyone-may-read-and-write",
+        )
     advertised_host, advertised_port = parse_address(advertise, "--advertise") if advertise else (None, None)
     if durability not in ("synced", "os"):
         raise ConfigError(f"durability {durability!r} is neither synced nor os")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
-        _JsonLines() if log_format == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+        JsonLines() if log_format == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     )
     logging.getLogger("headrace").addHandler(handler)
     logging.getLogger("headrace").setLevel(logging.INFO)
@@ -99,10 +110,17 @@ def run_broker(
         durability="os" if durability == "os" else "synced",
         auto_create_topics=auto_create_topics,
         num_partitions=_taken_number(configs, "num.partitions", 1),
+        topics_max=_taken_number(configs, "headrace.topics.max", 10_000),
+        partitions_max=_taken_number(configs, "headrace.partitions.max", 10_000),
+        partitions_per_topic_max=_taken_number(configs, "headrace.topic.partitions.max", 1_000),
         retention_check_s=_taken_number(configs, "log.retention.check.interval.ms", 30_000) / 1000,
+        archive_dir=Path(archive) if (archive := configs.pop("headrace.archive.dir", "")) else None,
+        compaction_check_s=_taken_number(configs, "log.cleaner.backoff.ms", 15_000) / 1000,
+        compaction_memory_bytes=_taken_number(configs, "log.cleaner.dedupe.buffer.size", 128 << 20),
+        compaction_bytes_per_s=_taken_number(configs, "log.cleaner.io.max.bytes.per.second", 64 << 20),
         configs=configs,
     )
-    asyncio.run(_serve(broker_settings, transactions))
+    asyncio.run(_serve(broker_settings, transactions, metrics_at))
     return 0
 
 
@@ -131,7 +149,9 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _serve(settings: BrokerSettings, transactions: TransactionSettings) -> None:
+async def _serve(
+    settings: BrokerSettings, transactions: TransactionSettings, metrics_at: tuple[str, int] | None
+) -> None:
     began = time.perf_counter()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -139,15 +159,13 @@ async def _serve(settings: BrokerSettings, transactions: TransactionSettings) ->
         loop.add_signal_handler(number, stop.set)
     broker = Broker(settings, transactions=transactions)
     server = Server(broker)
+    metrics = MetricsPort(broker, server)
     try:
-        try:
-            await server.listen(settings.listen_host, settings.listen_port)
-        except OSError as error:
-            raise ConfigError(
-                f"{settings.listen_host}:{settings.listen_port} cannot be listened on: {error.strerror or error}",
-                hint="another process may hold the port; give another one with --listen HOST:PORT, or port 0",
-            ) from error
+        await _listen(server, settings.listen_host, settings.listen_port, "--listen")
         broker.listens_on(server.port)
+        if metrics_at is not None:
+            await _listen(metrics, *metrics_at, "--metrics")
+            _log.info("metrics are at http://%s:%d/metrics", metrics_at[0], metrics.port)
         await broker.start()
         # What the start made stays for good, so the collector need not look at it again and again.
         gc.collect()
@@ -161,6 +179,17 @@ async def _serve(settings: BrokerSettings, transactions: TransactionSettings) ->
         await stop.wait()
         _log.info("stopping: answering what is under way, then closing the files")
     finally:
+        await metrics.close()
         await server.close()
         await broker.stop()
     _log.info("stopped cleanly")
+
+
+async def _listen(what: Server | MetricsPort, host: str, port: int, option: str) -> None:
+    try:
+        await what.listen(host, port)
+    except OSError as error:
+        raise ConfigError(
+            f"{host}:{port} cannot be listened on: {error.strerror or error}",
+            hint=f"another process may hold the port; give another one with {option} HOST:PORT, or port 0",
+        ) from error

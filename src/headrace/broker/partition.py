@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 import crc32c
 
+from headrace.broker.walks import checked_batch, repacked_batch
 from headrace.errors import StorageError
 from headrace.log.committer import Committer
 from headrace.log.config import LogConfig
@@ -30,22 +32,22 @@ from headrace.records import (
     RecordError,
     RecordLimits,
     UnknownCodec,
-    check_batch,
     place_batch,
     read_header,
     read_records,
-    recompress,
 )
 from headrace.wire.codes import ErrorCode
 
 __all__ = ["Accepted", "Partition", "ProduceRefused"]
 
+_log = logging.getLogger("headrace.broker")
 Buffer = bytes | bytearray | memoryview
 
 _CRC_AT, _CRC_FROM, _MAX_TIMESTAMP_AT = 17, 21, 35
 _INT64 = struct.Struct(">q")
 _UINT32 = struct.Struct(">I")
 _RECORDS_NAMED_MAX = 100
+_RECORDS_LOOKED_AT_MAX = 10_000
 
 
 class ProduceRefused(Exception):
@@ -82,12 +84,18 @@ class Partition:
     def __init__(self, log: PartitionLog, committer: Committer, limits: RecordLimits) -> None:
         self.log = log
         self.reader = LogReader(log)
+        self.opened_at_offset = log.end_offset
         self._committer = committer
         self._limits = limits
 
     @property
     def start_offset(self) -> int:
         return self.log.start_offset
+
+    @property
+    def local_start_offset(self) -> int:
+        """Where the data directory begins to hold the partition; what is below is in the archive."""
+        return self.log.local_start_offset
 
     @property
     def end_offset(self) -> int:
@@ -101,6 +109,11 @@ class Partition:
     def last_stable_offset(self) -> int:
         """Where those who read only committed records stop."""
         return self.log.last_stable_offset
+
+    @property
+    def tombstone_horizon(self) -> int:
+        """Whoever was away and comes back to an offset below it may have missed a deletion, and must start anew."""
+        return self.log.tombstone_horizon
 
     @property
     def leader_epoch(self) -> int:
@@ -136,19 +149,28 @@ class Partition:
     async def delete_before(self, offset: int) -> int:
         try:
             return self.log.delete_before(offset)
-        except OSError as error:
-            raise StorageError(f"the start of {self.log.directory} could not be moved: {error}") from error
+        except (OSError, StorageError) as error:
+            failure = StorageError(f"the start of {self.log.directory} could not be moved: {error}")
+            _log.error("%s", failure.message)
+            raise failure from error
 
     def set_config(self, config: LogConfig) -> None:
         self.log.config = config
 
     async def abandon(self) -> None:
         """The topic is deleted: those who wait are told, and the files are let go of."""
+        await self._end_compaction()
         self._committer.forget(self.log)
         await self._committer.settle(self.log)
         self.log.let_go("the topic was deleted")
 
+    async def _end_compaction(self) -> None:
+        while (compacting := self.log.compacting) is not None:
+            compacting.set()
+            await asyncio.sleep(0.001)
+
     async def close(self) -> None:
+        await self._end_compaction()
         await self._committer.settle(self.log)
         self.log.close()
 
@@ -203,7 +225,7 @@ class Partition:
                 codec = CODEC_NAMES.index(
                     "none" if config.compression_type == "uncompressed" else config.compression_type
                 )
-                batch = recompress(batch, codec, self._limits)
+                batch = repacked_batch(batch, codec, self._limits)
                 header = read_header(batch)
         except CorruptRecords as error:
             raise ProduceRefused(ErrorCode.CORRUPT_MESSAGE, error.message) from error
@@ -273,7 +295,7 @@ class Partition:
             raise self._rejected(
                 f"the batch starts at offset {header.base_offset}, and a client's starts at 0"
             )
-        checked = check_batch(batch, self._limits)
+        checked = checked_batch(batch, self._limits)
         if config.is_compacted and checked.has_null_key:
             raise self._rejected(
                 "a compacted topic takes no record without a key",
@@ -287,6 +309,8 @@ class Partition:
         return ProduceRefused(code, message, log_start_offset=self.start_offset, records=records)
 
     def _which(self, batch: Buffer, is_at_fault: Callable[[Record], bool]) -> list[int]:
+        if read_header(batch).count > _RECORDS_LOOKED_AT_MAX:
+            return []  # The message says it all; naming them would cost more than the walk did.
         found = (
             index for index, record in enumerate(read_records(batch, self._limits)) if is_at_fault(record)
         )

@@ -39,7 +39,9 @@ class Partitions:
         waits_for_sync: bool,
         leader_epoch: int,
         now_ms: int,
+        archive: Path | None = None,
     ) -> None:
+        """``archive`` is this cluster's folder in the archive."""
         self._files = files
         self._directory = directory
         self._committer = committer
@@ -47,6 +49,7 @@ class Partitions:
         self._waits_for_sync = waits_for_sync
         self._leader_epoch = leader_epoch
         self._now_ms = now_ms
+        self._archive = archive
         self._by_topic: dict[str, list[Partition]] = {}
         self.offline: dict[tuple[str, int], str] = {}
 
@@ -97,6 +100,9 @@ class Partitions:
                 waits_for_sync=self._waits_for_sync,
                 leader_epoch=self._leader_epoch,
                 now_ms=self._now_ms,
+                archive_directory=None
+                if self._archive is None
+                else self._archive / topic.id.hex() / str(index),
             )
         except (HeadraceError, OSError) as error:
             self.offline[topic.name, index] = str(error)
@@ -130,6 +136,8 @@ class Partitions:
             await partition.abandon()
         try:
             self._remove_tree(self._directory / topic.id.hex())
+            if self._archive is not None:
+                self._remove_tree(self._archive / topic.id.hex())
         except OSError as error:
             _log.warning("files of the deleted topic %s are left for the next start: %s", topic.name, error)
 
@@ -148,6 +156,8 @@ class Partitions:
             if topic_id not in known:
                 _log.info("removing the files of a deleted topic: %s", name)
                 self._remove_tree(self._directory / name)
+                if self._archive is not None:
+                    self._remove_tree(self._archive / name)
 
     def _remove_tree(self, home: Path) -> None:
         if not self._files.exists(home):
@@ -157,7 +167,7 @@ class Partitions:
                 self._files.remove(home / index / name)
             self._files.remove_dir(home / index)
         self._files.remove_dir(home)
-        self._files.sync_dir(self._directory)
+        self._files.sync_dir(home.parent)
 
     async def close(self) -> None:
         for name, index, partition in self.all():

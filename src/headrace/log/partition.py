@@ -23,15 +23,17 @@ from __future__ import annotations
 import errno
 import logging
 import struct
+import threading
 from bisect import bisect_right
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.errors import OffsetOutOfRange, PartitionFenced
 from headrace.files import Buffer, Files
 from headrace.log.config import DEFAULT_LOG_CONFIG, LogConfig
 from headrace.log.mark import Mark
+from headrace.log.producers import OutOfOrderSequence, RememberedBatch
 from headrace.log.recovery import RecoveryReport, recover
 from headrace.log.segment import Segment
 from headrace.log.state_files import StateFiles
@@ -45,8 +47,7 @@ _SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PLACE = struct.Struct(">qii")
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     base_offset: int
     last_offset: int
     duplicate: bool = False
@@ -62,8 +63,9 @@ class PartitionLog:
         waits_for_sync: bool = True,
         leader_epoch: int = 0,
         now_ms: int = 0,
+        archive_directory: Path | None = None,
     ) -> None:
-        found = recover(files, directory, config.index_interval_bytes, now_ms)
+        found = recover(files, directory, config.index_interval_bytes, now_ms, archive_directory)
         self.directory = directory
         self.config = config
         self.leader_epoch = leader_epoch
@@ -78,6 +80,10 @@ class PartitionLog:
         self.transactions = found.state.transactions
         self.fenced: str | None = None
         self.watchers: set[Callable[[], None]] = set()
+        self.compacting: threading.Event | None = None
+        """While a compaction is under way: set it, and it ends soon."""
+        self.compacted = found.compacted
+        self.archive = found.archive
         self._files = files
         self._mark_file = found.mark_file
         self._state = found.state
@@ -129,7 +135,16 @@ class PartitionLog:
     def segment_at(self, offset: int) -> Segment | None:
         """The segment whose range begins at or before ``offset``."""
         at = bisect_right(self._bases, offset) - 1
-        return self.segments[at] if at >= 0 else None
+        return self.segments[at] if at >= 0 else self.archive.find(offset)
+
+    def all_segments(self) -> list[Segment]:
+        """Those in the archive as well."""
+        return [*self.archive.segments, *self.segments]
+
+    @property
+    def local_start_offset(self) -> int:
+        """Where the partition's own files begin; what is below is in the archive."""
+        return max(self.start_offset, self.segments[0].base_offset)
 
     def segment_after(self, segment: Segment) -> Segment | None:
         at = bisect_right(self._bases, segment.base_offset)
@@ -168,7 +183,7 @@ class PartitionLog:
         """
         has_producer = header.producer_id >= 0
         if has_producer:
-            earlier = self.producers.check(header, begins_at_zero=begins_at_zero)
+            earlier = self._earlier(header, now_ms, begins_at_zero=begins_at_zero)
             if earlier is not None:
                 return Appended(earlier.base_offset, earlier.last_offset, duplicate=True)
             self.transactions.check(header)
@@ -218,6 +233,17 @@ class PartitionLog:
         self._state.epochs.note(self.leader_epoch, base_offset)
         return Appended(base_offset, end_offset - 1)
 
+    def _earlier(self, header: BatchHeader, now_ms: int, *, begins_at_zero: bool) -> RememberedBatch | None:
+        try:
+            return self.producers.check(header, begins_at_zero=begins_at_zero)
+        except OutOfOrderSequence as error:
+            if self.producers.is_behind_refused(header, now_ms):
+                raise PartitionFenced(
+                    f"nothing was written to {self.directory}: producer {header.producer_id} has to send the batch "
+                    "again that could not be written before this one"
+                ) from error
+            raise
+
     def _write(self, batch: Buffer, header: BatchHeader, now_ms: int) -> int:
         """Put the batch behind the last one, in a new segment if it is time for one; returns its position."""
         self._mend()
@@ -244,7 +270,7 @@ class PartitionLog:
     def _wants_roll(self, active: Segment, size: int, now_ms: int) -> bool:
         return (
             active.size + size > self.config.segment_bytes
-            or now_ms - active.created_ms >= self.config.segment_ms
+            or now_ms - active.created_ms >= self.config.roll_ms
             or self.end_offset - active.base_offset >= 2**31 - 1
         )
 
@@ -353,13 +379,17 @@ class PartitionLog:
         for segment in job.segments:
             segment.unpin()
         if error is not None:
-            self.fenced = f"{self.directory}: sync failed: {error}"
-            self._mendable = False
+            self._lose(f"sync failed: {error}")
         elif job.mark.segment >= self._synced_segment:
             self.synced_offset = job.mark.synced_offset
             self._synced_segment = job.mark.segment
             self._synced_position = job.mark.position
         self._wake()
+
+    def _lose(self, reason: str) -> None:
+        """Take no more writes before the next start."""
+        self.fenced = f"{self.directory}: {reason}"
+        self._mendable = False
 
     def _wake(self) -> None:
         for watcher in tuple(self.watchers):
@@ -384,6 +414,45 @@ class PartitionLog:
         if self._mark_file.unsynced:
             self._mark_file.sync()
 
+    # Compaction
+
+    @property
+    def synced_mark(self) -> Mark:
+        return Mark(self.start_offset, self.synced_offset, self._synced_segment, self._synced_position)
+
+    @property
+    def tombstone_horizon(self) -> int:
+        """A reader that comes back to an offset below it may have missed a deletion, and must start anew."""
+        return self.compacted.tombstones_removed_below
+
+    def settle_mark(self, mark: Mark) -> None:
+        """Let both slots of the mark say at least this, durably; in any thread."""
+        for _ in range(2):
+            self._mark_file.write(mark)
+            self._mark_file.sync()
+
+    def forget_aborted(self, markers: Collection[int]) -> None:
+        """Nothing is left of these aborted transactions but their markers, and those are about to go."""
+        self.transactions.forget(markers)
+        self._state.offset = self.end_offset
+        self._state_files.write_alone(self._state)
+        self._files.sync_dir(self.directory)
+
+    def adopt(self, old: Sequence[Segment], new: Segment) -> None:
+        """Let one segment take the place of several neighbours; whoever has pinned one of them reads on in it."""
+        at = self.segments.index(old[0])
+        assert self.segments[at : at + len(old)] == list(old)
+        self.segments[at : at + len(old)] = [new]
+        self._bases[at : at + len(old)] = [new.base_offset]
+        for segment in old:
+            segment.close()
+
+    def let_go_of(self, segment: Segment) -> None:
+        """The archive has the first segment now. Its files are removed later, and not from here."""
+        assert self.segments[0] is segment
+        del self.segments[0], self._bases[0]
+        segment.close()
+
     # The log's other end
 
     def delete_before(self, offset: int) -> int:
@@ -391,7 +460,7 @@ class PartitionLog:
         offset = min(offset, self.high_watermark)
         if offset <= self.start_offset:
             return self.start_offset
-        first = self.segment_at(offset)
+        first = self.segment_at(max(offset, self.segments[0].base_offset))
         assert first is not None
         synced = Mark(offset, self.synced_offset, self._synced_segment, self._synced_position)
         if first.base_offset > self._synced_segment:
@@ -405,13 +474,13 @@ class PartitionLog:
         self._synced_segment, self._synced_position = synced.segment, synced.position
         self._state.epochs.cut(offset, self.end_offset)
         self.transactions.forget_below(offset)
-        if self._may_remove_below(first.base_offset):
+        if self.compacting is None and self.may_remove_below(first.base_offset):
             while len(self.segments) > 1 and self.segments[1].base_offset <= offset:
                 self._bases.pop(0)
                 self.segments.pop(0).remove()
         return offset
 
-    def _may_remove_below(self, offset: int) -> bool:
+    def may_remove_below(self, offset: int) -> bool:
         """Whether producers and transactions would be remembered without the batches below ``offset``, also after a
         power loss: what is sent again must be known, and what is aborted. If not, the files stay until the next
         deletion or start.
@@ -419,11 +488,31 @@ class PartitionLog:
         if (not len(self.producers) and self.transactions.is_empty) or self.segments[0].base_offset == offset:
             return True
         safe_offset = self.synced_offset if self.waits_for_sync else self.end_offset
-        if not self._state_files.has_one_in(offset, safe_offset):
-            if safe_offset < self.end_offset:
-                return False
+        if not self._state_files.has_one_in(offset, safe_offset) and (
+            safe_offset < self.end_offset or not self._make_room_for_state(offset)
+        ):
+            return False
+        try:
+            self._files.sync_dir(self.directory)
+        except OSError as error:
+            self._lose(f"sync failed: {error}")
+            self._wake()
+            self._mend()
+        return True
+
+    def _make_room_for_state(self, offset: int) -> bool:
+        """Write a state. Where the disk is full, which deletions are to change, the indexes of what goes make room."""
+        try:
             self._write_state()
-        self._files.sync_dir(self.directory)
+        except OSError:
+            for segment in self.segments[:-1]:
+                if segment.end_offset <= offset and self._files.exists(segment.index_path):
+                    segment.ensure_columns(self.config.index_interval_bytes)
+                    self._files.remove(segment.index_path)
+            try:
+                self._write_state()
+            except OSError:
+                return False
         return True
 
     def close(self) -> None:
@@ -447,4 +536,5 @@ class PartitionLog:
     def _close_files(self) -> None:
         for segment in self.segments:
             segment.close()
+        self.archive.close()
         self._mark_file.close()

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headrace.errors import StorageError
 from headrace.records import BatchHeader
@@ -29,6 +30,8 @@ __all__ = [
 
 REMEMBERED_BATCHES = 5
 _SEQUENCE_LIMIT = 2**31
+# As long as clients go on trying by default. One that gave up a batch and goes on behind it is told of the gap then.
+_REFUSED_MS = 120_000
 
 
 class OutOfOrderSequence(StorageError):
@@ -71,6 +74,14 @@ class Producer:
     batches: deque[RememberedBatch] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
 
 
+class _Refused(NamedTuple):
+    """The batch that a producer has to send again, because it could not be written."""
+
+    epoch: int
+    sequence: int
+    at_ms: int
+
+
 class Producers:
     """All producers of one partition; at most ``limit`` of them, the one longest unseen is forgotten first, but
     none of those that are ``kept``.
@@ -79,6 +90,7 @@ class Producers:
     def __init__(self, limit: int = 10_000, *, kept: Container[int] = ()) -> None:
         self._by_id: dict[int, Producer] = {}
         self._limit = limit
+        self._refused: dict[int, _Refused] = {}
         self._kept = kept
 
     def __len__(self) -> int:
@@ -123,14 +135,33 @@ class Producers:
         """The batch could not be written. Those that are under way behind it must not take its place, also where
         nothing is known of the producer yet.
         """
+        self._refused.pop(header.producer_id, None)
+        self._refused[header.producer_id] = _Refused(header.producer_epoch, header.base_sequence, now_ms)
+        if len(self._refused) > self._limit:
+            del self._refused[next(iter(self._refused))]
         if header.producer_id not in self._by_id:
             self._by_id[header.producer_id] = Producer(
                 header.producer_id, header.producer_epoch, now_ms, header.base_sequence
             )
             self._keep_limit()
 
+    def is_behind_refused(self, header: BatchHeader, now_ms: int) -> bool:
+        """Whether this batch is out of order only because one before it, which is due again, could not be written.
+
+        To be told of a gap, some clients take a new epoch and send all again that they have no answer for; what of it
+        had been written before would then be there twice. Told that this one was not written either, they send both.
+        """
+        refused = self._refused.get(header.producer_id)
+        return (
+            refused is not None
+            and refused.epoch == header.producer_epoch
+            and now_ms - refused.at_ms < _REFUSED_MS
+            and 0 < (header.base_sequence - refused.sequence) % _SEQUENCE_LIMIT < _SEQUENCE_LIMIT // 2
+        )
+
     def note(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         """Remember a batch that was written."""
+        self._refused.pop(header.producer_id, None)
         producer = self._seen(header.producer_id, header.producer_epoch, now_ms)
         producer.batches.append(
             RememberedBatch(

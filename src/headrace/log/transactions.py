@@ -15,7 +15,7 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -128,6 +128,15 @@ class Transactions:
         gone = bisect_left(self._lasts, start_offset)
         for column in self._columns():
             del column[:gone]
+
+    def forget(self, markers: Collection[int]) -> None:
+        """Compaction has left nothing of the transactions that were aborted by these markers."""
+        gone = set(markers)
+        kept = [one for one in self.aborted() if one.last_offset not in gone]
+        for column in (self._producers, self._firsts, self._lasts, self._stables):
+            del column[:]
+        for one in kept:
+            self.restore_aborted(one)
 
     # Reading
 

@@ -14,7 +14,18 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 
-from tests.support.clients.face import END, START, Admin, Client, Consumer, Offsets, Partition, Record, Seen
+from tests.support.clients.face import (
+    END,
+    START,
+    Admin,
+    Client,
+    Consumer,
+    Offsets,
+    Partition,
+    Record,
+    Seen,
+    seen_in,
+)
 from tests.support.refused import Refused
 
 __all__ = ["AiokafkaClient"]
@@ -96,20 +107,7 @@ class AiokafkaConsumer(Consumer):
 
     def poll(self, timeout_s: float = 0.05) -> list[Seen]:
         found = self.loop.run(self.inner.getmany(timeout_ms=int(timeout_s * 1000)))
-        return [
-            Seen(
-                one.topic,
-                one.partition,
-                one.offset,
-                one.key,
-                one.value,
-                tuple((key, value) for key, value in one.headers),
-                one.timestamp,
-                one.timestamp_type == 1,
-            )
-            for records in found.values()
-            for one in records
-        ]
+        return seen_in(found)
 
     def assignment(self) -> set[Partition]:
         return {(one.topic, one.partition) for one in self.inner.assignment()}

@@ -38,6 +38,7 @@ def append(
     *values: bytes,
     timestamp_ms: int = NOW_MS,
     producer: tuple[int, int, int] = (-1, -1, -1),
+    now_ms: int = NOW_MS,
     transactional: bool = False,
     **keywords: bool,
 ) -> Appended:
@@ -50,7 +51,7 @@ def append(
         base_sequence=sequence,
         transactional=transactional,
     )
-    return log.append(batch, read_header(batch), timestamp_ms, NOW_MS, **keywords)
+    return log.append(batch, read_header(batch), timestamp_ms, now_ms, **keywords)
 
 
 def end(log: PartitionLog, producer_id: int, epoch: int, *, committed: bool) -> Appended | None:

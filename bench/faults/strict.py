@@ -1,0 +1,188 @@
+"""What a batch must be so that no reader of it comes to grief: the oracle's own reading of the format.
+
+It uses other libraries than the product, is slow, and has no limits of its own: not for bombs.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import crc32c
+import lz4.frame
+import snappy
+import zstandard
+
+__all__ = ["NONE", "fault_of", "packed", "record", "sealed", "zigzag"]
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+_HEAD = struct.Struct(">qiibIhiqqqhii")
+_HEADERS_MAX = 10_000
+_XERIAL = b"\x82SNAPPY\0"
+
+
+class _Fault(Exception):
+    pass
+
+
+def zigzag(value: int) -> bytes:
+    rest = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def record(index: int, value: bytes, *, key: bytes | None = b"key", headers: tuple[bytes, ...] = ()) -> bytes:
+    body = b"\0\0" + zigzag(index)
+    body += zigzag(-1) if key is None else zigzag(len(key)) + key
+    body += zigzag(len(value)) + value + zigzag(len(headers))
+    for name in headers:
+        body += zigzag(len(name)) + name + zigzag(-1)
+    return zigzag(len(body)) + body
+
+
+def packed(codec: int, payload: bytes) -> bytes:
+    if codec == GZIP:
+        squeeze = zlib.compressobj(6, zlib.DEFLATED, 31)
+        return squeeze.compress(payload) + squeeze.flush()
+    if codec == SNAPPY:
+        return bytes(snappy.compress(payload))
+    if codec == LZ4:
+        return bytes(lz4.frame.compress(payload, block_linked=False))
+    if codec == ZSTD:
+        return zstandard.ZstdCompressor().compress(payload)
+    return payload
+
+
+def sealed(
+    payload: bytes,
+    count: int,
+    timestamp_ms: int,
+    *,
+    codec: int = NONE,
+    last_delta: int | None = None,
+    base_offset: int = 0,
+    length_off: int = 0,
+    crc_off: int = 0,
+) -> bytes:
+    """A batch around a payload, with a right checksum over whatever it says."""
+    last = count - 1 if last_delta is None else last_delta
+    checked = struct.pack(">hiqqqhii", codec, last, timestamp_ms, timestamp_ms, -1, -1, -1, count) + payload
+    crc = crc32c.crc32c(checked) ^ crc_off
+    return struct.pack(">qiibI", base_offset, 9 + len(checked) + length_off, -1, 2, crc) + checked
+
+
+def fault_of(batch: bytes) -> str | None:
+    """What is wrong with a batch as produced, or ``None`` if every reader can read it."""
+    try:
+        _check(batch)
+    except _Fault as fault:
+        return str(fault)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        return f"cut short: {error}"
+    return None
+
+
+def _check(batch: bytes) -> None:
+    base, length, _, magic, crc, attributes, last, *_, count = _HEAD.unpack_from(batch)
+    if base or length + 12 != len(batch) or magic != 2:
+        raise _Fault(f"base {base}, length {length} of {len(batch)}, magic {magic}")
+    if crc32c.crc32c(batch[21:]) != crc:
+        raise _Fault("checksum")
+    if count < 1 or last != count - 1 or attributes & 0x20:
+        raise _Fault(f"count {count}, last delta {last}, attributes {attributes}")
+    payload = _unpacked(attributes & 7, batch[_HEAD.size :])
+    at = 0
+    for index in range(count):
+        at = _check_record(payload, at, index)
+    if at != len(payload):
+        raise _Fault(f"{len(payload) - at} bytes behind the last record")
+
+
+def _unpacked(codec: int, data: bytes) -> bytes:
+    try:
+        if codec == GZIP:
+            whole = b""
+            while data:
+                member = zlib.decompressobj(31)
+                whole += member.decompress(data)
+                if not member.eof:
+                    raise _Fault("gzip ends early")
+                data = member.unused_data
+            return whole
+        if codec == SNAPPY:
+            return _unsnapped(data)
+        if codec == LZ4:
+            return bytes(lz4.frame.decompress(data))
+        if codec == ZSTD:
+            return zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read()
+    except _Fault:
+        raise
+    except Exception as error:
+        raise _Fault(f"codec {codec}: {error}") from error
+    if codec:
+        raise _Fault(f"codec {codec}")
+    return data
+
+
+def _unsnapped(data: bytes) -> bytes:
+    if not data.startswith(_XERIAL):
+        return bytes(snappy.uncompress(data))
+    at, whole = 16, b""
+    while at < len(data):
+        (size,) = struct.unpack_from(">i", data, at)
+        if size <= 0 or at + 4 + size > len(data):
+            raise _Fault(f"a block of {size}")
+        whole += snappy.uncompress(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    return whole
+
+
+def _number(data: bytes, at: int, end: int, bytes_max: int) -> tuple[int, int]:
+    value = shift = 0
+    for used in range(bytes_max):
+        if at + used >= end:
+            raise _Fault("a number ends outside its record")
+        byte = data[at + used]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> (32 if bytes_max == 5 else 64):
+                raise _Fault("a number is too wide")
+            return (value >> 1) ^ -(value & 1), at + used + 1
+        shift += 7
+    raise _Fault("a number is too long")
+
+
+def _check_record(data: bytes, at: int, index: int) -> int:
+    size, at = _number(data, at, len(data), 5)
+    end = at + size
+    if size < 1 or end > len(data):
+        raise _Fault(f"record {index} of {size} bytes")
+    _, at = _number(data, at + 1, end, 10)
+    delta, at = _number(data, at, end, 5)
+    if delta != index:
+        raise _Fault(f"record {index} says {delta}")
+    for _ in range(2):
+        at = _field(data, at, end)
+    count, at = _number(data, at, end, 5)
+    if not 0 <= count <= _HEADERS_MAX:
+        raise _Fault(f"{count} headers")
+    for _ in range(count):
+        size, name_at = _number(data, at, end, 5)
+        if size < 0 or name_at + size > end:
+            raise _Fault(f"a header's name of {size}")
+        data[name_at : name_at + size].decode()
+        at = _field(data, name_at + size, end)
+    if at != end:
+        raise _Fault(f"record {index} ends {end - at} bytes early")
+    return end
+
+
+def _field(data: bytes, at: int, end: int) -> int:
+    size, at = _number(data, at, end, 5)
+    if max(size, 0) > end - at:
+        raise _Fault(f"a field of {size}")
+    return at + max(size, 0)

@@ -1,0 +1,351 @@
+"""X21, lying batches: the checksum is right, and what it covers is not true.
+
+Counts, offset deltas and lengths that are wrong, payloads bent byte by byte in every codec, and bombs: zstd of 30,000
+times, gzip of 1,000, LZ4 of 240, snappy that states a length. What must hold: a batch that the oracle's own reading
+(``strict``) finds fault with is refused with error 87 (2 where the checksum is wrong, 76 for an unknown codec),
+nothing of it is in the log, offsets stay dense; the broker's memory stays below its limit and 64 MB; a stock consumer
+reads everything that was taken, and a good client is answered throughout.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import zlib
+from collections.abc import Callable
+from functools import cache
+
+import lz4.frame
+
+from bench.faults import calls
+from bench.faults.batches import Batch, parse_batches
+from bench.faults.bystander import Bystander
+from bench.faults.connection import Connection, Gone
+from bench.faults.outcome import Outcome
+from bench.faults.process import BrokerDied, BrokerProcess
+from bench.faults.strict import GZIP, LZ4, NONE, SNAPPY, ZSTD, fault_of, packed, record, sealed, zigzag
+from bench.faults.workplace import workplace
+
+__all__ = ["CASES", "UNPROTECTED", "run"]
+
+FAULT = "X21"
+UNPROTECTED = ("record-walk", "unpack-limit")
+CASES = 100
+
+_MIB = 1 << 20
+_LIMIT_MIB = 32
+_ROOM_MIB = 64
+_CORRUPT, _TOO_LARGE, _UNKNOWN_CODEC, _INVALID = 2, 10, 76, 87
+_TOPIC = "lies"
+
+
+def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], cases: int = CASES) -> Outcome:
+    rng = random.Random(seed)
+    outcome = Outcome(FAULT, seed, cases=cases)
+    starter = [] if protected else ["--without", without]
+    options = ["--set", f"headrace.batch.unpacked.max.bytes={_LIMIT_MIB * _MIB}"]
+    with (
+        workplace(FAULT, seed, in_memory=True) as home,
+        BrokerProcess(home, starter=starter, options=options, forked=True) as broker,
+    ):
+        broker.start()
+        bystander = Bystander(broker.port, pause_s=0.002)
+        bystander.prepare()
+        bystander.start()
+        try:
+            attack = _Attack(broker, rng, outcome)
+            base_mb = broker.rss_mb("VmHWM")
+            attack.run(cases)
+            grown = broker.rss_mb("VmHWM") - base_mb
+            if grown > _LIMIT_MIB + _ROOM_MIB:
+                outcome.problems.append(f"the broker grew by {grown:.0f} MB")
+            attack.expect_readable()
+            broker.expect_alive()
+        except (BrokerDied, Gone, ValueError) as failure:
+            outcome.problems.append(f"{type(failure).__name__}: {failure}")
+        outcome.problems += bystander.finish()
+        outcome.problems += [f"the broker did not foresee:\n{trace}" for trace in broker.traces()]
+        outcome.figures["slowest_ms"] = bystander.slowest_s * 1000
+        outcome.peak_rss_mb = broker.rss_mb("VmHWM")
+    return outcome
+
+
+class _Attack:
+    def __init__(self, broker: BrokerProcess, rng: random.Random, outcome: Outcome) -> None:
+        self._broker = broker
+        self._rng = rng
+        self._outcome = outcome
+        self._connection = Connection(broker.port, timeout_s=30)
+        self._next_offset = 0
+        if calls.create_topic(self._connection, _TOPIC, 1):
+            outcome.problems.append("the topic could not be made")
+
+    def run(self, cases: int) -> None:
+        for number in range(cases):
+            self._outcome.hits += 1
+            if number in (cases // 3, cases * 2 // 3):
+                self._bomb()
+            elif self._rng.random() < 0.5:
+                self._lie()
+            else:
+                self._bent()
+
+    def _send(self, batch: bytes) -> int:
+        answer = calls.produce(self._connection, _TOPIC, 0, batch)
+        if not answer.error:
+            if answer.base_offset != self._next_offset:
+                self._object(f"offset {answer.base_offset} was given where {self._next_offset} was due")
+            self._next_offset = answer.base_offset + int.from_bytes(batch[57:61], "big", signed=True)
+        return answer.error
+
+    def _object(self, problem: str) -> None:
+        self._outcome.problems.append(problem)
+
+    # One lie, known for what it is
+
+    def _lie(self) -> None:
+        rng = self._rng
+        codec = rng.randrange(5)
+        count = rng.randint(1, 20)
+        records = [record(index, rng.randbytes(rng.randint(0, 60))) for index in range(count)]
+        kind, batch, expected = rng.choice(_LIES)(rng, records, codec)
+        if fault_of(batch) is None:
+            raise ValueError(f"{kind} is no lie after all")
+        error = self._send(batch)
+        if error != expected:
+            self._object(f"{kind}, codec {codec}: error {error}, and {expected} was due")
+
+    # A payload bent by chance
+
+    def _bent(self) -> None:
+        rng = self._rng
+        codec = rng.randrange(5)
+        count = rng.randint(1, 12)
+        headers = tuple(rng.choice([b"h", b"\xc3\xbc", b""]) for _ in range(rng.randint(0, 3)))
+        plain = b"".join(
+            record(n, rng.randbytes(rng.randint(0, 40)), key=rng.choice([None, b"", b"k"]), headers=headers)
+            for n in range(count)
+        )
+        if rng.random() < 0.5:
+            payload = packed(codec, _with_chance(rng, plain))
+        else:
+            payload = _with_chance(rng, packed(codec, plain))
+        batch = sealed(payload, count, int(time.time() * 1000), codec=codec)
+        fault = fault_of(batch)
+        error = self._send(batch)
+        if fault is not None and error == 0:
+            self._object(f"codec {codec}: a batch was taken in which {fault}: {batch[61:200].hex()}")
+        elif error not in (0, _INVALID, _CORRUPT, 32):
+            self._object(f"codec {codec}: a bent batch was answered with {error} ({fault})")
+
+    def _bomb(self) -> None:
+        name, batch = self._rng.choice(_bombs())
+        began = time.monotonic()
+        error = self._send(batch)
+        if error != _INVALID:
+            self._object(f"a bomb of {len(batch)} bytes of {name} was answered with {error}")
+        self._outcome.figures["bomb_ms"] = (time.monotonic() - began) * 1000
+
+    # What is there in the end
+
+    def expect_readable(self) -> None:
+        offset = 0
+        while offset < self._next_offset:
+            fetched = calls.fetch(self._connection, _TOPIC, 0, offset)
+            batches = list(parse_batches(fetched.records, with_values=False))
+            if fetched.error or not batches:
+                self._object(f"nothing can be read at {offset} of {self._next_offset}: error {fetched.error}")
+                return
+            for batch in batches:
+                if not isinstance(batch, Batch) or batch.base_offset != offset:
+                    self._object(f"at offset {offset} there is {batch}")
+                    return
+                offset = batch.next_offset
+        self._connection.close()
+        self._expect_consumed()
+
+    def _expect_consumed(self) -> None:
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer(
+            {"bootstrap.servers": self._broker.bootstrap, "group.id": "x21", "check.crcs": True}
+        )
+        consumer.assign([TopicPartition(_TOPIC, 0, 0)])
+        read: list[int] = []
+        deadline = time.monotonic() + 30
+        while len(read) < self._next_offset and time.monotonic() < deadline:
+            for message in consumer.consume(500, 0.2):
+                if message.error() is not None:
+                    self._object(f"librdkafka: {message.error()}")
+                    deadline = 0
+                    break
+                read.append(message.offset())
+        consumer.close()
+        if read != list(range(self._next_offset)):
+            self._object(f"librdkafka read {len(read)} of {self._next_offset} records")
+
+
+Lie = tuple[str, bytes, int]
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
+
+
+def _around(records: list[bytes], codec: int) -> bytes:
+    return sealed(packed(codec, b"".join(records)), len(records), _now(), codec=codec)
+
+
+def _wrong_count(rng: random.Random, records: list[bytes], codec: int) -> Lie:
+    count = rng.choice([0, -1, len(records) + 1, len(records) - 1 or 2, 2**31 - 1])
+    payload = packed(codec, b"".join(records))
+    return f"count {count} for {len(records)}", sealed(payload, count, _now(), codec=codec), _INVALID
+
+
+def _wrong_last_delta(rng: random.Random, records: list[bytes], codec: int) -> Lie:
+    last = len(records) - 1 + rng.choice([1, -1, 2**20, -(2**20)])
+    payload = packed(codec, b"".join(records))
+    return f"last delta {last}", sealed(payload, len(records), _now(), codec=codec, last_delta=last), _INVALID
+
+
+def _wrong_delta(rng: random.Random, records: list[bytes], codec: int) -> Lie:
+    at = rng.randrange(len(records))
+    records[at] = record(at + rng.choice([1, -1, 100, -100]), b"x")
+    return (
+        f"delta of record {at}",
+        sealed(packed(codec, b"".join(records)), len(records), _now(), codec=codec),
+        _INVALID,
+    )
+
+
+def _wrong_length(rng: random.Random, records: list[bytes], codec: int) -> Lie:
+    at = rng.randrange(len(records))
+    body = b"\0\0" + zigzag(at) + b"\1" + zigzag(rng.choice([5, 10**6, 2**31 - 1])) + b"abcd\0"
+    records[at] = zigzag(len(body) + rng.choice([0, -3, 2**20])) + body
+    return (
+        f"length in record {at}",
+        sealed(packed(codec, b"".join(records)), len(records), _now(), codec=codec),
+        _INVALID,
+    )
+
+
+def _wrong_headers(rng: random.Random, records: list[bytes], codec: int) -> Lie:
+    at = rng.randrange(len(records))
+    tail = rng.choice(
+        [zigzag(2**31 - 1), zigzag(-1), zigzag(1), zigzag(1) + b"\1\1", zigzag(1) + b"\2\xff\1"]
+    )
+    body = b"\0\0" + zigzag(at) + b"\1\2v" + tail
+    records[at] = zigzag(len(body)) + body
+    return (
+        f"headers of record {at}",
+        sealed(packed(codec, b"".join(records)), len(records), _now(), codec=codec),
+        _INVALID,
+    )
+
+
+def _too_many_headers(rng: random.Random, records: list[bytes], codec: int) -> Lie:
+    payload = packed(codec, record(0, b"v", headers=(b"h",) * 10_001))
+    return "10,001 headers", sealed(payload, 1, _now(), codec=codec), _INVALID
+
+
+def _more_behind(rng: random.Random, records: list[bytes], codec: int) -> Lie:
+    payload = packed(codec, b"".join(records) + rng.randbytes(rng.randint(1, 30)))
+    return "bytes behind the last record", sealed(payload, len(records), _now(), codec=codec), _INVALID
+
+
+def _wrong_base(rng: random.Random, records: list[bytes], codec: int) -> Lie:
+    base = rng.choice([1, -1, 2**62])
+    payload = packed(codec, b"".join(records))
+    return (
+        f"base offset {base}",
+        sealed(payload, len(records), _now(), codec=codec, base_offset=base),
+        _INVALID,
+    )
+
+
+def _wrong_crc(rng: random.Random, records: list[bytes], codec: int) -> Lie:
+    payload = packed(codec, b"".join(records))
+    return (
+        "checksum",
+        sealed(payload, len(records), _now(), codec=codec, crc_off=rng.randint(1, 2**32 - 1)),
+        _CORRUPT,
+    )
+
+
+def _unknown_codec(rng: random.Random, records: list[bytes], codec: int) -> Lie:
+    return (
+        "codec",
+        sealed(b"".join(records), len(records), _now(), codec=rng.choice([5, 6, 7])),
+        _UNKNOWN_CODEC,
+    )
+
+
+def _stated_snappy(rng: random.Random, records: list[bytes], codec: int) -> Lie:
+    payload = b"\xff\xff\xff\xff\x0f" + rng.randbytes(50)
+    if rng.random() < 0.5:
+        payload = b"\x82SNAPPY\0" + b"\0\0\0\1" * 2 + len(payload).to_bytes(4, "big") + payload
+    return "snappy of 4 GiB", sealed(payload, 1, _now(), codec=SNAPPY), _INVALID
+
+
+def _not_packed(rng: random.Random, records: list[bytes], codec: int) -> Lie:
+    chosen = rng.choice([GZIP, SNAPPY, LZ4, ZSTD])
+    return f"codec {chosen} of chance", sealed(rng.randbytes(200), 1, _now(), codec=chosen), _INVALID
+
+
+_LIES: tuple[Callable[[random.Random, list[bytes], int], Lie], ...] = (
+    _wrong_count,
+    _wrong_last_delta,
+    _wrong_delta,
+    _wrong_length,
+    _wrong_headers,
+    _too_many_headers,
+    _more_behind,
+    _wrong_base,
+    _wrong_crc,
+    _unknown_codec,
+    _stated_snappy,
+    _not_packed,
+)
+
+
+def _with_chance(rng: random.Random, payload: bytes) -> bytes:
+    bent = bytearray(payload)
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        at = rng.randrange(len(bent))
+        kind = rng.randrange(4)
+        if kind == 0:
+            bent[at] ^= 1 << rng.randrange(8)
+        elif kind == 1:
+            bent[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
+        elif kind == 2 and len(bent) > 4:
+            del bent[at : at + rng.randint(1, 3)]
+        else:
+            bent[at:at] = rng.randbytes(rng.randint(1, 3))
+        if not bent:
+            bent += b"\0"
+    return bytes(bent)
+
+
+@cache
+def _bombs() -> tuple[tuple[str, bytes], ...]:
+    """Each unpacks to 190 to 512 MiB of zeros."""
+    now = _now()
+    zeros = bytes(4 * _MIB)
+    gzip = zlib.compressobj(6, zlib.DEFLATED, 31)
+    gzipped = b"".join(gzip.compress(zeros) for _ in range(48)) + gzip.flush()
+    # Blocks that each say "128 KiB of this byte" in four bytes.
+    blocks = 4096
+    zstd = b"\x28\xb5\x2f\xfd\x00" + bytes([(17 - 10) << 3])
+    zstd += b"".join(
+        ((128 * 1024) << 3 | 1 << 1 | (index == blocks - 1)).to_bytes(3, "little") + b"\0"
+        for index in range(blocks)
+    )
+    frame = lz4.frame.LZ4FrameCompressor(block_size=lz4.frame.BLOCKSIZE_MAX4MB, block_linked=False)
+    squeezed = frame.begin() + b"".join(frame.compress(zeros) for _ in range(56)) + frame.flush()
+    return (
+        ("zstd", sealed(zstd, 1, now, codec=ZSTD)),
+        ("gzip", sealed(gzipped, 1, now, codec=GZIP)),
+        ("lz4", sealed(squeezed, 1, now, codec=LZ4)),
+        ("snappy", sealed(packed(SNAPPY, bytes(20 * _MIB)), 1, now, codec=SNAPPY)),
+        ("none", sealed(bytes(100_000), 1, now, codec=NONE)),
+    )
