@@ -15,8 +15,10 @@ from headrace.broker.broker_configs import BROKER_CONFIGS, BrokerConfigs, Scope,
 from headrace.broker.config_key import ConfigKey, ConfigType, items_of
 from headrace.broker.refusal import Refusal
 from headrace.broker.topic_configs import TOPIC_CONFIGS
+from headrace.broker.volatile import volatile_log_config
 from headrace.errors import ConfigError
 from headrace.log.config import LogConfig
+from headrace.truth import VOLATILE_CONFIG, is_volatile
 from headrace.wire.codes import ErrorCode
 
 __all__ = [
@@ -35,6 +37,8 @@ __all__ = [
     "topic_value",
 ]
 
+
+_VOLATILE_BYTES_MAX = 64 << 20
 
 TOMBSTONES_REMOVED_BELOW = ConfigKey(
     "headrace.tombstones.removed.below",
@@ -92,7 +96,7 @@ def log_config(overrides: Mapping[str, str], defaults: BrokerConfigs) -> LogConf
         return int(text(name))
 
     smaller = topic_value("internal.segment.bytes", overrides, defaults)
-    return LogConfig(
+    config = LogConfig(
         segment_bytes=number("segment.bytes") if smaller is None else int(smaller),
         segment_ms=number("segment.ms"),
         retention_ms=number("retention.ms"),
@@ -110,6 +114,7 @@ def log_config(overrides: Mapping[str, str], defaults: BrokerConfigs) -> LogConf
         delete_retention_ms=number("delete.retention.ms"),
         is_archived=topic_value("headrace.archive.enable", overrides, defaults) == "true",
     )
+    return volatile_log_config(config) if is_volatile(overrides) else config
 
 
 def min_insync_replicas(overrides: Mapping[str, str], defaults: BrokerConfigs) -> int:
@@ -146,6 +151,23 @@ def check_topic_configs(
     _check_lags(lambda name: topic_value(name, normal, defaults))
     if normal.get("headrace.archive.enable") == "true":
         _check_archive(topic_value("cleanup.policy", normal, defaults), has_archive)
+    return _bounded(normal, defaults) if is_volatile(normal) else normal
+
+
+def _bounded(normal: dict[str, str], defaults: BrokerConfigs) -> dict[str, str]:
+    """A volatile topic's overrides: memory has an end, so it is given one where it states none."""
+    if topic_value("cleanup.policy", normal, defaults) != "delete":
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG,
+            f"{VOLATILE_CONFIG}: a volatile topic drops its oldest records, so its cleanup.policy is delete",
+        )
+    if normal.get("headrace.archive.enable") == "true":
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG,
+            f"{VOLATILE_CONFIG}: a volatile topic has no files that could be archived",
+        )
+    if int(topic_value("retention.bytes", normal, defaults) or -1) < 0:
+        return normal | {"retention.bytes": str(_VOLATILE_BYTES_MAX)}
     return normal
 
 

@@ -110,6 +110,7 @@ def run_broker(
         durability="os" if durability == "os" else "synced",
         auto_create_topics=auto_create_topics,
         num_partitions=_taken_number(configs, "num.partitions", 1),
+        volatile_bytes_max=_taken_number(configs, "headrace.volatile.max.bytes", 1 << 30),
         topics_max=_taken_number(configs, "headrace.topics.max", 10_000),
         partitions_max=_taken_number(configs, "headrace.partitions.max", 10_000),
         partitions_per_topic_max=_taken_number(configs, "headrace.topic.partitions.max", 1_000),

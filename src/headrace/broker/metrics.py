@@ -153,6 +153,10 @@ def _topics(broker: Broker, out: Exposition) -> Iterator[None]:
         for which, count in list(counts):
             out.sample(name, {"topic": which}, count)
             yield
+    out.family("headrace_topic_volatile", "gauge", "1 for a topic in memory only, which a restart empties.")
+    for topic in topics:
+        if topic.is_volatile:
+            out.sample("headrace_topic_volatile", {"topic": topic.name}, 1)
     out.family("kafka_topic_partitions", "gauge", "Partitions of the topic.")
     for topic in topics:
         out.sample("kafka_topic_partitions", {"topic": topic.name}, topic.partitions)

@@ -38,6 +38,8 @@ class BrokerSettings:
     partitions_per_topic_max: int = 1_000
     partitions_max: int = 10_000
     """Of all topics together: each holds open files and some memory."""
+    volatile_bytes_max: int = 1 << 30
+    """What all volatile topics together may take of memory, by their ``retention.bytes``."""
     retention_check_s: float = 30.0
     """How often old data is looked for."""
     archive_dir: Path | None = None

@@ -21,6 +21,8 @@ from headrace.broker.config_key import (
     one_of,
     throttled_replicas,
 )
+from headrace.key_order import FORCE_CONFIG
+from headrace.truth import VOLATILE_CONFIG
 
 __all__ = ["TOPIC_CONFIGS"]
 
@@ -140,6 +142,23 @@ _KEYS = (
         "Whether segments past the retention limits move to the broker's archive instead of being deleted. They stay"
         " readable there, and the first offset stays what it was. Needs a broker with an archive and `cleanup.policy`"
         " without `compact`.",
+        internal=True,
+    ),
+    ConfigKey(
+        VOLATILE_CONFIG,
+        ConfigType.BOOLEAN,
+        "false",
+        "Whether the topic is kept in memory only. It is then bounded by `retention.bytes`, 64 MiB a partition unless"
+        " it is set, and empty after a restart of the broker; nothing may be derived from it that must be derived"
+        " again. Chosen when the topic is created.",
+        internal=True,
+    ),
+    ConfigKey(
+        FORCE_CONFIG,
+        ConfigType.BOOLEAN,
+        "false",
+        "Whether partitions may be added once although the topic holds records with keys, some of which then move to"
+        " another partition. Adding partitions takes it away again.",
         internal=True,
     ),
     ConfigKey(

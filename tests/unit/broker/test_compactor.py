@@ -104,6 +104,16 @@ async def test_a_reader_below_the_removed_deletions_is_told_and_one_above_is_not
     assert await removed_below(ask, "plain") is None
 
 
+async def test_a_clock_that_jumps_makes_no_deletion_expire(timed: Asking, clock: DrivenClock) -> None:
+    partition = await make(timed, "orders", delete_retention_ms="1000")
+    await put(timed, partition, (b"a", b"1"), (b"a", None), *[(b"b", b"%050d" % n) for n in range(20)])
+    await timed.broker.compactor.compact()
+    clock.jump_wall(10 * 365 * 24 * 3600 * 1000)
+    await put(timed, partition, *[(b"b", b"%050d" % n) for n in range(20)])
+    await timed.broker.compactor.compact()
+    assert await removed_below(timed, "orders") == "0:0"
+
+
 async def test_a_topic_can_be_deleted_and_the_broker_stopped_during_compaction(ask: Asking) -> None:
     for name in ("gone", "kept"):
         partition = await make(ask, name)
