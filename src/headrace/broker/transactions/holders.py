@@ -65,7 +65,7 @@ class Holders:
             return InitAnswer(ErrorCode.CONCURRENT_TRANSACTIONS)
         expects = producer_id != NOBODY
         if expects and not _may_go_on(transaction, producer_id, epoch):
-            return InitAnswer(ErrorCode.PRODUCER_FENCED)
+            return InitAnswer(self._endings.fence(transaction, epoch))
         if transaction.state is State.ONGOING:
             error = await self._endings.decide(transaction, commit=False, bumps=True)
             if error is not ErrorCode.NONE:

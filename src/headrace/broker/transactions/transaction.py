@@ -50,6 +50,7 @@ class Transaction:
         "busy",
         "changed_ms",
         "epoch",
+        "fenced_epoch",
         "groups",
         "held_up",
         "id",
@@ -84,6 +85,8 @@ class Transaction:
         self.groups: set[str] = set()
         #: An entry about it is on its way to the disk.
         self.busy = False
+        #: The latest epoch that was turned away as too old.
+        self.fenced_epoch = -1
         #: The broker was started since its last end: what was added to the open transaction and never written
         #: to is forgotten, and is taken as added.
         self.restored = False
