@@ -14,7 +14,6 @@ import threading
 from typing import TYPE_CHECKING
 
 from headrace.errors import CorruptBatch, StorageError
-from headrace.files import Files
 from headrace.log.compaction import Compaction, CompactionReport, Due, Interrupted, due, needs_roll
 from headrace.log.pace import Pace
 from headrace.log.partition import PartitionLog
@@ -28,9 +27,8 @@ _log = logging.getLogger("headrace.broker")
 
 
 class Compactor:
-    def __init__(self, broker: Broker, files: Files) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._files = files
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._under_way: PartitionLog | None = None
@@ -106,7 +104,7 @@ class Compactor:
         compaction = Compaction.begin(
             log,
             found,
-            self._files,
+            log.files,
             limits=self._broker.limits.records,
             now_ms=trusted_ms,
             memory_bytes=settings.compaction_memory_bytes,
