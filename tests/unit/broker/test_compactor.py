@@ -148,7 +148,9 @@ async def test_a_damaged_batch_is_said_once_and_the_partition_left_alone(ask: As
     assert partition.end_offset == 40
 
 
-async def test_a_marker_goes_with_the_last_trace_of_its_transaction(timed: Asking, clock: DrivenClock) -> None:
+async def test_a_marker_goes_with_the_last_trace_of_its_transaction(
+    timed: Asking, clock: DrivenClock
+) -> None:
     partition = await make(timed, "orders", delete_retention_ms="1000")
     now_ms = clock.now_ms()
     batch = build_batch(
