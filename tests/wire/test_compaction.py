@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import confluent_kafka
 import pytest
 
 from tests.support.clients import Client, Record, Seen
@@ -151,3 +152,60 @@ def test_a_compacted_topic_with_retention_loses_its_oldest_segments_too(
     until(lambda: sorted(read_all(librdkafka, cluster, topic)) == sorted(newest.values()), "compacted")
     librdkafka.admin(cluster.bootstrap).delete_records({(topic, 0): newest[b"key-9"]})
     assert sorted(read_all(librdkafka, cluster, topic)) == sorted(newest.values())[-4:]
+
+
+def uncommitted(cluster: Server, topic: str) -> dict[int, tuple[bytes | None, bytes | None]]:
+    """What is there for a reader that does not ask whether it was committed."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "unused",
+            "isolation.level": "read_uncommitted",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        place = confluent_kafka.TopicPartition(topic, 0, 0)
+        consumer.assign([place])
+        _, end = consumer.get_watermark_offsets(place, timeout=30)
+        found: dict[int, tuple[bytes | None, bytes | None]] = {}
+        while end - 1 not in found:
+            for message in consumer.consume(100, timeout=1.0):
+                assert message.error() is None
+                found[message.offset()] = (message.key(), message.value())
+        return found
+    finally:
+        consumer.close()
+
+
+def test_what_was_aborted_is_compacted_away_and_replaces_nothing(
+    cluster: Server, librdkafka: Client, fresh: Fresh
+) -> None:
+    topic = fresh("t")
+    librdkafka.admin(cluster.bootstrap).create_topic(topic, configs=COMPACTED)
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": cluster.bootstrap, "transactional.id": fresh("id"), "linger.ms": 0}
+    )
+    producer.init_transactions(60)
+    for records, commits in (
+        ([(b"a", b"1")], True),
+        ([(b"a", b"aborted"), (b"b", b"aborted")], False),
+        ([(b"c", b"3")], True),
+    ):
+        producer.begin_transaction()
+        for key, value in records:
+            producer.produce(topic, value, key, partition=0)
+        assert producer.flush(60) == 0
+        if commits:
+            producer.commit_transaction(60)
+        else:
+            producer.abort_transaction(60)
+    seals = seal(librdkafka, cluster, topic)
+    until(
+        lambda: {key for key, _ in uncommitted(cluster, topic).values()} == {b"a", b"c", *seals}, "compacted"
+    )
+    values = {key: value for key, value in uncommitted(cluster, topic).values() if key not in seals}
+    assert values == {b"a": b"1", b"c": b"3"}
+    found = table(read_all(librdkafka, cluster, topic))
+    assert {key: offset for key, (offset, _) in found.items()} == {b"a": 0, b"c": 5, **seals}
+    assert found[b"a"][1] == b"1"

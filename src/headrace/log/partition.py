@@ -116,6 +116,11 @@ class PartitionLog:
         return sum(segment.size for segment in self.segments)
 
     @property
+    def files(self) -> Files:
+        """What the partition's files are opened by."""
+        return self._files
+
+    @property
     def active(self) -> Segment:
         return self.segments[-1]
 
