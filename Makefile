@@ -52,7 +52,7 @@ lock: setup-test
 	@$(BIN)/python -m tools.lock
 
 clean:
-	@rm -rf .venv .cache build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info
+	@rm -rf .venv .cache build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info src/headrace/records/*.so
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: _python

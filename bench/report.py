@@ -2,7 +2,8 @@
 
 A comparison is ``{"name", "peer", "us", "them", "unit", "ratio", "goal", "met"}``. ``ratio`` says how many times better
 than the peer we are, whatever the unit: 2 is twice the throughput, and also half the memory; ``goal`` is in the same
-sense. The unit tells the direction: of a rate more is better, of time and memory less.
+sense. The unit tells the direction: of a rate more is better, of time and memory less. Where both were measured in
+several rounds, turn by turn, the figures are medians, and ``spread`` is the least and the greatest ratio of a round.
 
 A fault is ``{"fault", "runs", "hits", "lost", "duplicated", "peak_rss_mb", "seeds", "caught_unprotected"}``: how many
 randomised runs, how often the fault struck where it aims, what the independent oracle missed or saw twice, and whether
@@ -16,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import statistics
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -51,7 +53,22 @@ def write_results(name: str, rows: Iterable[Mapping[str, Any]], folder: Path = R
 
 
 def comparison_row(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The full row for one figure of ours beside the peer's, both measured in the same run."""
+    """The full row for one figure of ours beside the peer's, both measured in the same run: once, or as often as the
+    lists are long that ``us`` and ``them`` then are.
+    """
+    us_rounds, them_rounds = given.get("us"), given.get("them")
+    if isinstance(us_rounds, list) and isinstance(them_rounds, list):
+        if not us_rounds or len(us_rounds) != len(them_rounds):
+            raise ValueError(f"{given.get('name')}: as many rounds of ours as of theirs, at least one")
+        row = comparison_row(
+            {**given, "us": statistics.median(us_rounds), "them": statistics.median(them_rounds)}
+        )
+        ratios = [
+            comparison_row({**given, "us": us, "them": them})["ratio"]
+            for us, them in zip(us_rounds, them_rounds, strict=True)
+        ]
+        goal, met = row.pop("goal"), row.pop("met")
+        return {**row, "spread": [min(ratios), max(ratios)], "goal": goal, "met": met}
     _check_shape(given, _GIVEN)
     for field in ("us", "them", "goal"):
         if not (math.isfinite(given[field]) and given[field] > 0):

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tools import debian, jars, java
+from tools import compiler, debian, jars, java
 from tools.console import SetupError, finish, has_said_anything, run, say
 from tools.places import ROOT, VENV, VENV_PYTHON
 
@@ -36,7 +36,8 @@ _NETWORK = (
 
 def for_running() -> None:
     """The command at ``.venv/bin/headrace`` and what it imports."""
-    wanted = _fingerprint("requirements.lock", "pyproject.toml")
+    trouble = compiler.trouble()
+    wanted = _fingerprint("requirements.lock", "pyproject.toml", "src/headrace/records/_walk.c") + trouble
     if _stamp("run").is_file() and _stamp("run").read_text(encoding="utf-8") == wanted:
         return
     _make_venv()
@@ -47,7 +48,13 @@ def for_running() -> None:
         hint=_NETWORK,
         doing="installing",
     )
-    say("pip: headrace itself, from this folder")
+    if trouble:
+        say(
+            "pip: headrace itself, from this folder",
+            f"without its C part, so it takes records more slowly: {trouble}",
+        )
+    else:
+        say("pip: headrace itself, from this folder", "compiling its C part")
     run(
         [*_PIP, "--no-deps", "--no-build-isolation", "--editable", ROOT],
         failing="pip could not install headrace from this folder",
@@ -60,6 +67,7 @@ def for_testing() -> None:
     """All that the tests start or compare with: test packages, a Java runtime, Debian packages, jars."""
     # First what a person may have to do: nobody should wait for a large download to be told.
     debian.provide(debian.TEST_PACKAGES, may_install=debian.can_install())
+    compiler.provide()
     for_running()
     wanted = _fingerprint("requirements-test.lock")
     if not _stamp("test").is_file() or _stamp("test").read_text(encoding="utf-8") != wanted:

@@ -15,6 +15,7 @@ __all__ = ["Batch", "build_batch", "parse_batches"]
 _HEAD = struct.Struct(">qiibIhiqqqhii")
 _CRC_FROM = 21
 _CODEC_BITS = 0x07
+_TRANSACTIONAL_BIT = 0x10
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ def build_batch(
     producer_id: int = -1,
     epoch: int = -1,
     sequence: int = -1,
+    transactional: bool = False,
 ) -> bytes:
     body = bytearray()
     for index, value in enumerate(values):
@@ -47,7 +49,15 @@ def build_batch(
         body += _zigzag(len(record)) + record
     last = len(values) - 1
     checked = struct.pack(
-        ">hiqqqhii", 0, last, timestamp_ms, timestamp_ms, producer_id, epoch, sequence, len(values)
+        ">hiqqqhii",
+        _TRANSACTIONAL_BIT if transactional else 0,
+        last,
+        timestamp_ms,
+        timestamp_ms,
+        producer_id,
+        epoch,
+        sequence,
+        len(values),
     ) + bytes(body)
     return struct.pack(">qiibI", 0, 9 + len(checked), -1, 2, crc32c.crc32c(checked)) + checked
 

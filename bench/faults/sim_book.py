@@ -4,7 +4,7 @@ read.
 It works with whole batches. Everything of a batch behind its first 21 bytes is under the batch's CRC and is never
 changed by the broker; every batch carries a value that is its own, so these bytes say which one it is. A batch that was
 answered must be at its offset for good, one that was given to a reader as well; one that was not answered may be there
-or not, never half and never twice.
+or not, never half and never twice. Markers of transactions are the broker's own: of them only what was given counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ __all__ = ["Book", "Objections", "Sent", "Stored", "split"]
 
 _HEAD = struct.Struct(">qiib")
 _DELTA = struct.Struct(">i")
+_PRODUCER = struct.Struct(">q")
 _DELTA_AT, _BODY_AT, _HEAD_SIZE = 23, 21, 61
+_PRODUCER_IN_BODY = 22
+_TRANSACTIONAL_BIT, _CONTROL_BIT = 0x10, 0x20
 
 
 @dataclass(slots=True)
@@ -64,6 +67,25 @@ class Stored:
     @property
     def next(self) -> int:
         return self.base + self.count
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.body[1] & _TRANSACTIONAL_BIT)
+
+    @property
+    def is_marker(self) -> bool:
+        return bool(self.body[1] & _CONTROL_BIT)
+
+    @property
+    def producer(self) -> int:
+        return int(_PRODUCER.unpack_from(self.body, _PRODUCER_IN_BODY)[0])
+
+    @property
+    def is_abort(self) -> bool:
+        """Of a marker: its only record's key is a version and a type, two bytes each, and 0 is an abort."""
+        at = _HEAD_SIZE - _BODY_AT
+        # Length, attributes, two deltas and the key's length are one byte each.
+        return self.body[at + 5 : at + 9] == bytes(4)
 
 
 def split(data: bytes) -> list[Stored]:
@@ -120,7 +142,8 @@ class Book:
         """A reader was given this batch."""
         one = self.sent.get(stored.body)
         if one is None:
-            self._object(f"offset {stored.base} was given with bytes that nobody sent")
+            if not stored.is_marker:
+                self._object(f"offset {stored.base} was given with bytes that nobody sent")
         elif one.count != stored.count:
             self._object(f"batch {one.number} of {one.count} records was given as {stored.count}")
         self._know(stored.base, stored.body, stored.count, now)
@@ -149,15 +172,23 @@ class Book:
     # What is held against it
 
     def check(
-        self, stored: list[Stored], start: int, end: int, now: float, *, may_lose_since: float | None = None
+        self,
+        stored: list[Stored],
+        start: int,
+        end: int,
+        old_end: int,
+        now: float,
+        *,
+        may_lose_since: float | None = None,
     ) -> None:
-        """``stored`` is everything that can be read from ``start`` to ``end``. ``may_lose_since``: what was
-        acknowledged after this moment need not be there, if all behind it is gone as well.
+        """``stored`` is everything that can be read from ``start`` to ``end``, of which the last start found what is
+        below ``old_end``. ``may_lose_since``: what was acknowledged after this moment need not be there, if all
+        behind it is gone as well.
         """
         self._check_start(start)
         self._check_run(stored, start, end)
         if may_lose_since is not None:
-            self._give_up(end, may_lose_since)
+            self._give_up(old_end, may_lose_since)
         self._check_bodies(stored)
         at = {one.base: one for one in stored}
         for offset, (body, count, _) in sorted(self._known.items()):
@@ -210,6 +241,8 @@ class Book:
         last: dict[int, int] = {}
         for one in stored:
             sent = self.sent.get(one.body)
+            if one.is_marker:
+                continue
             if sent is None:
                 self._object(f"offset {one.base} holds bytes that nobody sent")
                 continue
@@ -226,7 +259,8 @@ class Book:
         for offset, (body, count, at) in list(self._known.items()):
             if offset + count > end and at >= since:
                 del self._known[offset]
-                self.sent[body].offset = None
+                if body in self.sent:
+                    self.sent[body].offset = None
 
     def _object(self, problem: str) -> None:
         self._objections.object(f"{self.name}: {problem}")

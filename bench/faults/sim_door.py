@@ -36,6 +36,8 @@ class Fetched:
     batches: list[Stored]
     start: int = -1
     end: int = -1
+    aborted: tuple[tuple[int, int], ...] = ()
+    """Of a read of committed records: first offset and producer of each aborted transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +59,20 @@ class Door:
         snapshot_after_bytes: int = 4 << 20,
         retention_check_s: float = 30.0,
         groups: GroupSettings | None = None,
+        compaction_check_s: float = 15.0,
+        compaction_memory_bytes: int = 1 << 20,
     ) -> None:
         def journal(*arguments: Any) -> Journal:
             return Journal(*arguments, snapshot_after_bytes=snapshot_after_bytes)
 
-        settings = BrokerSettings(data_dir=DATA, durability=durability, retention_check_s=retention_check_s)
+        settings = BrokerSettings(
+            data_dir=DATA,
+            durability=durability,
+            retention_check_s=retention_check_s,
+            compaction_check_s=compaction_check_s,
+            compaction_memory_bytes=compaction_memory_bytes,
+            compaction_bytes_per_s=0,
+        )
         with patched(broker_module, "Journal", journal):
             self.broker = Broker(settings, files=files, clock=clock, groups=groups)
 
@@ -73,7 +84,7 @@ class Door:
 
     def dead_tasks(self) -> list[str]:
         """Background tasks that have ended though the broker runs: work that nobody does any more."""
-        tasks = [*self.broker._tasks, *self.broker.committer._tasks]
+        tasks = [*self.broker._tasks, *self.broker.committer._tasks, *self.broker.compactor.tasks]
         dead = [task for task in tasks if task.done() and not task.cancelled()]
         return [f"{task.get_coro()}: {task.exception()}" for task in dead]
 
@@ -83,15 +94,18 @@ class Door:
         """Error and base offset."""
         return await self.answer(self.begin_produce(topic, partition, batch))
 
-    def begin_produce(self, topic: str, partition: int, batch: bytes) -> Produced:
-        """Append, without waiting for the answer."""
+    def begin_produce(
+        self, topic: str, partition: int, batch: bytes, *, as_id: str | None = None
+    ) -> Produced:
+        """Append, without waiting for the answer; ``as_id`` is the transactional id of who sends."""
         data = m.ProduceRequest.PartitionProduceData(index=partition, records=memoryview(batch))
         message = m.ProduceRequest(
+            transactional_id=as_id,
             acks=-1,
             timeout_ms=30_000,
             topic_data=[m.ProduceRequest.TopicProduceData(name=topic, partition_data=[data])],
         )
-        return begin_produce(self.broker, _request(Api.PRODUCE, 9, message))
+        return begin_produce(self.broker, _request(Api.PRODUCE, 9 if as_id is None else 12, message))
 
     async def answer(self, produced: Produced) -> tuple[int, int]:
         if produced.waits:
@@ -99,9 +113,43 @@ class Door:
         answer = produced.finish().responses[0].partition_responses[0]
         return int(answer.error_code), int(answer.base_offset)
 
+    async def fetch_bytes(
+        self, topic: str, partition: int, offset: int, max_bytes: int = 4096
+    ) -> tuple[int, bytes]:
+        """Error, and the batches as they came."""
+        answer = await self._fetched(topic, partition, offset, max_bytes, -1)
+        return int(answer.error_code), bytes(answer.records)
+
     async def fetch(
-        self, topic: str, partition: int, offset: int, max_bytes: int = 4096, *, last_epoch: int = -1
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        max_bytes: int = 4096,
+        *,
+        last_epoch: int = -1,
+        committed: bool = False,
     ) -> Fetched:
+        """``committed``: what lies below the last stable offset, which is the end then."""
+        answer = await self._fetched(topic, partition, offset, max_bytes, last_epoch, committed=committed)
+        if answer.error_code:
+            return Fetched(int(answer.error_code), [])
+        batches = split(bytes(answer.records))
+        if not committed:
+            return Fetched(0, batches, answer.log_start_offset, answer.high_watermark)
+        aborted = tuple(sorted((one.first_offset, one.producer_id) for one in answer.aborted_transactions))
+        return Fetched(0, batches, answer.log_start_offset, answer.last_stable_offset, aborted)
+
+    async def _fetched(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        max_bytes: int,
+        last_epoch: int,
+        *,
+        committed: bool = False,
+    ) -> Any:
         wanted = m.FetchRequest.FetchPartition(
             partition=partition,
             fetch_offset=offset,
@@ -112,6 +160,7 @@ class Door:
             max_wait_ms=0,
             min_bytes=0,
             max_bytes=max_bytes,
+            isolation_level=int(committed),
             topics=[m.FetchRequest.FetchTopic(topic=topic, partitions=[wanted])],
         )
         fetching = begin_fetch(self.broker, _request(Api.FETCH, 12, message))
@@ -120,10 +169,7 @@ class Door:
             assert fetching.is_cold
             await fetching.warm()
             response = fetching.attempt(last=True)
-        answer = response.responses[0].partitions[0]
-        if answer.error_code:
-            return Fetched(int(answer.error_code), [])
-        return Fetched(0, split(bytes(answer.records)), answer.log_start_offset, answer.high_watermark)
+        return response.responses[0].partitions[0]
 
     async def read_all(self, topic: str, partition: int, max_bytes: int = 4096) -> Fetched:
         """Everything from the start of the log to its end; stops at an error."""
@@ -174,6 +220,49 @@ class Door:
         message = m.InitProducerIdRequest(transactional_id=None, producer_id=-1, producer_epoch=-1)
         answer = await self._ask(Api.INIT_PRODUCER_ID, 4, message)
         return int(answer.error_code), int(answer.producer_id)
+
+    async def take_id(self, transactional_id: str) -> tuple[int, int, int]:
+        """Error, producer id and epoch."""
+        message = m.InitProducerIdRequest(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=900_000,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        answer = await self._ask(Api.INIT_PRODUCER_ID, 5, message)
+        return int(answer.error_code), int(answer.producer_id), int(answer.producer_epoch)
+
+    async def end_transaction(
+        self, transactional_id: str, producer: tuple[int, int], *, commit: bool
+    ) -> tuple[int, int, int]:
+        """Error, and the producer id and epoch to go on with."""
+        message = m.EndTxnRequest(
+            transactional_id=transactional_id,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            committed=commit,
+        )
+        answer = await self._ask(Api.END_TXN, 5, message)
+        return int(answer.error_code), int(answer.producer_id), int(answer.producer_epoch)
+
+    async def commit_in(
+        self, transactional_id: str, producer: tuple[int, int], place: tuple[str, str, int], offset: int
+    ) -> int:
+        """Commit an offset of a (group, topic, partition) as part of a transaction."""
+        request = m.TxnOffsetCommitRequest
+        group, topic, partition = place
+        part = request.TxnOffsetCommitRequestPartition(
+            partition_index=partition, committed_offset=offset, committed_metadata=""
+        )
+        message = request(
+            transactional_id=transactional_id,
+            group_id=group,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            topics=[request.TxnOffsetCommitRequestTopic(name=topic, partitions=[part])],
+        )
+        answer = await self._ask(Api.TXN_OFFSET_COMMIT, 5, message)
+        return int(answer.topics[0].partitions[0].error_code)
 
     # Topics
 

@@ -52,6 +52,7 @@ async def judge(scene: Scene, door: Door, *, but_not: Collection[tuple[bytes, in
             scene.objections.lost += 1
             scene.objections.object(f"the member of {group} is answered with error {error}")
     scene.may_lose_since = None
+    scene.judged_epoch = scene.epoch
 
 
 def _judge_identity(scene: Scene, door: Door) -> None:
@@ -78,11 +79,14 @@ async def _judge_partition(scene: Scene, door: Door, target: Target) -> None:
     if found.error or found.start < 0:
         scene.objections.object(f"{where} cannot be read, error {found.error}")
         return
-    # After a start nothing is under way, so a client finds as much as the broker has.
+    # After a start nothing is under way, so a client finds as much as the broker has. What starts since the last one
+    # that was judged have written by themselves, to end transactions, lies behind what they found.
+    written = (one.base for one in found.batches if one.epoch > scene.judged_epoch)
     target.book.check(
         found.batches,
         found.start,
         found.end,
+        next(written, found.end),
         scene.machine.clock.steady(),
         may_lose_since=scene.may_lose_since,
     )

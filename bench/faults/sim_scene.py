@@ -16,6 +16,7 @@ from bench.faults.sim_door import Door
 from bench.faults.sim_facts import ANY_ID, Maybe, TopicFact
 from bench.faults.sim_judge import judge
 from bench.faults.sim_machine import Machine
+from bench.faults.sim_transactions import Transactions, committed_batches
 from bench.faults.sim_writers import IdempotentWriter, PlainWriter, Target
 from headrace.broker.settings import Durability
 
@@ -43,6 +44,7 @@ class Scene:
         objections: Objections,
         *,
         durability: Durability = "synced",
+        transactional_writers: int = 0,
         allows: Allows = lambda kind, topic, partition, error: False,
     ) -> None:
         self.rng = random.Random(f"scene {seed}")
@@ -59,7 +61,7 @@ class Scene:
         """The only member of each of some groups, with its generation."""
         self.given_ids: set[int] = set()
         self.cluster_id: str | None = None
-        self.epoch = -1
+        self.epoch = self.judged_epoch = -1
         self.may_lose_since: float | None = None
         self.phase = "down"
         self.starts = 0
@@ -83,6 +85,7 @@ class Scene:
             )
             for _ in range(2)
         ]
+        self.transactions = Transactions(self, objections, transactional_writers)
 
     @property
     def _writers(self) -> list[PlainWriter | IdempotentWriter]:
@@ -90,7 +93,8 @@ class Scene:
 
     @property
     def in_flight(self) -> int:
-        return self._requests + sum(writer.in_flight for writer in self._writers)
+        writers = [*self._writers, *self.transactions.writers]
+        return self._requests + sum(writer.in_flight for writer in writers)
 
     # One life
 
@@ -99,22 +103,28 @@ class Scene:
         *,
         steps: int,
         stop: bool = True,
+        settle: bool = False,
         before_work: Callable[[Door], None] | None = None,
     ) -> None:
-        """Start, judge, work, and perhaps stop."""
+        """Start, judge, work, perhaps end all transactions and judge again, and perhaps stop."""
         self.phase = "starting"
         self._requests = 0
-        for writer in self._writers:
+        for writer in [*self._writers, *self.transactions.writers]:
             writer.in_flight = 0
         door = self.open_door()
         await door.start()
         self.starts += 1
         await judge(self, door)
+        await self.transactions.judge(door)
         self.phase = "working"
         self.machine.meanwhile = lambda: self._meanwhile(door)
         if before_work is not None:
             before_work(door)
         await self.work(door, steps)
+        if settle:
+            for writer in self.transactions.writers:
+                await writer.finish(door)
+            await self.transactions.judge(door, all_settled=True)
         for dead in door.dead_tasks():
             self.objections.object(f"a background task has ended: {dead}")
         self.machine.meanwhile = None
@@ -136,6 +146,7 @@ class Scene:
         if self.durability == "os":
             since = self.machine.clock.steady() - _FLUSHED_WITHIN_S
             self.may_lose_since = min(since, self.may_lose_since or since)
+            self.transactions.void()
 
     # What clients do
 
@@ -143,7 +154,9 @@ class Scene:
         await asyncio.gather(
             self._repeat(steps, lambda: self._write(door, self.plain)),
             *(self._repeat(steps, lambda w=writer: self._write(door, w)) for writer in self.idempotent),  # type: ignore[misc]
+            *(self._repeat(steps, lambda w=writer: w.step(door)) for writer in self.transactions.writers),  # type: ignore[misc]
             self._repeat(steps, lambda: self.read(door)),
+            self._repeat(steps if self.transactions.writers else 0, lambda: self._read_committed(door)),
             self._repeat(steps // 2, lambda: self._commit(door)),
             self._repeat(steps // 2, lambda: self._administer(door)),
         )
@@ -227,6 +240,13 @@ class Scene:
             target.book.give(one, self.machine.clock.steady())
             trail.append(one)
             self.read_to[key] = one.next
+
+    async def _read_committed(self, door: Door) -> None:
+        target = self.any_target()
+        if target is not None:
+            start, _ = await door.range(target.topic, target.partition)
+            found = await door.fetch(target.topic, target.partition, start, 1 << 20, committed=True)
+            self.transactions.give(committed_batches(found))
 
     async def _commit(self, door: Door) -> None:
         target = self.any_target()

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.faults.sim_loop import patched
+from headrace.broker.groups.entries import TransactionEntry
+from headrace.broker.groups.ledger import Ledger
 from headrace.broker.trusted_time import TrustedTime
 from headrace.files import Files
 from headrace.log import partition, reader, recovery
@@ -131,6 +133,45 @@ def _no_trusted_time(stack: ExitStack) -> None:
     stack.enter_context(patched(TrustedTime, "now_ms", lambda self: self._clock.now_ms()))
 
 
+def _no_memory_of_aborted(stack: ExitStack) -> None:
+    """A start does not know what was aborted before it."""
+    load_state = recovery.load_state
+
+    def forgetful(*arguments: Any) -> Any:
+        state = load_state(*arguments)
+        if state is not None:
+            state.transactions.forget_below(2**62)
+        return state
+
+    stack.enter_context(patched(recovery, "load_state", forgetful))
+
+
+def _no_memory_of_open(stack: ExitStack) -> None:
+    """A start takes open transactions for ended."""
+    recover = recovery.recover
+
+    def forgetful(*arguments: Any) -> recovery.Recovered:
+        found = recover(*arguments)
+        found.state.transactions.open.clear()
+        return found
+
+    stack.enter_context(patched(partition, "recover", forgetful))
+
+
+def _end_before_sync(stack: ExitStack) -> None:
+    """The end of a transaction is answered, and marked, before the decision is on disk."""
+    submit = Ledger.submit
+
+    def at_once(self: Ledger, entry: Any, done: Callable[[Exception | None], None]) -> None:
+        if isinstance(entry, TransactionEntry) and entry.ended is not None:
+            done(None)
+            submit(self, entry, lambda error: None)
+        else:
+            submit(self, entry, done)
+
+    stack.enter_context(patched(Ledger, "submit", at_once))
+
+
 _WITHOUT: dict[str, Callable[[ExitStack], None]] = {
     "syncs": lambda stack: None,
     "sync-before-mark": _mark_before_sync,
@@ -141,6 +182,9 @@ _WITHOUT: dict[str, Callable[[ExitStack], None]] = {
     "second-write": _no_second_write,
     "check-on-read": _no_check_on_read,
     "trusted-time": _no_trusted_time,
+    "memory-of-aborted": _no_memory_of_aborted,
+    "memory-of-open": _no_memory_of_open,
+    "sync-before-end": _end_before_sync,
 }
 
 

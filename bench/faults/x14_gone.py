@@ -68,14 +68,16 @@ class _Member(Worker):
         try:
             consumer.subscribe([_TOPIC], on_assign=self._on_assign)
             while not self.finishing:
-                messages = [message for message in consumer.consume(200, 0.1) if self._is_record(message)]
-                for message in messages:
-                    place, offset, value = content_of(message)
-                    self.ledger.give(place, offset, value)
-                    self.asked[place] = offset + 1
-                    self.given += 1
-                if messages:
-                    self._commit(consumer)
+                # Of what it was just given, and no other: a partition may be another member's by now.
+                wanted: dict[Place, int] = {}
+                for message in consumer.consume(200, 0.1):
+                    if self._is_record(message):
+                        place, offset, value = content_of(message)
+                        self.ledger.give(place, offset, value)
+                        wanted[place] = offset + 1
+                        self.given += 1
+                if wanted:
+                    self._commit(consumer, wanted)
         finally:
             consumer.close()
 
@@ -90,8 +92,8 @@ class _Member(Worker):
             self.ledger.object(f"{self.name} got {error.name()}: {error.str()}")
         return False
 
-    def _commit(self, consumer: Any) -> None:
-        wanted = dict(self.asked)
+    def _commit(self, consumer: Any, wanted: dict[Place, int]) -> None:
+        self.asked.update(wanted)
         try:
             consumer.commit(
                 offsets=[TopicPartition(*place, offset) for place, offset in wanted.items()],

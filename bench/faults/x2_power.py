@@ -1,9 +1,9 @@
 """X2, power loss: unsynced writes and names are dropped, torn and reordered, at any operation of a broker's life.
 
 A run takes one simulated disk through many lives. Each ends at an operation of the seed's choice: in a first start, a
-recovery, a produce, a roll, retention, a change of topics, a snapshot of a journal or a clean stop. Most ends are power
-losses; some are kills, after which the next process sees what the disk may not have yet. A power loss counts as a hit
-if it struck a start, a stop, or requests under way.
+recovery, a produce, the end of a transaction, a roll, retention, a change of topics, a snapshot of a journal or a clean
+stop. Most ends are power losses; some are kills, after which the next process sees what the disk may not have yet. A
+power loss counts as a hit if it struck a start, a stop, or requests under way.
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from bench.faults.sim_unprotected import without_protection
 __all__ = ["UNPROTECTED", "run"]
 
 FAULT = "X2"
-UNPROTECTED = ("syncs", "sync-before-mark", "sync-before-ack", "sync-before-serving", "directory-sync")
+UNPROTECTED = (
+    "syncs",
+    "sync-before-mark",
+    "sync-before-ack",
+    "sync-before-serving",
+    "directory-sync",
+    "memory-of-aborted",
+    "memory-of-open",
+    "sync-before-end",
+)
 
 
 def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], lives: int = 12) -> Outcome:
@@ -30,13 +39,14 @@ def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], liv
     syncs_are_ignored = not protected and without == "syncs"
     with without_protection(None if protected else without):
         machine = Machine(seed, objections.object, syncs_are_ignored=syncs_are_ignored)
-        scene = Scene(seed, machine, objections, durability=rng.choice(("synced", "synced", "synced", "os")))
+        durability = rng.choice(("synced", "synced", "synced", "os"))
+        scene = Scene(seed, machine, objections, durability=durability, transactional_writers=2)
         for _ in range(lives):
             if not objections.problems:
                 _live_and_die(scene, rng, outcome)
         # The last word has a life that nothing disturbs.
         if not objections.problems:
-            machine.life(lambda: scene.live(steps=4))
+            machine.life(lambda: scene.live(steps=4, settle=True))
         beside = Machine(seed, objections.object, syncs_are_ignored=syncs_are_ignored)
         journal = JournalScene(seed, beside, objections)
         for _ in range(lives // 2):
@@ -48,6 +58,8 @@ def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], liv
         "starts": scene.starts,
         "batches": sum(len(book.sent) for book in scene.books.values()),
         "acked": sum(book.acked for book in scene.books.values()),
+        "committed": scene.transactions.ended("committed"),
+        "aborted": scene.transactions.ended("aborted"),
         "journal_writes": journal.calls,
         "trace": machine.trace ^ beside.trace,
     }

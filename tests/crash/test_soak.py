@@ -57,6 +57,17 @@ def test_a_fault_that_held_in_every_run_gets_its_row(monkeypatch: pytest.MonkeyP
     }
 
 
+def test_a_few_runs_do_not_take_the_place_of_the_full_count(
+    monkeypatch: pytest.MonkeyPatch, results: Path
+) -> None:
+    fake_fault(monkeypatch)
+    assert soak.main(["--only", "X99", "--runs", "4"]) == 0
+    assert not results.exists()
+    monkeypatch.setenv(VARIABLE, "3")
+    assert soak.main(["--only", "X99"]) == 0
+    assert not results.exists()
+
+
 def test_one_failed_run_fails_the_soak_and_the_others_are_still_made(
     monkeypatch: pytest.MonkeyPatch, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,15 +1,18 @@
 """A real Apache Kafka of one node, started from its jars: the reference that the embedded broker is held against.
 
 It runs as broker and controller in one JVM (KRaft) with the least that lets one node stand alone: internal topics
-with one replica and one partition, no initial rebalance delay. All else is Kafka's default, so that what clients
-see here is what they see on a plain installation.
+with one replica and one partition, no initial rebalance delay, compaction that looks often. All else is Kafka's
+default, so that what clients see here is what they see on a plain installation.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import subprocess
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.support.server import Server, free_port, spawn
@@ -17,6 +20,8 @@ from tools.jars import kafka_server_classpath
 from tools.java import QUICK_START, java
 
 __all__ = ["start_kafka"]
+
+BUILD = Path(__file__).resolve().parents[2] / "build" / "kafka-format"
 
 # Quick to start rather than quick at full load, and silent unless something is wrong.
 JVM = [*QUICK_START, "-Xmx512m", "-Xms128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
@@ -38,6 +43,8 @@ def start_kafka(directory: Path, settings: Mapping[str, str] | None = None) -> S
         "transaction.state.log.min.isr": "1",
         "transaction.state.log.num.partitions": "1",
         "group.initial.rebalance.delay.ms": "0",
+        "log.cleaner.backoff.ms": "100",
+        "log.cleaner.dedupe.buffer.size": "4194304",
         **(settings or {}),
     }
     directory.mkdir(parents=True, exist_ok=True)
@@ -45,9 +52,28 @@ def start_kafka(directory: Path, settings: Mapping[str, str] | None = None) -> S
     config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
     command: list[str | Path] = [java(), *JVM, "-cp", os.pathsep.join(map(str, kafka_server_classpath()))]
     log = directory / "server.log"
-    format_storage = ["kafka.tools.StorageTool", "format", "-t", "headrace-wire-tests-00", "-c", str(config)]
-    formatted = subprocess.run([*command, *format_storage], capture_output=True, text=True, check=False)
-    assert formatted.returncode == 0, formatted.stdout + formatted.stderr
+    shutil.copytree(_formatted(command, properties), directory / "data")
     server = Server("kafka", port, spawn([*command, "kafka.Kafka", config], log), log, directory / "data")
     server.wait_until_it_answers()
     return server
+
+
+def _formatted(command: Sequence[str | Path], properties: Mapping[str, str]) -> Path:
+    """A data directory as Kafka's own tool formats it; made once, since it depends on the jars alone."""
+    digest = hashlib.sha256(str(command[-1]).encode()).hexdigest()[:16]
+    target = BUILD / digest
+    if not target.exists():
+        BUILD.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(dir=BUILD))
+        config = fresh / "server.properties"
+        lines = {**properties, "log.dirs": str(fresh / "data")}
+        config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        tool = ["kafka.tools.StorageTool", "format", "-t", "headrace-wire-tests-00", "-c", str(config)]
+        formatted = subprocess.run([*command, *tool], capture_output=True, text=True, check=False)
+        assert formatted.returncode == 0, formatted.stdout + formatted.stderr
+        try:
+            os.rename(fresh / "data", target)
+        except OSError:
+            assert target.exists()
+        shutil.rmtree(fresh)
+    return target

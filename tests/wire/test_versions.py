@@ -35,6 +35,12 @@ VERSIONS = {
     "DeleteRecords": (0, 2),
     "InitProducerId": (0, 5),
     "OffsetForLeaderEpoch": (2, 4),
+    "AddPartitionsToTxn": (0, 5),
+    "AddOffsetsToTxn": (0, 4),
+    "EndTxn": (0, 5),
+    "TxnOffsetCommit": (0, 5),
+    "DescribeTransactions": (0, 0),
+    "ListTransactions": (0, 2),
     "DescribeConfigs": (1, 4),
     "AlterConfigs": (0, 2),
     "DescribeLogDirs": (1, 5),
@@ -44,6 +50,7 @@ VERSIONS = {
     "OffsetDelete": (0, 0),
     "DescribeCluster": (0, 2),
     "DescribeTopicPartitions": (0, 0),
+    "DescribeProducers": (0, 0),
 }
 
 

@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from headrace.broker.archiver import Archiver, archive_home
 from headrace.broker.catalog import Catalog
+from headrace.broker.compactor import Compactor
 from headrace.broker.data_dir import DataDir
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.groups import GroupCoordinator, GroupSettings
@@ -19,9 +21,10 @@ from headrace.broker.partitions import Partitions
 from headrace.broker.pressure import Account
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.stats import Stats
+from headrace.broker.transactions import TransactionCoordinator, TransactionSettings
 from headrace.broker.trusted_time import TrustedTime
 from headrace.clock import Clock, SystemClock
-from headrace.errors import CorruptBatch, DataDirError, StorageError
+from headrace.errors import ArchiveUnavailable, CorruptBatch, DataDirError, StorageError
 from headrace.files import Files, SystemFiles
 from headrace.log.committer import Committer
 from headrace.log.journal import Journal, check_journal
@@ -80,6 +83,7 @@ class Broker:
         clock: Clock | None = None,
         limits: BrokerLimits | None = None,
         groups: GroupSettings | None = None,
+        transactions: TransactionSettings | None = None,
     ) -> None:
         """Open the data directory and recover everything in it. Must be called inside a running event loop."""
         self.settings = settings
@@ -96,7 +100,7 @@ class Broker:
         try:
             self._data_dir = DataDir(files, settings.data_dir)
             try:
-                self._open(files, groups or GroupSettings())
+                self._open(files, groups or GroupSettings(), transactions or TransactionSettings())
             except BaseException:
                 self._data_dir.close()
                 raise
@@ -108,7 +112,7 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._damage_said: set[tuple[str, int]] = set()
 
-    def _open(self, files: Files, groups: GroupSettings) -> None:
+    def _open(self, files: Files, groups: GroupSettings, transactions: TransactionSettings) -> None:
         settings, data_dir = self.settings, self._data_dir
         self.cluster_id = data_dir.identity.cluster_id
         self.trusted_time = TrustedTime(self.clock, data_dir.identity.last_trusted_ms or None)
@@ -128,20 +132,35 @@ class Broker:
             waits_for_sync=settings.waits_for_sync,
             leader_epoch=leader_epoch,
             now_ms=self.trusted_time.now_ms(),
+            archive=archive_home(settings.archive_dir, self.cluster_id),
         )
         self.catalog = Catalog(self._metadata, self.partitions, settings, self.clock)
         self.partitions.sweep({topic.id for topic in self.catalog.topics()})
         for topic in self.catalog.topics():
             self.partitions.open_now(topic, self.catalog.log_config(topic))
+        topics = _TopicNames(self.catalog)
         self.groups = GroupCoordinator(
             settings=groups,
             journal=self._groups_journal,
-            topics=_TopicNames(self.catalog),
+            topics=topics,
             clock=self.clock,
             trusted_ms=self.trusted_time.stamp_ms,
         )
         self.fetch_sessions = FetchSessions(self.clock)
+        self.compactor = Compactor(self, files)
+        self.archiver = Archiver(self)
         self.producer_ids = ProducerIds(data_dir)
+        self.transactions = TransactionCoordinator(
+            settings=transactions,
+            ledger=self.groups.ledger,
+            partitions=self.partitions,
+            topics=topics,
+            producer_ids=self.producer_ids,
+            clock=self.clock,
+            stamp_ms=self.trusted_time.stamp_ms,
+            trusted_ms=self.trusted_time.now_ms,
+            coordinator_epoch=leader_epoch,
+        )
 
     # What handlers ask
 
@@ -161,9 +180,9 @@ class Broker:
         """How large an answer to a fetch may be now: less when many are not taken."""
         return min(self.limits.fetch_bytes_max, max(_FETCH_BYTES_LEAST, self.answers_held.share()))
 
-    def say_damage(self, error: CorruptBatch) -> None:
-        """Tell the operator of a damaged batch, once for each."""
-        place = (str(error.path), error.position)
+    def say_damage(self, error: CorruptBatch | ArchiveUnavailable) -> None:
+        """Tell the operator of a damaged batch, or of an archive that is away, once for each."""
+        place = (str(error.path), error.position if isinstance(error, CorruptBatch) else -1)
         if place not in self._damage_said and len(self._damage_said) < _DAMAGE_SAID_MAX:
             self._damage_said.add(place)
             self.stats.damaged += 1
@@ -178,10 +197,12 @@ class Broker:
 
     async def start(self) -> None:
         await self.groups.start()
+        await self.transactions.recovered()
         self._tasks = [
             self.loop.create_task(self._keep_time()),
             self.loop.create_task(self._keep_trimmed()),
         ]
+        self.compactor.start()
 
     async def _keep_time(self) -> None:
         jumps = self.trusted_time.jumps
@@ -225,8 +246,11 @@ class Broker:
                     trimmed.bytes,
                     trimmed.reason,
                 )
+            await self.archiver.archive(name, index, partition.log, trusted_ms)
             partition.log.producers.expire(trusted_ms - _PRODUCER_EXPIRY_MS)
             await asyncio.sleep(0)
+        for transactional_id in await self.transactions.expire(trusted_ms):
+            _log.info("forgot the transactional id %r, which nobody has used for long", transactional_id)
         try:
             expired = await self.groups.expire(trusted_ms)
         except StorageError as error:
@@ -246,6 +270,8 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.compactor.stop()
+        await self.transactions.stop()
         await self.groups.stop()
         await self.catalog.settle()
         await self.partitions.close()

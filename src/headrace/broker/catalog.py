@@ -350,7 +350,10 @@ class Catalog:
 
     def _checked(self, overrides: Mapping[str, str]) -> dict[str, str]:
         return configs.check_topic_configs(
-            overrides, self.configs, waits_for_sync=self._settings.waits_for_sync
+            overrides,
+            self.configs,
+            waits_for_sync=self._settings.waits_for_sync,
+            has_archive=self._settings.archive_dir is not None,
         )
 
     def _check_total(self, added: int) -> None:

@@ -19,6 +19,7 @@ from headrace.wire.codes import ErrorCode
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
+    from headrace.wire.message import Message
 
 __all__ = ["Alteration", "ResourceType", "alter", "check_pairs", "scope_of", "unknown_type"]
 
@@ -64,6 +65,21 @@ def check_pairs(names: Sequence[str], unset: Sequence[str]) -> None:
 
 
 async def alter(
+    broker: Broker, alterations: Sequence[Alteration], response: Message, *, validate_only: bool
+) -> Message:
+    """Change what can be changed, and say in the response, of either way of asking, what became of each."""
+    outcomes = await _altered(broker, alterations, validate_only=validate_only)
+    for (resource_type, name, _), refusal in zip(alterations, outcomes, strict=True):
+        answer = response.AlterConfigsResourceResponse(
+            resource_type=resource_type, resource_name=name, error_message=None
+        )
+        if refusal is not None:
+            answer.error_code, answer.error_message = refusal.error_code, refusal.text
+        response.responses.append(answer)
+    return response
+
+
+async def _altered(
     broker: Broker, alterations: Sequence[Alteration], *, validate_only: bool
 ) -> list[Refusal | None]:
     """The outcome of each, in order."""

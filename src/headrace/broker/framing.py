@@ -7,10 +7,13 @@ there. Only Produce has reason to be large: what a request may claim goes by its
 
 from __future__ import annotations
 
+import struct
+
 from headrace.errors import HeadraceError
 
 __all__ = ["FrameTooLarge", "Framing"]
 
+_SIZE = struct.Struct(">i")
 _SMALL = 8 * 1024
 _FIRST_LARGE = 64 * 1024
 _PRODUCE = b"\0\0"
@@ -66,7 +69,7 @@ class Framing:
         self._end += count
         frames: list[bytes | bytearray] = []
         while self._end - self._start >= 4:
-            size = int.from_bytes(self._small[self._start : self._start + 4], "big", signed=True)
+            (size,) = _SIZE.unpack_from(self._small, self._start)
             if not 0 <= size <= self._max:
                 raise FrameTooLarge(size, self._max)
             first = self._start + 4

@@ -110,6 +110,10 @@ def run_broker(
         partitions_max=_taken_number(configs, "headrace.partitions.max", 10_000),
         partitions_per_topic_max=_taken_number(configs, "headrace.topic.partitions.max", 1_000),
         retention_check_s=_taken_number(configs, "log.retention.check.interval.ms", 30_000) / 1000,
+        archive_dir=Path(archive) if (archive := configs.pop("headrace.archive.dir", "")) else None,
+        compaction_check_s=_taken_number(configs, "log.cleaner.backoff.ms", 15_000) / 1000,
+        compaction_memory_bytes=_taken_number(configs, "log.cleaner.dedupe.buffer.size", 128 << 20),
+        compaction_bytes_per_s=_taken_number(configs, "log.cleaner.io.max.bytes.per.second", 64 << 20),
         configs=configs,
     )
     asyncio.run(_serve(broker_settings, metrics_at))

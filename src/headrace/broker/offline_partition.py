@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from headrace.broker.partition import Accepted, Buffer, Partition, ProduceRefused
 from headrace.errors import StorageError
 from headrace.log.config import LogConfig
+from headrace.log.producers import Producer
 from headrace.log.reader import LogReader, ReadPlan
+from headrace.log.transactions import AbortedTransaction, OpenTransaction
 from headrace.wire.codes import ErrorCode
 
 __all__ = ["OfflinePartition"]
@@ -18,7 +20,9 @@ class _NoReader(LogReader):
     def __init__(self, reason: str) -> None:
         self._reason = reason
 
-    def plan(self, offset: int, max_bytes: int, *, whole_first: bool = True) -> ReadPlan | None:
+    def plan(
+        self, offset: int, max_bytes: int, *, whole_first: bool = True, committed: bool = False
+    ) -> ReadPlan | None:
         raise StorageError(self._reason)
 
 
@@ -37,11 +41,23 @@ class OfflinePartition(Partition):
         self._refuse()
 
     @property
+    def local_start_offset(self) -> int:
+        self._refuse()
+
+    @property
     def end_offset(self) -> int:
         self._refuse()
 
     @property
     def high_watermark(self) -> int:
+        self._refuse()
+
+    @property
+    def last_stable_offset(self) -> int:
+        self._refuse()
+
+    @property
+    def tombstone_horizon(self) -> int:
         self._refuse()
 
     @property
@@ -55,6 +71,10 @@ class OfflinePartition(Partition):
     @property
     def fenced(self) -> str | None:
         return self._reason
+
+    @property
+    def is_lost(self) -> bool:
+        return True
 
     @property
     def watchers(self) -> set[Callable[[], None]]:
@@ -81,5 +101,29 @@ class OfflinePartition(Partition):
     async def close(self) -> None:
         return
 
-    def append(self, batch: Buffer, now_ms: int, trusted_ms: int) -> Accepted:
+    def open_transactions(self) -> Mapping[int, OpenTransaction]:
+        """None that anyone could end: they are known again once the files are."""
+        return {}
+
+    def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
+        self._refuse()
+
+    def producers(self) -> list[Producer]:
+        self._refuse()
+
+    def mark(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+        trusted_ms: int,
+    ) -> Accepted | None:
+        self._refuse()
+
+    def append(
+        self, batch: Buffer, now_ms: int, trusted_ms: int, *, begins_at_zero: bool = False
+    ) -> Accepted:
         raise ProduceRefused(ErrorCode.KAFKA_STORAGE_ERROR, self._reason)

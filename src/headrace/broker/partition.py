@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 import crc32c
@@ -14,12 +15,19 @@ from headrace.errors import StorageError
 from headrace.log.committer import Committer
 from headrace.log.config import LogConfig
 from headrace.log.partition import Appended, PartitionLog
-from headrace.log.producers import OutOfOrderSequence, StaleProducerEpoch
+from headrace.log.producers import OutOfOrderSequence, Producer, StaleProducerEpoch
 from headrace.log.reader import LogReader
+from headrace.log.transactions import (
+    AbortedTransaction,
+    InvalidTransactionState,
+    OpenTransaction,
+    TooManyTransactions,
+)
 from headrace.records import (
     CODEC_NAMES,
     BatchHeader,
     CorruptRecords,
+    Marker,
     Record,
     RecordError,
     RecordLimits,
@@ -32,6 +40,7 @@ from headrace.wire.codes import ErrorCode
 
 __all__ = ["Accepted", "Partition", "ProduceRefused"]
 
+_log = logging.getLogger("headrace.broker")
 Buffer = bytes | bytearray | memoryview
 
 _CRC_AT, _CRC_FROM, _MAX_TIMESTAMP_AT = 17, 21, 35
@@ -84,12 +93,27 @@ class Partition:
         return self.log.start_offset
 
     @property
+    def local_start_offset(self) -> int:
+        """Where the data directory begins to hold the partition; what is below is in the archive."""
+        return self.log.local_start_offset
+
+    @property
     def end_offset(self) -> int:
         return self.log.end_offset
 
     @property
     def high_watermark(self) -> int:
         return self.log.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where those who read only committed records stop."""
+        return self.log.last_stable_offset
+
+    @property
+    def tombstone_horizon(self) -> int:
+        """Whoever was away and comes back to an offset below it may have missed a deletion, and must start anew."""
+        return self.log.tombstone_horizon
 
     @property
     def leader_epoch(self) -> int:
@@ -102,6 +126,11 @@ class Partition:
     @property
     def fenced(self) -> str | None:
         return self.log.fenced
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it takes no writes before the next start."""
+        return self.log.is_lost
 
     @property
     def watchers(self) -> set[Callable[[], None]]:
@@ -120,24 +149,74 @@ class Partition:
     async def delete_before(self, offset: int) -> int:
         try:
             return self.log.delete_before(offset)
-        except OSError as error:
-            raise StorageError(f"the start of {self.log.directory} could not be moved: {error}") from error
+        except (OSError, StorageError) as error:
+            failure = StorageError(f"the start of {self.log.directory} could not be moved: {error}")
+            _log.error("%s", failure.message)
+            raise failure from error
 
     def set_config(self, config: LogConfig) -> None:
         self.log.config = config
 
     async def abandon(self) -> None:
         """The topic is deleted: those who wait are told, and the files are let go of."""
+        await self._end_compaction()
         self._committer.forget(self.log)
         await self._committer.settle(self.log)
         self.log.let_go("the topic was deleted")
 
+    async def _end_compaction(self) -> None:
+        while (compacting := self.log.compacting) is not None:
+            compacting.set()
+            await asyncio.sleep(0.001)
+
     async def close(self) -> None:
+        await self._end_compaction()
         await self._committer.settle(self.log)
         self.log.close()
 
-    def append(self, batch: Buffer, now_ms: int, trusted_ms: int) -> Accepted:
-        """Check one produced batch and write it; raises ``ProduceRefused``."""
+    # Transactions
+
+    def open_transactions(self) -> Mapping[int, OpenTransaction]:
+        """By the producer's id; known again after a restart."""
+        return self.log.transactions.open
+
+    def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
+        """Those that a reader of committed records in ``[start, end)`` has to know of."""
+        return self.log.transactions.aborted_between(start, end)
+
+    def producers(self) -> list[Producer]:
+        return list(self.log.producers)
+
+    def mark(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+        trusted_ms: int,
+    ) -> Accepted | None:
+        """End the producer's transaction here, and refuse its older epochs from now on; raises ``StorageError``.
+
+        The epoch is the one that the producer goes on with: above that of the transaction, or for clients of the
+        older protocol the same. So whoever says it again after a crash looks first whether the transaction that is
+        open now is still the one that was to end. ``None`` if there is nothing to write.
+        """
+        stamp_ms = max(now_ms, trusted_ms)
+        marker = Marker(committed, coordinator_epoch)
+        appended = self.log.append_marker(producer_id, producer_epoch, marker, trusted_ms, seen_ms=stamp_ms)
+        return None if appended is None else self._accepted(appended, stamp_ms)
+
+    # Writing
+
+    def append(
+        self, batch: Buffer, now_ms: int, trusted_ms: int, *, begins_at_zero: bool = False
+    ) -> Accepted:
+        """Check one produced batch and write it; raises ``ProduceRefused``.
+
+        ``begins_at_zero``: a producer that is not known here begins with sequence 0.
+        """
         config = self.log.config
         header = self._framed(batch, config)
         try:
@@ -168,13 +247,22 @@ class Partition:
             if header.max_timestamp != max_timestamp or header.uses_append_time:
                 batch = _with_true_timestamp(batch, max_timestamp)
         try:
-            appended = self.log.append(batch, header, max_timestamp, trusted_ms, seen_ms=stamp_ms)
+            appended = self.log.append(
+                batch, header, max_timestamp, trusted_ms, seen_ms=stamp_ms, begins_at_zero=begins_at_zero
+            )
         except OutOfOrderSequence as error:
-            raise ProduceRefused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, error.message) from error
+            raise self._rejected(error.message, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) from error
         except StaleProducerEpoch as error:
-            raise ProduceRefused(ErrorCode.INVALID_PRODUCER_EPOCH, error.message) from error
+            raise self._rejected(error.message, ErrorCode.INVALID_PRODUCER_EPOCH) from error
+        except InvalidTransactionState as error:
+            raise self._rejected(error.message, ErrorCode.INVALID_TXN_STATE) from error
+        except TooManyTransactions as error:
+            raise ProduceRefused(ErrorCode.POLICY_VIOLATION, error.message) from error
         except StorageError as error:
             raise ProduceRefused(ErrorCode.KAFKA_STORAGE_ERROR, error.message) from error
+        return self._accepted(appended, append_time_ms)
+
+    def _accepted(self, appended: Appended, append_time_ms: int) -> Accepted:
         return Accepted(appended, append_time_ms, self._committer.durable(self.log, appended.last_offset + 1))
 
     def _framed(self, batch: Buffer, config: LogConfig) -> BatchHeader:
@@ -192,10 +280,6 @@ class Partition:
             raise ProduceRefused(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"the batch has {header.size} bytes, and max.message.bytes is {config.max_message_bytes}",
-            )
-        if header.is_transactional:
-            raise ProduceRefused(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "this broker has no transactions yet"
             )
         if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
             raise ProduceRefused(

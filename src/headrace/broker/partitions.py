@@ -41,7 +41,9 @@ class Partitions:
         waits_for_sync: bool,
         leader_epoch: int,
         now_ms: int,
+        archive: Path | None = None,
     ) -> None:
+        """``archive`` is this cluster's folder in the archive."""
         self._files = files
         self._memory = MemoryFiles(directory)
         self._directory = directory
@@ -50,6 +52,7 @@ class Partitions:
         self._waits_for_sync = waits_for_sync
         self._leader_epoch = leader_epoch
         self._now_ms = now_ms
+        self._archive = archive
         self._by_topic: dict[str, list[Partition]] = {}
         self.offline: dict[tuple[str, int], str] = {}
 
@@ -115,6 +118,9 @@ class Partitions:
                 waits_for_sync=self._waits_for_sync and not topic.is_volatile,
                 leader_epoch=self._leader_epoch,
                 now_ms=self._now_ms,
+                archive_directory=None
+                if self._archive is None or topic.is_volatile
+                else self._archive / topic.id.hex() / str(index),
             )
         except (HeadraceError, OSError) as error:
             self.offline[topic.name, index] = str(error)
@@ -149,6 +155,8 @@ class Partitions:
             await partition.abandon()
         try:
             self._remove_tree(self._directory / topic.id.hex(), self._files_of(topic))
+            if self._archive is not None:
+                self._remove_tree(self._archive / topic.id.hex(), self._files)
         except OSError as error:
             _log.warning("files of the deleted topic %s are left for the next start: %s", topic.name, error)
 
@@ -167,6 +175,8 @@ class Partitions:
             if topic_id not in known:
                 _log.info("removing the files of a deleted topic: %s", name)
                 self._remove_tree(self._directory / name, self._files)
+                if self._archive is not None:
+                    self._remove_tree(self._archive / name, self._files)
 
     def _remove_tree(self, home: Path, files: Files) -> None:
         if not files.exists(home):
@@ -176,7 +186,7 @@ class Partitions:
                 files.remove(home / index / name)
             files.remove_dir(home / index)
         files.remove_dir(home)
-        files.sync_dir(self._directory)
+        files.sync_dir(home.parent)
 
     async def close(self) -> None:
         for name, index, partition in self.all():

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.wire.api import Api
 
 __all__ = ["Request"]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """``message`` is an instance of the request class of ``api``; its fields are those of ``version``."""
 
     api: Api

@@ -3,11 +3,12 @@
     DIR/mark                         how far everything is synced, and where reading starts
     DIR/<offset>.log                 batches as they came, the last file being the one written to
     DIR/<offset>.index               made when a file is sealed or the log is closed
-    DIR/<offset>.state               producers and epochs up to that offset
+    DIR/<offset>.state               producers, transactions and epochs up to that offset
 
 Invariants: offsets are dense from ``start_offset`` to ``end_offset``; readers see nothing at or above
 ``high_watermark``; with durability ``synced`` the high watermark is what a sync that returned has covered,
-with ``os`` it is the end.
+with ``os`` it is the end. Readers of committed records stop at ``last_stable_offset``, which no open transaction
+lies below.
 
 A write that fails is cut off again, and where even that fails the partition takes no more. A sync that fails
 fences the partition until the broker is started anew: after it the page cache may hold bytes that the disk
@@ -22,20 +23,22 @@ from __future__ import annotations
 import errno
 import logging
 import struct
+import threading
 from bisect import bisect_right
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.errors import OffsetOutOfRange, PartitionFenced
 from headrace.files import Buffer, Files
 from headrace.log.config import DEFAULT_LOG_CONFIG, LogConfig
 from headrace.log.mark import Mark
+from headrace.log.producers import OutOfOrderSequence, RememberedBatch
 from headrace.log.recovery import RecoveryReport, recover
 from headrace.log.segment import Segment
 from headrace.log.state_files import StateFiles
 from headrace.log.sync import SyncJob
-from headrace.records import BatchHeader
+from headrace.records import BatchHeader, Marker, build_marker, read_header
 
 __all__ = ["Appended", "PartitionLog"]
 
@@ -44,8 +47,7 @@ _SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PLACE = struct.Struct(">qii")
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     base_offset: int
     last_offset: int
     duplicate: bool = False
@@ -61,8 +63,9 @@ class PartitionLog:
         waits_for_sync: bool = True,
         leader_epoch: int = 0,
         now_ms: int = 0,
+        archive_directory: Path | None = None,
     ) -> None:
-        found = recover(files, directory, config.index_interval_bytes, now_ms)
+        found = recover(files, directory, config.index_interval_bytes, now_ms, archive_directory)
         self.directory = directory
         self.config = config
         self.leader_epoch = leader_epoch
@@ -74,8 +77,13 @@ class PartitionLog:
         self._settled_at = found.end_offset if found.report.is_clean else -1
         self.segments = found.segments
         self.producers = found.state.producers
+        self.transactions = found.state.transactions
         self.fenced: str | None = None
         self.watchers: set[Callable[[], None]] = set()
+        self.compacting: threading.Event | None = None
+        """While a compaction is under way: set it, and it ends soon."""
+        self.compacted = found.compacted
+        self.archive = found.archive
         self._files = files
         self._mark_file = found.mark_file
         self._state = found.state
@@ -94,6 +102,14 @@ class PartitionLog:
     @property
     def high_watermark(self) -> int:
         return self.synced_offset if self.waits_for_sync else self.end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it, every transaction has ended, and its end is durable."""
+        high_watermark = self.high_watermark
+        unstable = self.transactions.first_unstable(high_watermark)
+        # Deletion does not wait for a transaction to end.
+        return high_watermark if unstable is None else max(min(unstable, high_watermark), self.start_offset)
 
     @property
     def size_bytes(self) -> int:
@@ -119,7 +135,16 @@ class PartitionLog:
     def segment_at(self, offset: int) -> Segment | None:
         """The segment whose range begins at or before ``offset``."""
         at = bisect_right(self._bases, offset) - 1
-        return self.segments[at] if at >= 0 else None
+        return self.segments[at] if at >= 0 else self.archive.find(offset)
+
+    def all_segments(self) -> list[Segment]:
+        """Those in the archive as well."""
+        return [*self.archive.segments, *self.segments]
+
+    @property
+    def local_start_offset(self) -> int:
+        """Where the partition's own files begin; what is below is in the archive."""
+        return max(self.start_offset, self.segments[0].base_offset)
 
     def segment_after(self, segment: Segment) -> Segment | None:
         at = bisect_right(self._bases, segment.base_offset)
@@ -148,24 +173,64 @@ class PartitionLog:
         now_ms: int,
         *,
         seen_ms: int | None = None,
+        begins_at_zero: bool = False,
     ) -> Appended:
         """Write one checked batch behind the last one. It is safe only once a sync has covered it.
 
-        ``seen_ms`` is when the producer counts as last seen, if that is not ``now_ms``.
+        ``seen_ms`` is when the producer counts as last seen, if that is not ``now_ms``. ``begins_at_zero``: a producer
+        that is not known here begins with sequence 0, or it has lost something.
         A batch that its producer has sent before is not written again; raises where it does not follow the
         producer's last.
         """
-        if header.producer_id >= 0:
-            earlier = self.producers.check(header)
-            if earlier is not None:
-                return Appended(earlier.base_offset, earlier.last_offset, duplicate=True)
-        base_offset = self.end_offset
+        seen_ms = now_ms if seen_ms is None else seen_ms
+        if header.producer_id < 0:
+            appended = self._put(batch, header, max_timestamp, now_ms)
+            if not self.waits_for_sync:
+                self._wake()
+            return appended
+        earlier = self._earlier(header, now_ms, begins_at_zero=begins_at_zero)
+        if earlier is not None:
+            return Appended(earlier.base_offset, earlier.last_offset, duplicate=True)
+        self.transactions.check(header)
         try:
-            position = self._write(batch, header, now_ms)
+            appended = self._put(batch, header, max_timestamp, now_ms)
         except PartitionFenced:
-            if header.producer_id >= 0:
-                self.producers.await_again(header, now_ms)
+            self.producers.await_again(header, now_ms)
             raise
+        # Before the producer, which is not forgotten while its transaction is open.
+        if header.is_transactional:
+            self.transactions.note(header, appended.base_offset, seen_ms)
+        self.producers.note(header, appended.base_offset, seen_ms)
+        if not self.waits_for_sync:
+            self._wake()
+        return appended
+
+    def append_marker(
+        self, producer_id: int, epoch: int, marker: Marker, now_ms: int, *, seen_ms: int
+    ) -> Appended | None:
+        """End a producer's transaction, or where none is open, at least refuse its older epochs from now on.
+
+        ``None`` if there is nothing to do, because the marker is there already or is out of date.
+        """
+        if not self._awaits_marker(producer_id, epoch):
+            return None
+        batch = build_marker(producer_id, epoch, marker, seen_ms)
+        header = read_header(batch)
+        appended = self._put(batch, header, seen_ms, now_ms)
+        self.producers.note_marker(header, marker.coordinator_epoch, seen_ms)
+        self.transactions.end(producer_id, appended.base_offset, committed=marker.committed)
+        if not self.waits_for_sync:
+            self._wake()
+        return appended
+
+    def _awaits_marker(self, producer_id: int, epoch: int) -> bool:
+        producer = self.producers.find(producer_id)
+        known = -1 if producer is None else producer.epoch
+        return known < epoch or (known == epoch and producer_id in self.transactions.open)
+
+    def _put(self, batch: Buffer, header: BatchHeader, max_timestamp: int, now_ms: int) -> Appended:
+        base_offset = self.end_offset
+        position = self._write(batch, header, now_ms)
         active, size = self.active, header.size
         end_offset = base_offset + header.last_offset_delta + 1
         active.dirty = True
@@ -174,11 +239,18 @@ class PartitionLog:
         )
         self.end_offset = end_offset
         self._state.epochs.note(self.leader_epoch, base_offset)
-        if header.producer_id >= 0:
-            self.producers.note(header, base_offset, now_ms if seen_ms is None else seen_ms)
-        if not self.waits_for_sync:
-            self._wake()
         return Appended(base_offset, end_offset - 1)
+
+    def _earlier(self, header: BatchHeader, now_ms: int, *, begins_at_zero: bool) -> RememberedBatch | None:
+        try:
+            return self.producers.check(header, begins_at_zero=begins_at_zero)
+        except OutOfOrderSequence as error:
+            if self.producers.is_behind_refused(header, now_ms):
+                raise PartitionFenced(
+                    f"nothing was written to {self.directory}: producer {header.producer_id} has to send the batch "
+                    "again that could not be written before this one"
+                ) from error
+            raise
 
     def _write(self, batch: Buffer, header: BatchHeader, now_ms: int) -> int:
         """Put the batch behind the last one, in a new segment if it is time for one; returns its position."""
@@ -206,7 +278,7 @@ class PartitionLog:
     def _wants_roll(self, active: Segment, size: int, now_ms: int) -> bool:
         return (
             active.size + size > self.config.segment_bytes
-            or now_ms - active.created_ms >= self.config.segment_ms
+            or now_ms - active.created_ms >= self.config.roll_ms
             or self.end_offset - active.base_offset >= 2**31 - 1
         )
 
@@ -315,13 +387,17 @@ class PartitionLog:
         for segment in job.segments:
             segment.unpin()
         if error is not None:
-            self.fenced = f"{self.directory}: sync failed: {error}"
-            self._mendable = False
+            self._lose(f"sync failed: {error}")
         elif job.mark.segment >= self._synced_segment:
             self.synced_offset = job.mark.synced_offset
             self._synced_segment = job.mark.segment
             self._synced_position = job.mark.position
         self._wake()
+
+    def _lose(self, reason: str) -> None:
+        """Take no more writes before the next start."""
+        self.fenced = f"{self.directory}: {reason}"
+        self._mendable = False
 
     def _wake(self) -> None:
         for watcher in tuple(self.watchers):
@@ -346,6 +422,45 @@ class PartitionLog:
         if self._mark_file.unsynced:
             self._mark_file.sync()
 
+    # Compaction
+
+    @property
+    def synced_mark(self) -> Mark:
+        return Mark(self.start_offset, self.synced_offset, self._synced_segment, self._synced_position)
+
+    @property
+    def tombstone_horizon(self) -> int:
+        """A reader that comes back to an offset below it may have missed a deletion, and must start anew."""
+        return self.compacted.tombstones_removed_below
+
+    def settle_mark(self, mark: Mark) -> None:
+        """Let both slots of the mark say at least this, durably; in any thread."""
+        for _ in range(2):
+            self._mark_file.write(mark)
+            self._mark_file.sync()
+
+    def forget_aborted(self, markers: Collection[int]) -> None:
+        """Nothing is left of these aborted transactions but their markers, and those are about to go."""
+        self.transactions.forget(markers)
+        self._state.offset = self.end_offset
+        self._state_files.write_alone(self._state)
+        self._files.sync_dir(self.directory)
+
+    def adopt(self, old: Sequence[Segment], new: Segment) -> None:
+        """Let one segment take the place of several neighbours; whoever has pinned one of them reads on in it."""
+        at = self.segments.index(old[0])
+        assert self.segments[at : at + len(old)] == list(old)
+        self.segments[at : at + len(old)] = [new]
+        self._bases[at : at + len(old)] = [new.base_offset]
+        for segment in old:
+            segment.close()
+
+    def let_go_of(self, segment: Segment) -> None:
+        """The archive has the first segment now. Its files are removed later, and not from here."""
+        assert self.segments[0] is segment
+        del self.segments[0], self._bases[0]
+        segment.close()
+
     # The log's other end
 
     def delete_before(self, offset: int) -> int:
@@ -353,7 +468,7 @@ class PartitionLog:
         offset = min(offset, self.high_watermark)
         if offset <= self.start_offset:
             return self.start_offset
-        first = self.segment_at(offset)
+        first = self.segment_at(max(offset, self.segments[0].base_offset))
         assert first is not None
         synced = Mark(offset, self.synced_offset, self._synced_segment, self._synced_position)
         if first.base_offset > self._synced_segment:
@@ -366,24 +481,46 @@ class PartitionLog:
         self.synced_offset = synced.synced_offset
         self._synced_segment, self._synced_position = synced.segment, synced.position
         self._state.epochs.cut(offset, self.end_offset)
-        if self._may_remove_below(first.base_offset):
+        self.transactions.forget_below(offset)
+        if self.compacting is None and self.may_remove_below(first.base_offset):
             while len(self.segments) > 1 and self.segments[1].base_offset <= offset:
                 self._bases.pop(0)
                 self.segments.pop(0).remove()
         return offset
 
-    def _may_remove_below(self, offset: int) -> bool:
-        """Whether producers would be remembered without the batches below ``offset``, also after a power loss: what
-        they send again must be known. If not, the files stay until the next deletion or start.
+    def may_remove_below(self, offset: int) -> bool:
+        """Whether producers and transactions would be remembered without the batches below ``offset``, also after a
+        power loss: what is sent again must be known, and what is aborted. If not, the files stay until the next
+        deletion or start.
         """
-        if not len(self.producers) or self.segments[0].base_offset == offset:
+        if (not len(self.producers) and self.transactions.is_empty) or self.segments[0].base_offset == offset:
             return True
         safe_offset = self.synced_offset if self.waits_for_sync else self.end_offset
-        if not self._state_files.has_one_in(offset, safe_offset):
-            if safe_offset < self.end_offset:
-                return False
+        if not self._state_files.has_one_in(offset, safe_offset) and (
+            safe_offset < self.end_offset or not self._make_room_for_state(offset)
+        ):
+            return False
+        try:
+            self._files.sync_dir(self.directory)
+        except OSError as error:
+            self._lose(f"sync failed: {error}")
+            self._wake()
+            self._mend()
+        return True
+
+    def _make_room_for_state(self, offset: int) -> bool:
+        """Write a state. Where the disk is full, which deletions are to change, the indexes of what goes make room."""
+        try:
             self._write_state()
-        self._files.sync_dir(self.directory)
+        except OSError:
+            for segment in self.segments[:-1]:
+                if segment.end_offset <= offset and self._files.exists(segment.index_path):
+                    segment.ensure_columns(self.config.index_interval_bytes)
+                    self._files.remove(segment.index_path)
+            try:
+                self._write_state()
+            except OSError:
+                return False
         return True
 
     def close(self) -> None:
@@ -407,4 +544,5 @@ class PartitionLog:
     def _close_files(self) -> None:
         for segment in self.segments:
             segment.close()
+        self.archive.close()
         self._mark_file.close()

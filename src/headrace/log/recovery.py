@@ -16,14 +16,15 @@ from pathlib import Path
 
 from headrace.errors import DamagedState
 from headrace.files import Files
-from headrace.log.epochs import Epochs
+from headrace.log.archive import Archive
+from headrace.log.compacted import Compacted, load_compacted
 from headrace.log.mark import Mark, MarkFile
-from headrace.log.producers import Producers
 from headrace.log.scan import scan_headers, scan_whole_batches
 from headrace.log.segment import LOG_SUFFIX, Segment, log_name
-from headrace.log.state import STATE_SUFFIX, PartitionState, load_state, state_name
+from headrace.log.state import STATE_SUFFIX, PartitionState, load_state, new_state, state_name
 from headrace.log.state_files import StateFiles
-from headrace.records import BatchHeader
+from headrace.log.swap import finish_swaps
+from headrace.records import BatchHeader, read_marker
 
 __all__ = ["Recovered", "RecoveryReport", "check_synced", "recover", "segment_headers"]
 
@@ -53,16 +54,26 @@ class Recovered:
     mark_file: MarkFile
     state: PartitionState
     state_offsets: list[int]
+    compacted: Compacted
+    archive: Archive
     report: RecoveryReport
 
 
-def recover(files: Files, directory: Path, interval: int, now_ms: int) -> Recovered:
-    names = files.list(directory)
+def recover(
+    files: Files, directory: Path, interval: int, now_ms: int, archive_directory: Path | None = None
+) -> Recovered:
+    names = finish_swaps(files, directory, files.list(directory))
     for name in names:
         if name.endswith(".new"):
             files.remove(directory / name)
+    archive = Archive(files, directory, archive_directory)
     bases = sorted(int(name[: -len(LOG_SUFFIX)]) for name in names if _is_log(name))
     segments = [Segment(files, directory, base) for base in bases]
+    if segments and segments[0].base_offset < archive.end_offset:
+        # The archive has it; a crash came before it was removed here, and perhaps before that was durably said.
+        files.sync_dir(directory)
+        while segments and segments[0].base_offset < archive.end_offset:
+            segments.pop(0).remove()
     mark_file, mark = _load_mark(files, directory, segments)
     report = RecoveryReport()
     deleted: list[Segment] = []
@@ -94,6 +105,7 @@ def recover(files: Files, directory: Path, interval: int, now_ms: int) -> Recove
         except OSError:
             deleted.clear()
     state.epochs.cut(mark.start_offset, end_offset)
+    state.transactions.forget_below(mark.start_offset)
     if report.files_removed or not names_are_safe:
         files.sync_dir(directory)
     last = segments[-1]
@@ -104,7 +116,12 @@ def recover(files: Files, directory: Path, interval: int, now_ms: int) -> Recove
     # Only now, because the start may have been read from the page cache, too.
     for segment in deleted:
         segment.remove()
-    return Recovered(segments, mark.start_offset, end_offset, mark_file, state, state_offsets, report)
+    compacted, fault = load_compacted(files, directory, end_offset)
+    if fault is not None:
+        report.damage.append(fault)
+    return Recovered(
+        segments, mark.start_offset, end_offset, mark_file, state, state_offsets, compacted, archive, report
+    )
 
 
 def _ends_at(last: Segment, mark: Mark) -> bool:
@@ -317,7 +334,7 @@ def _load_newest_state(
         # One that covers more than there is must not come back when the log has grown over it.
         files.remove(path)
         report.files_removed += 1
-    return PartitionState(first_offset, Producers(), Epochs()), []
+    return new_state(first_offset), []
 
 
 def _replay(segments: list[Segment], state: PartitionState, end_offset: int, now_ms: int) -> None:
@@ -325,8 +342,29 @@ def _replay(segments: list[Segment], state: PartitionState, end_offset: int, now
     for segment in segments:
         if segment.end_offset <= state.offset:
             continue
-        for _, header in segment_headers(segment, state.offset, interval=4096):
+        for position, header in segment_headers(segment, state.offset, interval=4096):
+            if header.base_offset < state.offset:
+                # Compaction has stretched it to here; its records are among those that the state covers.
+                continue
             state.epochs.note(header.leader_epoch, header.base_offset)
-            if header.producer_id >= 0:
-                state.producers.note(header, header.base_offset, now_ms)
+            if header.producer_id < 0:
+                continue
+            if header.is_control:
+                _replay_marker(segment, position, header, state, now_ms)
+                continue
+            state.producers.note(header, header.base_offset, now_ms)
+            if header.is_transactional:
+                state.transactions.note(header, header.base_offset, now_ms)
     state.offset = end_offset
+
+
+def _replay_marker(
+    segment: Segment, position: int, header: BatchHeader, state: PartitionState, now_ms: int
+) -> None:
+    marker = read_marker(segment.file.pread(header.size, position))
+    if marker is None:
+        # Nobody can tell any more how the transaction ended, but for the one who decided it: left open, it is
+        # asked for again.
+        return
+    state.producers.note_marker(header, marker.coordinator_epoch, now_ms)
+    state.transactions.end(header.producer_id, header.base_offset, committed=marker.committed)

@@ -14,6 +14,7 @@ from headrace.records.errors import CorruptRecords, InvalidRecords, RecordsTooLa
 from headrace.records.header import CRC_START, HEADER_SIZE, BatchHeader, Buffer, read_header
 from headrace.records.limits import RecordLimits
 from headrace.records.parser import SLACK, WINDOW_BYTES_MAX, parse_facts, parse_records, plain_header
+from headrace.records.quick_walk import quick_walk
 from headrace.records.record import Facts, Record, walk_records
 from headrace.records.varint import read_varint
 
@@ -32,8 +33,12 @@ class Checked(NamedTuple):
 def check_batch(batch: Buffer, limits: RecordLimits) -> Checked:
     """Check that ``batch`` is exactly one batch, intact and consistent; say what its records hold."""
     header = intact_header(batch)
-    plain = unpack_batch(batch, header, limits)
-    facts = walk_batch(plain, header.count, limits)
+    if quick_walk is not None and header.codec == NO_CODEC:
+        check_count(header, limits)
+        facts = quick_walk(batch, HEADER_SIZE, header.count, limits)
+    else:
+        plain = unpack_batch(batch, header, limits)
+        facts = walk_batch(plain, header.count, limits)
     earliest = header.base_timestamp + facts.delta_min
     latest = header.base_timestamp + facts.delta_max
     if earliest < _TIMESTAMP_MIN or latest > _TIMESTAMP_MAX:
@@ -65,8 +70,7 @@ def intact_header(batch: Buffer) -> BatchHeader:
     return header
 
 
-def unpack_batch(batch: Buffer, header: BatchHeader, limits: RecordLimits) -> memoryview:
-    """The same records, uncompressed, under a plain header; zero bytes lie behind the view's end."""
+def check_count(header: BatchHeader, limits: RecordLimits) -> None:
     count = header.count
     if count < 1 or count != header.last_offset_delta + 1:
         raise InvalidRecords(f"batch states {count} records and last offset delta {header.last_offset_delta}")
@@ -74,7 +78,12 @@ def unpack_batch(batch: Buffer, header: BatchHeader, limits: RecordLimits) -> me
         raise RecordsTooLarge(
             f"batch has {count} records", hint=f"a batch may have up to {limits.records_max}"
         )
-    codec = header.codec
+
+
+def unpack_batch(batch: Buffer, header: BatchHeader, limits: RecordLimits) -> memoryview:
+    """The same records, uncompressed, under a plain header; zero bytes lie behind the view's end."""
+    check_count(header, limits)
+    count, codec = header.count, header.codec
     if codec >= len(CODEC_NAMES):
         raise unknown(codec)
     records = memoryview(batch)[HEADER_SIZE:]
@@ -88,9 +97,11 @@ def unpack_batch(batch: Buffer, header: BatchHeader, limits: RecordLimits) -> me
 
 def walk_batch(plain: memoryview, count: int, limits: RecordLimits) -> Facts:
     """Prove the records right, or raise what is wrong with them."""
+    if quick_walk is not None:
+        return quick_walk(plain, HEADER_SIZE, count, limits)
     if len(plain) - HEADER_SIZE <= WINDOW_BYTES_MAX:
         return _walk_window(plain, 0, count, limits)
-    return reduce(or_, (_walk_cut(plain, *cut, limits) for cut in _cuts(plain, count)))
+    return reduce(or_, (_walk_cut(plain, *cut, limits) for cut in cuts(plain, count)))
 
 
 def _walk_window(plain: memoryview, first: int, count: int, limits: RecordLimits) -> Facts:
@@ -107,7 +118,7 @@ def _walk_cut(plain: memoryview, start: int, end: int, first: int, count: int, l
     return _walk_window(memoryview(window)[: -len(SLACK)], first, count, limits)
 
 
-def _cuts(plain: memoryview, count: int) -> Iterator[tuple[int, int, int, int]]:
+def cuts(plain: memoryview, count: int) -> Iterator[tuple[int, int, int, int]]:
     """Cut many bytes between records: start, end, index of the first and number of records.
 
     No piece is larger than a window, but for single records that are.

@@ -53,12 +53,21 @@ class Api(IntEnum):
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
+    # The number's own, since every request looks its API up in several tables, and that of enums is written in Python.
+    __hash__ = int.__hash__
+
     @property
     def title(self) -> str:
         """The name that the API's messages begin with: ``ListOffsets``."""
-        return self.name.title().replace("_", "")
+        return _title(self)
 
 
+@cache
+def _title(api: Api) -> str:
+    return api.name.title().replace("_", "")
+
+
+@cache
 def versions(api: Api) -> tuple[int, int]:
     """The first and the last version that we speak, without those that Kafka may still change."""
     stable = _shapes(api).stable

@@ -75,7 +75,7 @@ def decode_header(frame: Buffer) -> Header:
         if end > len(frame):
             raise WireError(f"client id: stated as {size} bytes, with {len(frame) - pos} left")
         try:
-            client_id = str(frame[pos:end], "utf-8")
+            client_id = frame[pos:end].decode() if type(frame) is bytes else str(frame[pos:end], "utf-8")
         except UnicodeDecodeError as error:
             raise WireError("the client id is not UTF-8") from error
         pos = end
@@ -152,6 +152,8 @@ def decode_response(
 def _skip_tags(frame: Buffer, pos: int) -> int:
     """Past the header's tagged fields. None are defined, so all of them are someone's own."""
     try:
+        if frame[pos] == 0:
+            return pos + 1
         count, pos = read_uvarint(frame, pos)
         if count > TAGS_MAX:
             raise WireError(f"{count} tagged fields in a header, {TAGS_MAX} allowed")

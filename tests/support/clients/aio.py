@@ -14,7 +14,18 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 
-from tests.support.clients.face import END, START, Admin, Client, Consumer, Offsets, Partition, Record, Seen
+from tests.support.clients.face import (
+    END,
+    START,
+    Admin,
+    Client,
+    Consumer,
+    Offsets,
+    Partition,
+    Record,
+    Seen,
+    seen_in,
+)
 from tests.support.refused import Refused
 
 __all__ = ["AiokafkaClient"]
@@ -45,6 +56,9 @@ class Loop:
 def number(failed: BaseException) -> int:
     if isinstance(failed, kafka_errors.CommitFailedError):
         return 25
+    if isinstance(failed, kafka_errors.ProducerFenced):
+        # Its own words for either of two numbers.
+        return 90
     code = getattr(failed, "errno", None)
     assert isinstance(code, int), f"{failed!r} has no number"
     return code
@@ -93,20 +107,7 @@ class AiokafkaConsumer(Consumer):
 
     def poll(self, timeout_s: float = 0.05) -> list[Seen]:
         found = self.loop.run(self.inner.getmany(timeout_ms=int(timeout_s * 1000)))
-        return [
-            Seen(
-                one.topic,
-                one.partition,
-                one.offset,
-                one.key,
-                one.value,
-                tuple((key, value) for key, value in one.headers),
-                one.timestamp,
-                one.timestamp_type == 1,
-            )
-            for records in found.values()
-            for one in records
-        ]
+        return seen_in(found)
 
     def assignment(self) -> set[Partition]:
         return {(one.topic, one.partition) for one in self.inner.assignment()}
@@ -317,6 +318,7 @@ class AiokafkaClient(Client):
         max_wait_ms: int = 100,
         session_ms: int = 30_000,
         heartbeat_ms: int = 100,
+        committed: bool = False,
     ) -> Consumer:
         assert assignor == "range", "aiokafka has no cooperative assignor"
         return AiokafkaConsumer(
@@ -334,6 +336,7 @@ class AiokafkaClient(Client):
                 "metadata_max_age_ms": 500,
                 "retry_backoff_ms": 50,
                 "partition_assignment_strategy": (RangePartitionAssignor,),
+                "isolation_level": "read_committed" if committed else "read_uncommitted",
             },
         )
 

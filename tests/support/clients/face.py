@@ -20,6 +20,7 @@ __all__ = [
     "Partition",
     "Record",
     "Seen",
+    "seen_in",
     "wait_for",
 ]
 
@@ -233,6 +234,7 @@ class Client(ABC):
         max_wait_ms: int = 100,
         session_ms: int = 30_000,
         heartbeat_ms: int = 100,
+        committed: bool = False,
     ) -> Consumer: ...
 
     @abstractmethod
@@ -247,6 +249,24 @@ class Client(ABC):
         for admin in self._admins.values():
             admin.close()
         self._admins.clear()
+
+
+def seen_in(found: Mapping[Any, Iterable[Any]]) -> list[Seen]:
+    """What a poll of a client in Python gave, whose records have the same fields by the same names."""
+    return [
+        Seen(
+            one.topic,
+            one.partition,
+            one.offset,
+            one.key,
+            one.value,
+            tuple((key, value) for key, value in one.headers),
+            one.timestamp,
+            one.timestamp_type == 1,
+        )
+        for records in found.values()
+        for one in records
+    ]
 
 
 def grouped(partitions: Iterable[Partition]) -> dict[str, list[int]]:

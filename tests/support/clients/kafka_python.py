@@ -17,7 +17,18 @@ with warnings.catch_warnings():
     from kafka.coordinator.assignors.range import RangePartitionAssignor
     from kafka.structs import OffsetAndMetadata
 
-from tests.support.clients.face import END, START, Admin, Client, Consumer, Offsets, Partition, Record, Seen
+from tests.support.clients.face import (
+    END,
+    START,
+    Admin,
+    Client,
+    Consumer,
+    Offsets,
+    Partition,
+    Record,
+    Seen,
+    seen_in,
+)
 from tests.support.refused import Refused
 
 __all__ = ["KafkaPythonClient"]
@@ -89,20 +100,7 @@ class KafkaPythonConsumer(Consumer):
 
     def poll(self, timeout_s: float = 0.05) -> list[Seen]:
         found = checked(self.inner.poll, timeout_ms=int(timeout_s * 1000))
-        return [
-            Seen(
-                one.topic,
-                one.partition,
-                one.offset,
-                one.key,
-                one.value,
-                tuple((key, value) for key, value in one.headers),
-                one.timestamp,
-                one.timestamp_type == 1,
-            )
-            for records in found.values()
-            for one in records
-        ]
+        return seen_in(found)
 
     def assignment(self) -> set[Partition]:
         return {(one.topic, one.partition) for one in self.inner.assignment()}
@@ -344,6 +342,7 @@ class KafkaPythonClient(Client):
         max_wait_ms: int = 100,
         session_ms: int = 30_000,
         heartbeat_ms: int = 100,
+        committed: bool = False,
     ) -> Consumer:
         return KafkaPythonConsumer(
             {
@@ -359,6 +358,7 @@ class KafkaPythonClient(Client):
                 "metadata_max_age_ms": 500,
                 "retry_backoff_ms": 50,
                 "partition_assignment_strategy": [ASSIGNORS[assignor]],
+                "isolation_level": "read_committed" if committed else "read_uncommitted",
             }
         )
 

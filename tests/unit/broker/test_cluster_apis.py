@@ -51,10 +51,17 @@ async def test_a_client_learns_which_versions_it_can_use(ask: Asking, version: i
     assert told[Api.PRODUCE][0] == 0, "kcat does not compress otherwise"
 
 
-async def test_no_feature_is_claimed_that_is_not_there(ask: Asking) -> None:
-    response = await ask(Api.API_VERSIONS, client_software_name="tests", client_software_version="1.0")
-    assert (response.supported_features, response.finalized_features) == ([], [])
-    assert response.finalized_features_epoch == -1
+@pytest.mark.parametrize("version", [3, 4])
+async def test_clients_are_told_to_use_the_second_protocol_of_transactions(ask: Asking, version: int) -> None:
+    software = {"client_software_name": "tests", "client_software_version": "1.0"}
+    response = await ask(Api.API_VERSIONS, version, **software)
+    finalized = [
+        (one.name, one.min_version_level, one.max_version_level) for one in response.finalized_features
+    ]
+    assert finalized == [("transaction.version", 2, 2)]
+    assert response.finalized_features_epoch == 0
+    supported = [(one.name, one.min_version, one.max_version) for one in response.supported_features]
+    assert supported == ([("transaction.version", 0, 2)] if version >= 4 else [])
 
 
 @pytest.mark.parametrize(
@@ -116,15 +123,16 @@ async def test_many_groups_are_coordinated_here(ask: Asking, version: int) -> No
     ]
 
 
-@pytest.mark.parametrize(
-    ("key_type", "error_code"),
-    [
-        (1, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
-        (2, ErrorCode.INVALID_REQUEST),
-        (9, ErrorCode.INVALID_REQUEST),
-    ],
-)
-async def test_nothing_else_is(ask: Asking, key_type: int, error_code: ErrorCode) -> None:
+async def test_every_transaction_is_coordinated_here(ask: Asking) -> None:
+    old = await ask(Api.FIND_COORDINATOR, 3, key="x", key_type=1)
+    assert (old.error_code, old.node_id) == (0, ask.broker.settings.node_id)
+    new = await ask(Api.FIND_COORDINATOR, 6, coordinator_keys=["x"], key_type=1)
+    assert [(one.error_code, one.node_id) for one in new.coordinators] == [(0, ask.broker.settings.node_id)]
+
+
+@pytest.mark.parametrize("key_type", [2, 9])
+async def test_nothing_else_is(ask: Asking, key_type: int) -> None:
+    error_code = ErrorCode.INVALID_REQUEST
     old = await ask(Api.FIND_COORDINATOR, 3, key="x", key_type=key_type)
     assert (old.error_code, old.node_id, old.port) == (error_code, -1, -1)
     assert old.error_message
@@ -166,7 +174,7 @@ async def test_no_id_is_given_out_again_after_a_restart(start: Starting) -> None
 @pytest.mark.parametrize(
     ("fields", "error_code"),
     [
-        ({"transactional_id": "mine"}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        ({"transactional_id": "mine"}, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
         ({"transactional_id": ""}, ErrorCode.INVALID_REQUEST),
         ({"transactional_id": None, "producer_id": 5}, ErrorCode.INVALID_REQUEST),
         ({"transactional_id": None, "producer_epoch": 5}, ErrorCode.INVALID_REQUEST),

@@ -11,7 +11,7 @@ from headrace.files import SystemFiles
 from headrace.log.config import LogConfig
 from headrace.log.partition import Appended, PartitionLog
 from headrace.log.reader import LogReader
-from headrace.records import build_batch, iter_headers, read_header, read_records
+from headrace.records import Marker, build_batch, iter_headers, read_header, read_marker, read_records
 from headrace.records.limits import RecordLimits
 
 NOW_MS = 1_700_000_000_000
@@ -38,6 +38,9 @@ def append(
     *values: bytes,
     timestamp_ms: int = NOW_MS,
     producer: tuple[int, int, int] = (-1, -1, -1),
+    now_ms: int = NOW_MS,
+    transactional: bool = False,
+    **keywords: bool,
 ) -> Appended:
     producer_id, epoch, sequence = producer
     batch = build_batch(
@@ -46,8 +49,15 @@ def append(
         producer_id=producer_id,
         producer_epoch=epoch,
         base_sequence=sequence,
+        transactional=transactional,
     )
-    return log.append(batch, read_header(batch), timestamp_ms, NOW_MS)
+    return log.append(batch, read_header(batch), timestamp_ms, now_ms, **keywords)
+
+
+def end(log: PartitionLog, producer_id: int, epoch: int, *, committed: bool) -> Appended | None:
+    """Write the marker that ends a transaction."""
+    marker = Marker(committed, coordinator_epoch=3)
+    return log.append_marker(producer_id, epoch, marker, NOW_MS, seen_ms=NOW_MS)
 
 
 def values_from(log: PartitionLog, offset: int | None = None, *, max_bytes: int = 700) -> dict[int, bytes]:
@@ -62,6 +72,39 @@ def values_from(log: PartitionLog, offset: int | None = None, *, max_bytes: int 
             for record in read_records(piece.data[position : position + header.size], RecordLimits()):
                 assert record.value is not None
                 found[record.offset] = record.value
+        offset = piece.next_offset
+    return found
+
+
+def committed_from(log: PartitionLog, offset: int | None = None, *, max_bytes: int = 700) -> dict[int, bytes]:
+    """What a client that reads committed records makes of the log: it steps over what the list of aborted
+    transactions names, from each one's first offset to its marker.
+    """
+    reader = LogReader(log)
+    offset = log.start_offset if offset is None else offset
+    found: dict[int, bytes] = {}
+    while offset < log.last_stable_offset:
+        piece = reader.read(offset, max_bytes, committed=True)
+        assert offset < piece.next_offset <= log.last_stable_offset
+        waiting = sorted(
+            (a.first_offset, a.producer_id)
+            for a in log.transactions.aborted_between(offset, piece.next_offset)
+        )
+        aborted: set[int] = set()
+        for position, header in iter_headers(piece.data):
+            batch = piece.data[position : position + header.size]
+            while waiting and waiting[0][0] <= header.last_offset:
+                aborted.add(waiting.pop(0)[1])
+            if header.is_control:
+                marker = read_marker(batch)
+                assert marker is not None
+                if not marker.committed:
+                    aborted.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in aborted):
+                for record in read_records(batch, RecordLimits()):
+                    if record.offset >= offset:
+                        assert record.value is not None
+                        found[record.offset] = record.value
         offset = piece.next_offset
     return found
 

@@ -82,16 +82,76 @@ async def test_a_journal_whose_past_cannot_be_deleted_goes_on(
     await committer.close()
 
 
-def test_a_batch_does_not_take_the_place_of_its_producers_first_that_found_no_space() -> None:
+@pytest.mark.parametrize(("epoch", "sequence"), [(0, 0), (0, 5), (1, 0)], ids=["first", "later", "new epoch"])
+def test_behind_a_batch_that_found_no_space_nothing_is_written_nor_called_a_gap(
+    epoch: int, sequence: int
+) -> None:
+    """Told of a gap, a client would take a new epoch and might send again what is there."""
+    files = FaultyFiles(1)
+    log = filled(files)
+    if (epoch, sequence) != (0, 0):
+        append(log, *[b"before"] * 5, producer=(7, 0, 0))
+    before = log.end_offset
+    files.fail("write", path="*.log", error=errno.ENOSPC)
+    with pytest.raises(PartitionFenced):
+        append(log, b"first", producer=(7, epoch, sequence))
+    for ahead in (1, 2, 3):
+        with pytest.raises(PartitionFenced, match="send the batch again"):
+            append(log, b"later", producer=(7, epoch, sequence + ahead))
+    assert append(log, b"first", producer=(7, epoch, sequence)).base_offset == before
+    assert append(log, b"later", producer=(7, epoch, sequence + 1)).base_offset == before + 1
+    with pytest.raises(OutOfOrderSequence):
+        append(log, b"beyond", producer=(7, epoch, sequence + 3))
+
+
+def test_who_gave_up_a_batch_that_found_no_space_is_told_of_the_gap() -> None:
     files = FaultyFiles(1)
     log = filled(files)
     files.fail("write", path="*.log", error=errno.ENOSPC)
     with pytest.raises(PartitionFenced):
         append(log, b"first", producer=(7, 0, 0))
     with pytest.raises(OutOfOrderSequence):
-        append(log, b"second", producer=(7, 0, 1))
-    assert append(log, b"first", producer=(7, 0, 0)).base_offset == 12
-    assert append(log, b"second", producer=(7, 0, 1)).base_offset == 13
+        append(log, b"second", producer=(7, 0, 1), now_ms=NOW_MS + 120_000)
+
+
+def with_remembered_producer(files: FaultyFiles) -> PartitionLog:
+    """Several segments, all states removed, so that a deletion has to write a state first."""
+    log = filled(files)
+    append(log, b"value-12", producer=(7, 0, 0))
+    log.sync_now()
+    assert len(log.segments) > 2
+    for name in files.list(DIRECTORY):
+        if name.endswith(".state"):
+            files.remove(DIRECTORY / name)
+    log._state_files._offsets.clear()
+    return log
+
+
+@pytest.mark.parametrize("times", [1, None], ids=["until there is room", "for good"])
+def test_a_deletion_on_a_full_disk_makes_room_or_keeps_the_files(times: int | None) -> None:
+    files = FaultyFiles(1)
+    log = with_remembered_producer(files)
+    first = log.segments[0]
+    files.fail("write", path="*.state*", error=errno.ENOSPC, times=times)
+    assert log.delete_before(9) == 9
+    assert log.start_offset == 9
+    assert (first in log.segments) is (times is None)
+    assert not files.exists(first.index_path)
+    for _ in range(10):
+        after = PartitionLog(files.crash(), DIRECTORY, config=CONFIG, now_ms=NOW_MS)
+        assert sorted(values_from(after)) == [9, 10, 11, 12]
+        assert append(after, b"value-12", producer=(7, 0, 0)).duplicate
+
+
+def test_a_directory_that_cannot_be_synced_for_a_deletion_fences_the_partition() -> None:
+    files = FaultyFiles(1)
+    log = with_remembered_producer(files)
+    files.fail("sync_dir", path=str(DIRECTORY), error=errno.EIO)
+    with pytest.raises(PartitionFenced, match="Input/output"):
+        log.delete_before(9)
+    assert log.is_lost
+    with pytest.raises(PartitionFenced):
+        append(log, b"value-13")
 
 
 @pytest.mark.parametrize("failure", ["fail", "short"])

@@ -18,7 +18,9 @@ from headrace.records import (
     read_records,
     recompress,
 )
+from headrace.records import check as check_module
 from headrace.records.parser import WINDOW_BYTES_MAX
+from headrace.records.quick_walk import quick_walk
 
 from .making import (
     CODECS,
@@ -37,6 +39,16 @@ from .making import (
 from .oracle import DefaultRecordBatch
 
 LIMITS = RecordLimits()
+
+
+@pytest.fixture(scope="module", autouse=True, params=["the walk in C", "the parser"])
+def by(request):
+    """Everything here holds with the C part and without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        assert quick_walk is not None, "the C part was not built: see what the set-up said"
+        if request.param == "the parser":
+            patch.setattr(check_module, "quick_walk", None)
+        yield
 
 
 def plain(records):

@@ -52,6 +52,20 @@ def test_a_goal_is_met_by_the_figure_and_not_by_its_rounding(us: float, met: boo
     assert comparison_row(RATE | {"us": us})["met"] is met
 
 
+def test_rounds_give_medians_and_how_far_they_lie_apart() -> None:
+    row = comparison_row(RATE | {"us": [4.0, 1.0, 2.0], "them": [2.0, 1.0, 4.0]})
+    assert (row["us"], row["them"], row["ratio"], row["spread"]) == (2, 2, 1, [0.5, 2])
+    assert list(row) == ["name", "peer", "us", "them", "unit", "ratio", "spread", "goal", "met"]
+    slower = comparison_row(RATE | {"unit": "ms", "us": [1.0, 4.0, 4.0], "them": [2.0, 2.0, 2.0]})
+    assert (slower["ratio"], slower["spread"]) == (0.5, [0.5, 2])
+
+
+@pytest.mark.parametrize(("us", "them"), [([], []), ([1.0], [1.0, 2.0]), ([1.0], 1.0)])
+def test_rounds_that_do_not_pair_up_are_refused(us: Any, them: Any) -> None:
+    with pytest.raises(ValueError):
+        comparison_row(RATE | {"us": us, "them": them})
+
+
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_figure_that_was_not_measured_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match="finite number above zero"):

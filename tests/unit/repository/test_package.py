@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -11,8 +12,8 @@ from pathlib import Path
 from .tracked import ROOT, short, tracked_files
 
 
-def test_the_wheel_holds_every_file_of_the_package(tmp_path: Path) -> None:
-    source = tmp_path / "source"
+def build_wheel(work: Path, environment: dict[str, str]) -> Path:
+    source = work / "source"
     for path in tracked_files():
         copy = source / short(path)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -26,17 +27,44 @@ def test_the_wheel_holds_every_file_of_the_package(tmp_path: Path) -> None:
         "--no-deps",
         "--no-build-isolation",
         "-w",
-        tmp_path,
+        work,
         source,
     ]
-    subprocess.run(command, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("headrace-*.whl")
-    with zipfile.ZipFile(wheel) as archive:
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, **environment})
+    (wheel,) = work.glob("headrace-*.whl")
+    return wheel
+
+
+def test_the_wheel_holds_every_file_of_the_package(tmp_path: Path) -> None:
+    with zipfile.ZipFile(build_wheel(tmp_path, {})) as archive:
         packed = {name for name in archive.namelist() if name.startswith("headrace/")}
+    compiled = {name for name in packed if name.endswith(".so")}
+    assert [name.partition(".")[0] for name in compiled] == ["headrace/records/_walk"]
     expected = {
         path.relative_to(ROOT / "src").as_posix()
         for path in tracked_files()
         if path.is_relative_to(ROOT / "src")
     }
-    assert packed == expected
+    assert packed - compiled == expected
     assert "headrace/py.typed" in packed
+
+
+def test_without_a_compiler_the_package_installs_and_checks_records(tmp_path: Path) -> None:
+    wheel = build_wheel(tmp_path, {"CC": "no-such-compiler"})
+    with zipfile.ZipFile(wheel) as archive:
+        assert not [name for name in archive.namelist() if name.endswith(".so")]
+        archive.extractall(tmp_path / "installed")
+    program = """
+from headrace.records import RecordLimits, build_batch, check_batch, quick_walk
+assert quick_walk.quick_walk is None
+print(check_batch(build_batch([(None, b"value", [])], timestamp_ms=7), RecordLimits()))
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path / "installed",
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "installed")},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert said == "Checked(max_timestamp=7, min_timestamp=7, has_null_key=True)\n"

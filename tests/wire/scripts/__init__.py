@@ -8,7 +8,8 @@ from tests.wire.scripts.cluster import CLUSTER
 from tests.wire.scripts.groups import GROUPS
 from tests.wire.scripts.records import RECORDS
 from tests.wire.scripts.topics import TOPICS
+from tests.wire.scripts.transactions import TRANSACTIONS
 
 __all__ = ["SCRIPTS"]
 
-SCRIPTS = {**RECORDS, **TOPICS, **GROUPS, **CLUSTER}
+SCRIPTS = {**RECORDS, **TOPICS, **GROUPS, **CLUSTER, **TRANSACTIONS}

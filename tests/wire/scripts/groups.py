@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.support.waiting import until
 from tests.wire.scripts.talk import NOWHERE, Script, Talk, per_partition
+from tests.wire.scripts.transactions import Holder
 
 __all__ = ["GROUPS", "joined"]
 
@@ -57,6 +58,8 @@ def find_coordinator(talk: Talk, version: int) -> None:
         talk.ask("of two", "FindCoordinator", version, keyType=0, coordinatorKeys=["a", "b"])
     if version >= 1:
         asked = {"coordinatorKeys": ["x"]} if version >= 4 else {"key": "x"}
+        Holder(talk)
+        talk.ask("of a transaction", "FindCoordinator", version, keyType=1, **asked)
         talk.ask("of no known kind", "FindCoordinator", version, keyType=9, **asked)
 
 

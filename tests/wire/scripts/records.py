@@ -9,6 +9,7 @@ from tests.support.batches import batch
 from tests.support.times import NOON_MS
 from tests.support.waiting import until
 from tests.wire.scripts.talk import NOWHERE, Script, Talk, per_partition
+from tests.wire.scripts.transactions import take_over
 
 __all__ = ["RECORDS"]
 
@@ -126,6 +127,24 @@ def producer_id(talk: Talk, version: int) -> None:
     until(lambda: talk.raw.ask("InitProducerId", version, **fields)["errorCode"] == 0, "there are ids")
     for label in ("one", "another"):
         talk.ask(label, "InitProducerId", version, **fields)
+    take_over(talk, version)
+
+
+def producers(talk: Talk, version: int) -> None:
+    topic = talk.topic("t", 2)
+    fields = {"transactionalId": None, "transactionTimeoutMs": 60_000}
+    until(lambda: talk.raw.ask("InitProducerId", 5, **fields)["errorCode"] == 0, "there are ids")
+    number = talk.raw.ask("InitProducerId", 5, **fields)["producerId"]
+    talk.produce(topic, batch(), batch(producer=(number, 0, 0)), batch(producer=(number, 0, 3)))
+
+    def describe(label: str, *indexes: int, name: str = topic) -> None:
+        asked = [{"name": name, "partitionIndexes": list(indexes)}]
+        talk.ask(label, "DescribeProducers", version, topics=asked)
+
+    describe("one that wrote twice", 0)
+    describe("none", 1)
+    describe("of a partition that is not there", 7)
+    describe("of a topic that is not there", 0, name=talk.name("nowhere"))
 
 
 RECORDS: dict[str, Script] = {
@@ -135,4 +154,5 @@ RECORDS: dict[str, Script] = {
     "OffsetForLeaderEpoch": epochs,
     "DeleteRecords": delete_records,
     "InitProducerId": producer_id,
+    "DescribeProducers": producers,
 }

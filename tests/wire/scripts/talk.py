@@ -114,6 +114,7 @@ class Talk:
     def _ordered(key: str, items: list[Any]) -> list[Any]:
         # Kafka keeps these in hash maps, so their order says nothing.
         unordered = {"configs", "results", "groups", "topics", "responses", "partitions", "members"}
+        unordered |= {"transactionStates", "resultsByPartition", "unknownStateFilters"}
         return sorted(items, key=str) if key in unordered else items
 
     def _scalar(self, key: str, value: Any) -> Any:

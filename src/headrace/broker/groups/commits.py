@@ -11,7 +11,14 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from headrace.broker.groups.answers import ExpiredOffset
-from headrace.broker.groups.entries import GroupGone, OffsetRow, OffsetsEntry, OffsetsGone, TopicGone
+from headrace.broker.groups.entries import (
+    GroupGone,
+    OffsetRow,
+    OffsetsEntry,
+    OffsetsGone,
+    TopicGone,
+    TransactionOffsets,
+)
 from headrace.broker.groups.group import Group, State
 from headrace.broker.groups.ledger import Ledger
 from headrace.broker.groups.rebalancer import Rebalancer, write_error
@@ -46,6 +53,7 @@ class Commits:
         self._topics = topics
         self._trusted_ms = trusted_ms
         self._offsets = ledger.kept.offsets
+        self._pending = ledger.kept.pending
 
     # -- commit
 
@@ -70,11 +78,49 @@ class Commits:
         if ErrorCode.NONE not in errors:
             return errors
         refusal = self._check(group_id, member_id, instance_id, generation, knows_group_not_found)
+        group = self._groups.get(group_id)
+        if refusal is ErrorCode.NONE and group is not None and member_id in group.members:
+            # A commit is as good a sign of life as a heartbeat.
+            self._rebalancer.watch(group, group.members[member_id])
         if refusal is not ErrorCode.NONE:
             return _fail(errors, refusal)
         rows = self._rows(group_id, commits, errors, retention_ms)
         if rows:
             failure = await self._ledger.put(OffsetsEntry(group_id, rows))
+            if failure is not None:
+                return _fail(errors, write_error(failure))
+        return errors
+
+    async def commit_in(
+        self,
+        transaction: str,
+        group_id: str,
+        commits: Sequence[Commit],
+        admit: Callable[[], ErrorCode],
+        *,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+    ) -> list[ErrorCode]:
+        """As ``commit``, but they count only from the end of the transaction on, if that is a commit.
+
+        ``admit`` is asked when nothing else stands against it, right before they become part of the transaction.
+        """
+        has_partition = self._topics.has_partition
+        errors = [
+            ErrorCode.NONE if has_partition(commit[0], commit[1]) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            for commit in commits
+        ]
+        if ErrorCode.NONE not in errors:
+            return errors
+        refusal = admit() if group_id else ErrorCode.INVALID_GROUP_ID
+        if refusal is ErrorCode.NONE:
+            refusal = self._check(group_id, member_id, instance_id, generation, False, in_transaction=True)
+        if refusal is not ErrorCode.NONE:
+            return _fail(errors, refusal)
+        rows = self._rows(group_id, commits, errors, -1, transaction)
+        if rows:
+            failure = await self._ledger.put(TransactionOffsets(transaction, group_id, rows))
             if failure is not None:
                 return _fail(errors, write_error(failure))
         return errors
@@ -86,6 +132,8 @@ class Commits:
         instance_id: str | None,
         generation: int,
         knows_group_not_found: bool,
+        *,
+        in_transaction: bool = False,
     ) -> ErrorCode:
         group = self._groups.get(group_id)
         if group is None:
@@ -99,8 +147,9 @@ class Commits:
         if generation < 0 and group.state is State.EMPTY:
             return ErrorCode.NONE
         if generation < 0 and not member_id and instance_id is None:
-            # Somebody who is no member may set offsets only while there are no members to be surprised.
-            return ErrorCode.UNKNOWN_MEMBER_ID
+            # Somebody who is no member may set offsets only while there are no members to be surprised. Old
+            # versions of TxnOffsetCommit cannot say who they are.
+            return ErrorCode.NONE if in_transaction else ErrorCode.UNKNOWN_MEMBER_ID
         error = group.check_member(member_id, instance_id)
         if error is not ErrorCode.NONE:
             return error
@@ -108,12 +157,15 @@ class Commits:
             return ErrorCode.ILLEGAL_GENERATION
         if group.state is State.COMPLETING:
             return ErrorCode.REBALANCE_IN_PROGRESS
-        # A commit is as good a sign of life as a heartbeat.
-        self._rebalancer.watch(group, group.members[member_id])
         return ErrorCode.NONE
 
     def _rows(
-        self, group_id: str, commits: Sequence[Commit], errors: list[ErrorCode], retention_ms: int
+        self,
+        group_id: str,
+        commits: Sequence[Commit],
+        errors: list[ErrorCode],
+        retention_ms: int,
+        transaction: str | None = None,
     ) -> list[OffsetRow]:
         """The rows to store; ``errors`` gets those that are too much."""
         limits = self._settings
@@ -122,7 +174,9 @@ class Commits:
         expires_ms = min(now_ms + retention_ms, _FOREVER_MS) if retention_ms >= 0 else -1
         # The last one counts where a request names a partition twice.
         rows: dict[tuple[str, int], OffsetRow] = {}
-        count, chars = offsets.count, offsets.metadata_chars
+        pending = self._pending
+        count = offsets.count + pending.count
+        chars = offsets.metadata_chars + pending.metadata_chars
         for index, (topic, partition, offset, leader_epoch, metadata) in enumerate(commits):
             if errors[index]:
                 continue
@@ -130,7 +184,11 @@ class Commits:
             if len(text) > limits.offset_metadata_chars_max:
                 errors[index] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
-            old = offsets.get(group_id, topic, partition)
+            old = (
+                offsets.get(group_id, topic, partition)
+                if transaction is None
+                else pending.get(transaction, group_id, topic, partition)
+            )
             more = 1 if old is None else 0
             more_chars = len(text) if old is None else len(text) - len(old.metadata)
             if (more and count >= limits.offsets_max) or (
@@ -149,6 +207,10 @@ class Commits:
 
     def fetch(self, group_id: str, topic: str, partition: int) -> OffsetRow | None:
         return self._offsets.get(group_id, topic, partition)
+
+    def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether an open transaction may still change this offset."""
+        return self._pending.has(group_id, topic, partition)
 
     def fetch_all(self, group_id: str) -> Mapping[str, Mapping[int, OffsetRow]]:
         return self._offsets.of_group(group_id)
@@ -201,12 +263,12 @@ class Commits:
     async def expire(self, now_ms: int) -> list[ExpiredOffset]:
         """Drop what has outlived its retention, and groups with nothing left; raise if that is not durable.
 
-        A group with something under way is left for the next time: it may be the very commit that keeps an
-        offset alive.
+        A group with something under way is left for the next time, and so is one that an open transaction has
+        offsets for: it may be the very commit that keeps an offset alive.
         """
         expired: list[ExpiredOffset] = []
         writes: list[asyncio.Future[Exception | None]] = []
-        for group in [group for group in self._groups.values() if self._ledger.is_settled(group.id)]:
+        for group in [group for group in self._groups.values() if self._is_at_rest(group.id)]:
             rows = list(self._offsets.rows(group.id))
             old = [row for row in rows if self._is_expired(group, row, now_ms)]
             expired += [ExpiredOffset(group.id, row.topic, row.partition, row.offset) for row in old]
@@ -218,6 +280,9 @@ class Commits:
         for write in writes:
             _raise(await write)
         return expired
+
+    def _is_at_rest(self, group_id: str) -> bool:
+        return self._ledger.is_settled(group_id) and not self._pending.has_group(group_id)
 
     def _is_idle(self, group: Group, now_ms: int) -> bool:
         if group.state is not State.EMPTY or group.pending:

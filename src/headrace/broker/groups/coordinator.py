@@ -4,11 +4,9 @@ It owns the groups and their time-outs, keeps what must outlive the process in a
 request when what the answer says is durable. All calls run on one event loop.
 
 Time. Sessions and rebalances go by the steady clock: setting the wall clock expires nobody. The coordinator
-looks at them in ``tick``, at least once a second while there are any, and so it notices when it was itself
-away (stopped, swapped out, the loop blocked, the machine asleep): a tick that comes late puts every time-out
-off by as much, because members could not be heard in that time. After a restart every member has a full
-session to be heard again. A group that was Stable comes back Stable, with its generation, members and
-assignments, and goes on without a rebalance.
+looks at them in ``tick``, and those that passed while it was itself away are put off (``ticker.py``). After a
+restart every member has a full session to be heard again. A group that was Stable comes back Stable, with its
+generation, members and assignments, and goes on without a rebalance.
 
 ``trusted_ms`` gives the time for what is kept for days (when an offset was committed, when a group was
 emptied). It may run ahead of the time by which ``expire`` is called, but never behind it.
@@ -30,13 +28,13 @@ from headrace.broker.groups.answers import (
     SyncAsk,
 )
 from headrace.broker.groups.commits import Commit, Commits
-from headrace.broker.groups.entries import Entry, GroupGone, OffsetRow, OffsetsEntry
+from headrace.broker.groups.entries import Entry, GroupGone, OffsetRow, OffsetsEntry, TransactionOffsets
 from headrace.broker.groups.group import Group, State
 from headrace.broker.groups.ledger import Journal, Ledger
 from headrace.broker.groups.membership import Membership
 from headrace.broker.groups.rebalancer import Rebalancer, write_error
 from headrace.broker.groups.settings import GroupSettings
-from headrace.broker.groups.timers import Timers
+from headrace.broker.groups.ticker import Ticker
 from headrace.broker.groups.topic_names import TopicNames
 from headrace.clock import Clock
 from headrace.errors import DamagedState
@@ -63,24 +61,29 @@ class GroupCoordinator:
         self.settings = settings
         #: Offsets that retention has dropped since the start.
         self.offsets_expired = 0
-        self._clock = clock
         self._trusted_ms = trusted_ms
         self._groups: dict[str, Group] = {}
-        self._timers = Timers(clock, self._arm)
+        self._ticker = Ticker(
+            clock, interval_ms=settings.tick_interval_ms, stall_ms_min=settings.stall_ms_min
+        )
         self._ledger = Ledger(journal, self._applied)
-        self._rebalancer = Rebalancer(settings, self._timers, self._ledger, trusted_ms)
+        self._rebalancer = Rebalancer(settings, self._ticker.timers, self._ledger, trusted_ms)
         self._membership = Membership(self._groups, settings, self._rebalancer, self._ledger, trusted_ms)
         self._commits = Commits(self._groups, settings, self._rebalancer, self._ledger, topics, trusted_ms)
         self._runs = False
-        self._next_tick: asyncio.TimerHandle | None = None
-        self._next_tick_at = 0.0
         self._load()
+
+    @property
+    def ledger(self) -> Ledger:
+        """Also that of the transactions: offsets and the decision that they hang on must not come apart."""
+        return self._ledger
 
     # -- life
 
     async def start(self) -> None:
         """Begin to serve: from now on members are expected to be heard."""
         self._runs = True
+        self._ticker.start()
         for group in self._groups.values():
             for member in group.members.values():
                 self._rebalancer.watch(group, member)
@@ -93,37 +96,14 @@ class GroupCoordinator:
     async def stop(self) -> None:
         """Answer everyone who waits, and let what was submitted reach the disk."""
         self._runs = False
-        if self._next_tick is not None:
-            self._next_tick.cancel()
-            self._next_tick = None
+        self._ticker.stop()
         for group in self._groups.values():
             self._rebalancer.bury(group, ErrorCode.NOT_COORDINATOR)
         await self._ledger.drain()
 
     def tick(self) -> None:
         """Act on every time-out that has passed, unless it passed while nobody was looking."""
-        late_s = self._clock.steady() - self._next_tick_at
-        if self._next_tick is not None:
-            self._next_tick.cancel()
-            self._next_tick = None
-            if late_s * 1000 > self.settings.stall_ms_min:
-                self._timers.put_off(late_s)
-        self._timers.run_due()
-        self._arm()
-
-    def _arm(self) -> None:
-        """Plan the next tick: at the first deadline, and soon enough to notice a stall."""
-        deadline = self._timers.next_deadline()
-        if deadline is None or not self._runs:
-            return
-        now = self._clock.steady()
-        wait_s = min(max(deadline - now, 0.0), self.settings.tick_interval_ms / 1000)
-        if self._next_tick is not None:
-            if self._next_tick_at <= now + wait_s:
-                return
-            self._next_tick.cancel()
-        self._next_tick_at = now + wait_s
-        self._next_tick = asyncio.get_running_loop().call_later(wait_s, self.tick)
+        self._ticker.tick()
 
     # -- members
 
@@ -173,6 +153,36 @@ class GroupCoordinator:
             retention_ms=retention_ms,
             knows_group_not_found=knows_group_not_found,
         )
+
+    async def commit_in(
+        self,
+        transaction: str,
+        group_id: str,
+        commits: Sequence[Commit],
+        admit: Callable[[], ErrorCode],
+        *,
+        member_id: str = "",
+        instance_id: str | None = None,
+        generation: int = -1,
+    ) -> list[ErrorCode]:
+        """One error for each commit, in their order; those without one are durable, and count when the
+        transaction is committed.
+        """
+        if not self._runs:
+            return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(commits)
+        return await self._commits.commit_in(
+            transaction,
+            group_id,
+            commits,
+            admit,
+            member_id=member_id,
+            instance_id=instance_id,
+            generation=generation,
+        )
+
+    def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether an open transaction may still change this offset."""
+        return self._commits.is_unstable(group_id, topic, partition)
 
     def fetch(self, group_id: str, topic: str, partition: int) -> OffsetRow | None:
         return self._commits.fetch(group_id, topic, partition)
@@ -250,11 +260,11 @@ class GroupCoordinator:
                     hint="restore the data directory from a backup",
                 )
             self._groups[group.id] = group
-        for group_id in kept.offsets.groups():
+        for group_id in (*kept.offsets.groups(), *kept.pending.groups()):
             self._ensure(group_id)
 
     def _applied(self, entry: Entry) -> None:
-        if isinstance(entry, OffsetsEntry):
+        if isinstance(entry, OffsetsEntry | TransactionOffsets):
             self._ensure(entry.group)
         elif isinstance(entry, GroupGone):
             group = self._groups.get(entry.group)

@@ -1,4 +1,4 @@
-"""The coordinator's durable state: the fold of its journal.
+"""The coordinators' durable state: the fold of their journal.
 
 Nothing gets in here but entries that the journal has, in the journal's order, both when the broker starts and
 while it runs. The groups that members talk to (``group.py``) are built from it at start and live apart from
@@ -17,8 +17,12 @@ from headrace.broker.groups.entries import (
     OffsetsEntry,
     OffsetsGone,
     TopicGone,
+    TransactionEntry,
+    TransactionGone,
+    TransactionOffsets,
 )
 from headrace.broker.groups.offsets import Offsets
+from headrace.broker.groups.pending_offsets import PendingOffsets
 
 __all__ = ["Kept"]
 
@@ -30,6 +34,8 @@ class Kept:
     def __init__(self) -> None:
         self.groups: dict[str, GroupEntry] = {}
         self.offsets = Offsets()
+        self.transactions: dict[str, TransactionEntry] = {}
+        self.pending = PendingOffsets()
 
     def apply(self, entry: Entry) -> None:
         match entry:
@@ -44,8 +50,21 @@ class Kept:
             case GroupGone():
                 self.groups.pop(entry.group, None)
                 self.offsets.remove_group(entry.group)
+                self.pending.remove_group(entry.group)
             case TopicGone():
                 self.offsets.remove_topic(entry.topic)
+                self.pending.remove_topic(entry.topic)
+            case TransactionOffsets():
+                for row in entry.rows:
+                    self.pending.put(entry.id, entry.group, row)
+            case TransactionEntry():
+                self.transactions[entry.id] = entry
+                for group, row in self.pending.take(entry.id) if entry.decides else ():
+                    if entry.ended == "commit":
+                        self.offsets.put(group, row)
+            case TransactionGone():
+                self.transactions.pop(entry.id, None)
+                self.pending.take(entry.id)
 
     def snapshot(self) -> Iterator[Entry]:
         """The whole state as entries whose fold is this state."""
@@ -54,3 +73,8 @@ class Kept:
             rows = self.offsets.rows(group)
             while chunk := list(islice(rows, _ROWS_PER_ENTRY_MAX)):
                 yield OffsetsEntry(group, chunk)
+        # Before what is pending: an entry about a transaction settles what lies before it.
+        yield from self.transactions.values()
+        for transaction, group, pending in self.pending.all():
+            while chunk := list(islice(pending, _ROWS_PER_ENTRY_MAX)):
+                yield TransactionOffsets(transaction, group, chunk)

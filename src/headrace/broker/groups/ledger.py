@@ -19,7 +19,14 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from headrace.broker.groups.entries import Entry, TopicGone, decode_entry, encode_entry
+from headrace.broker.groups.entries import (
+    Entry,
+    TopicGone,
+    TransactionEntry,
+    TransactionGone,
+    decode_entry,
+    encode_entry,
+)
 from headrace.broker.groups.kept import Kept
 
 __all__ = ["Journal", "Ledger"]
@@ -58,8 +65,9 @@ class Ledger:
     def submit(self, entry: Entry, done: Done) -> None:
         """Write the entry. ``done`` is called with ``None`` once it is applied, or with what went wrong."""
         self._waiting.append((entry, encode_entry(entry), done))
-        if not isinstance(entry, TopicGone):
-            self._unsettled[entry.group] = self._unsettled.get(entry.group, 0) + 1
+        group = _group_of(entry)
+        if group is not None:
+            self._unsettled[group] = self._unsettled.get(group, 0) + 1
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write_all())
 
@@ -118,10 +126,16 @@ class Ledger:
         return batch
 
     def _settle(self, entry: Entry) -> None:
-        if not isinstance(entry, TopicGone):
-            left = self._unsettled.pop(entry.group) - 1
+        group = _group_of(entry)
+        if group is not None:
+            left = self._unsettled.pop(group) - 1
             if left:
-                self._unsettled[entry.group] = left
+                self._unsettled[group] = left
 
     def _snapshot(self) -> list[bytes]:
         return [encode_entry(entry) for entry in self.kept.snapshot()]
+
+
+def _group_of(entry: Entry) -> str | None:
+    """The group that an entry is about, if it is about one."""
+    return None if isinstance(entry, TopicGone | TransactionEntry | TransactionGone) else entry.group

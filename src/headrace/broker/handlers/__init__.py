@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.handlers import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_configs,
     api_versions,
     create_partitions,
@@ -22,7 +24,10 @@ from headrace.broker.handlers import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
     describe_topic_partitions,
+    describe_transactions,
+    end_txn,
     find_coordinator,
     heartbeat,
     incremental_alter_configs,
@@ -31,12 +36,14 @@ from headrace.broker.handlers import (
     leave_group,
     list_groups,
     list_offsets,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
     offset_fetch,
     offset_for_leader_epoch,
     sync_group,
+    txn_offset_commit,
 )
 from headrace.wire.api import Api
 
@@ -66,6 +73,10 @@ HANDLERS: dict[Api, Handler] = {
     Api.DELETE_RECORDS: delete_records.handle,
     Api.INIT_PRODUCER_ID: init_producer_id.handle,
     Api.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch.handle,
+    Api.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn.handle,
+    Api.ADD_OFFSETS_TO_TXN: add_offsets_to_txn.handle,
+    Api.END_TXN: end_txn.handle,
+    Api.TXN_OFFSET_COMMIT: txn_offset_commit.handle,
     Api.DESCRIBE_CONFIGS: describe_configs.handle,
     Api.ALTER_CONFIGS: alter_configs.handle,
     Api.DESCRIBE_LOG_DIRS: describe_log_dirs.handle,
@@ -74,6 +85,9 @@ HANDLERS: dict[Api, Handler] = {
     Api.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs.handle,
     Api.OFFSET_DELETE: offset_delete.handle,
     Api.DESCRIBE_CLUSTER: describe_cluster.handle,
+    Api.DESCRIBE_PRODUCERS: describe_producers.handle,
+    Api.DESCRIBE_TRANSACTIONS: describe_transactions.handle,
+    Api.LIST_TRANSACTIONS: list_transactions.handle,
     Api.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions.handle,
 }
 

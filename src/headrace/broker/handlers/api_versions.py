@@ -23,6 +23,8 @@ __all__ = ["handle", "unsupported_version"]
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_SINCE = 3
+_ALL_FEATURES_SINCE = 4
+_FEATURES = {"transaction.version": 2}
 
 
 async def handle(broker: Broker, request: Request) -> Any:
@@ -32,7 +34,7 @@ async def handle(broker: Broker, request: Request) -> Any:
         and _SOFTWARE.fullmatch(message.client_software_version)
     ):
         return m.ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    return _everything()
+    return _everything(shows_all=request.version >= _ALL_FEATURES_SINCE)
 
 
 def unsupported_version() -> Any:
@@ -43,11 +45,27 @@ def unsupported_version() -> Any:
 
 
 @cache
-def _everything() -> Any:
+def _everything(*, shows_all: bool) -> Any:
     # The table of handlers imports this module, so it can only be asked for once everything is imported.
     from headrace.broker.handlers import OFFERED
 
-    return m.ApiVersionsResponse(api_keys=[_range(api) for api in sorted(OFFERED)])
+    # Clients turn the second protocol of transactions on where it is finalized (KIP-890). Those of version 3 do not
+    # understand that a feature may be supported from 0 on.
+    supported = m.ApiVersionsResponse.SupportedFeatureKey
+    finalized = m.ApiVersionsResponse.FinalizedFeatureKey
+    return m.ApiVersionsResponse(
+        api_keys=[_range(api) for api in sorted(OFFERED)],
+        supported_features=[
+            supported(name=name, min_version=0, max_version=level)
+            for name, level in _FEATURES.items()
+            if shows_all
+        ],
+        finalized_features_epoch=0,
+        finalized_features=[
+            finalized(name=name, min_version_level=level, max_version_level=level)
+            for name, level in _FEATURES.items()
+        ],
+    )
 
 
 def _range(api: Api) -> Any:

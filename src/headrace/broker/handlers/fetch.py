@@ -2,7 +2,8 @@
 client's patience ends.
 
 Bytes that are in the page cache are read on the spot; a read that would wait for the disk goes to a thread,
-so that one who reads old data holds up nobody else.
+so that one who reads old data holds up nobody else. A reader of committed records gets what lies below the last stable
+offset, and is told which transactions in it were aborted: it leaves those out by itself.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.fetch_sessions import FetchSession, SessionRefused, Wanted
 from headrace.broker.partition import Partition
-from headrace.errors import CorruptBatch, OffsetOutOfRange, StorageError
+from headrace.errors import ArchiveUnavailable, CorruptBatch, OffsetOutOfRange, StorageError
 from headrace.log.reader import Slice
 from headrace.wire import messages as m
 from headrace.wire.codes import ErrorCode
@@ -35,6 +36,7 @@ class Fetching:
         self._broker = broker
         self._version = request.version
         self._message = request.message
+        self._committed = bool(request.message.isolation_level)
         self._cold: list[tuple[Wanted, Partition, int, bool]] = []
         self._read: dict[tuple[bytes | str, int], Slice | StorageError] = {}
         self.session: FetchSession | None = None
@@ -84,7 +86,9 @@ class Fetching:
         loop = asyncio.get_running_loop()
         for wanted, partition, size, whole_first in self._cold:
             try:
-                plan = partition.reader.plan(wanted.fetch_offset, size, whole_first=whole_first)
+                plan = partition.reader.plan(
+                    wanted.fetch_offset, size, whole_first=whole_first, committed=self._committed
+                )
                 if plan is None:
                     continue
                 plan.segment.pin()
@@ -96,6 +100,8 @@ class Fetching:
                 self._read[wanted.key] = partition.reader.finish(plan, data)
             except StorageError as error:
                 self._read[wanted.key] = error
+            except OSError as error:
+                self._read[wanted.key] = StorageError(f"a segment cannot be read: {error}")
 
     def _find(self, wanted: Wanted) -> Partition | ErrorCode:
         if max(self._message.replica_id, self._message.replica_state.replica_id) >= 0:
@@ -123,9 +129,10 @@ class Fetching:
             refusal = self._check_epochs(wanted, partition, answer)
             if refusal is not None:
                 return self._blank(wanted, refusal), 0
-            answer.high_watermark = answer.last_stable_offset = partition.high_watermark
+            answer.high_watermark = partition.high_watermark
+            answer.last_stable_offset = partition.last_stable_offset
             answer.log_start_offset = partition.start_offset
-            if self._message.isolation_level:
+            if self._committed:
                 answer.aborted_transactions = []
             if answer.diverging_epoch.epoch >= 0:
                 return answer, 0
@@ -135,11 +142,20 @@ class Fetching:
         except CorruptBatch as error:
             self._broker.say_damage(error)
             return self._blank(wanted, ErrorCode.CORRUPT_MESSAGE), 0
-        except (StorageError, OSError):
+        except (StorageError, OSError) as error:
+            if isinstance(error, ArchiveUnavailable):
+                self._broker.say_damage(error)
             return self._blank(wanted, ErrorCode.KAFKA_STORAGE_ERROR), 0
         if piece is None:
             return answer, 0
         answer.records = piece.data
+        if self._committed:
+            answer.aborted_transactions = [
+                m.FetchResponse.AbortedTransaction(
+                    producer_id=aborted.producer_id, first_offset=aborted.first_offset
+                )
+                for aborted in partition.aborted_between(wanted.fetch_offset, piece.next_offset)
+            ]
         return answer, len(piece)
 
     @staticmethod
@@ -176,7 +192,9 @@ class Fetching:
         if read_before is not None:
             return read_before
         size = min(wanted.max_bytes, budget)
-        plan = partition.reader.plan(wanted.fetch_offset, size, whole_first=nothing_yet)
+        plan = partition.reader.plan(
+            wanted.fetch_offset, size, whole_first=nothing_yet, committed=self._committed
+        )
         if plan is None or (size <= 0 and not nothing_yet):
             return None
         data = plan.fetch(wait=False)

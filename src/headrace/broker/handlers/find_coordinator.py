@@ -1,4 +1,4 @@
-"""FindCoordinator: every group is coordinated here, and there are no transactions yet."""
+"""FindCoordinator: every group and every transaction is coordinated here."""
 
 from __future__ import annotations
 
@@ -30,17 +30,11 @@ async def handle(broker: Broker, request: Request) -> Any:
 
 
 def _place(broker: Broker, key_type: int) -> dict[str, object]:
-    if key_type == _GROUP:
+    if key_type in (_GROUP, _TRANSACTION):
         host, port = broker.settings.advertised
         return {"node_id": broker.settings.node_id, "host": host, "port": port}
     nowhere = {"node_id": -1, "host": "", "port": -1}
-    if key_type == _TRANSACTION:
-        # Clients give up at once on this number; on others they try again for ever.
-        return nowhere | {
-            "error_code": ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "error_message": "this broker has no transactions yet",
-        }
     return nowhere | {
         "error_code": ErrorCode.INVALID_REQUEST,
-        "error_message": f"this broker coordinates groups, and nothing of type {key_type}",
+        "error_message": f"this broker coordinates groups and transactions, and nothing of type {key_type}",
     }

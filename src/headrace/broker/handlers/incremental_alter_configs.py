@@ -26,16 +26,9 @@ __all__ = ["handle"]
 async def handle(broker: Broker, request: Request) -> Any:
     message = request.message
     alterations = [_alteration(resource) for resource in message.resources]
-    outcomes = await alter(broker, alterations, validate_only=message.validate_only)
-    response = m.IncrementalAlterConfigsResponse()
-    for (resource_type, name, _), refusal in zip(alterations, outcomes, strict=True):
-        answer = m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
-            resource_type=resource_type, resource_name=name, error_message=None
-        )
-        if refusal is not None:
-            answer.error_code, answer.error_message = refusal.error_code, refusal.text
-        response.responses.append(answer)
-    return response
+    return await alter(
+        broker, alterations, m.IncrementalAlterConfigsResponse(), validate_only=message.validate_only
+    )
 
 
 def _alteration(resource: Message) -> Alteration:

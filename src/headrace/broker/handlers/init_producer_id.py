@@ -1,4 +1,4 @@
-"""InitProducerId: a number for an idempotent producer, never given out twice."""
+"""InitProducerId: a number for an idempotent producer, never given out twice, or a transactional id to hold."""
 
 from __future__ import annotations
 
@@ -15,20 +15,27 @@ if TYPE_CHECKING:
 __all__ = ["handle"]
 
 _NONE = -1
+_FENCED_SINCE = 4
 
 
 async def handle(broker: Broker, request: Request) -> Any:
     message = request.message
     if (message.producer_id == _NONE) != (message.producer_epoch == _NONE):
         return _refused(ErrorCode.INVALID_REQUEST)
-    if message.transactional_id == "":
-        return _refused(ErrorCode.INVALID_REQUEST)
     if message.transactional_id is not None:
-        # As in FindCoordinator: a number that clients take for final.
-        return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        answer = await broker.transactions.init(
+            message.transactional_id,
+            message.transaction_timeout_ms,
+            message.producer_id,
+            message.producer_epoch,
+        )
+        if answer.error is ErrorCode.PRODUCER_FENCED and request.version < _FENCED_SINCE:
+            return _refused(ErrorCode.INVALID_PRODUCER_EPOCH)
+        return m.InitProducerIdResponse(
+            error_code=answer.error, producer_id=answer.producer_id, producer_epoch=answer.epoch
+        )
     # An idempotent producer that gives its old id after an error gets a new one, as Kafka does: epochs are
-    # only
-    # raised for transactional ids.
+    # only raised for transactional ids.
     try:
         producer_id = await broker.producer_ids.next()
     except StorageError:

@@ -1,12 +1,13 @@
 """Produce: append each batch, and answer when all of them are as durable as the broker promises.
 
 The appends happen in ``begin``, in the order in which requests arrive; only the wait for the disk is shared
-out.
+out. A batch that is part of a transaction is written only if the coordinator takes the partition for a part of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import struct
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.partition import Accepted, Partition, ProduceRefused
@@ -23,6 +24,17 @@ __all__ = ["Produced", "begin"]
 _ZSTD = 4
 _ZSTD_FROM = 7
 _ATTRIBUTES_AT = 22
+_TRANSACTIONAL_BIT = 0x10
+_PRODUCER = struct.Struct(">qh")
+_PRODUCER_AT = 43
+_ADDS_FROM = 12
+_ABORTABLE_FROM = 11
+# What passes by itself. Old clients know this code, and send again.
+_RETRIED = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+}
 
 
 class Produced:
@@ -66,6 +78,7 @@ def begin(broker: Broker, request: Request) -> Produced:
     produced = Produced(response)
     now_ms = broker.clock.now_ms()
     trusted_ms = broker.trusted_time.now_ms()
+    refused_whole = _refused_whole(message)
     for topic in message.topic_data:
         name = topic.name if request.version < 13 else broker.topic_name(topic.topic_id)
         answer_topic = m.ProduceResponse.TopicProduceResponse(name=name or "", topic_id=topic.topic_id)
@@ -74,6 +87,8 @@ def begin(broker: Broker, request: Request) -> Produced:
             answer = m.ProduceResponse.PartitionProduceResponse(index=data.index, base_offset=-1)
             answer_topic.partition_responses.append(answer)
             try:
+                if refused_whole is not None:
+                    raise refused_whole
                 partition = _find(broker, message, name, data.index)
                 if data.records is None or not len(data.records):
                     raise ProduceRefused(ErrorCode.INVALID_RECORD, "the request carries no batch")
@@ -81,7 +96,14 @@ def begin(broker: Broker, request: Request) -> Produced:
                     raise ProduceRefused(
                         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or later"
                     )
-                produced.accept(answer, partition.append(data.records, now_ms, trusted_ms))
+                producer = _transactional_producer(data.records)
+                begins_at_zero = False
+                if producer is not None:
+                    assert name is not None
+                    _admit(broker, request, producer, partition, name, data.index)
+                    begins_at_zero = request.version >= _ADDS_FROM
+                accepted = partition.append(data.records, now_ms, trusted_ms, begins_at_zero=begins_at_zero)
+                produced.accept(answer, accepted)
                 answer.log_start_offset = partition.start_offset
             except ProduceRefused as refused:
                 _refuse(answer, refused.code, refused.message, refused.log_start_offset)
@@ -98,14 +120,64 @@ def _codec_of(records: memoryview) -> int:
     return records[_ATTRIBUTES_AT] & 7 if len(records) > _ATTRIBUTES_AT else 0
 
 
+def _transactional_producer(records: memoryview | None) -> tuple[int, int] | None:
+    """Id and epoch of the producer whose transaction the batch is part of."""
+    if records is None or len(records) <= _PRODUCER_AT + _PRODUCER.size:
+        return None
+    if not records[_ATTRIBUTES_AT] & _TRANSACTIONAL_BIT:
+        return None
+    producer_id, epoch = _PRODUCER.unpack_from(records, _PRODUCER_AT)
+    return (producer_id, epoch) if producer_id >= 0 else None
+
+
+def _refused_whole(message: Any) -> ProduceRefused | None:
+    """Why no partition of the request is written to, if that is so."""
+    producers = {
+        _transactional_producer(data.records) for topic in message.topic_data for data in topic.partition_data
+    }
+    producers.discard(None)
+    if producers and message.transactional_id is None:
+        return ProduceRefused(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "a transactional batch came without a transactional id",
+        )
+    if len(producers) > 1:
+        return ProduceRefused(
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+            "transactional batches of more than one producer came together",
+        )
+    return None
+
+
+def _admit(
+    broker: Broker, request: Request, producer: tuple[int, int], partition: Partition, name: str, index: int
+) -> None:
+    """See to it that the partition is part of the producer's transaction."""
+    producer_id, epoch = producer
+    open_one = partition.open_transactions().get(producer_id)
+    # Where it is open it was admitted before, and what cannot be written to shall not become part of one.
+    if partition.is_lost or (open_one is not None and open_one.producer_epoch == epoch):
+        return
+    code = broker.transactions.admit(
+        request.message.transactional_id,
+        producer_id,
+        epoch,
+        name,
+        index,
+        adds=request.version >= _ADDS_FROM,
+    )
+    if code is ErrorCode.TRANSACTION_ABORTABLE and request.version < _ABORTABLE_FROM:
+        code = ErrorCode.INVALID_TXN_STATE
+    elif code in _RETRIED or (code is ErrorCode.CONCURRENT_TRANSACTIONS and request.version < _ADDS_FROM):
+        code = ErrorCode.NOT_ENOUGH_REPLICAS
+    if code is not ErrorCode.NONE:
+        raise ProduceRefused(code, f"{name}-{index} is not part of a transaction of producer {producer_id}")
+
+
 def _find(broker: Broker, message: Any, name: str | None, index: int) -> Partition:
     if message.acks not in (-1, 0, 1):
         raise ProduceRefused(
             ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {message.acks}, and may be -1, 0 or 1"
-        )
-    if message.transactional_id is not None:
-        raise ProduceRefused(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "this broker has no transactions yet"
         )
     if name is None:
         raise ProduceRefused(ErrorCode.UNKNOWN_TOPIC_ID)

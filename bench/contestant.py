@@ -1,0 +1,119 @@
+"""A log server under measurement: started like a user's, loaded by a client in another process, watched from
+outside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support import apache_kafka
+from tests.support.apache_kafka import start_kafka
+from tests.support.embedded import start_headrace
+from tests.support.server import Server
+
+__all__ = ["Contestant", "Launch", "headrace", "kafka"]
+
+# What Apache Kafka's own start script gives it.
+_KAFKA_JVM = [
+    "-Xmx1g",
+    "-Xms1g",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-Djava.awt.headless=true",
+]
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_LOAD_S_MAX = 600
+
+Launch = Callable[[Path], Server]
+Figures = dict[str, float]
+
+
+def headrace(durability: str) -> Launch:
+    return lambda home: start_headrace(home, ["--durability", durability])
+
+
+def kafka(settings: Mapping[str, str]) -> Launch:
+    apache_kafka.JVM = _KAFKA_JVM
+    return lambda home: start_kafka(home, settings)
+
+
+class Contestant:
+    """One running server with a data directory of its own, which goes with it."""
+
+    def __init__(self, name: str, launch: Launch) -> None:
+        self.name = name
+        self._launch = launch
+        self._home = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
+        self._topics = 0
+        self._start()
+
+    def _start(self) -> None:
+        self.server = self._launch(self._home)
+        self.start_ms = self._age_ms()
+
+    def restart(self) -> None:
+        self.server.stop()
+        # Its first line names the port, and must be that of the new start.
+        self.server.log.unlink()
+        self._start()
+
+    def stop(self) -> None:
+        try:
+            self.server.stop()
+        finally:
+            shutil.rmtree(self._home, ignore_errors=True)
+
+    def _admin(self) -> AdminClient:
+        """A new one each time: while it lives it asks for news, and its server may be measured or gone."""
+        return AdminClient({"bootstrap.servers": self.server.bootstrap, "log_level": 0})
+
+    def topic(self, partitions: int = 1) -> str:
+        """A new topic, ready to be used."""
+        self._topics += 1
+        name = f"bench-{self._topics}"
+        for future in self._admin().create_topics([NewTopic(name, partitions, 1)]).values():
+            future.result(120)
+        return name
+
+    def drop(self, topic: str) -> None:
+        """Give its disk space back, so that the next measurement does not pay for writing it."""
+        for future in self._admin().delete_topics([topic]).values():
+            future.result(120)
+
+    def load(self, work: str, topic: str, **options: int | str) -> Figures:
+        """A client's figures, and beside them the CPU seconds that the server used meanwhile."""
+        arguments = [f"{name}={value}" for name, value in options.items()]
+        command = [sys.executable, "-m", "bench.load", work, self.server.bootstrap, topic, *arguments]
+        before = self.cpu_s()
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LOAD_S_MAX)
+        if done.returncode:
+            raise SystemExit(f"{work} against {self.name} failed:\n{done.stdout}{done.stderr}")
+        return {**json.loads(done.stdout), "cpu_s": self.cpu_s() - before}
+
+    def cpu_s(self) -> float:
+        fields = self._stat()
+        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+    def rss_mb(self) -> float:
+        status = Path(f"/proc/{self.server.process.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+    def _age_ms(self) -> float:
+        """Since the process began: what is done once before it (Kafka formats its directory) does not count."""
+        began_s = int(self._stat()[19]) / _TICKS_PER_S
+        return (time.clock_gettime(time.CLOCK_BOOTTIME) - began_s) * 1000
+
+    def _stat(self) -> list[str]:
+        return Path(f"/proc/{self.server.process.pid}/stat").read_text().rpartition(")")[2].split()

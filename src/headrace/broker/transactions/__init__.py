@@ -1,0 +1,28 @@
+"""Transactions: who holds a transactional id, what is part of its transaction, and how it ends everywhere at once."""
+
+from headrace.broker.transactions.answers import (
+    DescribedTransaction,
+    EndAnswer,
+    InitAnswer,
+    ListedTransaction,
+)
+from headrace.broker.transactions.coordinator import TransactionCoordinator
+from headrace.broker.transactions.pattern import Pattern, PatternRefused
+from headrace.broker.transactions.ports import MarkedPartition, MarkedPartitions, ProducerIds
+from headrace.broker.transactions.settings import TransactionSettings
+from headrace.broker.transactions.transaction import State
+
+__all__ = [
+    "DescribedTransaction",
+    "EndAnswer",
+    "InitAnswer",
+    "ListedTransaction",
+    "MarkedPartition",
+    "MarkedPartitions",
+    "Pattern",
+    "PatternRefused",
+    "ProducerIds",
+    "State",
+    "TransactionCoordinator",
+    "TransactionSettings",
+]

@@ -1,0 +1,3 @@
+from headrace.records.header import Buffer
+
+def walk(buffer: Buffer, start: int, count: int, headers_max: int, /) -> tuple[int, int, int, int, bool]: ...

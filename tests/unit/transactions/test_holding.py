@@ -1,0 +1,190 @@
+"""Who holds a transactional id: fencing, asking twice, and epochs that run out."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace.broker.transactions import InitAnswer, TransactionSettings
+from headrace.wire.codes import ErrorCode
+
+from .rig import MINUTE_MS, Producer, Rig, settle
+
+NONE, FENCED = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED
+
+
+async def test_a_new_id_gets_a_producer_at_epoch_0_and_a_successor_the_next_epoch() -> None:
+    async with Rig() as rig:
+        first, second = Producer(rig), Producer(rig)
+        assert (await first.init()).epoch == 0
+        assert (await second.init()).epoch == 1
+        assert first.producer == second.producer
+
+
+async def test_a_successor_aborts_what_was_open_and_fences_the_one_before() -> None:
+    async with Rig() as rig:
+        zombie, successor = Producer(rig), Producer(rig)
+        await zombie.init()
+        zombie.write("a")
+        await zombie.commit_offset(7)
+        assert await successor.init() == InitAnswer(NONE, zombie.producer, 2)
+        assert (rig.state(), rig.groups.is_unstable("g", "orders", 0)) == ("Empty", False)
+        assert zombie.write("b") is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert zombie.write("b", "orders", 1) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await zombie.commit() is FENCED
+        assert await zombie.abort() is FENCED
+        assert await zombie.commit_offset(8) is FENCED
+        assert (await zombie.init(own=True)).error is FENCED
+        successor.write("c")
+        assert await successor.commit() is NONE
+        assert (rig.partition().committed(), rig.offset()) == (["c"], None)
+
+
+async def test_a_producer_goes_on_after_an_error_with_its_own_id_and_may_ask_twice() -> None:
+    async with Rig() as rig:
+        producer = Producer(rig)
+        await producer.init()
+        number, epoch = producer.producer, producer.epoch
+        assert await rig.transactions.init("x", MINUTE_MS, number, epoch) == InitAnswer(NONE, number, 1)
+        assert await rig.transactions.init("x", MINUTE_MS, number, epoch) == InitAnswer(NONE, number, 1)
+        assert (await rig.transactions.init("x", MINUTE_MS, number, 1)).epoch == 2
+        assert (await rig.transactions.init("x", MINUTE_MS, number, epoch)).error is FENCED
+        assert (await rig.transactions.init("x", MINUTE_MS, number, 9)).error is FENCED
+        assert (await rig.transactions.init("x", MINUTE_MS, number + 9, 2)).error is FENCED
+
+
+async def test_a_zombie_that_asks_to_go_on_disturbs_nobody() -> None:
+    async with Rig() as rig:
+        zombie, successor = Producer(rig), Producer(rig)
+        await zombie.init()
+        await successor.init()
+        successor.write("a")
+        assert (await zombie.init(own=True)).error is FENCED
+        assert await successor.commit() is NONE
+        assert rig.partition().committed() == ["a"]
+
+
+async def test_an_open_transaction_of_its_own_is_aborted_when_a_producer_goes_on() -> None:
+    async with Rig() as rig:
+        producer = Producer(rig)
+        await producer.init()
+        producer.write("a")
+        assert (await producer.init(own=True)).epoch == 1
+        producer.write("b")
+        await producer.commit()
+        assert rig.partition().committed() == ["b"]
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+async def test_a_time_out_that_is_none_or_too_long_is_refused(timeout_ms: int) -> None:
+    async with Rig() as rig:
+        answer = await Producer(rig).init(timeout_ms=timeout_ms)
+        assert answer == InitAnswer(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+
+
+async def test_an_id_is_told_to_wait_while_it_is_being_given() -> None:
+    async with Rig() as rig:
+        rig.journal.hold()
+        first = asyncio.ensure_future(Producer(rig).init())
+        await settle()
+        assert (await Producer(rig).init()).error is ErrorCode.CONCURRENT_TRANSACTIONS
+        assert (rig.state(), rig.transactions.list_transactions()) == (None, [])
+        rig.journal.release()
+        assert (await first).epoch == 0
+
+
+async def test_an_id_that_could_not_be_written_down_is_not_held() -> None:
+    async with Rig() as rig:
+        rig.journal.fails = True
+        assert (await Producer(rig).init()).error is ErrorCode.NOT_COORDINATOR
+        rig.journal.fails = False
+        rig.ids.fails = True
+        assert (await Producer(rig).init()).error is ErrorCode.NOT_COORDINATOR
+        rig.ids.fails = False
+        assert rig.state() is None
+        assert (await Producer(rig).init()).epoch == 0
+
+
+async def at_epoch(rig: Rig, epoch: int) -> Producer:
+    """A producer that has come this far; the way there is long."""
+    producer = Producer(rig)
+    await producer.init()
+    rig.transactions._by_id["x"].epoch = producer.epoch = epoch
+    return producer
+
+
+async def test_a_producer_whose_epochs_run_out_at_an_end_goes_on_under_a_new_id() -> None:
+    async with Rig() as rig:
+        producer = await at_epoch(rig, 32_766)
+        before = producer.who
+        producer.write("a")
+        answer = await producer.end(commit=True)
+        assert (answer.error, answer.producer_id != before[1], answer.epoch) == (NONE, True, 0)
+        assert rig.partition().log[-1].epoch == 32_767
+        assert await rig.transactions.end(*before, commit=True, bumps=True) == answer
+        producer.write("b")
+        assert await producer.commit() is NONE
+        assert rig.partition().committed() == ["a", "b"]
+
+
+async def test_a_successor_gets_a_new_id_where_the_epochs_have_run_out() -> None:
+    async with Rig() as rig:
+        producer = await at_epoch(rig, 32_766)
+        producer.write("a")
+        successor = Producer(rig)
+        answer = await successor.init()
+        assert (answer.epoch, answer.producer_id != producer.producer) == (0, True)
+        assert producer.write("b") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert rig.partition().committed() == []
+
+
+async def test_a_producer_that_goes_on_when_its_epochs_have_run_out_may_ask_twice() -> None:
+    async with Rig() as rig:
+        producer = await at_epoch(rig, 32_766)
+        number = producer.producer
+        first = await rig.transactions.init("x", MINUTE_MS, number, 32_766)
+        assert (first.error, first.epoch) == (NONE, 0)
+        assert await rig.transactions.init("x", MINUTE_MS, number, 32_766) == first
+
+
+async def test_ids_partitions_and_groups_are_limited() -> None:
+    limits = TransactionSettings(
+        ids_max=2, partitions_per_transaction_max=2, groups_per_transaction_max=1, id_chars_max=5
+    )
+    async with Rig(limits) as rig:
+        producer = Producer(rig, "x")
+        await producer.init()
+        await Producer(rig, "y").init()
+        assert (await Producer(rig, "z").init()).error is ErrorCode.POLICY_VIOLATION
+        assert (await Producer(rig, "x" * 6).init()).error is ErrorCode.INVALID_REQUEST
+        assert producer.write("a") is NONE
+        assert producer.write("a", "orders", 1) is NONE
+        assert producer.write("a", "payments") is ErrorCode.POLICY_VIOLATION
+        assert rig.transactions.add_group(*producer.who, "g") is NONE
+        assert rig.transactions.add_group(*producer.who, "h") is ErrorCode.POLICY_VIOLATION
+
+
+async def test_partitions_of_all_open_transactions_are_limited_and_given_back_at_the_end() -> None:
+    async with Rig(TransactionSettings(all_partitions_max=2)) as rig:
+        one, two = Producer(rig, "x"), Producer(rig, "y")
+        await one.init()
+        await two.init()
+        assert [one.write("a"), one.write("a", "orders", 1)] == [NONE, NONE]
+        assert two.write("b") is ErrorCode.POLICY_VIOLATION
+        await one.commit()
+        assert two.write("b") is NONE
+
+
+async def test_an_id_that_nobody_used_for_long_is_forgotten_also_on_disk() -> None:
+    async with Rig() as rig:
+        rested, busy = Producer(rig, "rested"), Producer(rig, "busy")
+        await rested.init()
+        await busy.init()
+        busy.write("a")
+        later = rig.clock.wall_ms + 7 * 24 * 60 * MINUTE_MS
+        assert await rig.transactions.expire(later - 1) == []
+        assert await rig.transactions.expire(later) == ["rested"]
+        await rig.crash()
+        assert (rig.state("rested"), rig.state("busy")) == (None, "Ongoing")
+        assert rested.write("b") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
