@@ -116,7 +116,7 @@ def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0]) -> 
             broker.expect_alive()
         except BrokerDied as died:
             outcome.problems.append(str(died))
-        outcome.problems += bystander.finish()
+        outcome.problems += bystander.finish(60.0 if protected else 5.0)
         outcome.problems += [f"the broker did not foresee:\n{trace}" for trace in broker.traces()]
         if protected and not list(broker.log_lines("bytes was announced")):
             outcome.problems.append("the log does not say that a frame was too large")
@@ -128,7 +128,7 @@ def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0]) -> 
 def _try(broker: BrokerProcess, case: Case, outcome: Outcome) -> None:
     name, raw, must_close = case
     outcome.hits += 1
-    with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", broker.port), timeout=5) as connection:
         try:
             connection.sendall(raw)
             if must_close:

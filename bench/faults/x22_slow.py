@@ -1,10 +1,10 @@
 """X22, slow and many: thousands that do nothing, and some that take all the time there is.
 
 Five thousand connections are opened and left. Beside them are clients that send a request byte by byte, that send half
-of one and no more, that ask for much and never read, and that close their half and stay. What must hold: a good
-client's thousand requests are all answered; each slow one is closed at the deadline, and each idle one when it has been
-idle for long enough; an open connection costs less than 64 KB; answers that nobody reads cost a bounded amount; and
-afterwards the broker has the descriptors that it had before.
+of one and no more, that ask for much and never read, and that close their half and stay; the port for metrics has slow
+ones of its own. What must hold: a good client's thousand requests are all answered; each slow one is closed at the
+deadline, and each idle one when it has been idle for long enough; an open connection costs less than 64 KB; answers
+that nobody reads cost a bounded amount; and afterwards the broker has the descriptors that it had before.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import resource
 import selectors
 import socket
@@ -40,6 +41,7 @@ _KB_EACH_MAX = 64
 _ANSWERS_MB_MAX = 64
 _GOOD_REQUESTS = 1000
 _TOPIC = "large"
+_SLOW_SCRAPES = 4
 
 
 def run(
@@ -54,7 +56,7 @@ def run(
     outcome = Outcome(FAULT, seed)
     if not protected:
         idle, slow = 200, 8
-    options = []
+    options = ["--metrics", "127.0.0.1:0"]
     for name, value in (
         ("headrace.slow.client.timeout.ms", int(_SLOW_S * 1000)),
         ("connections.max.idle.ms", int(_IDLE_S * 1000)),
@@ -69,7 +71,8 @@ def run(
     ):
         broker.start()
         try:
-            _Scene(broker, rng, outcome).play(idle, slow)
+            scene = _Scene(broker, rng, outcome)
+            scene.play(idle, slow)
             broker.expect_alive()
         except BrokerDied as died:
             outcome.problems.append(str(died))
@@ -106,6 +109,10 @@ class _Scene:
             outcome.figures["slow_mb"] = grown
             if grown > _ANSWERS_MB_MAX + 64:
                 outcome.problems.append(f"{slow} clients that read nothing cost {grown:.0f} MB")
+            if outcome.problems and idle < _GOOD_REQUESTS:
+                # Without its protection, and caught.
+                bystander.finish(5.0)
+                return
             deadline = time.monotonic() + 60
             while (
                 bystander.requests < _GOOD_REQUESTS and bystander.is_alive() and time.monotonic() < deadline
@@ -128,12 +135,18 @@ class _Scene:
     def _files(self) -> int:
         return len(os.listdir(f"/proc/{self._broker.pid}/fd"))
 
-    def _connect(self, receive_buffer: int = 0) -> socket.socket:
+    @property
+    def _metrics_port(self) -> int:
+        found = re.search(rb"metrics are at http://127\.0\.0\.1:(\d+)/", self._broker.said())
+        assert found is not None
+        return int(found[1])
+
+    def _connect(self, receive_buffer: int = 0, port: int = 0) -> socket.socket:
         connection = socket.socket()
         if receive_buffer:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         connection.settimeout(20)
-        connection.connect(("127.0.0.1", self._broker.port))
+        connection.connect(("127.0.0.1", port or self._broker.port))
         return connection
 
     def _fill(self) -> None:
@@ -158,6 +171,9 @@ class _Scene:
             kind = kinds[number % len(kinds)]
             connection = stack.enter_context(self._connect(4096))
             attackers.append((kind.__name__, connection, kind(connection)))
+        for _ in range(_SLOW_SCRAPES):
+            connection = stack.enter_context(self._connect(4096, self._metrics_port))
+            attackers.append(("_trickle_http", connection, self._trickle_http(connection)))
         began = time.monotonic()
         closed: dict[socket.socket, float] = {}
         awaited = {connection for name, connection, _ in attackers if name != "_half_closed"}
@@ -189,12 +205,17 @@ class _Scene:
             connection.send(bytes([byte]))
             yield
 
+    def _trickle_http(self, connection: socket.socket) -> Iterator[None]:
+        for byte in b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 2000:
+            connection.send(bytes([byte]))
+            yield
+
     def _half_a_request(self, connection: socket.socket) -> Iterator[None]:
         connection.sendall(struct.pack(">ih", 50 << 20, 0) + self._rng.randbytes(50_000))
         yield
 
     def _never_read(self, connection: socket.socket) -> Iterator[None]:
-        for _ in range(100):
+        for _ in range(40):
             connection.sendall(_framed(_fetch_much()))
         while True:
             yield

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from headrace.broker.offline_partition import OfflinePartition
 from headrace.broker.partition import Partition
 from headrace.errors import StorageError
-from headrace.records import RecordError, RecordLimits, check_batch, iter_headers, read_records
+from headrace.records import RecordError, RecordLimits, check_batch, iter_headers, open_batch
 
 __all__ = ["holds_keys"]
 
@@ -52,14 +52,15 @@ def _has_key(partition: Partition, offset: int, limits: RecordLimits) -> bool:
         for position, header in iter_headers(data):
             if header.is_control:
                 continue
-            batch = data[position : position + header.size]
-            if header.count > _RECORDS_MAX:
-                keyed = not check_batch(batch, limits).has_null_key
-            else:
-                keyed = any(record.key is not None for record in read_records(batch, limits))
-            if keyed:
+            if _batch_has_key(data[position : position + header.size], header.count, limits):
                 return True
     except (StorageError, RecordError, OSError):
         # What cannot be read says nothing; other places may.
         return False
     return False
+
+
+def _batch_has_key(batch: memoryview, count: int, limits: RecordLimits) -> bool:
+    if count > _RECORDS_MAX:
+        return not check_batch(batch, limits).has_null_key
+    return any(record.key is not None for record in open_batch(batch, limits).records)

@@ -351,3 +351,46 @@ async def test_a_request_with_more_elements_than_allowed_is_refused_before_it_is
     assert await client.closed()
     assert "more elements" in said(caplog, "malformed-request")[0]
     assert not world.broker.catalog.topics()
+
+
+async def test_partitions_of_a_session_take_turns_when_an_answer_does_not_hold_them_all(
+    scene: Callable[..., Awaitable[Scene]],
+) -> None:
+    world = await scene(fetch_bytes_max=1024)
+    await fill(world, "a", 2)
+    await fill(world, "b", 2)
+    client = await world.connect()
+    request = m.FetchRequest
+    offsets = {"a": 0, "b": 0}
+
+    def wanted(names: list[str]) -> list[Any]:
+        return [
+            request.FetchTopic(
+                topic=name,
+                partitions=[
+                    request.FetchPartition(
+                        partition=0, fetch_offset=offsets[name], partition_max_bytes=1 << 20
+                    )
+                ],
+            )
+            for name in names
+        ]
+
+    ask = request(max_wait_ms=0, min_bytes=0, max_bytes=1 << 30, session_epoch=0, topics=wanted(["a", "b"]))
+    answer = await client.ask(Api.FETCH, 11, ask)
+    session, served = answer.session_id, []
+    for epoch in range(1, 5):
+        got = [topic.topic for topic in answer.responses if topic.partitions[0].records]
+        for name in got:
+            offsets[name] += 1
+        served += got
+        ask = request(
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=1 << 30,
+            session_id=session,
+            session_epoch=epoch,
+            topics=wanted(got),
+        )
+        answer = await client.ask(Api.FETCH, 11, ask)
+    assert served == ["a", "b", "a", "b"]

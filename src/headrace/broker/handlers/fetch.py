@@ -212,6 +212,9 @@ class Fetching:
                 continue
             wanted.told_high_watermark = answer.high_watermark
             wanted.told_start_offset = answer.log_start_offset
+            if answer.records:
+                # An answer has a limit: next time the others come first, so that none is starved.
+                self.session.wanted.move_to_end(wanted.key)
             topic = topics.get(wanted.topic)
             if topic is None:
                 topic = topics[wanted.topic] = m.FetchResponse.FetchableTopicResponse()
