@@ -38,12 +38,13 @@ class Fault:
 FAULTS = {
     fault.name: fault
     for fault in (
-        Fault("X1", "kill -9", ("x1_kill",), 200),
-        Fault("X2", "power loss", ("x2_power",), 200, at_once=2),
-        Fault("X3", "a sync fails once", ("x3_fsync", "x3_sync_sim"), 200),
+        Fault("X1", "kill -9", ("x1_kill", "x1_compaction"), 200),
+        Fault("X2", "power loss", ("x2_power", "x2_compaction"), 200, at_once=2),
+        Fault("X3", "a sync fails once", ("x3_fsync", "x3_sync_sim", "x3_compaction"), 200, at_once=2),
         Fault("X4", "disk full", ("x4_full",), 200),
-        Fault("X5", "damaged files", ("x5_damage",), 200, at_once=2),
+        Fault("X5", "damaged files", ("x5_damage", "x5_compaction"), 200, at_once=2),
         Fault("X8", "clock jumps", ("x8_clock",), 18, at_once=2),
+        Fault("X12", "zombie producer", ("x12_zombie",), 50, at_once=2),
         Fault("X14", "broker gone for a minute", ("x14_gone",), 50, at_once=10),
         Fault("X18", "far behind and past retention", ("x18_behind",), 6),
         Fault("X19", "size lies", ("x19_sizes",), 10),

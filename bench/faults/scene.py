@@ -18,6 +18,8 @@ from bench.faults.consuming import ReadingAlong, read_back
 from bench.faults.keeping import CommittingWorker, CuttingWorker, TopicsWorker
 from bench.faults.oracle import Ledger, Place, Sent, partition_files, view_of_files
 from bench.faults.outcome import Outcome
+from bench.faults.paying import Accounts, PayingWorker, ReadingCommitted, committed_back
+from bench.faults.paying import judge as judge_transactions
 from bench.faults.process import BrokerProcess
 from bench.faults.producing import IdempotentRawProducer, RawProducer, StockProducer
 from bench.faults.worker import Worker, finish_all
@@ -25,6 +27,8 @@ from bench.faults.worker import Worker, finish_all
 __all__ = ["Scene"]
 
 _KEPT, _STAMPED, _TRIMMED, _CUT = "kept", "stamped", "trimmed", "cut"
+_PAID = "paid"
+_PAID_PARTITIONS = 3
 _PARTITIONS = {_KEPT: 2, _STAMPED: 1, _TRIMMED: 1, _CUT: 1}
 _SHRINKING = (_TRIMMED, _CUT)
 
@@ -43,6 +47,7 @@ class Scene:
         request_timeout_s: float = 10.0,
         reconnect_ms_max: int = 20,
         stock_settings: dict[str, Any] | None = None,
+        transactions: bool = False,
     ) -> None:
         self.broker = broker
         self.rng = rng
@@ -58,6 +63,8 @@ class Scene:
         self._stock_settings = stock_settings or {}
         self._reconnect = {"reconnect.backoff.max.ms": reconnect_ms_max}
         self._by_hand = 0
+        self.accounts = Accounts() if transactions else None
+        self._paid = [(_PAID, partition) for partition in range(_PAID_PARTITIONS)]
         self._request_timeout_s = request_timeout_s
 
     # Before
@@ -78,6 +85,10 @@ class Scene:
                 error = calls.create_topic(connection, topic, count, common | special[topic])
                 if error:
                     raise AssertionError(f"topic {topic} could not be made: error {error}")
+            if self.accounts is not None:
+                paid = common | {"retention.ms": "-1"}
+                if error := calls.create_topic(connection, _PAID, _PAID_PARTITIONS, paid):
+                    raise AssertionError(f"topic {_PAID} could not be made: error {error}")
 
     def employ(self) -> None:
         """Start every kind of client."""
@@ -123,6 +134,13 @@ class Scene:
             ),
             ReadingAlong("reader", port, ledger, self.places, _SHRINKING, self._reconnect),
         ]
+        if self.accounts is not None:
+            ours: tuple[Any, ...] = (port, ledger, self.accounts, self._paid)
+            self.workers += [
+                PayingWorker("paying-1", *ours, rng(), settings=self._reconnect),
+                PayingWorker("paying-2", *ours, rng(), settings=self._reconnect),
+                ReadingCommitted("reader-committed", *ours),
+            ]
         # Threads that wait for an answer must not wait for the others' arithmetic as well.
         sys.setswitchinterval(0.0005)
         for worker in self.workers:
@@ -144,6 +162,18 @@ class Scene:
                 self.ledger.object(f"no {more} acks within {timeout_s:.0f} s")
                 return
             time.sleep(0.005)
+
+    def wait_for_transactions(self, more: int, timeout_s: float = 5.0) -> None:
+        """Until so many have been committed since now, or there is no more patience: librdkafka takes its time to
+        look for a coordinator that went away.
+        """
+        if self.accounts is None:
+            return
+        goal = self.accounts.count("committed") + more
+        deadline = time.monotonic() + timeout_s
+        while self.accounts.count("committed") < goal and time.monotonic() < deadline:
+            self.broker.expect_alive()
+            time.sleep(0.01)
 
     def send_one(self, connection: Connection, place: Place) -> int:
         """One record more, by hand; returns the error of the answer."""
@@ -175,6 +205,8 @@ class Scene:
             self.topics.check(connection)
             self.commits.check(connection)
             ids = {topic.name: topic.id for topic in calls.topics(connection, list(_PARTITIONS))}
+        if self.accounts is not None:
+            judge_transactions(self.accounts, committed_back(self.broker.port, self._paid), self.ledger)
         views = read_back(self.broker.port, self.places)
         for place, view in views.items():
             self.ledger.check(view, trimmed=place[0] in _SHRINKING)
@@ -216,4 +248,6 @@ class Scene:
             "topic_changes": self.topics.changes,
             "sent_again": self.idempotent.sent_again,
         }
+        if self.accounts is not None:
+            outcome.figures |= {fate: self.accounts.count(fate) for fate in ("committed", "aborted")}
         return outcome

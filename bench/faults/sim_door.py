@@ -59,11 +59,20 @@ class Door:
         snapshot_after_bytes: int = 4 << 20,
         retention_check_s: float = 30.0,
         groups: GroupSettings | None = None,
+        compaction_check_s: float = 15.0,
+        compaction_memory_bytes: int = 1 << 20,
     ) -> None:
         def journal(*arguments: Any) -> Journal:
             return Journal(*arguments, snapshot_after_bytes=snapshot_after_bytes)
 
-        settings = BrokerSettings(data_dir=DATA, durability=durability, retention_check_s=retention_check_s)
+        settings = BrokerSettings(
+            data_dir=DATA,
+            durability=durability,
+            retention_check_s=retention_check_s,
+            compaction_check_s=compaction_check_s,
+            compaction_memory_bytes=compaction_memory_bytes,
+            compaction_bytes_per_s=0,
+        )
         with patched(broker_module, "Journal", journal):
             self.broker = Broker(settings, files=files, clock=clock, groups=groups)
 
@@ -75,7 +84,7 @@ class Door:
 
     def dead_tasks(self) -> list[str]:
         """Background tasks that have ended though the broker runs: work that nobody does any more."""
-        tasks = [*self.broker._tasks, *self.broker.committer._tasks]
+        tasks = [*self.broker._tasks, *self.broker.committer._tasks, *self.broker.compactor.tasks]
         dead = [task for task in tasks if task.done() and not task.cancelled()]
         return [f"{task.get_coro()}: {task.exception()}" for task in dead]
 
@@ -104,6 +113,13 @@ class Door:
         answer = produced.finish().responses[0].partition_responses[0]
         return int(answer.error_code), int(answer.base_offset)
 
+    async def fetch_bytes(
+        self, topic: str, partition: int, offset: int, max_bytes: int = 4096
+    ) -> tuple[int, bytes]:
+        """Error, and the batches as they came."""
+        answer = await self._fetched(topic, partition, offset, max_bytes, -1)
+        return int(answer.error_code), bytes(answer.records)
+
     async def fetch(
         self,
         topic: str,
@@ -115,6 +131,25 @@ class Door:
         committed: bool = False,
     ) -> Fetched:
         """``committed``: what lies below the last stable offset, which is the end then."""
+        answer = await self._fetched(topic, partition, offset, max_bytes, last_epoch, committed=committed)
+        if answer.error_code:
+            return Fetched(int(answer.error_code), [])
+        batches = split(bytes(answer.records))
+        if not committed:
+            return Fetched(0, batches, answer.log_start_offset, answer.high_watermark)
+        aborted = tuple(sorted((one.first_offset, one.producer_id) for one in answer.aborted_transactions))
+        return Fetched(0, batches, answer.log_start_offset, answer.last_stable_offset, aborted)
+
+    async def _fetched(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        max_bytes: int,
+        last_epoch: int,
+        *,
+        committed: bool = False,
+    ) -> Any:
         wanted = m.FetchRequest.FetchPartition(
             partition=partition,
             fetch_offset=offset,
@@ -134,14 +169,7 @@ class Door:
             assert fetching.is_cold
             await fetching.warm()
             response = fetching.attempt(last=True)
-        answer = response.responses[0].partitions[0]
-        if answer.error_code:
-            return Fetched(int(answer.error_code), [])
-        batches = split(bytes(answer.records))
-        if not committed:
-            return Fetched(0, batches, answer.log_start_offset, answer.high_watermark)
-        aborted = tuple(sorted((one.first_offset, one.producer_id) for one in answer.aborted_transactions))
-        return Fetched(0, batches, answer.log_start_offset, answer.last_stable_offset, aborted)
+        return response.responses[0].partitions[0]
 
     async def read_all(self, topic: str, partition: int, max_bytes: int = 4096) -> Fetched:
         """Everything from the start of the log to its end; stops at an error."""

@@ -17,7 +17,9 @@ from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from typing import Any
 
+from headrace.errors import HeadraceError
 from headrace.log import committer
+from headrace.log.compaction import Interrupted
 from headrace.testing.faulty_clock import DrivenClock
 from headrace.testing.faulty_files import Crash
 
@@ -84,7 +86,7 @@ class _SimThreads(Executor):
         except Crash:
             self._end()
         except Exception as error:
-            if not isinstance(error, OSError):
+            if not isinstance(error, OSError | HeadraceError | Interrupted):
                 self._object_to(f"a thread died: {_told(error)}")
             future.set_exception(error)
         else:

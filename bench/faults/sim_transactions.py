@@ -50,6 +50,7 @@ class Transaction:
     fate: Fate = "open"
     offset_in: bytes | None = None
     """Id of the topic for which it commits an offset, which is its number."""
+    offset_answered: bool = True
 
     def __str__(self) -> str:
         return f"transaction {self.number} of {self.writer}"
@@ -135,14 +136,22 @@ class TransactionalWriter:
             else:
                 part.answered = True
                 part.target.book.ack(part.sent, offset, self._scene.machine.clock.steady())
+        await self._write_offset(door, transaction, self._producer)
+
+    async def _write_offset(self, door: Door, transaction: Transaction, producer: tuple[int, int]) -> None:
         fact = self._scene.topics[_PROGRESS_TOPIC].sure
-        if fact is not None and not self._hurt and self._rng.random() < 0.5:
-            transaction.offset_in = fact.id
-            error = await door.commit_in(self.name, self._producer, self.place, transaction.number)
-            if error:
-                self._hurt = True
-                if error != _UNKNOWN_TOPIC:
-                    self._book.hear(self, "TxnOffsetCommit", error)
+        if not transaction.offset_answered and (fact is None or fact.id != transaction.offset_in):
+            # The topic is another one now, and the client's request to the old one was never answered.
+            self._hurt = True
+        if fact is None or self._hurt or (transaction.offset_answered and self._rng.random() < 0.5):
+            return
+        transaction.offset_in, transaction.offset_answered = fact.id, False
+        error = await door.commit_in(self.name, producer, self.place, transaction.number)
+        transaction.offset_answered = not error
+        if error:
+            self._hurt = True
+            if error != _UNKNOWN_TOPIC:
+                self._book.hear(self, "TxnOffsetCommit", error)
 
     def _add(self, transaction: Transaction, target: Target) -> None:
         assert self._producer is not None
@@ -249,6 +258,8 @@ class Transactions:
 
     async def judge(self, door: Door, *, all_settled: bool = False) -> None:
         """Read every partition as a reader of committed records does. ``all_settled``: no transaction is open."""
+        if not self.writers:
+            return
         shown: dict[Transaction, set[bool]] = {}
         for target in self._scene.all_targets():
             if all_settled:

@@ -64,6 +64,20 @@ def no_write_before_ack() -> None:
     threading.Thread(target=flush_all, daemon=True).start()
 
 
+def no_wide_hash() -> None:
+    """Compaction tells long keys apart by two bits."""
+    from headrace.log import key_map
+
+    class Narrow:
+        def __init__(self, data: bytes, **_: object) -> None:
+            self._data = data
+
+        def digest(self) -> bytes:
+            return bytes([sum(self._data) & 3]) * 16
+
+    vars(key_map)["blake2b"] = Narrow
+
+
 def no_producer_state() -> None:
     """A start forgets which batches producers have sent before."""
     from headrace.log.producers import Producers
@@ -181,9 +195,9 @@ def no_frame_limit() -> None:
 
 def no_element_limit() -> None:
     """As many elements are read as a request claims to have."""
-    from headrace.broker import connection
+    from headrace.broker import asking
 
-    vars(connection)["elements_max_of"] = lambda api, limit: 2**62
+    vars(asking)["elements_max_of"] = lambda api, limit: 2**62
 
 
 def no_malformed_check() -> None:
@@ -244,7 +258,37 @@ def no_answer_limit() -> None:
     )
 
 
+def no_fencing() -> None:
+    """Whoever names the producer that holds an id is taken for it, whatever the epoch."""
+    from headrace.broker.transactions.coordinator import TransactionCoordinator
+    from headrace.log.producers import Producers, StaleProducerEpoch
+
+    find, end, check = TransactionCoordinator._find, TransactionCoordinator.end, Producers.check
+
+    def epoch_of(self: TransactionCoordinator, transactional_id: str, epoch: int) -> int:
+        held = self._by_id.get(transactional_id)
+        return epoch if held is None else held.epoch
+
+    def found(self: TransactionCoordinator, transactional_id: str, producer_id: int, epoch: int) -> Any:
+        return find(self, transactional_id, producer_id, epoch_of(self, transactional_id, epoch))
+
+    async def ended(
+        self: TransactionCoordinator, transactional_id: str, producer_id: int, epoch: int, **how: Any
+    ) -> Any:
+        return await end(self, transactional_id, producer_id, epoch_of(self, transactional_id, epoch), **how)
+
+    def careless(self: Producers, header: Any, **how: Any) -> Any:
+        with contextlib.suppress(StaleProducerEpoch):
+            return check(self, header, **how)
+        return None
+
+    TransactionCoordinator._find = found  # type: ignore[method-assign]
+    TransactionCoordinator.end = ended  # type: ignore[method-assign]
+    Producers.check = careless  # type: ignore[method-assign]
+
+
 PROTECTIONS: dict[str, Callable[[], None]] = {
+    "wide-hash": no_wide_hash,
     "write-before-ack": no_write_before_ack,
     "producer-state": no_producer_state,
     "sync-errors": no_sync_errors,
@@ -259,4 +303,5 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "record-walk": no_record_walk,
     "sweep": no_sweep,
     "answer-limit": no_answer_limit,
+    "fencing": no_fencing,
 }

@@ -1,5 +1,5 @@
-"""X1, kill -9: at random moments of first start, produce, roll, retention, commits, topic changes, snapshots of the
-journals, recovery and clean stops.
+"""X1, kill -9: at random moments of first start, produce, transactions, roll, retention, commits, topic changes,
+snapshots of the journals, recovery and clean stops.
 
 A run kills the broker several times on one data directory while every kind of client is busy. A kill counts as a hit
 if requests were under way, or, for a kill during a start, if the broker had begun to work on its files and was not
@@ -43,12 +43,14 @@ def run(
         if rng.random() < 0.5:
             outcome.hits += _kill_while_starting(broker, rng)
         broker.start()
-        scene = Scene(broker, rng)
+        scene = Scene(broker, rng, transactions=True)
         scene.make_topics()
         scene.employ()
         try:
             scene.wait_for_acks()
             for _ in range(rng.randint(*kills)):
+                if rng.random() < 0.4:
+                    scene.wait_for_transactions(rng.randint(1, 5))
                 time.sleep(rng.uniform(0.02, 0.3))
                 outcome.hits += int(scene.in_flight > 0)
                 _end(broker, rng, scene)

@@ -7,6 +7,7 @@
     │   ├── FormatTooNew          written by a newer release
     │   └── DamagedState          metadata below its synced mark does not read back
     └── StorageError              a partition's file failed beneath us             (HR-LOG-…)
+        ├── ArchiveUnavailable    a segment that was moved to the archive cannot be read from there
         ├── CorruptBatch          stored bytes below the synced mark fail their check
         ├── OffsetOutOfRange      the offset is not in the log
         └── PartitionFenced       a write or a sync failed; the partition takes no more
@@ -19,6 +20,7 @@ from __future__ import annotations
 from pathlib import Path
 
 __all__ = [
+    "ArchiveUnavailable",
     "ConfigError",
     "CorruptBatch",
     "DamagedState",
@@ -75,6 +77,21 @@ class DamagedState(DataDirError):
 
 class StorageError(HeadraceError):
     code = "HR-LOG-STORAGE"
+
+
+class ArchiveUnavailable(StorageError):
+    """What lies in the archive cannot be had now; everything else can."""
+
+    code = "HR-LOG-ARCHIVE"
+    retriable = True
+
+    def __init__(self, path: Path, first_offset: int, end_offset: int, reason: str) -> None:
+        what = f"offsets {first_offset} to {end_offset - 1} are" if end_offset else "old segments belong"
+        super().__init__(
+            f"{what} in the archive at {path}, which cannot be used: {reason}",
+            hint="mount the archive again; nothing is lost, and all later offsets stay readable",
+        )
+        self.path = path
 
 
 class CorruptBatch(StorageError):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.cli.runner import Headrace
+from tests.support.server import Server
 from tests.support.waiting import until
 
 Fresh = Callable[..., str]
@@ -113,23 +114,31 @@ def test_delete_asks_for_the_name_on_a_terminal(
         assert (headrace.run("topic", "describe", name).code == 1) is deleted
 
 
-def test_partitions_are_not_added_to_a_topic_with_records_by_accident(
-    headrace: Headrace, fresh: Fresh
-) -> None:
+def test_partitions_are_not_added_to_a_topic_with_records_by_accident(either: Headrace, fresh: Fresh) -> None:
     name = fresh()
-    headrace.ok("topic", "create", name, "-p", "2")
-    assert headrace.ok("topic", "add-partitions", name, "-n", "1", "--json").json == [
+    either.ok("topic", "create", name, "-p", "2")
+    assert either.ok("topic", "add-partitions", name, "-n", "1", "--json").json == [
         {"topic": name, "before": 2, "after": 3, "status": "added"}
     ]
-    headrace.ok("produce", name, "-q", stdin=b"a\nb\n")
-    refused = headrace.run("topic", "add-partitions", name, "-n", "1")
+    either.ok("produce", name, "-k", "key", "-q", stdin=b"a\nb\n")
+    refused = either.run("topic", "add-partitions", name, "-n", "1")
     assert refused.code == 1
-    assert "most keys move" in refused.err
+    assert "75% of the keys move" in refused.err
     assert "order" in refused.err
-    forced = headrace.ok("topic", "add-partitions", name, "-n", "1", "--force")
-    assert "most keys move" in forced.err, "it is said also when it is done"
-    (told,) = headrace.ok("topic", "describe", name, "--json").json
+    forced = either.ok("topic", "add-partitions", name, "-n", "1", "--force")
+    assert "75% of the keys move" in forced.err, "it is said also when it is done"
+    (told,) = either.ok("topic", "describe", name, "--json").json
     assert len(told["partitions"]) == 4
+    assert either.run("topic", "add-partitions", name, "-n", "1").code == 1, "leave is given for one growth"
+
+
+def test_partitions_are_added_to_a_topic_whose_records_have_no_keys(either: Headrace, fresh: Fresh) -> None:
+    name = fresh()
+    either.ok("topic", "create", name)
+    either.ok("produce", name, "-q", stdin=b"".join(b"%d\n" % number for number in range(200)))
+    either.ok("topic", "add-partitions", name, "-n", "1")
+    (told,) = either.ok("topic", "describe", name, "--json").json
+    assert len(told["partitions"]) == 2
 
 
 def test_trim_deletes_what_is_before_and_its_dry_run_deletes_nothing(either: Headrace, fresh: Fresh) -> None:
@@ -146,3 +155,48 @@ def test_trim_deletes_what_is_before_and_its_dry_run_deletes_nothing(either: Hea
     assert (beyond.code, "beyond the end" in beyond.err) == (2, True)
     either.ok("topic", "trim", name, "--before", "end", "--yes")
     assert either.ok("consume", name, "--exit").out == ""
+
+
+def test_describe_tells_size_rate_retention_and_when_records_are_lost(either: Headrace, fresh: Fresh) -> None:
+    name = fresh()
+    either.ok("topic", "create", name, "-c", "retention.ms=3600000", "-c", "retention.bytes=100000")
+    either.ok("produce", name, "-q", stdin=b"".join(b"%0100d\n" % number for number in range(3000)))
+    (told,) = either.ok("topic", "describe", name, "--json").json
+    assert told["size_bytes"] > 1000
+    assert told["records_per_s"] == 10.0
+    assert (told["retention_ms"], told["retention_bytes"]) == (3_600_000, 100_000)
+    assert told["bytes_per_s"] > 0
+    by_size_ms = 100_000 / told["bytes_per_s"] * 1000
+    assert told["lost_after_ms"] == pytest.approx(min(by_size_ms, 3_600_000), rel=0.01)
+    assert told["lost_by"] == ("retention.bytes" if by_size_ms < 3_600_000 else "retention.ms")
+    shown = either.ok("topic", "describe", name).out
+    assert "10 records/s" in shown
+    assert "after it was written, by retention." in shown
+
+
+def test_describe_of_a_topic_that_keeps_everything_says_so(either: Headrace, fresh: Fresh) -> None:
+    name = fresh()
+    either.ok("topic", "create", name, "-c", "retention.ms=-1")
+    (told,) = either.ok("topic", "describe", name, "--json").json
+    assert (told["retention_ms"], told["retention_bytes"], told["lost_after_ms"]) == (None, None, None)
+    assert "never by retention" in either.ok("topic", "describe", name).out
+
+
+def test_a_volatile_topic_is_said_to_be_one_and_kafka_refuses_to_make_it(
+    either: Headrace, cluster: Server, fresh: Fresh
+) -> None:
+    name = fresh()
+    made = either.run(
+        "topic", "create", name, "-c", "headrace.volatile=true", "-c", "retention.bytes=1000000"
+    )
+    if cluster.name == "kafka":
+        assert made.code == 1
+        assert "headrace.volatile" in made.err
+        return
+    either.ok("produce", name, "-q", stdin=b"x\n")
+    assert "in memory only" in either.ok("topic", "describe", name).out
+    (told,) = either.ok("topic", "describe", name, "--json").json
+    assert told["volatile"] is True
+    listed = {one["topic"]: one["volatile"] for one in either.ok("topic", "list", "--json").json}
+    assert listed.pop(name) == "in memory only"
+    assert not any(listed.values())

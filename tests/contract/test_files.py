@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from headrace.files import LockHeld, SystemFiles
+from headrace.memory_files import MemoryFiles
 from headrace.testing.faulty_files import HOME, FaultyFiles
 
 
-@pytest.fixture(params=["system", "faulty"])
+@pytest.fixture(params=["system", "faulty", "memory"])
 def disk(request, tmp_path):
     """Files, and a directory in which to put them."""
+    if request.param == "memory":
+        return MemoryFiles(HOME), HOME
     return (SystemFiles(), tmp_path) if request.param == "system" else (FaultyFiles(), HOME)
 
 

@@ -1,8 +1,8 @@
 """A real Apache Kafka of one node, started from its jars: the reference that the embedded broker is held against.
 
 It runs as broker and controller in one JVM (KRaft) with the least that lets one node stand alone: internal topics
-with one replica and one partition, no initial rebalance delay. All else is Kafka's default, so that what clients
-see here is what they see on a plain installation.
+with one replica and one partition, no initial rebalance delay, compaction that looks often. All else is Kafka's
+default, so that what clients see here is what they see on a plain installation.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ def start_kafka(directory: Path, settings: Mapping[str, str] | None = None) -> S
         "transaction.state.log.min.isr": "1",
         "transaction.state.log.num.partitions": "1",
         "group.initial.rebalance.delay.ms": "0",
+        "log.cleaner.backoff.ms": "100",
+        "log.cleaner.dedupe.buffer.size": "4194304",
         **(settings or {}),
     }
     directory.mkdir(parents=True, exist_ok=True)

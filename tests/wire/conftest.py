@@ -35,6 +35,7 @@ CLIENTS: dict[str, type[Client]] = {
     client.name: client for client in (LibrdkafkaClient, KafkaPythonClient, AiokafkaClient, JavaClient)
 }
 _counter = itertools.count()
+_LOOKS_OFTEN = ("--set", "log.cleaner.backoff.ms=100")
 
 
 class Starting:
@@ -78,7 +79,7 @@ def starting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     if "kafka" in chosen or "kafka_server" in wanted:
         starting.start("kafka", lambda: start_kafka(directory / "kafka"))
     if "headrace" in chosen or "headrace_server" in wanted:
-        starting.start("headrace", lambda: start_headrace(directory / "headrace"))
+        starting.start("headrace", lambda: start_headrace(directory / "headrace", _LOOKS_OFTEN))
     if "driver" in wanted or "client" in wanted:
         starting.start("driver", JavaDriver)
     if "spark" in wanted:
@@ -97,7 +98,7 @@ def kafka_server(starting: Starting) -> Server:
 
 @pytest.fixture(scope="session")
 def headrace_server(starting: Starting) -> Server:
-    starting.start("headrace", lambda: start_headrace(starting.directory / "headrace"))
+    starting.start("headrace", lambda: start_headrace(starting.directory / "headrace", _LOOKS_OFTEN))
     server = starting.started["headrace"].result()
     assert isinstance(server, Server)
     return server

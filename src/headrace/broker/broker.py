@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from headrace.broker.archiver import Archiver, archive_home
 from headrace.broker.catalog import Catalog
+from headrace.broker.compactor import Compactor
 from headrace.broker.data_dir import DataDir
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.groups import GroupCoordinator, GroupSettings
@@ -18,10 +20,11 @@ from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
 from headrace.broker.pressure import Account
 from headrace.broker.settings import BrokerSettings
+from headrace.broker.stats import Stats
 from headrace.broker.transactions import TransactionCoordinator, TransactionSettings
 from headrace.broker.trusted_time import TrustedTime
 from headrace.clock import Clock, SystemClock
-from headrace.errors import CorruptBatch, DataDirError, StorageError
+from headrace.errors import ArchiveUnavailable, CorruptBatch, DataDirError, StorageError
 from headrace.files import Files, SystemFiles
 from headrace.log.committer import Committer
 from headrace.log.journal import Journal, check_journal
@@ -87,6 +90,7 @@ class Broker:
         self.clock = clock or SystemClock()
         self.limits = limits or limits_of(settings.configs)
         self.notices = Notices(self.clock)
+        self.stats = Stats()
         self.requests_held: Account[Connection] = Account("requests", self.limits.all_requests_bytes_max)
         self.answers_held: Account[Connection] = Account("answers", self.limits.all_answers_bytes_max)
         # One thread, so that all walks together need the memory of one.
@@ -128,6 +132,7 @@ class Broker:
             waits_for_sync=settings.waits_for_sync,
             leader_epoch=leader_epoch,
             now_ms=self.trusted_time.now_ms(),
+            archive=archive_home(settings.archive_dir, self.cluster_id),
         )
         self.catalog = Catalog(self._metadata, self.partitions, settings, self.clock)
         self.partitions.sweep({topic.id for topic in self.catalog.topics()})
@@ -142,6 +147,8 @@ class Broker:
             trusted_ms=self.trusted_time.stamp_ms,
         )
         self.fetch_sessions = FetchSessions(self.clock)
+        self.compactor = Compactor(self, files)
+        self.archiver = Archiver(self)
         self.producer_ids = ProducerIds(data_dir)
         self.transactions = TransactionCoordinator(
             settings=transactions,
@@ -173,11 +180,12 @@ class Broker:
         """How large an answer to a fetch may be now: less when many are not taken."""
         return min(self.limits.fetch_bytes_max, max(_FETCH_BYTES_LEAST, self.answers_held.share()))
 
-    def say_damage(self, error: CorruptBatch) -> None:
-        """Tell the operator of a damaged batch, once for each."""
-        place = (str(error.path), error.position)
+    def say_damage(self, error: CorruptBatch | ArchiveUnavailable) -> None:
+        """Tell the operator of a damaged batch, or of an archive that is away, once for each."""
+        place = (str(error.path), error.position if isinstance(error, CorruptBatch) else -1)
         if place not in self._damage_said and len(self._damage_said) < _DAMAGE_SAID_MAX:
             self._damage_said.add(place)
+            self.stats.damaged += 1
             _log.error("%s", error)
 
     # Life
@@ -194,6 +202,7 @@ class Broker:
             self.loop.create_task(self._keep_time()),
             self.loop.create_task(self._keep_trimmed()),
         ]
+        self.compactor.start()
 
     async def _keep_time(self) -> None:
         jumps = self.trusted_time.jumps
@@ -237,6 +246,7 @@ class Broker:
                     trimmed.bytes,
                     trimmed.reason,
                 )
+            await self.archiver.archive(name, index, partition.log, trusted_ms)
             partition.log.producers.expire(trusted_ms - _PRODUCER_EXPIRY_MS)
             await asyncio.sleep(0)
         for transactional_id in await self.transactions.expire(trusted_ms):
@@ -260,6 +270,7 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.compactor.stop()
         await self.transactions.stop()
         await self.groups.stop()
         await self.catalog.settle()

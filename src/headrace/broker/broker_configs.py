@@ -121,6 +121,14 @@ _OWN = (
         at_least(1),
         dynamic=False,
     ),
+    ConfigKey(
+        "headrace.volatile.max.bytes",
+        ConfigType.INT,
+        str(1 << 30),
+        "How much memory all volatile topics together may take, by their retention.bytes times their partitions.",
+        at_least(1),
+        dynamic=False,
+    ),
     ConfigKey("listeners", ConfigType.LIST, None, "Where this broker listens.", dynamic=False),
     ConfigKey("log.dirs", ConfigType.LIST, None, "The data directory.", dynamic=False),
     ConfigKey("node.id", ConfigType.INT, None, "The number of this broker.", dynamic=False),
@@ -170,6 +178,7 @@ def static_configs(settings: BrokerSettings) -> dict[str, str]:
         ("headrace.partitions.max", settings.partitions_max),
         ("headrace.topic.partitions.max", settings.partitions_per_topic_max),
         ("headrace.topics.max", settings.topics_max),
+        ("headrace.volatile.max.bytes", settings.volatile_bytes_max),
     ):
         if str(number) != BROKER_CONFIGS[name].default:
             static[name] = str(number)

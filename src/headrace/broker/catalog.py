@@ -40,7 +40,9 @@ from headrace.broker.topic import Topic, new_topic_id
 from headrace.broker.topic_table import TopicTable
 from headrace.clock import Clock
 from headrace.errors import DamagedState, StorageError
+from headrace.key_order import FORCE_CONFIG
 from headrace.log.config import LogConfig
+from headrace.truth import VOLATILE_CONFIG, is_volatile
 from headrace.wire.codes import ErrorCode
 
 __all__ = ["Catalog", "CatalogJournal", "ConfigChange", "PartitionHooks"]
@@ -296,7 +298,8 @@ class Catalog:
                 f"this broker allows {self._settings.topics_max} topics, and has them",
             )
         self._check_total(count + accepted.partitions)
-        return Topic(new.name, new_topic_id(), count, self._clock.now_ms(), overrides)
+        topic = Topic(new.name, new_topic_id(), count, self._clock.now_ms(), overrides)
+        return self._within_memory(topic, accepted.by_name())
 
     def _grown(self, growth: Growth, added: int) -> Topic:
         topic = self._topics.named(growth.name)
@@ -304,7 +307,9 @@ class Catalog:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         growth.check(topic, self._settings)
         self._check_total(growth.count - topic.partitions + added)
-        return replace(topic, partitions=growth.count)
+        # Leave to break the order of keys is given for one growth.
+        kept = {name: value for name, value in topic.configs.items() if name != FORCE_CONFIG}
+        return self._within_memory(replace(topic, partitions=growth.count, configs=kept))
 
     def _configured(self, name: str, change: ConfigChange) -> Topic:
         if not name:
@@ -318,11 +323,37 @@ class Catalog:
         overrides = self._checked(change(topic.configs if topic is not None else {}))
         if topic is None:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{name}'")
-        return replace(topic, configs=overrides)
+        if is_volatile(overrides) != topic.is_volatile:
+            raise Refusal(
+                ErrorCode.INVALID_CONFIG,
+                f"{VOLATILE_CONFIG} is chosen when a topic is created; '{name}' is"
+                f" {'volatile' if topic.is_volatile else 'kept on disk'} and stays so",
+            )
+        return self._within_memory(replace(topic, configs=overrides))
+
+    def _within_memory(self, topic: Topic, beside: Sequence[Topic] = ()) -> Topic:
+        """The topic, if volatile ones together then still fit into the memory that they may take."""
+        if not topic.is_volatile:
+            return topic
+        others = [one for one in (*self._topics.by_name(), *beside) if one.is_volatile and one.id != topic.id]
+        wanted, taken = self._memory_of(topic), sum(map(self._memory_of, others))
+        if wanted + taken > self._settings.volatile_bytes_max:
+            raise Refusal(
+                ErrorCode.POLICY_VIOLATION,
+                f"'{topic.name}' may take {wanted} bytes of memory, and other volatile topics {taken};"
+                f" headrace.volatile.max.bytes is {self._settings.volatile_bytes_max}",
+            )
+        return topic
+
+    def _memory_of(self, topic: Topic) -> int:
+        return topic.partitions * configs.log_config(topic.configs, self.configs).retention_bytes
 
     def _checked(self, overrides: Mapping[str, str]) -> dict[str, str]:
         return configs.check_topic_configs(
-            overrides, self.configs, waits_for_sync=self._settings.waits_for_sync
+            overrides,
+            self.configs,
+            waits_for_sync=self._settings.waits_for_sync,
+            has_archive=self._settings.archive_dir is not None,
         )
 
     def _check_total(self, added: int) -> None:

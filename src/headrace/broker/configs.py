@@ -15,11 +15,14 @@ from headrace.broker.broker_configs import BROKER_CONFIGS, BrokerConfigs, Scope,
 from headrace.broker.config_key import ConfigKey, ConfigType, items_of
 from headrace.broker.refusal import Refusal
 from headrace.broker.topic_configs import TOPIC_CONFIGS
+from headrace.broker.volatile import volatile_log_config
 from headrace.errors import ConfigError
 from headrace.log.config import LogConfig
+from headrace.truth import VOLATILE_CONFIG, is_volatile
 from headrace.wire.codes import ErrorCode
 
 __all__ = [
+    "TOMBSTONES_REMOVED_BELOW",
     "Change",
     "ConfigEntry",
     "Operation",
@@ -33,6 +36,18 @@ __all__ = [
     "min_insync_replicas",
     "topic_value",
 ]
+
+
+_VOLATILE_BYTES_MAX = 64 << 20
+
+TOMBSTONES_REMOVED_BELOW = ConfigKey(
+    "headrace.tombstones.removed.below",
+    ConfigType.LIST,
+    None,
+    "Per partition, as partition:offset. Whoever has read a compacted topic up to an offset below it, stayed away and"
+    " comes back may have missed the deletion of a key, because the marker has expired and is gone: it must start again"
+    " from the first offset with nothing kept. At or above it, no deletion was missed. Cannot be set.",
+)
 
 
 class Operation(IntEnum):
@@ -81,7 +96,7 @@ def log_config(overrides: Mapping[str, str], defaults: BrokerConfigs) -> LogConf
         return int(text(name))
 
     smaller = topic_value("internal.segment.bytes", overrides, defaults)
-    return LogConfig(
+    config = LogConfig(
         segment_bytes=number("segment.bytes") if smaller is None else int(smaller),
         segment_ms=number("segment.ms"),
         retention_ms=number("retention.ms"),
@@ -93,7 +108,13 @@ def log_config(overrides: Mapping[str, str], defaults: BrokerConfigs) -> LogConf
         compression_type=text("compression.type"),
         cleanup_policy=text("cleanup.policy"),
         index_interval_bytes=number("index.interval.bytes"),
+        min_compaction_lag_ms=number("min.compaction.lag.ms"),
+        max_compaction_lag_ms=number("max.compaction.lag.ms"),
+        min_cleanable_dirty_ratio=float(text("min.cleanable.dirty.ratio")),
+        delete_retention_ms=number("delete.retention.ms"),
+        is_archived=topic_value("headrace.archive.enable", overrides, defaults) == "true",
     )
+    return volatile_log_config(config) if is_volatile(overrides) else config
 
 
 def min_insync_replicas(overrides: Mapping[str, str], defaults: BrokerConfigs) -> int:
@@ -106,7 +127,7 @@ def min_insync_replicas(overrides: Mapping[str, str], defaults: BrokerConfigs) -
 
 
 def check_topic_configs(
-    configs: Mapping[str, str], defaults: BrokerConfigs, *, waits_for_sync: bool
+    configs: Mapping[str, str], defaults: BrokerConfigs, *, waits_for_sync: bool, has_archive: bool = False
 ) -> dict[str, str]:
     """A topic's overrides in their normal spelling; ``Refusal`` with INVALID_CONFIG and the reason where
     one does not fit.
@@ -128,7 +149,40 @@ def check_topic_configs(
                 " synced it syncs before every acknowledgement",
             )
     _check_lags(lambda name: topic_value(name, normal, defaults))
+    if normal.get("headrace.archive.enable") == "true":
+        _check_archive(topic_value("cleanup.policy", normal, defaults), has_archive)
+    return _bounded(normal, defaults) if is_volatile(normal) else normal
+
+
+def _bounded(normal: dict[str, str], defaults: BrokerConfigs) -> dict[str, str]:
+    """A volatile topic's overrides: memory has an end, so it is given one where it states none."""
+    if topic_value("cleanup.policy", normal, defaults) != "delete":
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG,
+            f"{VOLATILE_CONFIG}: a volatile topic drops its oldest records, so its cleanup.policy is delete",
+        )
+    if normal.get("headrace.archive.enable") == "true":
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG,
+            f"{VOLATILE_CONFIG}: a volatile topic has no files that could be archived",
+        )
+    if int(topic_value("retention.bytes", normal, defaults) or -1) < 0:
+        return normal | {"retention.bytes": str(_VOLATILE_BYTES_MAX)}
     return normal
+
+
+def _check_archive(cleanup_policy: str | None, has_archive: bool) -> None:
+    if not has_archive:
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG,
+            "headrace.archive.enable: this broker was started without an archive (--set headrace.archive.dir=FOLDER)",
+        )
+    if "compact" in (cleanup_policy or ""):
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG,
+            "headrace.archive.enable: a compacted topic cannot be archived, because a deletion that has expired here"
+            " would leave the deleted record in the archive",
+        )
 
 
 def check_broker_configs(configs: Mapping[str, str], defaults: BrokerConfigs, scope: Scope) -> dict[str, str]:

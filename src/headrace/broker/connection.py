@@ -18,8 +18,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.asking import read_request
 from headrace.broker.framing import FrameTooLarge, Framing
-from headrace.broker.handlers import HANDLERS, OFFERED, api_versions, fetch, produce
+from headrace.broker.handlers import HANDLERS, api_versions, fetch, produce
 from headrace.broker.handlers.fetch import Fetching
 from headrace.broker.handlers.produce import Produced
 from headrace.broker.keep_alive import keep_alive, leave_nothing
@@ -27,10 +28,9 @@ from headrace.broker.patience import Patience
 from headrace.broker.request import Request
 from headrace.broker.slot import Slot
 from headrace.broker.walks import Walk, batches_of, forget, walk_all, walks_wanted
-from headrace.broker.weights import elements_max_of
-from headrace.wire import WireError, decode, decode_header, messages, versions
+from headrace.wire import WireError
 from headrace.wire.api import Api
-from headrace.wire.frames import Header, encode_response_parts
+from headrace.wire.frames import encode_response_parts
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -40,6 +40,7 @@ __all__ = ["Connection"]
 
 _log = logging.getLogger("headrace.broker")
 _JOINED_MAX = 16 * 1024
+_COUNTED_FROM = 64 * 1024
 _CLOSING_S_MAX = 5.0
 
 
@@ -184,40 +185,21 @@ class Connection(asyncio.BufferedProtocol):
         self._note_held()
 
     def _handle(self, frame: bytes | bytearray) -> None:
-        header = decode_header(frame)
-        api = header.api
-        if api is None or api not in OFFERED:
-            raise WireError(f"there is no API {header.api_key} here")
-        lowest, highest = versions(api)
-        if not lowest <= header.version <= highest:
-            if api is Api.API_VERSIONS:
-                self._answer_unknown_api_versions(header)
-                return
-            raise WireError(f"{api.name} is spoken in versions {lowest} to {highest}, not {header.version}")
-        message = decode(
-            getattr(messages, f"{api.title}Request"),
-            header.version,
-            frame,
-            header.body_start,
-            elements_max=elements_max_of(api, self._broker.limits.request_elements_max),
-        )
-        request = Request(api, header.version, header.correlation_id, header.client_id, message, self.peer)
-        slot = Slot(header)
-        if api is Api.PRODUCE:
+        header, request = read_request(frame, self.peer, self._broker.limits)
+        slot = Slot(header, self.active_at)
+        if request is None:
+            slot.version = 0
+            self._slots.append(slot)
+            self._fill(slot, api_versions.unsupported_version())
+        elif request.api is Api.PRODUCE:
             self._produce(slot, request, len(frame))
-        elif api is Api.FETCH:
+        elif request.api is Api.FETCH:
             self._slots.append(slot)
             self._fetch(slot, request)
         else:
             self._slots.append(slot)
             self._busy = self._broker.loop.create_task(self._run(slot, request))
             self._busy.add_done_callback(self._after_task)
-
-    def _answer_unknown_api_versions(self, header: Header) -> None:
-        slot = Slot(header)
-        slot.version = 0
-        self._slots.append(slot)
-        self._fill(slot, api_versions.unsupported_version())
 
     def _produce(self, slot: Slot, request: Request, frame_bytes: int) -> None:
         answered = request.message.acks != 0
@@ -253,6 +235,7 @@ class Connection(asyncio.BufferedProtocol):
             produced = produce.begin(self._broker, request)
         finally:
             forget(batches)
+        self._broker.stats.produced(request.message, produced.response)
         if not produced.waits:
             self._end_produce(slot, produced)
             return
@@ -338,11 +321,18 @@ class Connection(asyncio.BufferedProtocol):
     # Answering
 
     def _fill(self, slot: Slot, response: Any) -> None:
+        stats = self._broker.stats
+        stats.answered(slot.api, self._broker.clock.steady() - slot.began)
+        if slot.api is Api.FETCH:
+            stats.fetched(response, self._broker.topic_name)
         slot.parts = encode_response_parts(slot.api, slot.version, slot.correlation_id, response)
         while self._slots and (parts := self._slots[0].parts) is not None:
             self._slots.popleft()
             self._out += parts
             self._out_bytes += sum(map(len, parts))
+        if self._out_bytes > _COUNTED_FROM:
+            # Now, so that the next answer to anybody is the smaller for it.
+            self._broker.answers_held.hold(self, self._out_bytes)
         # Not at once: one sync often answers several requests of a connection, and they leave in one write.
         if self._out and not self._writes_soon:
             self._writes_soon = True

@@ -14,8 +14,10 @@ import time
 from pathlib import Path
 
 from headrace.broker.broker import Broker
+from headrace.broker.metrics_port import MetricsPort
 from headrace.broker.server import Server
 from headrace.broker.settings import BrokerSettings
+from headrace.broker.transactions import TransactionSettings
 from headrace.errors import ConfigError, DataDirError
 
 __all__ = ["JsonLines", "parse_address", "run_broker"]
@@ -67,6 +69,7 @@ def run_broker(
     open_to_anyone: bool = False,
     auto_create_topics: bool = True,
     log_format: str = "text",
+    metrics: str | None = None,
     settings: dict[str, str] | None = None,
 ) -> int:
     """Serve until SIGINT or SIGTERM; returns the process's exit code."""
@@ -75,6 +78,12 @@ def run_broker(
         raise ConfigError(
             f"{host} can be reached from other machines, and this broker has no logins",
             hint="listen on 127.0.0.1, or say that anyone may read and write with --anyone-may-read-and-write",
+        )
+    metrics_at = parse_address(metrics, "--metrics") if metrics else None
+    if metrics_at is not None and not _is_loopback(metrics_at[0]) and not open_to_anyone:
+        raise ConfigError(
+            f"{metrics_at[0]} can be reached from other machines, and metrics name every topic and group",
+            hint="give metrics a port of 127.0.0.1, or say that anyone may read with --anyone-may-read-and-write",
         )
     advertised_host, advertised_port = parse_address(advertise, "--advertise") if advertise else (None, None)
     if durability not in ("synced", "os"):
@@ -86,6 +95,10 @@ def run_broker(
     logging.getLogger("headrace").addHandler(handler)
     logging.getLogger("headrace").setLevel(logging.INFO)
     configs = dict(settings or {})
+    transactions = TransactionSettings(
+        timeout_ms_max=_taken_number(configs, "transaction.max.timeout.ms", 900_000),
+        id_kept_ms=_taken_number(configs, "transactional.id.expiration.ms", 7 * 24 * 3600 * 1000),
+    )
     _raise_file_limit()
     _make_parents(data)
     broker_settings = BrokerSettings(
@@ -97,13 +110,18 @@ def run_broker(
         durability="os" if durability == "os" else "synced",
         auto_create_topics=auto_create_topics,
         num_partitions=_taken_number(configs, "num.partitions", 1),
+        volatile_bytes_max=_taken_number(configs, "headrace.volatile.max.bytes", 1 << 30),
         topics_max=_taken_number(configs, "headrace.topics.max", 10_000),
         partitions_max=_taken_number(configs, "headrace.partitions.max", 10_000),
         partitions_per_topic_max=_taken_number(configs, "headrace.topic.partitions.max", 1_000),
         retention_check_s=_taken_number(configs, "log.retention.check.interval.ms", 30_000) / 1000,
+        archive_dir=Path(archive) if (archive := configs.pop("headrace.archive.dir", "")) else None,
+        compaction_check_s=_taken_number(configs, "log.cleaner.backoff.ms", 15_000) / 1000,
+        compaction_memory_bytes=_taken_number(configs, "log.cleaner.dedupe.buffer.size", 128 << 20),
+        compaction_bytes_per_s=_taken_number(configs, "log.cleaner.io.max.bytes.per.second", 64 << 20),
         configs=configs,
     )
-    asyncio.run(_serve(broker_settings))
+    asyncio.run(_serve(broker_settings, transactions, metrics_at))
     return 0
 
 
@@ -132,23 +150,23 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _serve(settings: BrokerSettings) -> None:
+async def _serve(
+    settings: BrokerSettings, transactions: TransactionSettings, metrics_at: tuple[str, int] | None
+) -> None:
     began = time.perf_counter()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    broker = Broker(settings)
+    broker = Broker(settings, transactions=transactions)
     server = Server(broker)
+    metrics = MetricsPort(broker, server)
     try:
-        try:
-            await server.listen(settings.listen_host, settings.listen_port)
-        except OSError as error:
-            raise ConfigError(
-                f"{settings.listen_host}:{settings.listen_port} cannot be listened on: {error.strerror or error}",
-                hint="another process may hold the port; give another one with --listen HOST:PORT, or port 0",
-            ) from error
+        await _listen(server, settings.listen_host, settings.listen_port, "--listen")
         broker.listens_on(server.port)
+        if metrics_at is not None:
+            await _listen(metrics, *metrics_at, "--metrics")
+            _log.info("metrics are at http://%s:%d/metrics", metrics_at[0], metrics.port)
         await broker.start()
         # What the start made stays for good, so the collector need not look at it again and again.
         gc.collect()
@@ -162,6 +180,17 @@ async def _serve(settings: BrokerSettings) -> None:
         await stop.wait()
         _log.info("stopping: answering what is under way, then closing the files")
     finally:
+        await metrics.close()
         await server.close()
         await broker.stop()
     _log.info("stopped cleanly")
+
+
+async def _listen(what: Server | MetricsPort, host: str, port: int, option: str) -> None:
+    try:
+        await what.listen(host, port)
+    except OSError as error:
+        raise ConfigError(
+            f"{host}:{port} cannot be listened on: {error.strerror or error}",
+            hint=f"another process may hold the port; give another one with {option} HOST:PORT, or port 0",
+        ) from error

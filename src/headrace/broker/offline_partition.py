@@ -41,6 +41,10 @@ class OfflinePartition(Partition):
         self._refuse()
 
     @property
+    def local_start_offset(self) -> int:
+        self._refuse()
+
+    @property
     def end_offset(self) -> int:
         self._refuse()
 
@@ -50,6 +54,10 @@ class OfflinePartition(Partition):
 
     @property
     def last_stable_offset(self) -> int:
+        self._refuse()
+
+    @property
+    def tombstone_horizon(self) -> int:
         self._refuse()
 
     @property

@@ -84,12 +84,18 @@ class Partition:
     def __init__(self, log: PartitionLog, committer: Committer, limits: RecordLimits) -> None:
         self.log = log
         self.reader = LogReader(log)
+        self.opened_at_offset = log.end_offset
         self._committer = committer
         self._limits = limits
 
     @property
     def start_offset(self) -> int:
         return self.log.start_offset
+
+    @property
+    def local_start_offset(self) -> int:
+        """Where the data directory begins to hold the partition; what is below is in the archive."""
+        return self.log.local_start_offset
 
     @property
     def end_offset(self) -> int:
@@ -103,6 +109,11 @@ class Partition:
     def last_stable_offset(self) -> int:
         """Where those who read only committed records stop."""
         return self.log.last_stable_offset
+
+    @property
+    def tombstone_horizon(self) -> int:
+        """Whoever was away and comes back to an offset below it may have missed a deletion, and must start anew."""
+        return self.log.tombstone_horizon
 
     @property
     def leader_epoch(self) -> int:
@@ -148,11 +159,18 @@ class Partition:
 
     async def abandon(self) -> None:
         """The topic is deleted: those who wait are told, and the files are let go of."""
+        await self._end_compaction()
         self._committer.forget(self.log)
         await self._committer.settle(self.log)
         self.log.let_go("the topic was deleted")
 
+    async def _end_compaction(self) -> None:
+        while (compacting := self.log.compacting) is not None:
+            compacting.set()
+            await asyncio.sleep(0.001)
+
     async def close(self) -> None:
+        await self._end_compaction()
         await self._committer.settle(self.log)
         self.log.close()
 

@@ -15,11 +15,13 @@ from headrace.broker.limits import BrokerLimits
 from headrace.broker.offline_partition import OfflinePartition
 from headrace.broker.partition import Partition
 from headrace.broker.topic import Topic
+from headrace.broker.volatile import VolatilePartition, place_start
 from headrace.errors import DataDirError, HeadraceError, StorageError
 from headrace.files import Files
 from headrace.log.committer import Committer
 from headrace.log.config import LogConfig
 from headrace.log.partition import PartitionLog
+from headrace.memory_files import MemoryFiles
 
 __all__ = ["Partitions"]
 
@@ -39,14 +41,18 @@ class Partitions:
         waits_for_sync: bool,
         leader_epoch: int,
         now_ms: int,
+        archive: Path | None = None,
     ) -> None:
+        """``archive`` is this cluster's folder in the archive."""
         self._files = files
+        self._memory = MemoryFiles(directory)
         self._directory = directory
         self._committer = committer
         self._limits = limits
         self._waits_for_sync = waits_for_sync
         self._leader_epoch = leader_epoch
         self._now_ms = now_ms
+        self._archive = archive
         self._by_topic: dict[str, list[Partition]] = {}
         self.offline: dict[tuple[str, int], str] = {}
 
@@ -54,13 +60,16 @@ class Partitions:
         partitions = self._by_topic.get(topic)
         return partitions[index] if partitions is not None and 0 <= index < len(partitions) else None
 
+    def of_topic(self, topic: str) -> list[Partition]:
+        return list(self._by_topic.get(topic, ()))
+
     def all(self) -> list[tuple[str, int, Partition]]:
         return [(name, index, p) for name, held in self._by_topic.items() for index, p in enumerate(held)]
 
     async def open_partitions(self, topic: Topic, config: LogConfig) -> None:
         # In a thread, because new files are synced, and a thousand of them take their time.
         first = len(self._by_topic.get(topic.name, ()))
-        opened = await asyncio.to_thread(self._open_from, first, topic, config)
+        opened = await asyncio.to_thread(self._open_from, first, topic, config, self._files_of(topic))
         self._by_topic.setdefault(topic.name, []).extend(opened)
         reasons = [partition.fenced for partition in opened if isinstance(partition, OfflinePartition)]
         if reasons:
@@ -70,33 +79,48 @@ class Partitions:
             )
 
     def open_now(self, topic: Topic, config: LogConfig) -> None:
-        self._by_topic[topic.name] = self._open_from(0, topic, config)
+        """Open a topic that was there before this start."""
+        if topic.is_volatile:
+            home = self._directory / topic.id.hex()
+            self._memory.make_dir(home)
+            for index in range(topic.partitions):
+                self._memory.make_dir(home / str(index))
+                place_start(self._memory, home / str(index), self._leader_epoch)
+            _log.info("topic %s is volatile: it starts empty, at a new offset", topic.name)
+        self._by_topic[topic.name] = self._open_from(0, topic, config, self._files_of(topic))
 
-    def _open_from(self, first: int, topic: Topic, config: LogConfig) -> list[Partition]:
+    def _files_of(self, topic: Topic) -> Files:
+        return self._memory if topic.is_volatile else self._files
+
+    def _open_from(self, first: int, topic: Topic, config: LogConfig, files: Files) -> list[Partition]:
         if first >= topic.partitions:
             return []
         home = self._directory / topic.id.hex()
-        self._files.make_dir(home)
+        files.make_dir(home)
         opened = [
-            self._open(topic, home / str(index), index, config) for index in range(first, topic.partitions)
+            self._open(topic, home / str(index), index, config, files)
+            for index in range(first, topic.partitions)
         ]
         # What was ever written to had durable directories before. Those of an empty partition are new, or a process
         # that was killed has left them to the page cache.
         if any(partition.size_bytes == 0 for partition in opened):
-            self._files.sync_dir(home)
-            self._files.sync_dir(self._directory)
+            files.sync_dir(home)
+            files.sync_dir(self._directory)
         return opened
 
-    def _open(self, topic: Topic, directory: Path, index: int, config: LogConfig) -> Partition:
-        self._files.make_dir(directory)
+    def _open(self, topic: Topic, directory: Path, index: int, config: LogConfig, files: Files) -> Partition:
+        files.make_dir(directory)
         try:
             log = PartitionLog(
-                self._files,
+                files,
                 directory,
                 config=config,
-                waits_for_sync=self._waits_for_sync,
+                waits_for_sync=self._waits_for_sync and not topic.is_volatile,
                 leader_epoch=self._leader_epoch,
                 now_ms=self._now_ms,
+                archive_directory=None
+                if self._archive is None or topic.is_volatile
+                else self._archive / topic.id.hex() / str(index),
             )
         except (HeadraceError, OSError) as error:
             self.offline[topic.name, index] = str(error)
@@ -115,7 +139,8 @@ class Partitions:
             _log.info("recovered %s-%d: made %d indexes anew", topic.name, index, report.indexes_rebuilt)
         for damage in report.damage:
             _log.error("damage in %s-%d: %s; its other batches stay readable", topic.name, index, damage)
-        return Partition(log, self._committer, self._limits.records)
+        made = VolatilePartition if topic.is_volatile else Partition
+        return made(log, self._committer, self._limits.records)
 
     def reconfigure(self, topic: Topic, config: LogConfig) -> None:
         for partition in self._by_topic.get(topic.name, ()):
@@ -129,7 +154,9 @@ class Partitions:
             self.offline.pop((topic.name, index), None)
             await partition.abandon()
         try:
-            self._remove_tree(self._directory / topic.id.hex())
+            self._remove_tree(self._directory / topic.id.hex(), self._files_of(topic))
+            if self._archive is not None:
+                self._remove_tree(self._archive / topic.id.hex(), self._files)
         except OSError as error:
             _log.warning("files of the deleted topic %s are left for the next start: %s", topic.name, error)
 
@@ -147,17 +174,19 @@ class Partitions:
                 )
             if topic_id not in known:
                 _log.info("removing the files of a deleted topic: %s", name)
-                self._remove_tree(self._directory / name)
+                self._remove_tree(self._directory / name, self._files)
+                if self._archive is not None:
+                    self._remove_tree(self._archive / name, self._files)
 
-    def _remove_tree(self, home: Path) -> None:
-        if not self._files.exists(home):
+    def _remove_tree(self, home: Path, files: Files) -> None:
+        if not files.exists(home):
             return
-        for index in self._files.list(home):
-            for name in self._files.list(home / index):
-                self._files.remove(home / index / name)
-            self._files.remove_dir(home / index)
-        self._files.remove_dir(home)
-        self._files.sync_dir(self._directory)
+        for index in files.list(home):
+            for name in files.list(home / index):
+                files.remove(home / index / name)
+            files.remove_dir(home / index)
+        files.remove_dir(home)
+        files.sync_dir(home.parent)
 
     async def close(self) -> None:
         for name, index, partition in self.all():

@@ -38,8 +38,18 @@ class BrokerSettings:
     partitions_per_topic_max: int = 1_000
     partitions_max: int = 10_000
     """Of all topics together: each holds open files and some memory."""
+    volatile_bytes_max: int = 1 << 30
+    """What all volatile topics together may take of memory, by their ``retention.bytes``."""
     retention_check_s: float = 30.0
     """How often old data is looked for."""
+    archive_dir: Path | None = None
+    """Where topics with ``headrace.archive.enable`` keep what retention takes; it must be there."""
+    compaction_check_s: float = 15.0
+    """How often topics are looked at that may need compaction (``log.cleaner.backoff.ms``)."""
+    compaction_memory_bytes: int = 128 << 20
+    """For the keys of one compaction; more keys take more turns (``log.cleaner.dedupe.buffer.size``)."""
+    compaction_bytes_per_s: int = 64 << 20
+    """What compaction may read and write; 0 for no limit (``log.cleaner.io.max.bytes.per.second``)."""
 
     def __post_init__(self) -> None:
         self._check(0 <= self.node_id < 2**31, "node_id", self.node_id, "a number from 0 to 2147483647")

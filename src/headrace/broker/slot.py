@@ -8,13 +8,14 @@ __all__ = ["Slot"]
 
 
 class Slot:
-    """``parts`` is the answer as bytes, once there is one."""
+    """``parts`` is the answer as bytes, once there is one; ``began`` when the request was there."""
 
-    __slots__ = ("api", "correlation_id", "parts", "version")
+    __slots__ = ("api", "began", "correlation_id", "parts", "version")
 
-    def __init__(self, header: Header) -> None:
+    def __init__(self, header: Header, began: float) -> None:
         assert header.api is not None
         self.api = header.api
         self.version = header.version
+        self.began = began
         self.correlation_id = header.correlation_id
         self.parts: list[bytearray | memoryview] | None = None

@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from headrace.truth import is_volatile
+
 __all__ = ["NO_TOPIC_ID", "RESERVED_IDS", "Topic", "new_topic_id"]
 
 NO_TOPIC_ID = bytes(16)
@@ -28,6 +30,11 @@ class Topic:
     partitions: int
     created_ms: int
     configs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_volatile(self) -> bool:
+        """In memory only: never a source of truth (see ``headrace.truth``)."""
+        return is_volatile(self.configs)
 
     def __post_init__(self) -> None:
         assert len(self.id) == 16

@@ -21,6 +21,8 @@ from headrace.broker.config_key import (
     one_of,
     throttled_replicas,
 )
+from headrace.key_order import FORCE_CONFIG
+from headrace.truth import VOLATILE_CONFIG
 
 __all__ = ["TOPIC_CONFIGS"]
 
@@ -44,10 +46,8 @@ _KEYS = (
         ConfigType.LIST,
         "delete",
         "What happens to old records. `delete` removes whole segments past the retention limits;"
-        " `compact` asks to keep the"
-        " newest record of each key. Compaction does not run yet: a topic with `compact` keeps every"
-        " record, and with"
-        " `compact` alone it never shrinks. Empty keeps everything.",
+        " `compact` keeps the newest record of each key, in the background; both do both. Empty keeps"
+        " everything.",
         each_of("compact", "delete"),
         (Synonym("log.cleanup.policy"),),
     ),
@@ -95,7 +95,6 @@ _KEYS = (
         "How long a compacted topic keeps the markers of deleted keys, in milliseconds.",
         at_least(0),
         (Synonym("log.cleaner.delete.retention.ms"),),
-        acts=False,
     ),
     ConfigKey(
         "file.delete.delay.ms",
@@ -135,6 +134,32 @@ _KEYS = (
         "Which replicas copy at a limited rate.",
         throttled_replicas,
         acts=False,
+    ),
+    ConfigKey(
+        "headrace.archive.enable",
+        ConfigType.BOOLEAN,
+        "false",
+        "Whether segments past the retention limits move to the broker's archive instead of being deleted. They stay"
+        " readable there, and the first offset stays what it was. Needs a broker with an archive and `cleanup.policy`"
+        " without `compact`.",
+        internal=True,
+    ),
+    ConfigKey(
+        VOLATILE_CONFIG,
+        ConfigType.BOOLEAN,
+        "false",
+        "Whether the topic is kept in memory only. It is then bounded by `retention.bytes`, 64 MiB a partition unless"
+        " it is set, and empty after a restart of the broker; nothing may be derived from it that must be derived"
+        " again. Chosen when the topic is created.",
+        internal=True,
+    ),
+    ConfigKey(
+        FORCE_CONFIG,
+        ConfigType.BOOLEAN,
+        "false",
+        "Whether partitions may be added once although the topic holds records with keys, some of which then move to"
+        " another partition. Adding partitions takes it away again.",
+        internal=True,
     ),
     ConfigKey(
         "index.interval.bytes",
@@ -186,7 +211,6 @@ _KEYS = (
         "After how many milliseconds at most a record becomes due for compaction.",
         at_least(1),
         (Synonym("log.cleaner.max.compaction.lag.ms"),),
-        acts=False,
     ),
     ConfigKey(
         "max.message.bytes",
@@ -230,7 +254,6 @@ _KEYS = (
         "Which share of a compacted log must be new before it is compacted again.",
         between(0, 1),
         (Synonym("log.cleaner.min.cleanable.ratio"),),
-        acts=False,
     ),
     ConfigKey(
         "min.compaction.lag.ms",
@@ -239,7 +262,6 @@ _KEYS = (
         "For how many milliseconds at least a record is safe from compaction.",
         at_least(0),
         (Synonym("log.cleaner.min.compaction.lag.ms"),),
-        acts=False,
     ),
     ConfigKey(
         "min.insync.replicas",

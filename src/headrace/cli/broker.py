@@ -81,6 +81,12 @@ def broker(
     log_format: Annotated[
         Literal["text", "json"], typer.Option("--log-format", help="How the broker writes its log.")
     ] = "text",
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics", metavar="HOST:PORT", help="Where Prometheus finds /metrics; without it, nowhere."
+        ),
+    ] = None,
 ) -> int:
     """Run the embedded broker, which speaks the Kafka protocol.
 
@@ -94,6 +100,7 @@ def broker(
         open_to_anyone=open_to_anyone,
         auto_create_topics=auto_create_topics,
         log_format=log_format,
+        metrics=metrics,
         settings=parse_pairs(settings or (), "--set"),
     )
     return run_broker_line(line)

@@ -29,6 +29,7 @@ _VALUES = {
     "--advertise": "advertise",
     "--durability": "durability",
     "--log-format": "log_format",
+    "--metrics": "metrics",
     "--set": "settings",
 }
 _FLAGS = {
@@ -47,6 +48,7 @@ class BrokerLine:
     open_to_anyone: bool = False
     auto_create_topics: bool = True
     log_format: str = "text"
+    metrics: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
 
 
@@ -93,6 +95,7 @@ def run_broker_line(line: BrokerLine) -> int:
             open_to_anyone=line.open_to_anyone,
             auto_create_topics=line.auto_create_topics,
             log_format=line.log_format,
+            metrics=line.metrics,
             settings=line.settings,
         )
     except HeadraceError as error:

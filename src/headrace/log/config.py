@@ -8,6 +8,7 @@ __all__ = ["DEFAULT_LOG_CONFIG", "LogConfig"]
 
 _WEEK_MS = 7 * 24 * 3600 * 1000
 _HOUR_MS = 3600 * 1000
+_DAY_MS = 24 * _HOUR_MS
 _INT64_MAX = 2**63 - 1
 
 
@@ -26,10 +27,21 @@ class LogConfig:
     compression_type: str = "producer"
     cleanup_policy: str = "delete"
     index_interval_bytes: int = 4096
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = _INT64_MAX
+    min_cleanable_dirty_ratio: float = 0.5
+    delete_retention_ms: int = _DAY_MS
+    is_archived: bool = False
+    """Old segments are moved to the archive instead of deleted."""
 
     @property
     def uses_append_time(self) -> bool:
         return self.timestamp_type == "LogAppendTime"
+
+    @property
+    def roll_ms(self) -> int:
+        """The age at which a segment is sealed: a compacted topic's in time for its lag."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
     def is_compacted(self) -> bool:

@@ -23,8 +23,9 @@ from __future__ import annotations
 import errno
 import logging
 import struct
+import threading
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,8 +63,9 @@ class PartitionLog:
         waits_for_sync: bool = True,
         leader_epoch: int = 0,
         now_ms: int = 0,
+        archive_directory: Path | None = None,
     ) -> None:
-        found = recover(files, directory, config.index_interval_bytes, now_ms)
+        found = recover(files, directory, config.index_interval_bytes, now_ms, archive_directory)
         self.directory = directory
         self.config = config
         self.leader_epoch = leader_epoch
@@ -78,6 +80,10 @@ class PartitionLog:
         self.transactions = found.state.transactions
         self.fenced: str | None = None
         self.watchers: set[Callable[[], None]] = set()
+        self.compacting: threading.Event | None = None
+        """While a compaction is under way: set it, and it ends soon."""
+        self.compacted = found.compacted
+        self.archive = found.archive
         self._files = files
         self._mark_file = found.mark_file
         self._state = found.state
@@ -129,7 +135,16 @@ class PartitionLog:
     def segment_at(self, offset: int) -> Segment | None:
         """The segment whose range begins at or before ``offset``."""
         at = bisect_right(self._bases, offset) - 1
-        return self.segments[at] if at >= 0 else None
+        return self.segments[at] if at >= 0 else self.archive.find(offset)
+
+    def all_segments(self) -> list[Segment]:
+        """Those in the archive as well."""
+        return [*self.archive.segments, *self.segments]
+
+    @property
+    def local_start_offset(self) -> int:
+        """Where the partition's own files begin; what is below is in the archive."""
+        return max(self.start_offset, self.segments[0].base_offset)
 
     def segment_after(self, segment: Segment) -> Segment | None:
         at = bisect_right(self._bases, segment.base_offset)
@@ -162,30 +177,28 @@ class PartitionLog:
     ) -> Appended:
         """Write one checked batch behind the last one. It is safe only once a sync has covered it.
 
-        ``seen_ms`` is when the producer counts as last seen, if that is not ``now_ms``. ``begins_at_zero``: a producer
-        that is not known here begins with sequence 0, or it has lost something.
-        A batch that its producer has sent before is not written again; raises where it does not follow the
-        producer's last.
+        ``seen_ms`` is when the producer counts as last seen, if that is not ``now_ms``. ``begins_at_zero``: one that is
+        not known here begins with sequence 0. A batch that its producer has sent before is not written again; raises
+        where it does not follow the producer's last.
         """
-        seen_ms = now_ms if seen_ms is None else seen_ms
-        if header.producer_id < 0:
-            appended = self._put(batch, header, max_timestamp, now_ms)
-            if not self.waits_for_sync:
-                self._wake()
-            return appended
-        earlier = self._earlier(header, now_ms, begins_at_zero=begins_at_zero)
-        if earlier is not None:
-            return Appended(earlier.base_offset, earlier.last_offset, duplicate=True)
-        self.transactions.check(header)
+        has_producer = header.producer_id >= 0
+        if has_producer:
+            earlier = self._earlier(header, now_ms, begins_at_zero=begins_at_zero)
+            if earlier is not None:
+                return Appended(earlier.base_offset, earlier.last_offset, duplicate=True)
+            self.transactions.check(header)
         try:
             appended = self._put(batch, header, max_timestamp, now_ms)
         except PartitionFenced:
-            self.producers.await_again(header, now_ms)
+            if has_producer:
+                self.producers.await_again(header, now_ms)
             raise
-        # Before the producer, which is not forgotten while its transaction is open.
-        if header.is_transactional:
-            self.transactions.note(header, appended.base_offset, seen_ms)
-        self.producers.note(header, appended.base_offset, seen_ms)
+        if has_producer:
+            seen_ms = now_ms if seen_ms is None else seen_ms
+            # Before the producer, which is not forgotten while its transaction is open.
+            if header.is_transactional:
+                self.transactions.note(header, appended.base_offset, seen_ms)
+            self.producers.note(header, appended.base_offset, seen_ms)
         if not self.waits_for_sync:
             self._wake()
         return appended
@@ -193,11 +206,10 @@ class PartitionLog:
     def append_marker(
         self, producer_id: int, epoch: int, marker: Marker, now_ms: int, *, seen_ms: int
     ) -> Appended | None:
-        """End a producer's transaction, or where none is open, at least refuse its older epochs from now on.
-
-        ``None`` if there is nothing to do, because the marker is there already or is out of date.
-        """
-        if not self._awaits_marker(producer_id, epoch):
+        """End a producer's transaction, or at least refuse its older epochs from now on; ``None`` if it is done."""
+        producer = self.producers.find(producer_id)
+        known = -1 if producer is None else producer.epoch
+        if known > epoch or (known == epoch and producer_id not in self.transactions.open):
             return None
         batch = build_marker(producer_id, epoch, marker, seen_ms)
         header = read_header(batch)
@@ -207,11 +219,6 @@ class PartitionLog:
         if not self.waits_for_sync:
             self._wake()
         return appended
-
-    def _awaits_marker(self, producer_id: int, epoch: int) -> bool:
-        producer = self.producers.find(producer_id)
-        known = -1 if producer is None else producer.epoch
-        return known < epoch or (known == epoch and producer_id in self.transactions.open)
 
     def _put(self, batch: Buffer, header: BatchHeader, max_timestamp: int, now_ms: int) -> Appended:
         base_offset = self.end_offset
@@ -263,7 +270,7 @@ class PartitionLog:
     def _wants_roll(self, active: Segment, size: int, now_ms: int) -> bool:
         return (
             active.size + size > self.config.segment_bytes
-            or now_ms - active.created_ms >= self.config.segment_ms
+            or now_ms - active.created_ms >= self.config.roll_ms
             or self.end_offset - active.base_offset >= 2**31 - 1
         )
 
@@ -407,6 +414,45 @@ class PartitionLog:
         if self._mark_file.unsynced:
             self._mark_file.sync()
 
+    # Compaction
+
+    @property
+    def synced_mark(self) -> Mark:
+        return Mark(self.start_offset, self.synced_offset, self._synced_segment, self._synced_position)
+
+    @property
+    def tombstone_horizon(self) -> int:
+        """A reader that comes back to an offset below it may have missed a deletion, and must start anew."""
+        return self.compacted.tombstones_removed_below
+
+    def settle_mark(self, mark: Mark) -> None:
+        """Let both slots of the mark say at least this, durably; in any thread."""
+        for _ in range(2):
+            self._mark_file.write(mark)
+            self._mark_file.sync()
+
+    def forget_aborted(self, markers: Collection[int]) -> None:
+        """Nothing is left of these aborted transactions but their markers, and those are about to go."""
+        self.transactions.forget(markers)
+        self._state.offset = self.end_offset
+        self._state_files.write_alone(self._state)
+        self._files.sync_dir(self.directory)
+
+    def adopt(self, old: Sequence[Segment], new: Segment) -> None:
+        """Let one segment take the place of several neighbours; whoever has pinned one of them reads on in it."""
+        at = self.segments.index(old[0])
+        assert self.segments[at : at + len(old)] == list(old)
+        self.segments[at : at + len(old)] = [new]
+        self._bases[at : at + len(old)] = [new.base_offset]
+        for segment in old:
+            segment.close()
+
+    def let_go_of(self, segment: Segment) -> None:
+        """The archive has the first segment now. Its files are removed later, and not from here."""
+        assert self.segments[0] is segment
+        del self.segments[0], self._bases[0]
+        segment.close()
+
     # The log's other end
 
     def delete_before(self, offset: int) -> int:
@@ -414,7 +460,7 @@ class PartitionLog:
         offset = min(offset, self.high_watermark)
         if offset <= self.start_offset:
             return self.start_offset
-        first = self.segment_at(offset)
+        first = self.segment_at(max(offset, self.segments[0].base_offset))
         assert first is not None
         synced = Mark(offset, self.synced_offset, self._synced_segment, self._synced_position)
         if first.base_offset > self._synced_segment:
@@ -428,13 +474,13 @@ class PartitionLog:
         self._synced_segment, self._synced_position = synced.segment, synced.position
         self._state.epochs.cut(offset, self.end_offset)
         self.transactions.forget_below(offset)
-        if self._may_remove_below(first.base_offset):
+        if self.compacting is None and self.may_remove_below(first.base_offset):
             while len(self.segments) > 1 and self.segments[1].base_offset <= offset:
                 self._bases.pop(0)
                 self.segments.pop(0).remove()
         return offset
 
-    def _may_remove_below(self, offset: int) -> bool:
+    def may_remove_below(self, offset: int) -> bool:
         """Whether producers and transactions would be remembered without the batches below ``offset``, also after a
         power loss: what is sent again must be known, and what is aborted. If not, the files stay until the next
         deletion or start.
@@ -490,4 +536,5 @@ class PartitionLog:
     def _close_files(self) -> None:
         for segment in self.segments:
             segment.close()
+        self.archive.close()
         self._mark_file.close()

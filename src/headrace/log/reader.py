@@ -17,9 +17,9 @@ from headrace.errors import CorruptBatch
 from headrace.files import File
 from headrace.log.partition import PartitionLog
 from headrace.log.recovery import segment_headers
-from headrace.log.scan import find_whole_batch, scan_headers
+from headrace.log.scan import find_whole_batch, is_followed, scan_headers
 from headrace.log.segment import Segment
-from headrace.records import HEADER_SIZE, Record, RecordError, RecordLimits, read_header, read_records
+from headrace.records import HEADER_SIZE, RecordError, RecordLimits, read_header, read_stored
 
 __all__ = ["LogReader", "ReadPlan", "Slice"]
 
@@ -54,6 +54,8 @@ class ReadPlan:
     whole_first: bool
     below: int
     """Batches from this offset on are left out."""
+    base: int
+    """Where the first batch begins."""
 
     def fetch(self, *, wait: bool) -> bytes | bytearray | None:
         file = self.segment.file
@@ -88,16 +90,16 @@ class LogReader:
         end = log.last_stable_offset if committed else log.high_watermark
         if offset >= end:
             return None
-        segment, position = self._locate(offset)
+        segment, position, base = self._locate(offset)
         limit = log.readable_size(segment)
-        return ReadPlan(segment, position, limit, max(max_bytes, 0), offset, whole_first, end)
+        return ReadPlan(segment, position, limit, max(max_bytes, 0), offset, whole_first, end, base)
 
     def finish(self, plan: ReadPlan, data: bytes | bytearray) -> Slice:
         """Check the bytes that a plan fetched and keep the whole batches."""
         view = memoryview(data)
         size = len(view)
         position = 0
-        offset = plan.offset
+        offset, expected = plan.offset, plan.base
         first = True
         while position + HEADER_SIZE <= size:
             base, length, epoch, magic, crc, _, delta = _HEAD.unpack_from(view, position)
@@ -110,14 +112,16 @@ class LogReader:
                 or delta < 0
                 # The epoch is outside the CRC. One that has not been yet would send clients looking for lost data.
                 or not 0 <= epoch <= self.log.leader_epoch
-                or not self._follows(base, delta, offset, first)
+                # So is the offset. A batch begins where the one before it ends.
+                or base != expected
+                or base + delta < offset
             ):
                 return self._end_at_damage(plan, view, position, offset, "its header does not read")
             if end > size:
                 break
             if crc32c.crc32c(view[position + _CRC_FROM : end]) != crc:
                 return self._end_at_damage(plan, view, position, offset, "its CRC does not match")
-            offset = base + delta + 1
+            offset = expected = base + delta + 1
             position = end
             first = False
         if not position and plan.whole_first:
@@ -139,10 +143,6 @@ class LogReader:
         assert data is not None
         return self.finish(plan, data)
 
-    @staticmethod
-    def _follows(base: int, delta: int, offset: int, first: bool) -> bool:
-        return base <= offset <= base + delta if first else base == offset
-
     def _end_at_damage(
         self, plan: ReadPlan, view: memoryview, position: int, offset: int, reason: str
     ) -> Slice:
@@ -152,13 +152,13 @@ class LogReader:
 
     # Finding places
 
-    def _locate(self, offset: int) -> tuple[Segment, int]:
-        """Segment and byte of the batch that holds ``offset``."""
+    def _locate(self, offset: int) -> tuple[Segment, int, int]:
+        """Segment and byte of the batch that holds ``offset``, and the offset at which it begins."""
         place = self._places.get(offset)
         if place is not None and place[0] in self.log.segments:
             segment, position = place
             if position < segment.size:
-                return segment, position
+                return segment, position, offset
         segment_found = self.log.segment_at(offset)
         if segment_found is None:
             first = self.log.segments[0]
@@ -167,35 +167,34 @@ class LogReader:
             raise CorruptBatch(
                 segment_found.path, segment_found.size, f"the file that held offset {offset} is missing"
             )
-        return segment_found, self._position_in(segment_found, offset)
+        return segment_found, *self._position_in(segment_found, offset)
 
-    def _position_in(self, segment: Segment, offset: int) -> int:
+    def _position_in(self, segment: Segment, offset: int) -> tuple[int, int]:
         self._keep_columns(segment)
-        _, position = segment.index.floor(offset)
+        expected, position = segment.index.floor(offset)
         end = segment.size
-        expected = None
         for found, header in scan_headers(segment.file, position, end):
-            if expected is not None and header.base_offset != expected:
-                break
-            if header.base_offset > offset:
+            if header.base_offset != expected or header.base_offset > offset:
                 break
             position = found
             if header.next_offset > offset:
-                return found
+                return found, header.base_offset
             expected = header.next_offset
             position = found + header.size
         return self._position_behind_damage(segment, position, offset)
 
-    def _position_behind_damage(self, segment: Segment, position: int, offset: int) -> int:
+    def _position_behind_damage(self, segment: Segment, position: int, offset: int) -> tuple[int, int]:
         """The headers broke off before ``offset``: look for it among the whole batches further on."""
-        resumed = find_whole_batch(segment.file, position, segment.size, 0, offset)
+        file, size, lowest = segment.file, segment.size, 0
+        resumed = find_whole_batch(file, position, size, lowest, offset)
         while resumed is not None:
             found, header = resumed
-            if header.base_offset <= offset < header.next_offset:
-                return found
-            resumed = find_whole_batch(
-                segment.file, found + header.size, segment.size, header.next_offset, offset
-            )
+            behind = found + header.size
+            if is_followed(file, behind, size, header.next_offset, segment.end_offset):
+                if header.base_offset <= offset < header.next_offset:
+                    return found, header.base_offset
+                lowest = max(lowest, header.next_offset)
+            resumed = find_whole_batch(file, behind, size, lowest, offset)
         if position >= segment.size:
             raise CorruptBatch(segment.path, position, f"the file that held offset {offset} is missing")
         raise CorruptBatch(segment.path, position, f"no whole batch holds offset {offset}")
@@ -221,7 +220,7 @@ class LogReader:
 
     def offset_for_time(self, timestamp_ms: int, limits: RecordLimits) -> tuple[int, int] | None:
         """The first (offset, timestamp) at or after the given time, below the high watermark."""
-        for segment in self.log.segments:
+        for segment in self.log.all_segments():
             if segment.index.max_timestamp < timestamp_ms or segment.end_offset <= self.log.start_offset:
                 continue
             self._keep_columns(segment)
@@ -231,15 +230,15 @@ class LogReader:
                     return None
                 if header.max_timestamp < timestamp_ms:
                     continue
-                for record in self._records_at(segment.file, position, limits):
-                    if record.timestamp >= timestamp_ms and record.offset >= self.log.start_offset:
-                        return record.offset, record.timestamp
+                for offset, timestamp in self._records_at(segment.file, position, limits):
+                    if timestamp >= timestamp_ms and offset >= self.log.start_offset:
+                        return offset, timestamp
         return None
 
     def offset_of_max_timestamp(self, limits: RecordLimits) -> tuple[int, int] | None:
         """The first record with the greatest timestamp below the high watermark."""
         best: tuple[int, int] | None = None
-        for segment in self.log.segments:
+        for segment in self.log.all_segments():
             if segment.index.max_timestamp < 0 or (
                 best is not None and segment.index.max_timestamp <= best[1]
             ):
@@ -252,22 +251,25 @@ class LogReader:
         return best
 
     def _greatest_below_watermark(self, segment: Segment, limits: RecordLimits) -> tuple[int, int] | None:
-        """The batch with the segment's greatest timestamp is not visible yet: walk the ones that are."""
+        """The batch with the segment's greatest timestamp is not visible yet, or compaction has emptied it: walk the
+        others.
+        """
         best: tuple[int, int] | None = None
         place: int | None = None
         for position, header in segment_headers(segment, max(segment.base_offset, self.log.start_offset), 0):
             if header.base_offset >= self.log.high_watermark:
                 break
-            if best is None or header.max_timestamp > best[1]:
+            if header.count and (best is None or header.max_timestamp > best[1]):
                 best, place = (header.base_offset, header.max_timestamp), position
         if place is None:
             return None
         records = self._records_at(segment.file, place, limits)
-        return max(((r.offset, r.timestamp) for r in records), key=lambda pair: (pair[1], -pair[0]))
+        return max(records, key=lambda pair: (pair[1], -pair[0]))
 
-    def _records_at(self, file: File, position: int, limits: RecordLimits) -> list[Record]:
+    def _records_at(self, file: File, position: int, limits: RecordLimits) -> list[tuple[int, int]]:
+        """Offset and timestamp of the records that are left in the batch."""
         size = read_header(file.pread(HEADER_SIZE, position)).size
         try:
-            return read_records(file.pread(size, position), limits)
+            return read_stored(file.pread(size, position), limits)
         except RecordError as error:
             raise CorruptBatch(file.path, position, error.message) from error

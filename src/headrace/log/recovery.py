@@ -16,11 +16,14 @@ from pathlib import Path
 
 from headrace.errors import DamagedState
 from headrace.files import Files
+from headrace.log.archive import Archive
+from headrace.log.compacted import Compacted, load_compacted
 from headrace.log.mark import Mark, MarkFile
 from headrace.log.scan import scan_headers, scan_whole_batches
 from headrace.log.segment import LOG_SUFFIX, Segment, log_name
 from headrace.log.state import STATE_SUFFIX, PartitionState, load_state, new_state, state_name
 from headrace.log.state_files import StateFiles
+from headrace.log.swap import finish_swaps
 from headrace.records import BatchHeader, read_marker
 
 __all__ = ["Recovered", "RecoveryReport", "check_synced", "recover", "segment_headers"]
@@ -51,16 +54,26 @@ class Recovered:
     mark_file: MarkFile
     state: PartitionState
     state_offsets: list[int]
+    compacted: Compacted
+    archive: Archive
     report: RecoveryReport
 
 
-def recover(files: Files, directory: Path, interval: int, now_ms: int) -> Recovered:
-    names = files.list(directory)
+def recover(
+    files: Files, directory: Path, interval: int, now_ms: int, archive_directory: Path | None = None
+) -> Recovered:
+    names = finish_swaps(files, directory, files.list(directory))
     for name in names:
         if name.endswith(".new"):
             files.remove(directory / name)
+    archive = Archive(files, directory, archive_directory)
     bases = sorted(int(name[: -len(LOG_SUFFIX)]) for name in names if _is_log(name))
     segments = [Segment(files, directory, base) for base in bases]
+    if segments and segments[0].base_offset < archive.end_offset:
+        # The archive has it; a crash came before it was removed here, and perhaps before that was durably said.
+        files.sync_dir(directory)
+        while segments and segments[0].base_offset < archive.end_offset:
+            segments.pop(0).remove()
     mark_file, mark = _load_mark(files, directory, segments)
     report = RecoveryReport()
     deleted: list[Segment] = []
@@ -103,7 +116,12 @@ def recover(files: Files, directory: Path, interval: int, now_ms: int) -> Recove
     # Only now, because the start may have been read from the page cache, too.
     for segment in deleted:
         segment.remove()
-    return Recovered(segments, mark.start_offset, end_offset, mark_file, state, state_offsets, report)
+    compacted, fault = load_compacted(files, directory, end_offset)
+    if fault is not None:
+        report.damage.append(fault)
+    return Recovered(
+        segments, mark.start_offset, end_offset, mark_file, state, state_offsets, compacted, archive, report
+    )
 
 
 def _ends_at(last: Segment, mark: Mark) -> bool:
@@ -325,6 +343,9 @@ def _replay(segments: list[Segment], state: PartitionState, end_offset: int, now
         if segment.end_offset <= state.offset:
             continue
         for position, header in segment_headers(segment, state.offset, interval=4096):
+            if header.base_offset < state.offset:
+                # Compaction has stretched it to here; its records are among those that the state covers.
+                continue
             state.epochs.note(header.leader_epoch, header.base_offset)
             if header.producer_id < 0:
                 continue

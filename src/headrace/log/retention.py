@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.log.partition import PartitionLog
+from headrace.log.segment import Segment
 
-__all__ = ["Trimmed", "trim"]
+__all__ = ["Trimmed", "outlived", "trim"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Trimmed:
 
 def trim(log: PartitionLog, trusted_now_ms: int) -> Trimmed | None:
     """Delete what the topic's settings no longer keep; says what went, or ``None``."""
-    if not log.config.is_trimmed:
+    if not log.config.is_trimmed or log.compacting is not None or log.config.is_archived:
         return None
     new_start, reason = _start_by_time(log, trusted_now_ms)
     by_size = _start_by_size(log)
@@ -40,6 +41,17 @@ def trim(log: PartitionLog, trusted_now_ms: int) -> Trimmed | None:
     before, size = log.start_offset, log.size_bytes
     log.delete_before(new_start)
     return Trimmed(before, log.start_offset, size - log.size_bytes, reason)
+
+
+def outlived(log: PartitionLog, trusted_now_ms: int) -> list[Segment]:
+    """The sealed segments of an archived topic that are past what it keeps here, oldest first."""
+    if not log.config.is_trimmed or not log.config.is_archived:
+        return []
+    end, _ = _start_by_time(log, trusted_now_ms)
+    end = min(max(end, _start_by_size(log)), log.high_watermark)
+    if end > log.active.base_offset and log.active.size:
+        log.roll(trusted_now_ms)
+    return [segment for segment in log.segments[:-1] if segment.end_offset <= end]
 
 
 def _start_by_time(log: PartitionLog, trusted_now_ms: int) -> tuple[int, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from headrace.files import File
 from headrace.records import HEADER_SIZE, BatchHeader, RecordError, crc_ok, read_header
 
-__all__ = ["find_whole_batch", "scan_headers", "scan_whole_batches"]
+__all__ = ["find_whole_batch", "is_followed", "scan_headers", "scan_whole_batches"]
 
 _WINDOW = 256 * 1024
 _MAGIC_TWO = re.compile(b"\x02", re.DOTALL)
@@ -56,6 +56,20 @@ def scan_whole_batches(
         yield position, header, batch
         position += header.size
         offset = header.next_offset
+
+
+def is_followed(file: File, position: int, end: int, next_offset: int, end_offset: int) -> bool:
+    """Whether what lies at ``position`` begins at ``next_offset``, or the file ends there, at ``end_offset``.
+
+    A batch's own offset is not under its CRC. Behind damage, where no batch before it vouches for it, the one behind it
+    does.
+    """
+    if position >= end:
+        return next_offset == end_offset
+    try:
+        return read_header(file.pread(HEADER_SIZE, position)).base_offset == next_offset
+    except RecordError:
+        return False
 
 
 def find_whole_batch(

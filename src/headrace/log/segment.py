@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headrace.files import File, Files
 from headrace.log.index import SparseIndex, load_columns, load_facts
-from headrace.log.scan import find_whole_batch, scan_headers
+from headrace.log.scan import find_whole_batch, is_followed, scan_headers
 
 __all__ = ["INDEX_SUFFIX", "LOG_SUFFIX", "Segment", "log_name", "write_whole"]
 
@@ -77,10 +77,12 @@ class Segment:
         """
         index = SparseIndex(self.base_offset, self.base_offset)
         position = 0
+        expected = self.base_offset
         while position < end_position:
             for position_found, header in scan_headers(self.file, position, end_position):
-                if header.base_offset < index.end_offset or header.next_offset > end_offset:
+                if header.base_offset != expected or header.next_offset > end_offset:
                     break
+                expected = header.next_offset
                 index.add(
                     header.base_offset,
                     header.next_offset,
@@ -93,9 +95,15 @@ class Segment:
             if position >= end_position:
                 break
             resumed = find_whole_batch(self.file, position + 1, end_position, index.end_offset, end_offset)
+            while resumed is not None and not is_followed(
+                self.file, resumed[0] + resumed[1].size, end_position, resumed[1].next_offset, end_offset
+            ):
+                resumed = find_whole_batch(
+                    self.file, resumed[0] + 1, end_position, index.end_offset, end_offset
+                )
             if resumed is None:
                 break
-            position = resumed[0]
+            position, expected = resumed[0], resumed[1].base_offset
             index.next_entry_at = position
         index.end_offset = end_offset
         index.size = end_position
@@ -106,6 +114,10 @@ class Segment:
 
     def remove(self) -> None:
         self.close()
+        self.remove_files()
+
+    def remove_files(self) -> None:
+        """Take the names away; who has the file open reads on."""
         for path in (self.index_path, self.path):
             if self._files.exists(path):
                 self._files.remove(path)

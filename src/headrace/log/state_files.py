@@ -35,5 +35,15 @@ class StateFiles:
             self._files.remove(self._directory / state_name(offset))
             self._offsets.remove(offset)
 
+    def write_alone(self, state: PartitionState) -> None:
+        """Add a snapshot and remove all others: they say something that is no longer true. The caller syncs the
+        directory; until then an older one could come back with what it says still in the log.
+        """
+        write_whole(self._files, self._directory / state_name(state.offset), dump_state(state))
+        for offset in self._offsets:
+            if offset != state.offset:
+                self._files.remove(self._directory / state_name(offset))
+        self._offsets = [state.offset]
+
     def has_one_in(self, first: int, last: int) -> bool:
         return any(first <= offset <= last for offset in self._offsets)

@@ -11,6 +11,15 @@ from headrace.records.header import HEADER_SIZE, BatchHeader, crc_ok, iter_heade
 from headrace.records.limits import RecordLimits
 from headrace.records.place import place_batch
 from headrace.records.record import Record
+from headrace.records.stored import (
+    StoredBatch,
+    cover_batch,
+    empty_batch,
+    open_batch,
+    read_stored,
+    stretch_batch,
+    thin_batch,
+)
 
 __all__ = [
     "CODEC_NAMES",
@@ -24,15 +33,22 @@ __all__ = [
     "RecordError",
     "RecordLimits",
     "RecordsTooLarge",
+    "StoredBatch",
     "UnknownCodec",
     "build_batch",
     "build_marker",
     "check_batch",
+    "cover_batch",
     "crc_ok",
+    "empty_batch",
     "iter_headers",
+    "open_batch",
     "place_batch",
     "read_header",
     "read_marker",
     "read_records",
+    "read_stored",
     "recompress",
+    "stretch_batch",
+    "thin_batch",
 ]

@@ -101,7 +101,7 @@ def walk_batch(plain: memoryview, count: int, limits: RecordLimits) -> Facts:
         return quick_walk(plain, HEADER_SIZE, count, limits)
     if len(plain) - HEADER_SIZE <= WINDOW_BYTES_MAX:
         return _walk_window(plain, 0, count, limits)
-    return reduce(or_, (_walk_cut(plain, *cut, limits) for cut in _cuts(plain, count)))
+    return reduce(or_, (_walk_cut(plain, *cut, limits) for cut in cuts(plain, count)))
 
 
 def _walk_window(plain: memoryview, first: int, count: int, limits: RecordLimits) -> Facts:
@@ -118,7 +118,7 @@ def _walk_cut(plain: memoryview, start: int, end: int, first: int, count: int, l
     return _walk_window(memoryview(window)[: -len(SLACK)], first, count, limits)
 
 
-def _cuts(plain: memoryview, count: int) -> Iterator[tuple[int, int, int, int]]:
+def cuts(plain: memoryview, count: int) -> Iterator[tuple[int, int, int, int]]:
     """Cut many bytes between records: start, end, index of the first and number of records.
 
     No piece is larger than a window, but for single records that are.

@@ -13,17 +13,28 @@ do not, or where the parser fails in any of its many ways, the answer is "not pr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import attrgetter
+from typing import Protocol
 
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record._crecords import default_records
 
+from headrace.records.errors import CorruptRecords
 from headrace.records.header import HEADER, HEADER_SIZE, LENGTH_END, MAGIC
 from headrace.records.limits import RecordLimits
 from headrace.records.record import Facts, Record
 from headrace.records.varint import varint_size
 
-__all__ = ["SLACK", "WINDOW_BYTES_MAX", "parse_facts", "parse_records", "plain_header"]
+__all__ = [
+    "SLACK",
+    "WINDOW_BYTES_MAX",
+    "ParsedRecord",
+    "parse_facts",
+    "parse_records",
+    "parse_window",
+    "plain_header",
+]
 
 SLACK = bytes(16)
 WINDOW_BYTES_MAX = 1024 * 1024
@@ -126,3 +137,26 @@ def _facts_with_headers(plain: memoryview, first: int, limits: RecordLimits) -> 
 def parse_records(plain: memoryview) -> list[Record]:
     """All records of a batch that has been walked: a stranger's must not come here first."""
     return [Record(*_fields(record)) for record in _parse(plain)]
+
+
+class ParsedRecord(Protocol):
+    """What is asked of one record; offset and timestamp are deltas."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
+
+
+def parse_window(plain: memoryview) -> list[ParsedRecord]:
+    """The records of a window from our own disk: walked when it was produced, and intact by its CRC."""
+    try:
+        return list(_parse(plain))
+    except _PARSER_ERRORS as error:
+        raise CorruptRecords(f"stored records do not read: {error}") from error

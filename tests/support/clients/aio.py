@@ -56,6 +56,9 @@ class Loop:
 def number(failed: BaseException) -> int:
     if isinstance(failed, kafka_errors.CommitFailedError):
         return 25
+    if isinstance(failed, kafka_errors.ProducerFenced):
+        # Its own words for either of two numbers.
+        return 90
     code = getattr(failed, "errno", None)
     assert isinstance(code, int), f"{failed!r} has no number"
     return code
@@ -315,6 +318,7 @@ class AiokafkaClient(Client):
         max_wait_ms: int = 100,
         session_ms: int = 30_000,
         heartbeat_ms: int = 100,
+        committed: bool = False,
     ) -> Consumer:
         assert assignor == "range", "aiokafka has no cooperative assignor"
         return AiokafkaConsumer(
@@ -332,6 +336,7 @@ class AiokafkaClient(Client):
                 "metadata_max_age_ms": 500,
                 "retry_backoff_ms": 50,
                 "partition_assignment_strategy": (RangePartitionAssignor,),
+                "isolation_level": "read_committed" if committed else "read_uncommitted",
             },
         )
 

@@ -234,6 +234,7 @@ class Client(ABC):
         max_wait_ms: int = 100,
         session_ms: int = 30_000,
         heartbeat_ms: int = 100,
+        committed: bool = False,
     ) -> Consumer: ...
 
     @abstractmethod

@@ -271,6 +271,7 @@ class JavaClient(Client):
         max_wait_ms: int = 100,
         session_ms: int = 30_000,
         heartbeat_ms: int = 100,
+        committed: bool = False,
     ) -> Consumer:
         config = {
             "bootstrap.servers": bootstrap,
@@ -284,6 +285,7 @@ class JavaClient(Client):
             "retry.backoff.ms": "50",
             "default.api.timeout.ms": "15000",
             "partition.assignment.strategy": ASSIGNORS[assignor],
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
         }
         if group is not None:
             config["group.id"] = group

@@ -342,6 +342,7 @@ class KafkaPythonClient(Client):
         max_wait_ms: int = 100,
         session_ms: int = 30_000,
         heartbeat_ms: int = 100,
+        committed: bool = False,
     ) -> Consumer:
         return KafkaPythonConsumer(
             {
@@ -357,6 +358,7 @@ class KafkaPythonClient(Client):
                 "metadata_max_age_ms": 500,
                 "retry_backoff_ms": 50,
                 "partition_assignment_strategy": [ASSIGNORS[assignor]],
+                "isolation_level": "read_committed" if committed else "read_uncommitted",
             }
         )
 

@@ -353,6 +353,7 @@ class LibrdkafkaClient(Client):
         max_wait_ms: int = 100,
         session_ms: int = 30_000,
         heartbeat_ms: int = 100,
+        committed: bool = False,
     ) -> Consumer:
         config: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
@@ -367,6 +368,7 @@ class LibrdkafkaClient(Client):
             "heartbeat.interval.ms": heartbeat_ms,
             "topic.metadata.refresh.interval.ms": 300,
             "partition.assignment.strategy": ASSIGNORS[assignor],
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
             "log_level": 0,
         }
         if instance is not None:

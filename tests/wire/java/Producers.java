@@ -1,6 +1,7 @@
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -8,9 +9,14 @@ import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.KafkaException;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.ApiException;
 import org.apache.kafka.common.header.internals.RecordHeaders;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
@@ -39,8 +45,47 @@ final class Producers {
                 open.remove(name).close();
                 return Main.done();
             }
+            case "producer.drop" -> {
+                open.remove(name).close(Duration.ZERO);
+                return Main.done();
+            }
+            case "producer.init" -> {
+                return transact(() -> open.get(name).initTransactions());
+            }
+            case "producer.begin" -> {
+                return transact(() -> open.get(name).beginTransaction());
+            }
+            case "producer.commit" -> {
+                return transact(() -> open.get(name).commitTransaction());
+            }
+            case "producer.abort" -> {
+                return transact(() -> open.get(name).abortTransaction());
+            }
+            case "producer.offsets" -> {
+                Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
+                for (JsonNode one : command.get("offsets")) {
+                    offsets.put(
+                            new TopicPartition(one.get(0).asText(), one.get(1).asInt()),
+                            new OffsetAndMetadata(one.get(2).asLong()));
+                }
+                ConsumerGroupMetadata group = new ConsumerGroupMetadata(command.get("group").asText());
+                return transact(() -> open.get(name).sendOffsetsToTransaction(offsets, group));
+            }
             default -> throw new IllegalArgumentException("no such command: " + op);
         }
+    }
+
+    /** What went wrong before is thrown again by the next call, inside an exception without a number. */
+    private static JsonNode transact(Runnable call) {
+        try {
+            call.run();
+        } catch (KafkaException failed) {
+            if (!(failed instanceof ApiException) && failed.getCause() instanceof ApiException cause) {
+                throw cause;
+            }
+            throw failed;
+        }
+        return Main.done();
     }
 
     private static JsonNode send(KafkaProducer<byte[], byte[]> producer, JsonNode records) throws Exception {

@@ -31,6 +31,7 @@ async def handle(broker: Broker, request: Request) -> Any:
     topics, answers = _resolve(broker, keys)
 
     async def forget(topic: Topic) -> None:
+        broker.stats.forget(topic.name)
         await broker.groups.forget_topic(topic.name)
 
     results = await broker.catalog.delete([topic.id for topic in topics], and_then=forget)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker import configs
-from headrace.broker.broker_configs import Scope, static_configs
+from headrace.broker.broker_configs import Scope, Source, static_configs
 from headrace.broker.config_resources import ResourceType, scope_of, unknown_type
 from headrace.broker.names import name_fault
 from headrace.broker.refusal import Refusal
@@ -20,6 +20,7 @@ from headrace.wire.codes import ErrorCode
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.broker.request import Request
+    from headrace.broker.topic import Topic
 
 __all__ = ["handle"]
 
@@ -72,7 +73,10 @@ def _entries(broker: Broker, resource_type: int, name: str) -> list[configs.Conf
         topic = broker.catalog.topic(name)
         if topic is None:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{name}'")
-        return configs.describe_topic(topic.configs, broker.catalog.configs)
+        entries = configs.describe_topic(topic.configs, broker.catalog.configs)
+        return entries + (
+            [_tombstones(broker, topic)] if broker.catalog.log_config(topic).is_compacted else []
+        )
     if resource_type == ResourceType.BROKER:
         if scope_of(name, broker.settings.node_id) is Scope.CLUSTER:
             return configs.describe_layer(broker.catalog.configs)
@@ -81,6 +85,18 @@ def _entries(broker: Broker, resource_type: int, name: str) -> list[configs.Conf
             replace(broker.catalog.configs, static=static_configs(broker.settings))
         )
     raise unknown_type(resource_type)
+
+
+def _tombstones(broker: Broker, topic: Topic) -> configs.ConfigEntry:
+    """Not a setting but a fact, told where any Kafka client can ask for it."""
+    horizons = []
+    for index in range(topic.partitions):
+        partition = broker.partition(topic.name, index)
+        if partition is not None and partition.fenced is None:
+            horizons.append(f"{index}:{partition.tombstone_horizon}")
+    return configs.ConfigEntry(
+        configs.TOMBSTONES_REMOVED_BELOW, ",".join(horizons), Source.DEFAULT, (), read_only=True
+    )
 
 
 def _described(entry: configs.ConfigEntry, *, synonyms: bool, documentation: bool) -> Any:

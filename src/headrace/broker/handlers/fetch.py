@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.fetch_sessions import FetchSession, SessionRefused, Wanted
 from headrace.broker.partition import Partition
-from headrace.errors import CorruptBatch, OffsetOutOfRange, StorageError
+from headrace.errors import ArchiveUnavailable, CorruptBatch, OffsetOutOfRange, StorageError
 from headrace.log.reader import Slice
 from headrace.wire import messages as m
 from headrace.wire.codes import ErrorCode
@@ -103,6 +103,8 @@ class Fetching:
                 self._read[wanted.key] = partition.reader.finish(plan, data)
             except StorageError as error:
                 self._read[wanted.key] = error
+            except OSError as error:
+                self._read[wanted.key] = StorageError(f"a segment cannot be read: {error}")
 
     def _find(self, wanted: Wanted) -> Partition | ErrorCode:
         if max(self._message.replica_id, self._message.replica_state.replica_id) >= 0:
@@ -156,7 +158,9 @@ class Fetching:
         except CorruptBatch as error:
             self._broker.say_damage(error)
             return self._blank(wanted, ErrorCode.CORRUPT_MESSAGE), 0
-        except (StorageError, OSError):
+        except (StorageError, OSError) as error:
+            if isinstance(error, ArchiveUnavailable):
+                self._broker.say_damage(error)
             return self._blank(wanted, ErrorCode.KAFKA_STORAGE_ERROR), 0
         if piece is None:
             return answer, 0

@@ -88,7 +88,7 @@ def _place(partition: Partition, time: int, isolation_level: int) -> Place:
     if time == _LATEST:
         return _end(partition, isolation_level), -1, partition.leader_epoch
     if time in (_EARLIEST, _EARLIEST_LOCAL):
-        start = partition.start_offset
+        start = partition.start_offset if time == _EARLIEST else partition.local_start_offset
         return start, -1, epoch_at(partition, start)
     if time in (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD):
         return _NOWHERE

@@ -206,7 +206,7 @@ class TransactionCoordinator:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING, None
         if transaction.epoch != epoch:
             return ErrorCode.PRODUCER_FENCED, None
-        if transaction.busy or transaction.state in PREPARED:
+        if transaction.is_between:
             return ErrorCode.CONCURRENT_TRANSACTIONS, None
         return ErrorCode.NONE, transaction
 
@@ -247,7 +247,7 @@ class TransactionCoordinator:
             return EndAnswer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         if transaction.epoch != epoch and not is_retry:
             return EndAnswer(ErrorCode.PRODUCER_FENCED)
-        if transaction.busy:
+        if transaction.busy or transaction.held_up:
             return EndAnswer(ErrorCode.CONCURRENT_TRANSACTIONS)
         error = self._may_end(transaction, commit=commit, bumps=bumps, is_retry=is_retry)
         if error is None:

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from headrace.broker.groups.entries import Touched, TransactionEntry, TransactionGone
 from headrace.broker.groups.ledger import Ledger
 from headrace.broker.groups.rebalancer import write_error
-from headrace.broker.groups.timers import Timers
+from headrace.broker.groups.timers import Timer, Timers
 from headrace.broker.groups.topic_names import TopicNames
 from headrace.broker.transactions.ports import MarkedPartitions, Written
 from headrace.broker.transactions.settings import TransactionSettings
@@ -65,6 +65,8 @@ class Endings:
         self.added = 0
         #: Transactions that were aborted because they took too long, since the start.
         self.timed_out = 0
+        self._stranded: list[tuple[Callable[[], Written | None], Callable[[Written | None], None]]] = []
+        self._stranded_timer = Timer(self._mark_stranded)
 
     # -- entries
 
@@ -182,6 +184,21 @@ class Endings:
             now_ms=self._clock.now_ms(),
             trusted_ms=self._trusted_ms(),
         )
+
+    def mark_later(self, mark: Callable[[], Written | None], then: Callable[[Written | None], None]) -> None:
+        """Try a marker again and again that a partition did not take at the start; ``then`` is told when it did."""
+        self._stranded.append((mark, then))
+        self._timers.start(self._stranded_timer, self._settings.retry_ms)
+
+    def _mark_stranded(self) -> None:
+        stranded, self._stranded = self._stranded, []
+        for mark, then in stranded:
+            try:
+                written = mark()
+            except StorageError:
+                self.mark_later(mark, then)
+            else:
+                then(written)
 
     def _await_sync(self, transaction: Transaction, name: str, index: int, written: Written | None) -> None:
         topic_id = self._topics.id_of(name)

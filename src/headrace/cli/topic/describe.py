@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.cli.parameters import Topics
 from headrace.cli.session import Session
 from headrace.cli.verb import verb
+
+if TYPE_CHECKING:
+    from headrace.cli.outlook import Outlook
 
 __all__ = ["describe"]
 
@@ -28,9 +31,10 @@ def describe(
     partitions: Annotated[bool, typer.Option("--partitions", "-p", help="Only the partitions.")] = False,
     configs: Annotated[bool, typer.Option("--configs", "-c", help="Only the configs, all of them.")] = False,
 ) -> None:
-    """Describe topics, their partitions and configs.
+    """Describe topics, their partitions and configs, and how long their records stay.
 
-    Partitions come with their leaders and offsets, configs only where they are not the default.
+    Partitions come with their leaders and offsets, configs only where they are not the default. The rate is that of the
+    last minutes; a record is lost by retention.ms, or at this rate by retention.bytes, whichever comes first.
     """
     from headrace.cli.client import open_admin
     from headrace.cli.lookup import bounds_of, describe_topics
@@ -43,12 +47,15 @@ def describe(
         bounds = bounds_of(session, admin, [(topic.name, one.id) for one in numbers])
         rows = [_partition_row(one, bounds[topic.name, one.id]) for one in numbers]
         settings = _configs(session, admin, topic.name) if configs or everything else []
+        future = _outlook(session, admin, bounds, settings) if everything else None
         if not configs:
             settings = [setting for setting in settings if setting["source"] != "default"]
         if session.out.as_json:
             summary: dict[str, object] = {"topic": topic.name}
             if everything:
                 summary |= {"id": str(topic.topic_id), "internal": topic.is_internal}
+            if future is not None:
+                summary |= future.row()
             if partitions or everything:
                 summary["partitions"] = rows
             if configs or everything:
@@ -64,6 +71,8 @@ def describe(
             session.out.text(f"partitions  {len(rows)}")
             session.out.text(f"replicas    {max((len(one.replicas) for one in numbers), default=0)}")
             session.out.text(f"records     {sum(one['end'] - one['start'] for one in rows)}")
+            for line in future.lines() if future is not None else ():
+                session.out.text(line)
             session.out.text("")
         if partitions or everything:
             session.out.table(rows)
@@ -72,6 +81,18 @@ def describe(
                 session.out.text("")
             session.out.table(settings)
     session.out.flush()
+
+
+def _outlook(session: Session, admin: Any, bounds: Any, settings: list[dict[str, object]]) -> Outlook:
+    from headrace.cli.log_dirs import sizes_of
+    from headrace.cli.lookup import Place, offsets_of
+    from headrace.cli.offsets import Kind
+    from headrace.cli.outlook import WINDOW_MS, outlook
+    from headrace.clock import SystemClock
+
+    since = Place(Kind.TIME, SystemClock().now_ms() - WINDOW_MS)
+    before = offsets_of(session, admin, since, bounds)
+    return outlook(bounds, before, sizes_of(session, admin, list(bounds)), settings)
 
 
 def _partition_row(partition: Any, bounds: Any) -> dict[str, Any]:

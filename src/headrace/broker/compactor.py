@@ -1,0 +1,142 @@
+"""Compaction in the background: looks at every compacted partition now and then, and works on one at a time.
+
+What reads and writes files runs in a thread; what changes the partition's list of segments runs in the event loop, so
+readers never see half a change. Errors before a swap is decided leave the partition as it was, and are tried again at
+the next look. After the decision the old files count no more, so a partition whose swap could not be finished is left
+alone until the next start finishes it; so is one with a damaged batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from headrace.errors import CorruptBatch, StorageError
+from headrace.files import Files
+from headrace.log.compaction import Compaction, CompactionReport, Due, Interrupted, due, needs_roll
+from headrace.log.pace import Pace
+from headrace.log.partition import PartitionLog
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+__all__ = ["Compactor"]
+
+_log = logging.getLogger("headrace.broker")
+
+
+class Compactor:
+    def __init__(self, broker: Broker, files: Files) -> None:
+        self._broker = broker
+        self._files = files
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._under_way: PartitionLog | None = None
+        self._left_alone: set[PartitionLog] = set()
+        self._in_trouble: set[PartitionLog] = set()
+        self.compactions = 0
+        self.bytes_removed = 0
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._keep_compacted())
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        return [] if self._task is None else [self._task]
+
+    async def stop(self) -> None:
+        """Interrupt what is under way; it leaves the partition whole."""
+        self._stopping.set()
+        if self._under_way is not None and self._under_way.compacting is not None:
+            self._under_way.compacting.set()
+        if self._task is not None:
+            await self._task
+
+    async def _keep_compacted(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                await asyncio.wait_for(
+                    self._stopping.wait(), timeout=self._broker.settings.compaction_check_s
+                )
+            except TimeoutError:
+                await self.compact()
+
+    async def compact(self) -> None:
+        """Look at every partition once, and compact those where it is worth it."""
+        broker = self._broker
+        known = {partition.log for _, _, partition in broker.partitions.all() if partition.fenced is None}
+        self._left_alone &= known
+        self._in_trouble &= known
+        for name, index, partition in broker.partitions.all():
+            if self._stopping.is_set():
+                return
+            if partition.fenced is not None or partition.log in self._left_alone:
+                continue
+            log, trusted_ms = partition.log, broker.trusted_time.now_ms()
+            try:
+                if needs_roll(log, trusted_ms):
+                    log.roll(trusted_ms)
+                found = due(log, trusted_ms)
+                if found is None:
+                    continue
+                report = await self._compact(log, found, trusted_ms)
+            except Interrupted:
+                continue
+            except CorruptBatch as error:
+                self._left_alone.add(log)
+                broker.say_damage(error)
+                _log.error("%s-%d is not compacted before the next start: a batch is damaged", name, index)
+            except (OSError, StorageError) as error:
+                if log not in self._in_trouble:
+                    self._in_trouble.add(log)
+                    _log.error("%s-%d could not be compacted: %s; nothing is lost", name, index, error)
+            else:
+                self._in_trouble.discard(log)
+                self._say(name, index, found, report)
+
+    async def _compact(self, log: PartitionLog, found: Due, trusted_ms: int) -> CompactionReport:
+        settings = self._broker.settings
+        loop = asyncio.get_running_loop()
+
+        def pace(stop: threading.Event) -> Pace:
+            return Pace(self._broker.clock, stop, settings.compaction_bytes_per_s)
+
+        compaction = Compaction.begin(
+            log,
+            found,
+            self._files,
+            limits=self._broker.limits.records,
+            now_ms=trusted_ms,
+            memory_bytes=settings.compaction_memory_bytes,
+            pace=pace,
+        )
+        self._under_way = log
+        try:
+            await loop.run_in_executor(None, compaction.read_keys)
+            while (group := await loop.run_in_executor(None, compaction.next_group)) is not None:
+                compaction.forget_markers(group)
+                await loop.run_in_executor(None, compaction.decide, group)
+                compaction.adopt(group)
+                await loop.run_in_executor(None, compaction.settle, group)
+            return await loop.run_in_executor(None, compaction.finish)
+        finally:
+            self._under_way = None
+            compaction.end()
+            if compaction.is_unsettled:
+                self._left_alone.add(log)
+
+    def _say(self, name: str, index: int, found: Due, report: CompactionReport) -> None:
+        self.compactions += 1
+        self.bytes_removed += report.bytes_before - report.bytes_after
+        _log.info(
+            "compacted %s-%d below offset %d by %s: %d bytes are %d, %d records replaced or deleted",
+            name,
+            index,
+            report.clean_offset,
+            found.reason,
+            report.bytes_before,
+            report.bytes_after,
+            report.records_removed,
+        )

@@ -1,0 +1,65 @@
+"""Whether a topic holds records with keys: a look at its log, taken when somebody asks.
+
+Keys are rarely a matter of single records: who writes with keys does so from the first batch on. So a few batches of
+each partition are looked at, from its start to its end, and one key is enough. A topic in which only some records in
+between have keys can pass for one without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+
+from headrace.broker.offline_partition import OfflinePartition
+from headrace.broker.partition import Partition
+from headrace.errors import StorageError
+from headrace.records import RecordError, RecordLimits, check_batch, iter_headers, read_records
+
+__all__ = ["holds_keys"]
+
+_PLACES = 8
+_READ_BYTES = 64 * 1024
+_PARTITIONS_MAX = 100
+_RECORDS_MAX = 20_000
+
+
+async def holds_keys(partitions: Iterable[Partition], limits: RecordLimits) -> bool:
+    """Looks at no more than a hundred partitions, those with most records first, with other work between them."""
+    served = [one for one in partitions if not isinstance(one, OfflinePartition)]
+    served.sort(key=lambda one: one.end_offset - one.start_offset, reverse=True)
+    for partition in served[:_PARTITIONS_MAX]:
+        for offset in _places(partition):
+            if _has_key(partition, offset, limits):
+                return True
+            await asyncio.sleep(0)
+    return False
+
+
+def _places(partition: Partition) -> Iterator[int]:
+    """Offsets from the start to the last record, evenly."""
+    start, end = partition.start_offset, partition.high_watermark
+    seen = None
+    for step in range(_PLACES + 1):
+        offset = start + (end - 1 - start) * step // _PLACES
+        if start <= offset < end and offset != seen:
+            seen = offset
+            yield offset
+
+
+def _has_key(partition: Partition, offset: int, limits: RecordLimits) -> bool:
+    try:
+        data = partition.reader.read(max(offset, partition.start_offset), _READ_BYTES).data
+        for position, header in iter_headers(data):
+            if header.is_control:
+                continue
+            batch = data[position : position + header.size]
+            if header.count > _RECORDS_MAX:
+                keyed = not check_batch(batch, limits).has_null_key
+            else:
+                keyed = any(record.key is not None for record in read_records(batch, limits))
+            if keyed:
+                return True
+    except (StorageError, RecordError, OSError):
+        # What cannot be read says nothing; other places may.
+        return False
+    return False

@@ -1,0 +1,100 @@
+"""The port that Prometheus asks: one page over HTTP, and nothing else.
+
+It is small because little is asked of it, and bounded because anyone may ask: a request has a few seconds and a few
+kilobytes, few are served at once, and what was collected is good for a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from headrace.broker.exposition import CONTENT_TYPE
+from headrace.broker.metrics import collect
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+    from headrace.broker.server import Server
+
+__all__ = ["MetricsPort"]
+
+_HEAD_BYTES_MAX = 8 * 1024
+_DEADLINE_S = 5.0
+_AT_ONCE_MAX = 16
+_GOOD_FOR_S = 1.0
+
+
+class MetricsPort:
+    def __init__(self, broker: Broker, server: Server | None, *, deadline_s: float = _DEADLINE_S) -> None:
+        self._broker = broker
+        self._server = server
+        self._deadline_s = deadline_s
+        self._listening: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+        self._page = b""
+        self._collected_at = float("-inf")
+        self._collecting = asyncio.Lock()
+
+    @property
+    def port(self) -> int:
+        assert self._listening is not None
+        return int(self._listening.sockets[0].getsockname()[1])
+
+    async def listen(self, host: str, port: int) -> None:
+        self._listening = await asyncio.start_server(
+            self._serve, host, port, limit=_HEAD_BYTES_MAX, backlog=_AT_ONCE_MAX
+        )
+
+    async def close(self) -> None:
+        if self._listening is not None:
+            self._listening.close()
+        for writer in list(self._open):
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= _AT_ONCE_MAX:
+            writer.transport.abort()
+            return
+        self._open.add(writer)
+        try:
+            with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                async with asyncio.timeout(self._deadline_s):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    writer.write(await self._answer(head.split(b"\r\n", 1)[0]))
+                    await writer.drain()
+                    writer.close()
+                    await writer.wait_closed()
+        finally:
+            self._open.discard(writer)
+            # After a clean end there is nothing left that this could cut off.
+            writer.transport.abort()
+
+    async def _answer(self, line: bytes) -> bytes:
+        method, _, rest = line.partition(b" ")
+        path = rest.partition(b" ")[0].partition(b"?")[0]
+        if method not in (b"GET", b"HEAD"):
+            return _response(405, b"only GET is answered here\n", "text/plain")
+        if path != b"/metrics":
+            return _response(404, b"see /metrics\n", "text/plain")
+        page = await self._fresh()
+        return _response(200, page, CONTENT_TYPE, with_body=method == b"GET")
+
+    async def _fresh(self) -> bytes:
+        async with self._collecting:
+            now = self._broker.clock.steady()
+            if now - self._collected_at > _GOOD_FOR_S:
+                self._page = await collect(self._broker, self._server)
+                self._collected_at = now
+            return self._page
+
+
+_REASONS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed"}
+
+
+def _response(status: int, body: bytes, content_type: str, *, with_body: bool = True) -> bytes:
+    head = (
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}\r\n"
+        f"Content-Length: {len(body)}\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + (body if with_body else b"")

@@ -1,0 +1,70 @@
+"""Moving old segments of one partition to the archive: copied in a thread, then taken out of the partition's own files.
+
+begin     event loop    choose the segments, and see that producers are remembered without them
+copy      a thread      copies, durable in the archive
+name      a thread      the list of what is archived names them, durably: from here on the copies count
+adopt     event loop    readers go to the copies; who holds an old file reads on in it
+remove    a thread      the partition's own files go
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from headrace.log.archive import Archive, Entry
+from headrace.log.mark import Mark
+from headrace.log.pace import Pace
+from headrace.log.partition import PartitionLog
+from headrace.log.segment import Segment
+
+__all__ = ["Archiving"]
+
+
+@dataclass(slots=True)
+class Archiving:
+    log: PartitionLog
+    archive: Archive
+    segments: list[Segment]
+    mark: Mark
+    pace: Pace
+    stop: threading.Event
+    _entries: list[Entry] = field(default_factory=list)
+
+    @classmethod
+    def begin(
+        cls, log: PartitionLog, segments: Sequence[Segment], pace: Callable[[threading.Event], Pace]
+    ) -> Archiving | None:
+        """``None`` if there is nothing that may go now; else ``end`` must follow."""
+        archive, mark = log.archive, log.synced_mark
+        movable = [segment for segment in segments if segment.end_offset <= mark.segment]
+        if not movable or log.compacting is not None:
+            return None
+        if not log.may_remove_below(movable[-1].end_offset):
+            return None
+        stop = threading.Event()
+        log.compacting = stop
+        for segment in movable:
+            segment.pin()
+        return cls(log, archive, movable, mark, pace(stop), stop)
+
+    def end(self) -> None:
+        for segment in self.segments:
+            segment.unpin()
+        self.log.compacting = None
+
+    def copy(self) -> None:
+        """One at a time, so that a stop does not wait long, and what is done is not done again."""
+        entries = self.archive.copy(self.segments[:1], self.pace)
+        self.log.settle_mark(self.mark)
+        self._entries = self.archive.name(entries)
+
+    def adopt(self) -> Segment:
+        """The segment whose own files can go."""
+        moved = self.segments[0]
+        self.archive.adopt(self._entries)
+        self.log.let_go_of(moved)
+        self.segments = self.segments[1:]
+        moved.unpin()
+        return moved

@@ -1,0 +1,51 @@
+"""Kills, power losses, failing and damaged disks during compaction: quick shares of the runs in ``bench/faults``."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.faults import x1_compaction, x2_compaction, x3_compaction, x5_compaction
+from bench.faults.seeds import seeds
+from tests.crash.verdicts import expect_caught, expect_held
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_a_killed_compaction_loses_no_key_s_newest_value(seed: int) -> None:
+    expect_held(x1_compaction.run(seed, kills=(2, 3)))
+
+
+@pytest.mark.parametrize("seed", seeds(5))
+def test_a_power_loss_during_compaction_loses_no_key_s_newest_value(seed: int) -> None:
+    expect_held(x2_compaction.run(seed, lives=6))
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_a_disk_that_fails_during_compaction_is_not_noticed_by_clients(seed: int) -> None:
+    expect_held(x3_compaction.run(seed))
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_damage_to_a_compacted_partition_is_told_and_never_served(seed: int) -> None:
+    expect_held(x5_compaction.run(seed, cases=4))
+
+
+def test_keys_that_are_taken_for_each_other_are_caught() -> None:
+    expect_caught(lambda seed: x1_compaction.run(seed, protected=False), lambda found: found.lost > 0)
+
+
+@pytest.mark.parametrize("protection", x2_compaction.UNPROTECTED)
+def test_without_its_protection_a_power_loss_is_caught(protection: str) -> None:
+    expect_caught(
+        lambda seed: x2_compaction.run(seed, protected=False, without=protection),
+        lambda found: found.caught,
+        tries=10,
+    )
+
+
+@pytest.mark.parametrize("module", [x3_compaction, x5_compaction])
+def test_without_its_protection_a_bad_disk_is_caught(module: object) -> None:
+    expect_caught(
+        lambda seed: module.run(seed, protected=False),  # type: ignore[attr-defined]
+        lambda found: found.caught,
+        tries=10,
+    )

@@ -1,0 +1,154 @@
+"""The page that Prometheus reads: what is on it, and that asking for it is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from headrace.broker.broker import Broker
+from headrace.broker.exposition import Exposition
+from headrace.broker.metrics import collect
+from headrace.broker.metrics_port import MetricsPort
+from headrace.broker.server import Server
+from headrace.broker.settings import BrokerSettings
+from headrace.wire import Api
+from headrace.wire import messages as m
+
+from .desk import Asking
+from .test_hostile_clients import Scene, fetch_all, fill, produce
+
+SAMPLE = re.compile(r'([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\]|\\.)*",?)*)\})? (\S+)')
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    broker = Broker(BrokerSettings(data_dir=tmp_path / "data", listen_port=0))
+    server = Server(broker)
+    await server.listen("127.0.0.1", 0)
+    broker.listens_on(server.port)
+    await broker.start()
+    world = Scene(broker, server)
+    yield world
+    await world.close()
+
+
+def read(page: bytes) -> dict[str, float]:
+    """Every sample by its name and labels; a page that is not in the format fails."""
+    found = {}
+    typed = set()
+    for line in page.decode().splitlines():
+        if line.startswith("# TYPE "):
+            typed.add(line.split()[2])
+        elif not line.startswith("#"):
+            match = SAMPLE.fullmatch(line)
+            assert match is not None, line
+            name = re.sub(r"_(bucket|sum|count)$", "", match[1])
+            assert match[1] in typed or name in typed, line
+            found[line.rpartition(" ")[0]] = float(match[3])
+    return found
+
+
+async def test_the_page_tells_of_records_bytes_offsets_requests_and_lag(scene: Scene) -> None:
+    await fill(scene, "orders", 2)
+    client = await scene.connect()
+    await client.ask(Api.FETCH, 11, fetch_all("orders"))
+    await produce(client, "absent", b"")
+    commit = m.OffsetCommitRequest
+    row = commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    await client.ask(
+        Api.OFFSET_COMMIT,
+        6,
+        commit(group_id='g"1', topics=[commit.OffsetCommitRequestTopic(name="orders", partitions=[row])]),
+    )
+    samples = read(await collect(scene.broker, scene.server))
+    topic, place = '{topic="orders"}', '{topic="orders",partition="0"}'
+    assert samples[f"kafka_server_brokertopicmetrics_messagesin_total{topic}"] == 2
+    assert samples[f"kafka_server_brokertopicmetrics_bytesin_total{topic}"] > 2_000_000
+    assert samples[f"kafka_server_brokertopicmetrics_bytesout_total{topic}"] > 2_000_000
+    assert samples[f"kafka_log_log_size{place}"] > 2_000_000
+    assert samples[f"kafka_log_log_logstartoffset{place}"] == 0
+    assert samples[f"kafka_log_log_logendoffset{place}"] == 2
+    assert samples['kafka_network_requestmetrics_requests_total{request="Produce"}'] == 3
+    assert samples['kafka_network_requestmetrics_totaltime_seconds_bucket{request="Fetch",le="+Inf"}'] == 1
+    assert (
+        samples[
+            'kafka_network_requestmetrics_errors_total{request="Produce",error="UNKNOWN_TOPIC_OR_PARTITION"}'
+        ]
+        == 1
+    )
+    group = '{consumergroup="g\\"1",topic="orders",partition="0"}'
+    assert samples[f"kafka_consumergroup_current_offset{group}"] == 1
+    assert samples[f"kafka_consumergroup_lag{group}"] == 1
+    assert samples["process_resident_memory_bytes"] > 1 << 20
+    assert samples["kafka_server_replicamanager_offlinereplicacount"] == 0
+    assert samples["headrace_samples_left_out"] == 0
+
+
+async def test_every_closed_connection_is_counted_by_what_its_client_did(scene: Scene) -> None:
+    client = await scene.connect()
+    client.send(b"GET / HTTP/1.1\r\n\r\n")
+    assert await client.closed()
+    samples = read(await collect(scene.broker, scene.server))
+    assert samples['headrace_connections_closed_total{reason="oversized-frame"}'] == 1
+
+
+async def test_a_page_holds_a_bounded_number_of_samples_and_says_how_many_are_left_out() -> None:
+    out = Exposition(2)
+    out.family("kafka_log_log_size", "gauge", "Bytes.")
+    for index in range(5):
+        out.sample("kafka_log_log_size", {"topic": 'a"\\\n', "partition": index}, index)
+    assert out.left_out == 3
+    assert len(read(out.text())) == 2
+
+
+async def http(port: int, raw: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(raw)
+    async with asyncio.timeout(20):
+        answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_the_port_answers_one_page_and_closes_whoever_dawdles(tmp_path: Path) -> None:
+    broker = Broker(BrokerSettings(data_dir=tmp_path / "data", listen_port=0))
+    port = MetricsPort(broker, None, deadline_s=0.3)
+    await port.listen("127.0.0.1", 0)
+    page = await http(port.port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    head, _, body = page.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert b"version=0.0.4" in head
+    assert f"Content-Length: {len(body)}".encode() in head
+    assert b"kafka_brokers 1\n" in body
+    assert (await http(port.port, b"GET /other HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404 ")
+    assert (await http(port.port, b"POST /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405 ")
+    assert await http(port.port, b"GET /metr") == b""
+    assert await http(port.port, b"GET /" + b"x" * 20_000) == b""
+    slow = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(40)]
+    for reader, writer in slow:
+        assert await reader.read() == b""
+        writer.close()
+    assert (await http(port.port, b"GET /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    await port.close()
+    await broker.stop()
+
+
+async def test_a_scrape_of_many_partitions_lets_others_be_served_between(ask: Asking) -> None:
+    await ask.create("wide", partitions=300)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    beside = asyncio.create_task(other())
+    page = await collect(ask.broker, None)
+    beside.cancel()
+    assert page.count(b"kafka_log_log_size{") == 300
+    assert turns >= 2

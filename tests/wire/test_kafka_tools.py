@@ -1,0 +1,217 @@
+"""Apache Kafka's own tools, as its system tests use them, against the embedded broker."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from tests.support.kafka_tools import kafka_tool
+from tests.support.server import Server
+
+Fresh = Callable[[str], str]
+
+
+def told(lines: list[str]) -> list[dict[str, Any]]:
+    """What a tool that speaks JSON has printed; it may print warnings for people in between."""
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def verifiably_produced(server: Server, topic: str, count: int) -> list[tuple[str, int]]:
+    """Value and offset of each record that the tool was told is safe, having sent so many."""
+    lines = kafka_tool(
+        "VerifiableProducer",
+        "--bootstrap-server",
+        server.bootstrap,
+        "--topic",
+        topic,
+        "--max-messages",
+        str(count),
+    )
+    events = told(lines)
+    (summary,) = [event for event in events if event["name"] == "tool_data"]
+    assert (summary["sent"], summary["acked"]) == (count, count)
+    return [(one["value"], one["offset"]) for one in events if one["name"] == "producer_send_success"]
+
+
+def test_the_verifiable_producer_and_consumer_agree_on_every_record(
+    headrace_server: Server, fresh: Fresh
+) -> None:
+    topic, group = fresh("t"), fresh("g")
+    sent = verifiably_produced(headrace_server, topic, 500)
+    assert sent == [(str(number), number) for number in range(500)]
+    lines = kafka_tool(
+        "VerifiableConsumer",
+        "--bootstrap-server",
+        headrace_server.bootstrap,
+        "--topic",
+        topic,
+        "--group-id",
+        group,
+        "--max-messages",
+        "500",
+        "--verbose",
+    )
+    events = told(lines)
+    read = [(one["value"], one["offset"]) for one in events if one["name"] == "record_data"]
+    assert read == sent
+    committed = [one for one in events if one["name"] == "offsets_committed"]
+    assert all(one["success"] for one in committed)
+    assert committed[-1]["offsets"] == [{"topic": topic, "partition": 0, "offset": 500}]
+
+
+def test_the_transactional_message_copier_copies_every_record_exactly_once(
+    headrace_server: Server, fresh: Fresh
+) -> None:
+    source, target, group = fresh("source"), fresh("target"), fresh("g")
+    sent = [value for value, _ in verifiably_produced(headrace_server, source, 600)]
+    # It aborts some of its transactions by chance, and copies the same records again then.
+    lines = kafka_tool(
+        "TransactionalMessageCopier",
+        "--broker-list",
+        headrace_server.bootstrap,
+        "--input-topic",
+        source,
+        "--input-partition",
+        "0",
+        "--output-topic",
+        target,
+        "--consumer-group",
+        group,
+        "--transaction-size",
+        "20",
+        "--transactional-id",
+        fresh("copier"),
+        "--enable-random-aborts",
+        "--use-group-metadata",
+    )
+    last = told(lines)[-1]
+    assert (last["stage"], last["consumed"], last["remaining"]) == ("ShutdownComplete", 600, 0)
+    committed = values_of(headrace_server, target, "read_committed")
+    every = values_of(headrace_server, target, "read_uncommitted")
+    assert committed == sent
+    assert set(every) == set(sent)
+    # Thirty transactions, of which it aborts about one in three: that it aborted none is not to be expected.
+    assert len(every) > len(committed)
+
+
+def values_of(server: Server, topic: str, isolation: str) -> list[str]:
+    """All values of the topic's only partition, as librdkafka hands them out at this isolation level."""
+    settings = {
+        "bootstrap.servers": server.bootstrap,
+        "group.id": "unused",
+        "isolation.level": isolation,
+        "enable.partition.eof": True,
+        "enable.auto.commit": False,
+    }
+    consumer = Consumer(settings)
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        values: list[str] = []
+        while (message := consumer.poll(30)) is not None:
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                return values
+            values.append((message.value() or b"").decode())
+        raise AssertionError(f"no end of {topic} after {len(values)} records")
+    finally:
+        consumer.close()
+
+
+def test_producer_performance_in_transactions_and_consumer_performance_of_committed_records(
+    headrace_server: Server, fresh: Fresh
+) -> None:
+    topic, name = fresh("t"), fresh("perf")
+    lines = kafka_tool(
+        "ProducerPerformance",
+        "--bootstrap-server",
+        headrace_server.bootstrap,
+        "--topic",
+        topic,
+        "--num-records",
+        "20000",
+        "--throughput",
+        "-1",
+        "--record-size",
+        "100",
+        "--transactional-id",
+        name,
+        "--transaction-duration-ms",
+        "50",
+    )
+    assert re.match(r"20000 records sent, [\d.]+ records/sec", lines[-1])
+    *_, header, figures = kafka_tool(
+        "ConsumerPerformance",
+        "--bootstrap-server",
+        headrace_server.bootstrap,
+        "--topic",
+        topic,
+        "--num-records",
+        "20000",
+        "--command-property",
+        "isolation.level=read_committed",
+    )
+    columns = dict(zip(header.split(", "), figures.split(", "), strict=True))
+    assert columns["data.consumed.in.nMsg"] == "20000"
+    # Every transaction has ended, so its tool for those that hang finds none, and the id is at rest.
+    listed = kafka_tool("TransactionsCommand", "--bootstrap-server", headrace_server.bootstrap, "list")
+    (mine,) = [line.split() for line in listed if line.startswith(name)]
+    assert mine[3] == "CompleteCommit"
+    described = kafka_tool(
+        "TransactionsCommand",
+        "--bootstrap-server",
+        headrace_server.bootstrap,
+        "describe-producers",
+        "--topic",
+        topic,
+        "--partition",
+        "0",
+    )
+    assert described[1].split()[0] == mine[2]
+    assert described[1].split()[-1] == "None"
+
+
+def test_end_to_end_latency_is_measured(headrace_server: Server, fresh: Fresh) -> None:
+    lines = kafka_tool(
+        "EndToEndLatency",
+        "--bootstrap-server",
+        headrace_server.bootstrap,
+        "--topic",
+        fresh("t"),
+        "--num-records",
+        "100",
+        "--producer-acks",
+        "all",
+        "--record-size",
+        "100",
+    )
+    assert re.match(r"Percentiles: 50th = \d+, 99th = \d+, 99.9th = \d+", lines[-1])
+
+
+def test_kafka_s_own_test_of_compatibility_succeeds(headrace_server: Server, fresh: Fresh) -> None:
+    supported = (
+        "offsets-for-times",
+        "cluster-id",
+        "create-topics",
+        "describe-configs",
+        "idempotent-producer",
+    )
+    lines = kafka_tool(
+        "ClientCompatibilityTest",
+        "--bootstrap-server",
+        headrace_server.bootstrap,
+        "--topic",
+        fresh("t"),
+        "--num-cluster-nodes",
+        "1",
+        "--expect-record-too-large-exception",
+        "false",
+        "--describe-acls-supported",
+        "false",
+        *(part for what in supported for part in (f"--{what}-supported", "true")),
+    )
+    assert lines[-1] == "SUCCESS."
