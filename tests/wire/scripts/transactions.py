@@ -165,10 +165,17 @@ def end(talk: Talk, version: int) -> None:
         ask("the other end", not commit, before)
         if version >= 5:
             ask("commit of nothing after that", True, holder.who())
-    # What a reader of committed records may see, and where the log ends.
-    for level in (0, 1):
-        asked = [{"name": topic, "partitions": [{"partitionIndex": 0, "timestamp": -1}]}]
-        talk.ask(f"the end, {level}", "ListOffsets", 7, replicaId=-1, isolationLevel=level, topics=asked)
+    # Two records and two markers, all of which a reader of committed records may pass. Markers are readable a moment
+    # after the answer.
+    asked = [{"name": topic, "partitions": [{"partitionIndex": 0, "timestamp": -1}]}]
+
+    def last(level: int) -> int:
+        answer = talk.raw.ask("ListOffsets", 7, replicaId=-1, isolationLevel=level, topics=asked)
+        offset: int = answer["topics"][0]["partitions"][0]["offset"]
+        return offset
+
+    talk.wait(lambda: last(1) >= 4)
+    talk.notes.append(("the two ends", (last(0), last(1))))
 
 
 def commit_offsets(talk: Talk, version: int) -> None:
