@@ -3,8 +3,8 @@
 Five thousand connections are opened and left. Beside them are clients that send a request byte by byte, that send half
 of one and no more, that ask for much and never read, and that close their half and stay; the port for metrics has slow
 ones of its own. What must hold: a good client's thousand requests are all answered; each slow one is closed at the
-deadline, and each idle one when it has been idle for long enough; an open connection costs less than 64 KB; answers that
-nobody reads cost a bounded amount; and afterwards the broker has the descriptors that it had before.
+deadline, and each idle one when it has been idle for long enough; an open connection costs less than 64 KB; answers
+that nobody reads cost a bounded amount; and afterwards the broker has the descriptors that it had before.
 """
 
 from __future__ import annotations
