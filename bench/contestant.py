@@ -83,13 +83,15 @@ class Contestant:
         """A new topic, ready to be used."""
         self._topics += 1
         name = f"bench-{self._topics}"
-        for future in self._admin().create_topics([NewTopic(name, partitions, 1)]).values():
+        admin = self._admin()
+        for future in admin.create_topics([NewTopic(name, partitions, 1)]).values():
             future.result(120)
         return name
 
     def drop(self, topic: str) -> None:
         """Give its disk space back, so that the next measurement does not pay for writing it."""
-        for future in self._admin().delete_topics([topic]).values():
+        admin = self._admin()
+        for future in admin.delete_topics([topic]).values():
             future.result(120)
 
     def load(self, work: str, topic: str, **options: int | str) -> Figures:

@@ -30,9 +30,9 @@ from bench.report import RESULTS, write_results
 
 __all__ = ["main"]
 
-_CELLS = [
+_CELLS = tuple(
     (size, partitions, codec) for codec in ("none", "lz4") for partitions in (1, 8) for size in (100, 1000)
-]
+)
 _RATES = (1_000, 10_000)
 _FLAT = 0.8
 
@@ -51,6 +51,8 @@ class Plan:
     partitions: int
     grown_bytes: int
     only: tuple[str, ...]
+    cells: tuple[tuple[int, int, str], ...] = _CELLS
+    rates: tuple[int, ...] = _RATES
 
     def wants(self, part: str) -> bool:
         return not self.only or part in self.only
@@ -96,10 +98,19 @@ class Comparison:
 
     def run(self) -> None:
         plan = self.plan
-        if plan.wants("start"):
-            self._starts()
-        self.both = [Contestant(name, launch) for name, launch in self._launches.items()]
+        # One less than the rounds, since the two that stay for the rest are a round as well.
+        for _ in range(plan.rounds - 1) if plan.wants("start") else ():
+            for name, launch in self._launches.items():
+                contestant = Contestant(name, launch)
+                try:
+                    self._note_start(contestant)
+                finally:
+                    contestant.stop()
         try:
+            for name, launch in self._launches.items():
+                self.both.append(Contestant(name, launch))
+                if plan.wants("start"):
+                    self._note_start(self.both[-1])
             for contestant in self.both:
                 self._warm(contestant)
             for part, measure in (
@@ -121,16 +132,10 @@ class Comparison:
             for contestant in self.both:
                 contestant.stop()
 
-    def _starts(self) -> None:
-        for _ in range(self.plan.rounds):
-            for name, launch in self._launches.items():
-                contestant = Contestant(name, launch)
-                try:
-                    self.note(contestant, "start-up to the first answer", contestant.start_ms, "ms", 10.0)
-                    time.sleep(1)
-                    self.note(contestant, "resident memory at rest", contestant.rss_mb(), "MB", 5.0)
-                finally:
-                    contestant.stop()
+    def _note_start(self, contestant: Contestant) -> None:
+        self.note(contestant, "start-up to the first answer", contestant.start_ms, "ms", 10.0)
+        time.sleep(1)
+        self.note(contestant, "resident memory at rest", contestant.rss_mb(), "MB", 5.0)
 
     def _warm(self, contestant: Contestant) -> None:
         """Kafka's compilers need work before they are done; ours gets the same."""
@@ -142,7 +147,7 @@ class Comparison:
         contestant.drop(topic)
 
     def _throughput(self) -> None:
-        for size, partitions, codec in _CELLS:
+        for size, partitions, codec in self.plan.cells:
             count = self.plan.messages if size == 100 else self.plan.kilobytes
             cell = f"{size:,} B, {partitions} partition{'s' * (partitions > 1)}, {codec}"
             for contestant in self.rounds():
@@ -165,7 +170,7 @@ class Comparison:
             contestant.drop(topic)
 
     def _latency(self) -> None:
-        for rate in _RATES:
+        for rate in self.plan.rates:
             for contestant in self.rounds():
                 topic = contestant.topic()
                 figures = contestant.load("latency", topic, rate=rate, seconds=self.plan.seconds)
@@ -242,7 +247,7 @@ class Comparison:
 def _plan(options: argparse.Namespace) -> Plan:
     only = tuple(options.only or ())
     if options.quick:
-        return Plan(1, 2_000, 500, 1, 200, 50, 10, 20, 4 << 20, only)
+        return Plan(1, 2_000, 500, 1, 200, 50, 10, 20, 4 << 20, only, cells=_CELLS[-1:], rates=_RATES[:1])
 
     def some(number: int) -> int:
         return max(1, round(number * options.scale))

@@ -122,11 +122,15 @@ class TransactionalWriter:
             target = self._scene.any_target()
             if target is not None:
                 self._add(transaction, target)
+        unanswered = [part for part in transaction.parts if not part.answered]
+        if not all(self._book.is_there(part.target) for part in unanswered):
+            # What is sent again would go to another topic of the same name.
+            self._hurt = True
+            return
         # All are appended before any answer is waited for.
         begun = [
             (part, door.begin_produce(part.target.topic, part.target.partition, part.batch, as_id=self.name))
-            for part in transaction.parts
-            if not part.answered
+            for part in unanswered
         ]
         for part, produced in begun:
             error, offset = await door.answer(produced)
@@ -225,7 +229,7 @@ class Transactions:
     # What clients hear and see
 
     def hear(self, writer: TransactionalWriter, what: str, error: int, target: Target | None = None) -> None:
-        if target is not None and error in (_UNKNOWN_TOPIC, _STORAGE) and not self._is_there(target):
+        if target is not None and error in (_UNKNOWN_TOPIC, _STORAGE) and not self.is_there(target):
             return
         self._object(f"{what} of {writer.name} was answered with error {error}")
 
@@ -258,6 +262,8 @@ class Transactions:
 
     async def judge(self, door: Door, *, all_settled: bool = False) -> None:
         """Read every partition as a reader of committed records does. ``all_settled``: no transaction is open."""
+        if not self.writers:
+            return
         shown: dict[Transaction, set[bool]] = {}
         for target in self._scene.all_targets():
             if all_settled:
@@ -307,7 +313,7 @@ class Transactions:
     def _rng_bytes(self) -> int:
         return self._scene.rng.choice((0, 500, 1 << 20))
 
-    def _is_there(self, target: Target) -> bool:
+    def is_there(self, target: Target) -> bool:
         fact = self._scene.topics[target.topic].sure
         return fact is not None and fact.id == target.key[0]
 

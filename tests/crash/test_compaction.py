@@ -9,22 +9,22 @@ from bench.faults.seeds import seeds
 from tests.crash.verdicts import expect_caught, expect_held
 
 
-@pytest.mark.parametrize("seed", seeds(2))
+@pytest.mark.parametrize("seed", seeds(1))
 def test_a_killed_compaction_loses_no_key_s_newest_value(seed: int) -> None:
     expect_held(x1_compaction.run(seed, kills=(2, 3)))
 
 
-@pytest.mark.parametrize("seed", seeds(5))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_a_power_loss_during_compaction_loses_no_key_s_newest_value(seed: int) -> None:
     expect_held(x2_compaction.run(seed, lives=6))
 
 
-@pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_a_disk_that_fails_during_compaction_is_not_noticed_by_clients(seed: int) -> None:
     expect_held(x3_compaction.run(seed))
 
 
-@pytest.mark.parametrize("seed", seeds(2))
+@pytest.mark.parametrize("seed", seeds(1))
 def test_damage_to_a_compacted_partition_is_told_and_never_served(seed: int) -> None:
     expect_held(x5_compaction.run(seed, cases=4))
 

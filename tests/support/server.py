@@ -48,7 +48,7 @@ class Server:
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def wait_until_it_answers(self, timeout_s: float = 60.0) -> None:
+    def wait_until_it_answers(self, timeout_s: float = 180.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not answers(self.port):
             if self.process.poll() is not None or time.monotonic() > deadline:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import confluent_kafka
 import pytest
 
 from tests.support.clients import Client, Record, Seen
@@ -15,8 +16,8 @@ from tests.support.waiting import until
 Fresh = Callable[[str], str]
 
 SEGMENT_BYTES = 2000
-#: More than a segment holds, so that everything before it is sealed.
-SEAL = Record(b"s" * SEGMENT_BYTES, key=b"seal")
+#: Two that no segment holds together, so that everything before the second is sealed.
+SEALS = [Record(b"s" * (SEGMENT_BYTES - 200), key=key) for key in (b"seal-1", b"seal-2")]
 
 COMPACTED = {
     "cleanup.policy": "compact",
@@ -56,9 +57,17 @@ def churned(client: Client, cluster: Server, topic: str, codec: str = "none") ->
         newest.update({record.key: offset for record, (_, offset) in zip(records, placed, strict=True)})  # type: ignore[misc]
     ((_, gone),) = client.produce(cluster.bootstrap, topic, [Record(None, key=b"key-3")])
     newest[b"key-3"] = gone
-    ((_, seal),) = client.produce(cluster.bootstrap, topic, [SEAL])
-    newest[b"seal"] = seal
+    newest |= seal(client, cluster, topic)
     return newest
+
+
+def seal(client: Client, cluster: Server, topic: str) -> dict[bytes, int]:
+    placed = {}
+    for record in SEALS:
+        ((_, offset),) = client.produce(cluster.bootstrap, topic, [record])
+        assert record.key is not None
+        placed[record.key] = offset
+    return placed
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
@@ -105,16 +114,15 @@ def test_a_deletion_goes_once_it_has_expired_and_the_key_is_gone(
         topic, configs={**COMPACTED, "delete.retention.ms": "300"}
     )
     newest = churned(librdkafka, cluster, topic)
-    del newest[b"key-3"], newest[b"seal"]
+    del newest[b"key-3"]
 
     def has_expired() -> bool:
         # Something new, or there would be no reason to compact again.
-        librdkafka.produce(cluster.bootstrap, topic, [SEAL])
+        newest.update(seal(librdkafka, cluster, topic))
         return b"key-3" not in table(read_all(librdkafka, cluster, topic))
 
     until(has_expired, "the deletion is gone")
     found = table(read_all(librdkafka, cluster, topic))
-    found.pop(b"seal")
     assert {key: offset for key, (offset, _) in found.items()} == newest
 
 
@@ -129,9 +137,9 @@ def test_records_are_not_compacted_before_their_least_lag(
     for topic in (slow, quick):
         for number in range(20):
             librdkafka.produce(cluster.bootstrap, topic, [Record(b"%d" % number, key=b"k")])
-        librdkafka.produce(cluster.bootstrap, topic, [SEAL])
-    until(lambda: len(read_all(librdkafka, cluster, quick)) == 2, "compacted")
-    assert len(read_all(librdkafka, cluster, slow)) == 21
+        seal(librdkafka, cluster, topic)
+    until(lambda: len(read_all(librdkafka, cluster, quick)) == 3, "compacted")
+    assert len(read_all(librdkafka, cluster, slow)) == 22
 
 
 def test_a_compacted_topic_with_retention_loses_its_oldest_segments_too(
@@ -143,4 +151,61 @@ def test_a_compacted_topic_with_retention_loses_its_oldest_segments_too(
     newest = churned(librdkafka, cluster, topic)
     until(lambda: sorted(read_all(librdkafka, cluster, topic)) == sorted(newest.values()), "compacted")
     librdkafka.admin(cluster.bootstrap).delete_records({(topic, 0): newest[b"key-9"]})
-    assert sorted(read_all(librdkafka, cluster, topic)) == sorted(newest.values())[-3:]
+    assert sorted(read_all(librdkafka, cluster, topic)) == sorted(newest.values())[-4:]
+
+
+def uncommitted(cluster: Server, topic: str) -> dict[int, tuple[bytes | None, bytes | None]]:
+    """What is there for a reader that does not ask whether it was committed."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "unused",
+            "isolation.level": "read_uncommitted",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        place = confluent_kafka.TopicPartition(topic, 0, 0)
+        consumer.assign([place])
+        _, end = consumer.get_watermark_offsets(place, timeout=30)
+        found: dict[int, tuple[bytes | None, bytes | None]] = {}
+        while end - 1 not in found:
+            for message in consumer.consume(100, timeout=1.0):
+                assert message.error() is None
+                found[message.offset()] = (message.key(), message.value())
+        return found
+    finally:
+        consumer.close()
+
+
+def test_what_was_aborted_is_compacted_away_and_replaces_nothing(
+    cluster: Server, librdkafka: Client, fresh: Fresh
+) -> None:
+    topic = fresh("t")
+    librdkafka.admin(cluster.bootstrap).create_topic(topic, configs=COMPACTED)
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": cluster.bootstrap, "transactional.id": fresh("id"), "linger.ms": 0}
+    )
+    producer.init_transactions(60)
+    for records, commits in (
+        ([(b"a", b"1")], True),
+        ([(b"a", b"aborted"), (b"b", b"aborted")], False),
+        ([(b"c", b"3")], True),
+    ):
+        producer.begin_transaction()
+        for key, value in records:
+            producer.produce(topic, value, key, partition=0)
+        assert producer.flush(60) == 0
+        if commits:
+            producer.commit_transaction(60)
+        else:
+            producer.abort_transaction(60)
+    seals = seal(librdkafka, cluster, topic)
+    until(
+        lambda: {key for key, _ in uncommitted(cluster, topic).values()} == {b"a", b"c", *seals}, "compacted"
+    )
+    values = {key: value for key, value in uncommitted(cluster, topic).values() if key not in seals}
+    assert values == {b"a": b"1", b"c": b"3"}
+    found = table(read_all(librdkafka, cluster, topic))
+    assert {key: offset for key, (offset, _) in found.items()} == {b"a": 0, b"c": 5, **seals}
+    assert found[b"a"][1] == b"1"

@@ -147,7 +147,7 @@ class Broker:
             trusted_ms=self.trusted_time.stamp_ms,
         )
         self.fetch_sessions = FetchSessions(self.clock)
-        self.compactor = Compactor(self, files)
+        self.compactor = Compactor(self)
         self.archiver = Archiver(self)
         self.producer_ids = ProducerIds(data_dir)
         self.transactions = TransactionCoordinator(

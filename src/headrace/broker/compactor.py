@@ -14,8 +14,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from headrace.errors import CorruptBatch, StorageError
-from headrace.files import Files
-from headrace.log.compaction import Compaction, CompactionReport, Due, Interrupted, due, needs_roll
+from headrace.log.compaction import Compaction, CompactionReport, Due, Group, Interrupted, due, needs_roll
 from headrace.log.pace import Pace
 from headrace.log.partition import PartitionLog
 
@@ -25,12 +24,12 @@ if TYPE_CHECKING:
 __all__ = ["Compactor"]
 
 _log = logging.getLogger("headrace.broker")
+_TRIES_TO_SYNC = 100
 
 
 class Compactor:
-    def __init__(self, broker: Broker, files: Files) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._files = files
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._under_way: PartitionLog | None = None
@@ -106,7 +105,7 @@ class Compactor:
         compaction = Compaction.begin(
             log,
             found,
-            self._files,
+            log.files,
             limits=self._broker.limits.records,
             now_ms=trusted_ms,
             memory_bytes=settings.compaction_memory_bytes,
@@ -116,7 +115,8 @@ class Compactor:
         try:
             await loop.run_in_executor(None, compaction.read_keys)
             while (group := await loop.run_in_executor(None, compaction.next_group)) is not None:
-                compaction.forget_markers(group)
+                if group.markers_removed:
+                    await self._forget_markers(compaction, group)
                 await loop.run_in_executor(None, compaction.decide, group)
                 compaction.adopt(group)
                 await loop.run_in_executor(None, compaction.settle, group)
@@ -126,6 +126,18 @@ class Compactor:
             compaction.end()
             if compaction.is_unsettled:
                 self._left_alone.add(log)
+
+    async def _forget_markers(self, compaction: Compaction, group: Group) -> None:
+        """At a moment when all is synced: the snapshot that is left must not tell of more than a power loss leaves."""
+        log = compaction.log
+        for _ in range(_TRIES_TO_SYNC):
+            await self._broker.committer.wait(log, log.end_offset)
+            if log.is_synced or not log.waits_for_sync:
+                compaction.forget_markers(group)
+                return
+        # Too busy now; the markers can wait for the next time.
+        group.swap.discard(log.files)
+        raise Interrupted
 
     def _say(self, name: str, index: int, found: Due, report: CompactionReport) -> None:
         self.compactions += 1

@@ -162,7 +162,10 @@ def _bounded(normal: dict[str, str], defaults: BrokerConfigs) -> dict[str, str]:
             f"{VOLATILE_CONFIG}: a volatile topic drops its oldest records, so its cleanup.policy is delete",
         )
     if normal.get("headrace.archive.enable") == "true":
-        raise Refusal(ErrorCode.INVALID_CONFIG, f"{VOLATILE_CONFIG}: a volatile topic has nothing to archive")
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG,
+            f"{VOLATILE_CONFIG}: a volatile topic has no files that could be archived",
+        )
     if int(topic_value("retention.bytes", normal, defaults) or -1) < 0:
         return normal | {"retention.bytes": str(_VOLATILE_BYTES_MAX)}
     return normal

@@ -5,7 +5,7 @@ twice.
     headrace.json    format, cluster id, number of starts, next producer id, last trusted time; replaced
                      whole, with a check of its own
     metadata/        the journal of topics and settings
-    groups/          the journal of groups and committed offsets
+    groups/          the journal of groups, committed offsets and transactions
     topics/<topic id, 32 hex digits>/<partition>/
 
 Names that users choose never become paths. A directory that holds something, but not this file, is refused:

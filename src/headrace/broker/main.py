@@ -17,6 +17,7 @@ from headrace.broker.broker import Broker
 from headrace.broker.metrics_port import MetricsPort
 from headrace.broker.server import Server
 from headrace.broker.settings import BrokerSettings
+from headrace.broker.transactions import TransactionSettings
 from headrace.errors import ConfigError, DataDirError
 
 __all__ = ["JsonLines", "parse_address", "run_broker"]
@@ -94,6 +95,10 @@ def run_broker(
     logging.getLogger("headrace").addHandler(handler)
     logging.getLogger("headrace").setLevel(logging.INFO)
     configs = dict(settings or {})
+    transactions = TransactionSettings(
+        timeout_ms_max=_taken_number(configs, "transaction.max.timeout.ms", 900_000),
+        id_kept_ms=_taken_number(configs, "transactional.id.expiration.ms", 7 * 24 * 3600 * 1000),
+    )
     _raise_file_limit()
     _make_parents(data)
     broker_settings = BrokerSettings(
@@ -116,7 +121,7 @@ def run_broker(
         compaction_bytes_per_s=_taken_number(configs, "log.cleaner.io.max.bytes.per.second", 64 << 20),
         configs=configs,
     )
-    asyncio.run(_serve(broker_settings, metrics_at))
+    asyncio.run(_serve(broker_settings, transactions, metrics_at))
     return 0
 
 
@@ -145,13 +150,15 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _serve(settings: BrokerSettings, metrics_at: tuple[str, int] | None) -> None:
+async def _serve(
+    settings: BrokerSettings, transactions: TransactionSettings, metrics_at: tuple[str, int] | None
+) -> None:
     began = time.perf_counter()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    broker = Broker(settings)
+    broker = Broker(settings, transactions=transactions)
     server = Server(broker)
     metrics = MetricsPort(broker, server)
     try:

@@ -11,7 +11,6 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
@@ -51,10 +50,8 @@ def sizes_of(session: Session, admin: AdminClient, partitions: Sequence[Partitio
     found: dict[Partition, int] = {}
     free: list[int] = []
     for broker in cluster_metadata(session, admin).brokers.values():
-        # The client's types have the host of a broker as None at all times.
-        at: Any = broker
         with contextlib.suppress(OSError, WireError, struct.error):
-            _ask(at.host, at.port, message, found, free)
+            _ask(str(broker.host), broker.port, message, found, free)
     return Sizes(found, min(free, default=None)) if found else None
 
 

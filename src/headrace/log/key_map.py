@@ -1,8 +1,8 @@
 """The newest offset of each key, in a fixed amount of memory.
 
-A key of fewer than 16 bytes stands for itself. A longer one stands as its BLAKE2b hash of 16 bytes under a secret that
-is drawn for every map: two of a thousand million keys share a hash with a probability of about 10^-21, and without the
-secret nobody can look for two that do. If it happened, the older of the two keys would be lost, and that is why the
+A key of fewer than 16 bytes stands for itself. A longer one stands as its BLAKE2b hash of 16 bytes, behind a secret
+that is drawn for every map: two of a thousand million keys share a hash with a probability of about 10^-21, and without
+the secret nobody can look for two that do. If it happened, the older of the two keys would be lost, and that is why the
 hash is this wide. A short key and a hash can never be taken for each other, because their lengths differ.
 """
 
@@ -41,7 +41,7 @@ class Sifted(NamedTuple):
 class KeyMap:
     def __init__(self, budget_bytes: int) -> None:
         self.keys_max = max(1, budget_bytes // KEY_BYTES)
-        self._secret = secrets.token_bytes(32)
+        self._secret = secrets.token_bytes(16)
         self._newest: dict[bytes, int] = {}
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class KeyMap:
             if key is None:
                 continue
             if len(key) >= _HASH_BYTES:
-                key = blake2b(key, digest_size=_HASH_BYTES, key=secret).digest()
+                key = blake2b(secret + key, digest_size=_HASH_BYTES).digest()
             newest[key] = base_offset + record.offset
 
     def sift(self, records: Iterable[_Keyed], base_offset: int, *, drop_deletions: bool) -> Sifted:
@@ -74,7 +74,7 @@ class KeyMap:
             keep = 1
             if key is not None:
                 if len(key) >= _HASH_BYTES:
-                    key = blake2b(key, digest_size=_HASH_BYTES, key=secret).digest()
+                    key = blake2b(secret + key, digest_size=_HASH_BYTES).digest()
                 offset = base_offset + record.offset
                 if get(key, -1) > offset:
                     keep = 0

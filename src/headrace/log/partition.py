@@ -116,6 +116,11 @@ class PartitionLog:
         return sum(segment.size for segment in self.segments)
 
     @property
+    def files(self) -> Files:
+        """What the partition's files are opened by."""
+        return self._files
+
+    @property
     def active(self) -> Segment:
         return self.segments[-1]
 
@@ -177,30 +182,28 @@ class PartitionLog:
     ) -> Appended:
         """Write one checked batch behind the last one. It is safe only once a sync has covered it.
 
-        ``seen_ms`` is when the producer counts as last seen, if that is not ``now_ms``. ``begins_at_zero``: a producer
-        that is not known here begins with sequence 0, or it has lost something.
-        A batch that its producer has sent before is not written again; raises where it does not follow the
-        producer's last.
+        ``seen_ms`` is when the producer counts as last seen, if that is not ``now_ms``. ``begins_at_zero``: one that is
+        not known here begins with sequence 0. A batch that its producer has sent before is not written again; raises
+        where it does not follow the producer's last.
         """
-        seen_ms = now_ms if seen_ms is None else seen_ms
-        if header.producer_id < 0:
-            appended = self._put(batch, header, max_timestamp, now_ms)
-            if not self.waits_for_sync:
-                self._wake()
-            return appended
-        earlier = self._earlier(header, now_ms, begins_at_zero=begins_at_zero)
-        if earlier is not None:
-            return Appended(earlier.base_offset, earlier.last_offset, duplicate=True)
-        self.transactions.check(header)
+        has_producer = header.producer_id >= 0
+        if has_producer:
+            earlier = self._earlier(header, now_ms, begins_at_zero=begins_at_zero)
+            if earlier is not None:
+                return Appended(earlier.base_offset, earlier.last_offset, duplicate=True)
+            self.transactions.check(header)
         try:
             appended = self._put(batch, header, max_timestamp, now_ms)
         except PartitionFenced:
-            self.producers.await_again(header, now_ms)
+            if has_producer:
+                self.producers.await_again(header, now_ms)
             raise
-        # Before the producer, which is not forgotten while its transaction is open.
-        if header.is_transactional:
-            self.transactions.note(header, appended.base_offset, seen_ms)
-        self.producers.note(header, appended.base_offset, seen_ms)
+        if has_producer:
+            seen_ms = now_ms if seen_ms is None else seen_ms
+            # Before the producer, which is not forgotten while its transaction is open.
+            if header.is_transactional:
+                self.transactions.note(header, appended.base_offset, seen_ms)
+            self.producers.note(header, appended.base_offset, seen_ms)
         if not self.waits_for_sync:
             self._wake()
         return appended
@@ -208,11 +211,10 @@ class PartitionLog:
     def append_marker(
         self, producer_id: int, epoch: int, marker: Marker, now_ms: int, *, seen_ms: int
     ) -> Appended | None:
-        """End a producer's transaction, or where none is open, at least refuse its older epochs from now on.
-
-        ``None`` if there is nothing to do, because the marker is there already or is out of date.
-        """
-        if not self._awaits_marker(producer_id, epoch):
+        """End a producer's transaction, or at least refuse its older epochs from now on; ``None`` if it is done."""
+        producer = self.producers.find(producer_id)
+        known = -1 if producer is None else producer.epoch
+        if known > epoch or (known == epoch and producer_id not in self.transactions.open):
             return None
         batch = build_marker(producer_id, epoch, marker, seen_ms)
         header = read_header(batch)
@@ -222,11 +224,6 @@ class PartitionLog:
         if not self.waits_for_sync:
             self._wake()
         return appended
-
-    def _awaits_marker(self, producer_id: int, epoch: int) -> bool:
-        producer = self.producers.find(producer_id)
-        known = -1 if producer is None else producer.epoch
-        return known < epoch or (known == epoch and producer_id in self.transactions.open)
 
     def _put(self, batch: Buffer, header: BatchHeader, max_timestamp: int, now_ms: int) -> Appended:
         base_offset = self.end_offset

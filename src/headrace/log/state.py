@@ -15,7 +15,8 @@ Layout of ``<offset>.state``, written when a segment is sealed and when the log 
                     b times: first sequence (4), last sequence (4), base offset (8), last offset (8),
                     timestamp (8)
            o times: producer id (8), epoch (2), first offset (8), open since in ms (8)
-           a times: producer id (8), first offset (8), offset of the marker (8), stable offset (8)
+           of the aborted ones, column by column: a producer ids (8 each), a first offsets (8), a offsets of markers
+           (8), a stable offsets (8)
     …   4  CRC-32C of everything before
 
 Files of the first version ("HRSTATE1") are read as well: they have no transactions, 24 bytes before the epochs, and no
@@ -36,7 +37,7 @@ import crc32c
 from headrace.files import Files
 from headrace.log.epochs import Epochs
 from headrace.log.producers import Producer, Producers, RememberedBatch
-from headrace.log.transactions import AbortedTransaction, OpenTransaction, Transactions
+from headrace.log.transactions import OpenTransaction, Transactions
 
 __all__ = ["STATE_SUFFIX", "PartitionState", "dump_state", "load_state", "new_state", "state_name"]
 
@@ -50,7 +51,7 @@ _PRODUCER = struct.Struct(">qhqiiB")
 _PRODUCER_ONE = struct.Struct(">qhqB")
 _BATCH = struct.Struct(">iiqqq")
 _OPEN = struct.Struct(">qhqq")
-_ABORTED = struct.Struct(">4q")
+_ABORTED_SIZE = 32
 _CRC = struct.Struct(">I")
 _NONE = -1
 
@@ -98,8 +99,7 @@ def dump_state(state: PartitionState) -> bytes:
             )
     for one in transactions.open.values():
         out += _OPEN.pack(one.producer_id, one.producer_epoch, one.first_offset, one.since_ms)
-    for aborted in transactions.aborted():
-        out += _ABORTED.pack(*aborted)
+    out += transactions.dump_aborted()
     out += _CRC.pack(crc32c.crc32c(bytes(out)))
     return bytes(out)
 
@@ -136,9 +136,7 @@ def load_state(files: Files, path: Path, offset: int) -> PartitionState | None:
         one = OpenTransaction(*_OPEN.unpack_from(raw, at))
         state.transactions.open[one.producer_id] = one
         at += _OPEN.size
-    for _ in range(aborted_count):
-        state.transactions.restore_aborted(AbortedTransaction(*_ABORTED.unpack_from(raw, at)))
-        at += _ABORTED.size
+    state.transactions.load_aborted(raw[at : at + _ABORTED_SIZE * aborted_count])
     return state
 
 

@@ -11,6 +11,7 @@ Both are part of the state snapshots, and come back from the batches behind the 
 
 from __future__ import annotations
 
+import sys
 from array import array
 from bisect import bisect_left
 from collections import deque
@@ -119,15 +120,13 @@ class Transactions:
             self.restore_aborted(AbortedTransaction(producer_id, ended.first_offset, marker_offset, stable))
 
     def restore_aborted(self, aborted: AbortedTransaction) -> None:
-        self._producers.append(aborted.producer_id)
-        self._firsts.append(aborted.first_offset)
-        self._lasts.append(aborted.last_offset)
-        self._stables.append(aborted.stable_offset)
+        for column, value in zip(self._columns(), aborted, strict=True):
+            column.append(value)
 
     def forget_below(self, start_offset: int) -> None:
         """The log begins here now: what was aborted wholly below it is asked for by nobody."""
         gone = bisect_left(self._lasts, start_offset)
-        for column in (self._producers, self._firsts, self._lasts, self._stables):
+        for column in self._columns():
             del column[:gone]
 
     def forget(self, markers: Collection[int]) -> None:
@@ -160,10 +159,23 @@ class Transactions:
             return first
         return earliest.first_offset if first is None else min(first, earliest.first_offset)
 
+    def dump_aborted(self) -> bytes:
+        """All of them, column by column, big-endian: there may be too many to go through one by one."""
+        return b"".join(_swapped(column).tobytes() for column in self._columns())
+
+    def load_aborted(self, raw: bytes) -> None:
+        """Take what ``dump_aborted`` gave in the place of what there is."""
+        size = len(raw) // len(self._columns())
+        for number, column in enumerate(self._columns()):
+            del column[:]
+            column.extend(_swapped(array("q", raw[size * number : size * (number + 1)])))
+
+    def _columns(self) -> tuple[array[int], ...]:
+        return self._producers, self._firsts, self._lasts, self._stables
+
     def aborted(self) -> Iterator[AbortedTransaction]:
         """All of them, in the order of their markers."""
-        columns = zip(self._producers, self._firsts, self._lasts, self._stables, strict=True)
-        return (AbortedTransaction(*row) for row in columns)
+        return (AbortedTransaction(*row) for row in zip(*self._columns(), strict=True))
 
     def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
         """Those that have a record or their marker in ``[start, end)``."""
@@ -178,3 +190,11 @@ class Transactions:
             if self._stables[at] >= end:
                 break
         return found
+
+
+def _swapped(column: array[int]) -> array[int]:
+    """The same numbers in the other of this machine's byte order and big-endian."""
+    copy = array("q", column)
+    if sys.byteorder == "little":
+        copy.byteswap()
+    return copy

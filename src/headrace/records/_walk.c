@@ -11,6 +11,9 @@
 #include <Python.h>
 #include <stdint.h>
 
+/* More records than this take longer than it takes to let another thread run meanwhile. */
+#define COUNT_AT_ONCE 20000
+
 typedef struct {
     const uint8_t *at;
     const uint8_t *end;
@@ -162,6 +165,37 @@ walk_record(Span *records, int64_t index, int64_t headers_max, int64_t *delta, i
     return record.at == record.end;
 }
 
+typedef struct {
+    Py_ssize_t walked;
+    Py_ssize_t position;
+    int64_t delta_min;
+    int64_t delta_max;
+    int has_null_key;
+} Found;
+
+static void
+walk_records(const uint8_t *first, Py_ssize_t size, Py_ssize_t count, int64_t headers_max, Found *found)
+{
+    Span records = {first + found->position, first + size};
+    while (found->walked < count) {
+        int64_t delta;
+        int key_is_null;
+        if (!walk_record(&records, found->walked, headers_max, &delta, &key_is_null) ||
+            (found->walked == count - 1 && records.at != records.end)) {
+            return;
+        }
+        if (delta < found->delta_min) {
+            found->delta_min = delta;
+        }
+        if (delta > found->delta_max) {
+            found->delta_max = delta;
+        }
+        found->has_null_key |= key_is_null;
+        found->walked++;
+        found->position = records.at - first;
+    }
+}
+
 PyDoc_STRVAR(walk_doc,
              "walk(buffer, start, count, headers_max) -> (walked, position, delta_min, delta_max, has_null_key)\n\n"
              "Walk count records from start to the buffer's end. walked are right, and position is behind them; the\n"
@@ -179,31 +213,17 @@ walk(PyObject *Py_UNUSED(module), PyObject *arguments)
         PyBuffer_Release(&buffer);
         return PyErr_Format(PyExc_ValueError, "start %zd is outside of the buffer", start);
     }
-    const uint8_t *first = buffer.buf;
-    Span records = {first + start, first + buffer.len};
-    int64_t delta_min = INT64_MAX, delta_max = INT64_MIN;
-    int has_null_key = 0;
-    Py_ssize_t walked = 0, position = start;
-    while (walked < count) {
-        int64_t delta;
-        int key_is_null;
-        if (!walk_record(&records, walked, headers_max, &delta, &key_is_null) ||
-            (walked == count - 1 && records.at != records.end)) {
-            break;
-        }
-        if (delta < delta_min) {
-            delta_min = delta;
-        }
-        if (delta > delta_max) {
-            delta_max = delta;
-        }
-        has_null_key |= key_is_null;
-        walked++;
-        position = records.at - first;
+    Found found = {0, start, INT64_MAX, INT64_MIN, 0};
+    if (count > COUNT_AT_ONCE) {
+        Py_BEGIN_ALLOW_THREADS
+        walk_records(buffer.buf, buffer.len, count, headers_max, &found);
+        Py_END_ALLOW_THREADS
+    } else {
+        walk_records(buffer.buf, buffer.len, count, headers_max, &found);
     }
     PyBuffer_Release(&buffer);
-    return Py_BuildValue("nnLLN", walked, position, (long long)delta_min, (long long)delta_max,
-                         PyBool_FromLong(has_null_key));
+    return Py_BuildValue("nnLLN", found.walked, found.position, (long long)found.delta_min,
+                         (long long)found.delta_max, PyBool_FromLong(found.has_null_key));
 }
 
 static PyMethodDef methods[] = {

@@ -165,9 +165,12 @@ def _bounds(plain: memoryview, count: int) -> Iterator[tuple[int, int]]:
     position = HEADER_SIZE
     for _ in range(count):
         start = position
-        low = octets[position]
+        # One or two bytes nearly always; the slack behind the end makes the second one safe to look at.
+        low, high = octets[position], octets[position + 1]
         if low < 0x80:
             position += 1 + (low >> 1)
+        elif high < 0x80:
+            position += 2 + ((low & 0x7F | high << 7) >> 1)
         else:
             length, body = read_varint(octets, position, size)
             position = body + length

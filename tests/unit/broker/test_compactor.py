@@ -104,6 +104,16 @@ async def test_a_reader_below_the_removed_deletions_is_told_and_one_above_is_not
     assert await removed_below(ask, "plain") is None
 
 
+async def test_a_clock_that_jumps_makes_no_deletion_expire(timed: Asking, clock: DrivenClock) -> None:
+    partition = await make(timed, "orders", delete_retention_ms="1000")
+    await put(timed, partition, (b"a", b"1"), (b"a", None), *[(b"b", b"%050d" % n) for n in range(20)])
+    await timed.broker.compactor.compact()
+    clock.jump_wall(10 * 365 * 24 * 3600 * 1000)
+    await put(timed, partition, *[(b"b", b"%050d" % n) for n in range(20)])
+    await timed.broker.compactor.compact()
+    assert await removed_below(timed, "orders") == "0:0"
+
+
 async def test_a_topic_can_be_deleted_and_the_broker_stopped_during_compaction(ask: Asking) -> None:
     for name in ("gone", "kept"):
         partition = await make(ask, name)
@@ -136,3 +146,38 @@ async def test_a_damaged_batch_is_said_once_and_the_partition_left_alone(ask: As
     said = [record.message for record in caplog.records if "not compacted" in record.message]
     assert said == ["orders-0 is not compacted before the next start: a batch is damaged"]
     assert partition.end_offset == 40
+
+
+async def test_a_marker_goes_with_the_last_trace_of_its_transaction(
+    timed: Asking, clock: DrivenClock
+) -> None:
+    partition = await make(timed, "orders", delete_retention_ms="1000")
+    now_ms = clock.now_ms()
+    batch = build_batch(
+        [(b"a", b"aborted", ())],
+        timestamp_ms=now_ms,
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    partition.append(batch, now_ms, now_ms)
+    partition.mark(7, 1, committed=False, coordinator_epoch=0, now_ms=now_ms, trusted_ms=now_ms)
+    batch = build_batch(
+        [(b"a", b"1", ())],
+        timestamp_ms=now_ms,
+        producer_id=7,
+        producer_epoch=1,
+        base_sequence=0,
+        transactional=True,
+    )
+    partition.append(batch, now_ms, now_ms)
+    partition.mark(7, 2, committed=True, coordinator_epoch=0, now_ms=now_ms, trusted_ms=now_ms)
+    assert partition.log.transactions.aborted_count == 1
+    for _ in range(3):
+        await put(timed, partition, *[(b"b", b"%050d" % n) for n in range(20)])
+        await timed.broker.compactor.compact()
+        clock.advance(2)
+    assert partition.log.transactions.aborted_count == 0
+    assert len(list(partition.log.directory.glob("*.state"))) >= 1
+    assert partition.reader.read(0, 1 << 20).next_offset > 4

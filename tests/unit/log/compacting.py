@@ -90,9 +90,7 @@ def put(
 
 
 def end_transaction(log: PartitionLog, producer_id: int, epoch: int, *, committed: bool) -> int:
-    appended = log.append_marker(
-        producer_id, epoch, Marker(committed, 0), NOW_MS, seen_ms=NOW_MS, bumped=False
-    )
+    appended = log.append_marker(producer_id, epoch, Marker(committed, 0), NOW_MS, seen_ms=NOW_MS)
     assert appended is not None
     return appended.base_offset
 

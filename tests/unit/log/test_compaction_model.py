@@ -47,7 +47,18 @@ class Model:
     open: dict[int, list[int]] = field(default_factory=dict)
     aborted: set[int] = field(default_factory=set)
     sequences: dict[int, int] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)
     now_ms: int = NOW_MS
+
+    def end(self, log: PartitionLog, producer_id: int, *, committed: bool) -> None:
+        """One of the two has the newer protocol, which raises the epoch with every transaction."""
+        if producer_id == 4:
+            self.epochs[4] = self.epochs.get(4, 0) + 1
+            self.sequences[4] = 0
+        end_transaction(log, producer_id, self.epochs.get(producer_id, 0), committed=committed)
+        offsets = self.open.pop(producer_id)
+        if not committed:
+            self.aborted.update(offsets)
 
     def committed(self, below: int) -> dict[int, tuple[Key, Value]]:
         return {o: r for o, r in sorted(self.written.items()) if o < below and o not in self.aborted}
@@ -83,7 +94,7 @@ def act(log: PartitionLog, model: Model, directory: Path, step: tuple[str, objec
         assert isinstance(second, int)
         producer = (-1, -1, -1)
         if kind != "put":
-            producer = (second, 0, model.sequences.get(second, 0))
+            producer = (second, model.epochs.get(second, 0), model.sequences.get(second, 0))
             model.sequences[second] = producer[2] + len(first)
         base = put(
             log,
@@ -98,10 +109,7 @@ def act(log: PartitionLog, model: Model, directory: Path, step: tuple[str, objec
     elif kind == "end":
         assert isinstance(first, int)
         if first in model.open:
-            end_transaction(log, first, 0, committed=bool(second))
-            offsets = model.open.pop(first)
-            if not second:
-                model.aborted.update(offsets)
+            model.end(log, first, committed=bool(second))
     elif kind == "compact":
         assert isinstance(first, int)
         assert isinstance(second, int)
@@ -140,12 +148,13 @@ def test_compaction_agrees_with_a_list_through_any_history(
                 log.sync_now()
                 check(log, model)
         for producer_id in list(model.open):
-            end_transaction(log, producer_id, 0, committed=True)
-            model.open.pop(producer_id)
+            model.end(log, producer_id, committed=True)
         seal(log)
         model.written[log.end_offset - 1] = (b"last", b"so that the mark moves on")
         log.sync_now()
         check(log, model)
         known = {producer.producer_id: producer for producer in log.producers}
         for producer_id, sequence in model.sequences.items():
-            assert known[producer_id].batches[-1].last_sequence == sequence - 1
+            assert known[producer_id].epoch == model.epochs.get(producer_id, 0)
+            batches = known[producer_id].batches
+            assert [batch.last_sequence for batch in batches][-1:] == ([sequence - 1] if sequence else [])

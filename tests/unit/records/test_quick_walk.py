@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,34 @@ def test_the_last_record_counts_only_if_it_ends_where_the_bytes_do():
     assert walk(payload, 0, 1, 0)[:2] == (0, 0)
 
 
+def test_a_long_walk_lets_other_threads_run():
+    count = 60_000
+    payload = b"".join(Lie(index=index, key=b"", value=b"").encode() for index in range(count))
+
+    def woken_during_a_walk() -> bool:
+        begun, ended = threading.Event(), threading.Event()
+
+        def work() -> None:
+            begun.set()
+            walk(payload, 0, count, 0)
+            ended.set()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        begun.wait()
+        woken = not ended.is_set()
+        thread.join()
+        return woken
+
+    usual = sys.getswitchinterval()
+    # From here on a thread gives way only where it wants to. Often, since a busy machine may wake us too late.
+    sys.setswitchinterval(100)
+    try:
+        assert any(woken_during_a_walk() for _ in range(300))
+    finally:
+        sys.setswitchinterval(usual)
+
+
 def test_it_takes_any_buffer_and_refuses_a_start_outside_of_it():
     payload = bytearray(b"xxx" + Lie(delta=-4, key=None).encode())
     for buffer in (payload, bytes(payload), memoryview(payload)):
@@ -132,8 +161,8 @@ def test_it_takes_any_buffer_and_refuses_a_start_outside_of_it():
 
 
 def test_hostile_bytes_never_make_it_read_past_the_end():
-    command = [sys.executable, FUZZ, "--parser", "own", "--cases", "20000", "--slack", "0", "--seed", "7"]
+    command = [sys.executable, FUZZ, "--parser", "own", "--cases", "8000", "--slack", "0", "--seed", "7"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert run.returncode == 0, run.stderr
-    assert "20000 cases" in run.stdout
-    assert int(run.stdout.split()[2]) > 500, "too few cases got past the first record"
+    assert "8000 cases" in run.stdout
+    assert int(run.stdout.split()[2]) > 200, "too few cases got past the first record"

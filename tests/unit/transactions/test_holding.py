@@ -41,6 +41,32 @@ async def test_a_successor_aborts_what_was_open_and_fences_the_one_before() -> N
         assert (rig.partition().committed(), rig.offset()) == (["c"], None)
 
 
+async def test_a_fenced_producer_is_counted_at_every_request_and_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Rig() as rig:
+        zombie, successor = Producer(rig), Producer(rig)
+        await zombie.init()
+        await successor.init()
+        for _ in range(3):
+            zombie.write("a")
+            await zombie.commit()
+        assert rig.transactions.counts == {"committed": 0, "aborted": 0, "timed_out": 0, "fenced": 6}
+        assert [line.count("fenced") for line in caplog.messages] == [1]
+        assert "epoch 0, and epoch 1 holds the id" in caplog.messages[0]
+
+
+async def test_ends_are_counted_and_ids_by_their_state() -> None:
+    async with Rig() as rig:
+        for number, commit in enumerate((True, True, False)):
+            producer = Producer(rig, f"id-{number}")
+            await producer.init()
+            producer.write("a")
+            await producer.end(commit=commit)
+        assert rig.transactions.counts == {"committed": 2, "aborted": 1, "timed_out": 0, "fenced": 0}
+        assert rig.transactions.count_by_state() == {"CompleteCommit": 2, "CompleteAbort": 1}
+
+
 async def test_a_producer_goes_on_after_an_error_with_its_own_id_and_may_ask_twice() -> None:
     async with Rig() as rig:
         producer = Producer(rig)

@@ -179,6 +179,32 @@ async def test_what_was_decided_about_a_partition_that_is_offline_is_kept_for_it
         assert (rig.partition().committed(), rig.partition("orders", 1).committed()) == (["a"], ["b"])
 
 
+@both
+async def test_a_marker_that_finds_no_space_at_the_start_is_written_later_and_holds_its_id_until_then(
+    second: bool,
+) -> None:
+    async with Rig() as rig:
+        producer = Producer(rig, second=second)
+        await producer.init()
+        producer.write("a")
+        await producer.commit()
+        rig.partition().append(77, 3, "of nobody")
+        rig.partition().lose_power()
+        rig.partition().log[:] = [line for line in rig.partition().log if line.committed is None]
+        rig.partition().is_full = True
+        await rig.crash()
+        assert producer.write("b") is ErrorCode.CONCURRENT_TRANSACTIONS
+        assert (await Producer(rig).init()).error is ErrorCode.CONCURRENT_TRANSACTIONS
+        await rig.advance(3)
+        rig.partition().is_full = False
+        await rig.advance(2)
+        assert rig.partition().committed() == ["a"]
+        assert rig.partition().open_transactions() == {}
+        assert producer.write("b") is NONE
+        assert await producer.commit() is NONE
+        assert rig.partition().committed() == ["a", "b"]
+
+
 async def test_a_snapshot_says_the_same_as_all_that_came_before_it() -> None:
     async with Rig() as rig:
         ended, opened = Producer(rig, "ended"), Producer(rig, "open")

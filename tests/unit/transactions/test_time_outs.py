@@ -15,7 +15,7 @@ async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fen
         await rig.advance(9)
         assert rig.state() == "Ongoing"
         await rig.advance(2)
-        assert (rig.state(), rig.transactions.timed_out) == ("CompleteAbort", 1)
+        assert (rig.state(), rig.transactions.counts["timed_out"]) == ("CompleteAbort", 1)
         assert producer.write("b") is ErrorCode.PRODUCER_FENCED
         assert await producer.commit() is ErrorCode.PRODUCER_FENCED
         assert rig.partition().committed() == []

@@ -14,7 +14,7 @@ from tests.support.batches import batch
 from tests.support.waiting import until
 from tests.wire.scripts.talk import Script, Talk
 
-__all__ = ["TRANSACTIONS", "Holder", "take_over"]
+__all__ = ["TRANSACTIONS", "Holder", "added", "codes", "patiently", "take_over"]
 
 # Not there yet, loading, moved, try again.
 LATER = (14, 15, 16, 51)

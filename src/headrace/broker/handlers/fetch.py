@@ -69,7 +69,10 @@ class Fetching:
         budget = min(self._message.max_bytes, self._broker.fetch_bytes_max)
         total = 0
         has_error = False
+        incremental = self.session.incremental
         for wanted in self.session.wanted.values():
+            if incremental and self._is_quiet(wanted):
+                continue
             answer, size = self._answer(wanted, budget - total, nothing_yet=total == 0)
             total += size
             has_error = has_error or bool(answer.error_code)
@@ -115,6 +118,19 @@ class Fetching:
             name = found
         partition = self._broker.partition(name, wanted.partition)
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else partition
+
+    def _is_quiet(self, wanted: Wanted) -> bool:
+        """Whether a partition has nothing that its reader does not have or know already. Of a session's many, most
+        are so at any time; they are passed over here, for the price of a look.
+        """
+        partition = self._find(wanted)
+        return (
+            isinstance(partition, Partition)
+            and 0 <= wanted.fetch_offset == wanted.told_high_watermark == partition.high_watermark
+            and wanted.told_start_offset == partition.start_offset <= wanted.fetch_offset
+            and wanted.leader_epoch in (-1, partition.leader_epoch)
+            and wanted.last_fetched_epoch in (-1, partition.leader_epoch)
+        )
 
     def _answer(self, wanted: Wanted, budget: int, *, nothing_yet: bool) -> tuple[Any, int]:
         partition = self._find(wanted)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.partition import Accepted, Partition, ProduceRefused
 from headrace.errors import StorageError
+from headrace.records import HEADER_SIZE
 from headrace.wire import messages as m
 from headrace.wire.codes import ErrorCode
 
@@ -122,9 +123,7 @@ def _codec_of(records: memoryview) -> int:
 
 def _transactional_producer(records: memoryview | None) -> tuple[int, int] | None:
     """Id and epoch of the producer whose transaction the batch is part of."""
-    if records is None or len(records) <= _PRODUCER_AT + _PRODUCER.size:
-        return None
-    if not records[_ATTRIBUTES_AT] & _TRANSACTIONAL_BIT:
+    if records is None or len(records) < HEADER_SIZE or not records[_ATTRIBUTES_AT] & _TRANSACTIONAL_BIT:
         return None
     producer_id, epoch = _PRODUCER.unpack_from(records, _PRODUCER_AT)
     return (producer_id, epoch) if producer_id >= 0 else None
@@ -132,10 +131,11 @@ def _transactional_producer(records: memoryview | None) -> tuple[int, int] | Non
 
 def _refused_whole(message: Any) -> ProduceRefused | None:
     """Why no partition of the request is written to, if that is so."""
-    producers = {
-        _transactional_producer(data.records) for topic in message.topic_data for data in topic.partition_data
-    }
-    producers.discard(None)
+    producers = set()
+    for topic in message.topic_data:
+        for data in topic.partition_data:
+            if (producer := _transactional_producer(data.records)) is not None:
+                producers.add(producer)
     if producers and message.transactional_id is None:
         return ProduceRefused(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,

@@ -16,6 +16,7 @@ a time that the caller of ``expire`` trusts, is forgotten.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from headrace.broker.groups.entries import TransactionGone
@@ -119,9 +120,21 @@ class TransactionCoordinator:
         self._ticker.tick()
 
     @property
-    def timed_out(self) -> int:
-        """Transactions that were aborted because they took too long, since the start."""
-        return self._endings.timed_out
+    def counts(self) -> dict[str, int]:
+        """Since the start: transactions by their end, those of the aborted that took too long, and requests of
+        producers that were fenced.
+        """
+        endings = self._endings
+        return {
+            "committed": endings.committed,
+            "aborted": endings.aborted,
+            "timed_out": endings.timed_out,
+            "fenced": endings.fenced,
+        }
+
+    def count_by_state(self) -> dict[str, int]:
+        """How many transactional ids are in each state."""
+        return Counter(transaction.state.value for transaction in self._by_id.values())
 
     # -- who holds an id
 
@@ -205,8 +218,8 @@ class TransactionCoordinator:
         if transaction is None or transaction.producer != producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING, None
         if transaction.epoch != epoch:
-            return ErrorCode.PRODUCER_FENCED, None
-        if transaction.busy or transaction.state in PREPARED:
+            return self._endings.fence(transaction, epoch), None
+        if transaction.is_between:
             return ErrorCode.CONCURRENT_TRANSACTIONS, None
         return ErrorCode.NONE, transaction
 
@@ -246,8 +259,8 @@ class TransactionCoordinator:
         if transaction.producer != producer_id and not is_retry:
             return EndAnswer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         if transaction.epoch != epoch and not is_retry:
-            return EndAnswer(ErrorCode.PRODUCER_FENCED)
-        if transaction.busy:
+            return EndAnswer(self._endings.fence(transaction, epoch))
+        if transaction.busy or transaction.held_up:
             return EndAnswer(ErrorCode.CONCURRENT_TRANSACTIONS)
         error = self._may_end(transaction, commit=commit, bumps=bumps, is_retry=is_retry)
         if error is None:

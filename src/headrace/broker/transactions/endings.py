@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from headrace.broker.groups.entries import Touched, TransactionEntry, TransactionGone
 from headrace.broker.groups.ledger import Ledger
 from headrace.broker.groups.rebalancer import write_error
-from headrace.broker.groups.timers import Timers
+from headrace.broker.groups.timers import Timer, Timers
 from headrace.broker.groups.topic_names import TopicNames
 from headrace.broker.transactions.ports import MarkedPartitions, Written
 from headrace.broker.transactions.settings import TransactionSettings
@@ -63,8 +63,12 @@ class Endings:
         self._coordinator_epoch = coordinator_epoch
         #: Partitions of all open transactions.
         self.added = 0
-        #: Transactions that were aborted because they took too long, since the start.
-        self.timed_out = 0
+        #: Since the start: how transactions ended, and how many of them because they took too long.
+        self.committed = self.aborted = self.timed_out = 0
+        #: Since the start: requests that were turned away because their producer has a successor.
+        self.fenced = 0
+        self._stranded: list[tuple[Callable[[], Written | None], Callable[[Written | None], None]]] = []
+        self._stranded_timer = Timer(self._mark_stranded)
 
     # -- entries
 
@@ -111,6 +115,10 @@ class Endings:
             transaction.changed_ms = entry.changed_ms
             transaction.state = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
             transaction.restored = False
+            if commit:
+                self.committed += 1
+            else:
+                self.aborted += 1
             for one in touched:
                 transaction.unsynced[_key(one)] = one
             transaction.unmarked = list(transaction.partitions)
@@ -183,6 +191,21 @@ class Endings:
             trusted_ms=self._trusted_ms(),
         )
 
+    def mark_later(self, mark: Callable[[], Written | None], then: Callable[[Written | None], None]) -> None:
+        """Try a marker again and again that a partition did not take at the start; ``then`` is told when it did."""
+        self._stranded.append((mark, then))
+        self._timers.start(self._stranded_timer, self._settings.retry_ms)
+
+    def _mark_stranded(self) -> None:
+        stranded, self._stranded = self._stranded, []
+        for mark, then in stranded:
+            try:
+                written = mark()
+            except StorageError:
+                self.mark_later(mark, then)
+            else:
+                then(written)
+
     def _await_sync(self, transaction: Transaction, name: str, index: int, written: Written | None) -> None:
         topic_id = self._topics.id_of(name)
         keys = [key for key in transaction.unsynced if key[:3] == (topic_id, index, transaction.producer)]
@@ -207,6 +230,23 @@ class Endings:
     def forget(transaction: Transaction, keys: Iterable[tuple[bytes, int, int, int]]) -> None:
         for key in keys:
             transaction.unsynced.pop(key, None)
+
+    def fence(self, transaction: Transaction, epoch: int) -> ErrorCode:
+        """Turn a producer away whose epoch is not the one that holds the id; said once for each epoch, in their order,
+        so that nobody fills the log.
+        """
+        self.fenced += 1
+        if transaction.fenced_epoch < epoch < transaction.epoch:
+            transaction.fenced_epoch = epoch
+            _log.warning(
+                "producer %d of %r has epoch %d, and epoch %d holds the id: it is fenced; only one process may use "
+                "a transactional id at a time",
+                transaction.producer,
+                transaction.id,
+                epoch,
+                transaction.epoch,
+            )
+        return ErrorCode.PRODUCER_FENCED
 
     # -- time-outs
 

@@ -17,7 +17,6 @@ from headrace.broker.transactions.settings import TransactionSettings
 from headrace.broker.transactions.transaction import (
     EPOCH_GIVEN_MAX,
     NOBODY,
-    PREPARED,
     State,
     Transaction,
 )
@@ -62,11 +61,11 @@ class Holders:
                 return InitAnswer(ErrorCode.POLICY_VIOLATION)
             transaction = self._by_id[transactional_id] = self._new_one(transactional_id)
             return await self._take(transaction, timeout_ms, epoch=0, last_epoch=-1, renews=True)
-        if transaction.busy or transaction.state in PREPARED:
+        if transaction.is_between:
             return InitAnswer(ErrorCode.CONCURRENT_TRANSACTIONS)
         expects = producer_id != NOBODY
         if expects and not _may_go_on(transaction, producer_id, epoch):
-            return InitAnswer(ErrorCode.PRODUCER_FENCED)
+            return InitAnswer(self._endings.fence(transaction, epoch))
         if transaction.state is State.ONGOING:
             error = await self._endings.decide(transaction, commit=False, bumps=True)
             if error is not ErrorCode.NONE:

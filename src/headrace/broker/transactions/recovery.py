@@ -17,12 +17,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from headrace.broker.groups.entries import Touched
 from headrace.broker.groups.ledger import Ledger
 from headrace.broker.groups.topic_names import TopicNames
 from headrace.broker.transactions.endings import Endings
-from headrace.broker.transactions.ports import MarkedPartitions, OpenTransaction
+from headrace.broker.transactions.ports import MarkedPartitions, OpenTransaction, Written
 from headrace.broker.transactions.transaction import State, Transaction
 from headrace.errors import StorageError
 
@@ -63,18 +64,25 @@ async def recover(
                 epoch, committed = found[1].epoch, found[1].committed
             elif holder is not None:
                 epoch = max(epoch, holder.epoch)
+            mark = partial(endings.mark_one, name, index, producer, epoch, committed=committed)
+            waits = None
+            if found is not None:
+                waits = transactions[found[0]]
+                _keep_one(transactions, *found)
+            elif holder is not None:
+                waits = holder
+            marked = partial(_marked, endings, transactions, found)
             try:
-                written = endings.mark_one(name, index, producer, epoch, committed=committed)
+                written = mark()
             except StorageError as error:
-                _log.error("a transaction stays open in %s-%d: %s", name, index, error)
-                if found is not None:
-                    _keep_one(transactions, *found)
+                _log.error("a transaction stays open in %s-%d for now: %s", name, index, error)
+                if waits is not None:
+                    waits.held_up += 1
+                endings.mark_later(mark, partial(_let_go, waits, marked))
                 continue
+            marked(written)
             if written is not None and written.durable is not None:
                 syncs.append(written.durable)
-                if found is not None:
-                    _keep_one(transactions, *found)
-                    endings.when_synced(written, _forgetting(endings, transactions[found[0]], found[1]))
     for transactional_id in ledger.kept.pending.transactions():
         transaction = transactions[transactional_id]
         transaction.state = State.ONGOING
@@ -114,9 +122,25 @@ def _keep_one(transactions: Mapping[str, Transaction], transactional_id: str, to
     transactions[transactional_id].unsynced[key] = touched
 
 
-def _forgetting(endings: Endings, transaction: Transaction, touched: Touched) -> Callable[[], None]:
-    key = (touched.topic, touched.partition, touched.producer, touched.first_offset)
-    return lambda: endings.forget(transaction, [key])
+def _marked(
+    endings: Endings,
+    transactions: Mapping[str, Transaction],
+    found: tuple[str, Touched] | None,
+    written: Written | None,
+) -> None:
+    """A marker is written. Its decision is carried along until it is on disk."""
+    if found is not None:
+        transaction, touched = transactions[found[0]], found[1]
+        key = (touched.topic, touched.partition, touched.producer, touched.first_offset)
+        endings.when_synced(written, lambda: endings.forget(transaction, [key]))
+
+
+def _let_go(
+    transaction: Transaction | None, marked: Callable[[Written | None], None], written: Written | None
+) -> None:
+    if transaction is not None:
+        transaction.held_up -= 1
+    marked(written)
 
 
 def _ended(ended: str | None) -> bool | None:

@@ -50,7 +50,9 @@ class Transaction:
         "busy",
         "changed_ms",
         "epoch",
+        "fenced_epoch",
         "groups",
+        "held_up",
         "id",
         "last_epoch",
         "next_producer",
@@ -83,12 +85,16 @@ class Transaction:
         self.groups: set[str] = set()
         #: An entry about it is on its way to the disk.
         self.busy = False
+        #: The latest epoch that was turned away as too old.
+        self.fenced_epoch = -1
         #: The broker was started since its last end: what was added to the open transaction and never written
         #: to is forgotten, and is taken as added.
         self.restored = False
         self.timer = timer
         #: Partitions that have not taken the marker yet.
         self.unmarked: list[tuple[str, int]] = []
+        #: Markers of earlier transactions that a partition did not take when the broker was started.
+        self.held_up = 0
         #: Markers that may not be on disk yet. Whatever is written about this id carries them along.
         self.unsynced: dict[tuple[bytes, int, int, int], Touched] = {}
 
@@ -102,8 +108,13 @@ class Transaction:
         return (self.producer, self.epoch) if self.next_producer == NOBODY else (self.next_producer, 0)
 
     @property
+    def is_between(self) -> bool:
+        """Whether nothing can begin or end now, because something is being written down."""
+        return self.busy or self.held_up > 0 or self.state in PREPARED
+
+    @property
     def is_at_rest(self) -> bool:
-        return not self.busy and self.state in (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+        return not self.is_between and self.state is not State.ONGOING
 
     def restore(self, entry: TransactionEntry) -> None:
         """Take over what is on disk, as it is when all markers are written."""

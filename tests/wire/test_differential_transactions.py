@@ -1,0 +1,185 @@
+"""Random transactions with both servers: two producers take two ids from each other, in both protocols and mixed, and
+every answer is the same.
+
+The seed is in the test's name. What a client sends next depends on the seed and on the epochs that it was told, which
+are the same on both servers as long as all answers are.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.batches import batch
+from tests.support.java_driver import JavaDriver
+from tests.support.raw import Raw, raw_connection
+from tests.support.server import Server
+from tests.wire.scripts.groups import coordinator
+from tests.wire.scripts.talk import Talk
+from tests.wire.scripts.transactions import Holder, added, codes, patiently
+
+STEPS = 50
+
+
+class Client:
+    """What one producer was told."""
+
+    def __init__(self, transactional_id: str) -> None:
+        self.id = transactional_id
+        self.producer = -1
+        self.epoch = -1
+        self.sequences: dict[tuple[int, int, int], int] = {}
+
+    @property
+    def who(self) -> dict[str, Any]:
+        return {"transactionalId": self.id, "producerId": self.producer, "producerEpoch": self.epoch}
+
+
+class Script:
+    def __init__(self, talk: Talk, seed: int) -> None:
+        self.talk = talk
+        self.random = random.Random(seed)
+        self.topic = talk.topic("t", 3)
+        self.group = talk.name("g")
+        coordinator(talk)
+        self.clients = []
+        for what in ("x", "y"):
+            holder = Holder(talk, what)
+            self.clients += [Client(holder.id), Client(holder.id)]
+        #: Who took each id last.
+        self.holders: dict[str, Client] = {}
+        self.steps: list[tuple[Callable[[Client], None], int]] = [
+            (self.init, 2),
+            (self.produce, 8),
+            (self.add_partitions, 4),
+            (self.add_offsets, 2),
+            (self.commit_offsets, 3),
+            (self.end, 7),
+            (self.describe, 2),
+            (self.fetch_offsets, 2),
+        ]
+
+    def run(self) -> None:
+        for client in self.clients[::2]:
+            self.init(client)
+        steps, weights = zip(*self.steps, strict=True)
+        for step in self.random.choices(steps, weights, k=STEPS):
+            client = self.random.choice(self.clients)
+            # Mostly whoever holds the id, so that much is committed and aborted, and sometimes a zombie.
+            step(self.holders[client.id] if self.random.random() < 0.7 else client)
+
+    def note(self, what: str, client: Client, noted: Any) -> None:
+        label = f"step {len(self.talk.notes)}: {what} by {self.clients.index(client)} at epoch {client.epoch}"
+        self.talk.notes.append((label, noted))
+
+    def ask(self, client: Client, api: str, version: int, /, **fields: Any) -> Any:
+        answer = patiently(self.talk, api, version, **fields)
+        shown = {key: value for key, value in fields.items() if key in ("committed", "groupId")}
+        self.note(f"{api} {version} {shown}", client, self.talk.plain(answer))
+        return answer
+
+    def settled(self, client: Client) -> dict[str, Any]:
+        """The state of the client's id when Kafka has written all markers."""
+        found: dict[str, Any] = {}
+
+        def is_settled() -> bool:
+            answer = self.talk.raw.ask("DescribeTransactions", 0, transactionalIds=[client.id])
+            found.update(answer["transactionStates"][0])
+            return not found["transactionState"].startswith("Prepare")
+
+        self.talk.wait(is_settled)
+        return found
+
+    def init(self, client: Client) -> None:
+        # A zombie that asks to go on would abort its successor's transaction in Kafka, and does not here.
+        own = self.holders.get(client.id) is client and self.random.random() < 0.5
+        mine = {"producerId": client.producer, "producerEpoch": client.epoch} if own else {}
+        fields = {"transactionalId": client.id, "transactionTimeoutMs": 60_000, **mine}
+        answer = self.ask(client, "InitProducerId", self.random.randint(3, 5), **fields)
+        if answer["errorCode"] == 0:
+            client.producer, client.epoch = answer["producerId"], answer["producerEpoch"]
+            self.holders[client.id] = client
+
+    def produce(self, client: Client) -> None:
+        index, version = self.random.randrange(3), self.random.choice([9, 11, 12, 12])
+        if client.producer < 0:
+            return
+        key = (index, client.producer, client.epoch)
+        sequence = client.sequences.get(key, 0)
+        data = batch(1, producer=(client.producer, client.epoch, sequence), transactional=True)
+        records = {"index": index, "records": base64.b64encode(data).decode()}
+        topics = [{"name": self.topic, "partitionData": [records]}]
+        fields = {"transactionalId": client.id, "acks": -1, "timeoutMs": 10_000, "topicData": topics}
+        answer = patiently(self.talk, "Produce", version, **fields)
+        code = answer["responses"][0]["partitionResponses"][0]["errorCode"]
+        self.note(f"Produce {version} to {index}, sequence {sequence}", client, code)
+        if code == 0:
+            client.sequences[key] = sequence + 1
+
+    def add_partitions(self, client: Client) -> None:
+        version = self.random.randint(0, 5)
+        indexes = self.random.sample(range(4), self.random.randint(1, 2))
+        answer = patiently(
+            self.talk, "AddPartitionsToTxn", version, **added(version, client.who, self.topic, *indexes)
+        )
+        self.note(f"AddPartitionsToTxn {version} {sorted(indexes)}", client, sorted(codes(answer)))
+
+    def add_offsets(self, client: Client) -> None:
+        version = self.random.randint(0, 4)
+        self.ask(client, "AddOffsetsToTxn", version, groupId=self.group, **client.who)
+
+    def commit_offsets(self, client: Client) -> None:
+        version, offset = self.random.randint(0, 5), self.random.randrange(100)
+        partition = {"partitionIndex": 0, "committedOffset": offset, "committedMetadata": ""}
+        topics = [{"name": self.topic, "partitions": [partition]}]
+        self.ask(client, "TxnOffsetCommit", version, groupId=self.group, topics=topics, **client.who)
+
+    def end(self, client: Client) -> None:
+        version, commit = self.random.choice([1, 4, 5, 5]), self.random.random() < 0.6
+        answer = self.ask(client, "EndTxn", version, committed=commit, **client.who)
+        if version >= 5 and answer["errorCode"] == 0:
+            client.producer, client.epoch = answer["producerId"], answer["producerEpoch"]
+        self.describe(client)
+
+    def describe(self, client: Client) -> None:
+        state = self.settled(client)
+        # Kafka keeps offsets in a topic, which is then a part of the transaction.
+        topics = [
+            (one["topic"], sorted(one["partitions"])) for one in state["topics"] if one["topic"] == self.topic
+        ]
+        noted = (state["errorCode"], state["transactionState"], state["producerEpoch"], topics)
+        self.note("DescribeTransactions", client, noted)
+
+    def fetch_offsets(self, client: Client) -> None:
+        for other in self.clients:
+            self.settled(other)
+        wanted = [{"name": self.topic, "partitionIndexes": [0]}]
+        stable = self.random.random() < 0.5
+        asked = {"groups": [{"groupId": self.group, "topics": wanted}], "requireStable": stable}
+        self.note(
+            f"OffsetFetch, {stable}", client, self.talk.plain(self.talk.raw.ask("OffsetFetch", 9, **asked))
+        )
+
+
+def observed(server: Server, driver: JavaDriver, stem: str, seed: int) -> list[tuple[str, Any]]:
+    with raw_connection(driver, server.port) as raw:
+        talk = Talk(raw, lambda: Raw(driver, server.port), stem)
+        Script(talk, seed).run()
+        return talk.notes
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_both_servers_answer_random_transactions_alike(
+    headrace_server: Server, kafka_server: Server, driver: JavaDriver, seed: int
+) -> None:
+    stem = f"random-{seed}-{uuid.uuid4().hex[:6]}"
+    theirs = observed(kafka_server, driver, stem, seed)
+    ours = observed(headrace_server, driver, stem, seed)
+    for at, ((label, kafka), (other, headrace)) in enumerate(zip(theirs, ours, strict=True)):
+        said = "\n".join(f"{one}: {what}" for one, what in theirs[max(at - 12, 0) : at])
+        assert (other, headrace) == (label, kafka), said
