@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import debian, java
+from tools import compiler, debian, java
 from tools.console import SetupError, run
 from tools.debian import Package
 from tools.places import cache_dir
@@ -59,6 +59,17 @@ def test_missing_packages_are_named_with_the_command_that_brings_them() -> None:
         debian.provide([absent, Package("bash", "bash", "always there")], may_install=False)
     assert caught.value.hint.startswith("sudo apt-get install some-package ")
     assert "a test drives it" in caught.value.detail
+
+
+def test_without_a_compiler_the_command_is_set_up_and_the_tests_ask_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert compiler.trouble() == ""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "no C compiler" in compiler.trouble()
+    with pytest.raises(SetupError, match="no C compiler") as caught:
+        compiler.provide()
+    assert caught.value.hint.startswith("sudo apt-get install gcc libc6-dev")
 
 
 def test_a_program_that_fails_is_quoted() -> None:
