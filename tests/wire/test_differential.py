@@ -82,6 +82,8 @@ class Script:
             first_ms=first_ms,
             step_ms=self.random.randrange(-500, 2000),
             value=self.random.randbytes(self.random.choice([0, 10, 500, 3000])),
+            # Once a topic holds keys, Kafka adds partitions all the same, and the embedded broker wants to be forced.
+            key=None,
         )
         self.send(data, self.topic(), self.partition())
 
