@@ -33,8 +33,11 @@ class Connection:
             self._socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
         except OSError as error:
             raise Gone(str(error)) from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.settimeout(timeout_s)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            self._socket.close()
+            raise Gone(str(error)) from error
 
     def __enter__(self) -> Connection:
         return self

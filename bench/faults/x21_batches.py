@@ -9,6 +9,7 @@ reads everything that was taken, and a good client is answered throughout.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 import zlib
@@ -47,13 +48,15 @@ def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], cas
     with (
         workplace(FAULT, seed, in_memory=True) as home,
         BrokerProcess(home, starter=starter, options=options, forked=True) as broker,
+        contextlib.ExitStack() as stack,
     ):
         broker.start()
         bystander = Bystander(broker.port, pause_s=0.002)
         bystander.prepare()
         bystander.start()
         try:
-            attack = _Attack(broker, rng, outcome)
+            connection = stack.enter_context(Connection(broker.port, timeout_s=30))
+            attack = _Attack(broker, connection, rng, outcome)
             base_mb = broker.rss_mb("VmHWM")
             attack.run(cases)
             grown = broker.rss_mb("VmHWM") - base_mb
@@ -71,11 +74,13 @@ def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], cas
 
 
 class _Attack:
-    def __init__(self, broker: BrokerProcess, rng: random.Random, outcome: Outcome) -> None:
+    def __init__(
+        self, broker: BrokerProcess, connection: Connection, rng: random.Random, outcome: Outcome
+    ) -> None:
         self._broker = broker
         self._rng = rng
         self._outcome = outcome
-        self._connection = Connection(broker.port, timeout_s=30)
+        self._connection = connection
         self._next_offset = 0
         if calls.create_topic(self._connection, _TOPIC, 1):
             outcome.problems.append("the topic could not be made")
@@ -161,7 +166,6 @@ class _Attack:
                     self._object(f"at offset {offset} there is {batch}")
                     return
                 offset = batch.next_offset
-        self._connection.close()
         self._expect_consumed()
 
     def _expect_consumed(self) -> None:

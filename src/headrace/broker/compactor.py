@@ -52,6 +52,7 @@ class Compactor:
             self._under_way.compacting.set()
         if self._task is not None:
             await self._task
+            self._task = None
 
     async def _keep_compacted(self) -> None:
         while not self._stopping.is_set():
