@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 
 from bench.faults import x19_sizes
+from bench.faults.apart import run_apart
 from bench.faults.seeds import seeds
 from tests.crash.verdicts import expect_caught, expect_held
 
 
 @pytest.mark.parametrize("seed", seeds(1))
 def test_no_claim_of_size_is_believed_before_the_bytes_are_there(seed: int) -> None:
-    expect_held(x19_sizes.run(seed))
+    expect_held(run_apart(x19_sizes, seed))
 
 
 @pytest.mark.parametrize("without", x19_sizes.UNPROTECTED)
 def test_a_broker_that_believes_sizes_is_caught_by_its_memory(without: str) -> None:
     expect_caught(
-        lambda seed: x19_sizes.run(seed, protected=False, without=without),
+        lambda seed: run_apart(x19_sizes, seed, protected=False, without=without),
         lambda found: any("MB" in problem for problem in found.problems),
     )

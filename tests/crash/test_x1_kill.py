@@ -5,24 +5,25 @@ from __future__ import annotations
 import pytest
 
 from bench.faults import x1_kill
+from bench.faults.apart import run_apart
 from bench.faults.seeds import seeds
 from tests.crash.verdicts import expect_caught, expect_held
 
 
 @pytest.mark.parametrize("seed", seeds(3))
 def test_what_was_acknowledged_survives_kills_and_nothing_is_there_twice(seed: int) -> None:
-    expect_held(x1_kill.run(seed))
+    expect_held(run_apart(x1_kill, seed))
 
 
 def test_acks_that_come_before_the_write_are_caught_as_losses() -> None:
     expect_caught(
-        lambda seed: x1_kill.run(seed, protected=False, without="write-before-ack"),
+        lambda seed: run_apart(x1_kill, seed, protected=False, without="write-before-ack"),
         lambda found: found.lost > 0,
     )
 
 
 def test_a_start_that_forgets_producers_is_caught_by_twins() -> None:
     expect_caught(
-        lambda seed: x1_kill.run(seed, protected=False, without="producer-state"),
+        lambda seed: run_apart(x1_kill, seed, protected=False, without="producer-state"),
         lambda found: found.duplicated > 0,
     )

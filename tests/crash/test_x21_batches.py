@@ -5,24 +5,25 @@ from __future__ import annotations
 import pytest
 
 from bench.faults import x21_batches
+from bench.faults.apart import run_apart
 from bench.faults.seeds import seeds
 from tests.crash.verdicts import expect_caught, expect_held
 
 
 @pytest.mark.parametrize("seed", seeds(4))
 def test_a_lying_batch_is_refused_and_what_was_taken_can_be_read(seed: int) -> None:
-    expect_held(x21_batches.run(seed))
+    expect_held(run_apart(x21_batches, seed))
 
 
 def test_a_broker_that_walks_no_records_is_caught() -> None:
     expect_caught(
-        lambda seed: x21_batches.run(seed, protected=False, without="record-walk", cases=40),
+        lambda seed: run_apart(x21_batches, seed, protected=False, without="record-walk", cases=40),
         lambda found: any("a batch was taken" in problem for problem in found.problems),
     )
 
 
 def test_a_broker_that_unpacks_without_a_limit_is_caught_by_its_memory() -> None:
     expect_caught(
-        lambda seed: x21_batches.run(seed, protected=False, without="unpack-limit", cases=20),
+        lambda seed: run_apart(x21_batches, seed, protected=False, without="unpack-limit", cases=20),
         lambda found: any("the broker grew" in problem for problem in found.problems),
     )

@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 
 from bench.faults import x24_names
+from bench.faults.apart import run_apart
 from bench.faults.seeds import seeds
 from tests.crash.verdicts import expect_caught, expect_held
 
 
 @pytest.mark.parametrize("seed", seeds(3))
 def test_no_name_becomes_a_path(seed: int) -> None:
-    expect_held(x24_names.run(seed, cases=100))
+    expect_held(run_apart(x24_names, seed, cases=100))
 
 
 def test_a_broker_that_uses_names_as_paths_is_caught_by_the_tree_around_its_data() -> None:
     expect_caught(
-        lambda seed: x24_names.run(seed, protected=False),
+        lambda seed: run_apart(x24_names, seed, protected=False),
         lambda found: any(problem.startswith("outside the data directory") for problem in found.problems),
         tries=8,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.faults import x3_fsync
+from bench.faults.apart import run_apart
 from bench.faults.seeds import seeds
 from tests.crash.verdicts import expect_caught, expect_held
 
@@ -12,11 +13,11 @@ from tests.crash.verdicts import expect_caught, expect_held
 @pytest.mark.parametrize("seed", seeds(1))
 @pytest.mark.parametrize("aim", x3_fsync.AIMS)
 def test_a_failed_sync_is_told_and_nothing_is_acknowledged_over_it(aim: str, seed: int) -> None:
-    expect_held(x3_fsync.run(seed, aim=aim))
+    expect_held(run_apart(x3_fsync, seed, aim=aim))
 
 
 def test_a_broker_that_ignores_failed_syncs_is_caught_by_its_acks() -> None:
     expect_caught(
-        lambda seed: x3_fsync.run(seed, protected=False),
+        lambda seed: run_apart(x3_fsync, seed, protected=False),
         lambda found: any("acknowledged behind a failed sync" in problem for problem in found.problems),
     )

@@ -14,7 +14,7 @@ def expect_held(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def expect_caught(run: Callable[[int], Outcome], what: Callable[[Outcome], bool], tries: int = 4) -> Outcome:
+def expect_caught(run: Callable[[int], Outcome], what: Callable[[Outcome], bool], tries: int = 12) -> Outcome:
     """One of a few runs without the protection must show ``what``; chance may spare some of them."""
     outcomes = []
     for seed in range(1, tries + 1):

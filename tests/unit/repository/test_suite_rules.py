@@ -36,6 +36,15 @@ def test_what_is_skipped_or_expected_to_fail_fails_with_its_reason(pytester: pyt
     assert result.stdout.str().count("no disk\nA skipped test counts as failed") == len(SKIPS)
 
 
+def test_a_test_process_that_dies_ends_the_run_as_a_failure(pytester: pytest.Pytester) -> None:
+    steps = "import os, pytest\n@pytest.mark.parametrize('step', range(6))\ndef test_a(step):\n    "
+    pytester.makepyfile(test_dies=steps + "step == 3 and os.abort()", test_lives=steps + "pass")
+    ours = ("-p", "xdist", "-p", "tests.plugins.lost_workers", "-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess(*ours, "-n", "2", "--dist", "loadfile", timeout=60)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*the test process gw? died*"])
+
+
 def test_a_claim_holds_while_its_tests_run_and_pass(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_product="def test_it_works(): pass\ndef test_more(): pass")
     table = HEAD + "| L1 | Topics | `x` | `test_product.py::test_it_works` |\n"
