@@ -19,5 +19,5 @@ def test_a_coordinator_that_expires_members_for_its_own_absence_is_caught() -> N
     expect_caught(
         lambda seed: run_apart(x14_gone, seed, protected=False),
         lambda found: any("a member with a session" in problem for problem in found.problems),
-        tries=2,
+        tries=4,
     )
