@@ -36,6 +36,11 @@ _NETWORK = (
 
 def for_running() -> None:
     """The command at ``.venv/bin/headrace`` and what it imports."""
+    _install_for_running()
+    _compile("src")
+
+
+def _install_for_running() -> None:
     trouble = compiler.trouble()
     wanted = _fingerprint("requirements.lock", "pyproject.toml", "src/headrace/records/_walk.c") + trouble
     if _stamp("run").is_file() and _stamp("run").read_text(encoding="utf-8") == wanted:
@@ -86,8 +91,17 @@ def for_testing() -> None:
             doing="installing",
         )
         _stamp("test").write_text(wanted, encoding="utf-8")
+    _compile("tests", "bench", "tools")
     java.provide()
     jars.fetch(jars.pinned())
+
+
+def _compile(*folders: str) -> None:
+    """Bytecode of what runs from this folder: pip compiles what it installs, but not what it only points to, and where
+    ``PYTHONDONTWRITEBYTECODE`` is set every start would compile everything again. What is up to date is left alone, and
+    a folder that cannot be written is no failure.
+    """
+    subprocess.run([VENV_PYTHON, "-m", "compileall", "-qq", *(ROOT / name for name in folders)], check=False)
 
 
 @contextlib.contextmanager
