@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.support.kafka_tools import kafka_tool
 from tests.support.server import Server
@@ -173,6 +174,29 @@ def test_producer_performance_in_transactions_and_consumer_performance_of_commit
     )
     assert described[1].split()[0] == mine[2]
     assert described[1].split()[-1] == "None"
+
+
+def test_an_operator_finds_an_open_transaction_and_ends_it(headrace_server: Server, fresh: Fresh) -> None:
+    topic, name = fresh("t"), fresh("id")
+    producer = Producer({"bootstrap.servers": headrace_server.bootstrap, "transactional.id": name})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, b"undecided", partition=0)
+    producer.flush(60)
+    ask = ("TransactionsCommand", "--bootstrap-server", headrace_server.bootstrap)
+
+    def table(*arguments: str) -> list[dict[str, str]]:
+        head, *rows = [line.split() for line in kafka_tool(*ask, *arguments) if line.strip()]
+        return [dict(zip(head, row, strict=False)) for row in rows]
+
+    (producing,) = table("describe-producers", "--topic", topic, "--partition", "0")
+    assert producing["CurrentTransactionStartOffset"] == "0"
+    kafka_tool(*ask, "forceTerminateTransaction", "--transactionalId", name)
+    (described,) = table("describe", "--transactional-id", name)
+    assert described["TransactionState"] == "Empty"
+    with pytest.raises(KafkaException) as refused:
+        producer.commit_transaction(60)
+    assert refused.value.args[0].code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED)
 
 
 def test_end_to_end_latency_is_measured(headrace_server: Server, fresh: Fresh) -> None:
