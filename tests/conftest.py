@@ -13,7 +13,12 @@ from tools.console import SetupError
 settings.register_profile("headrace", deadline=None, print_blob=True)
 settings.load_profile("headrace")
 
-pytest_plugins = ["tests.plugins.no_skips", "tests.plugins.capabilities", "tests.plugins.lost_workers"]
+pytest_plugins = [
+    "tests.plugins.no_skips",
+    "tests.plugins.capabilities",
+    "tests.plugins.lost_workers",
+    "tests.plugins.peer",
+]
 
 
 def pytest_configure() -> None:

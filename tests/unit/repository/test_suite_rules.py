@@ -45,6 +45,35 @@ def test_a_test_process_that_dies_ends_the_run_as_a_failure(pytester: pytest.Pyt
     result.stdout.fnmatch_lines(["*the test process gw? died*"])
 
 
+def test_only_apache_kafka_gets_a_second_chance(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_it="""
+        import pytest
+        made = []
+
+        @pytest.fixture
+        def fresh():
+            made.append(object())
+            yield len(made)
+
+        @pytest.mark.parametrize("cluster", ["kafka"])
+        def test_reference(cluster, fresh):
+            assert fresh == 3
+
+        @pytest.mark.parametrize("cluster", ["kafka"])
+        def test_lost(cluster, fresh):
+            assert False
+
+        @pytest.mark.parametrize("cluster", ["headrace"])
+        def test_tested(cluster, fresh):
+            assert fresh == 8
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "tests.plugins.peer", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1, failed=2)
+    assert result.stderr.str().count("failed against Apache Kafka: once more") == 4
+
+
 def test_a_claim_holds_while_its_tests_run_and_pass(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_product="def test_it_works(): pass\ndef test_more(): pass")
     table = HEAD + "| L1 | Topics | `x` | `test_product.py::test_it_works` |\n"
