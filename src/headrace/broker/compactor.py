@@ -125,8 +125,6 @@ class Compactor:
         finally:
             self._under_way = None
             compaction.end()
-            if compaction.is_unsettled:
-                self._left_alone.add(log)
 
     async def _forget_markers(self, compaction: Compaction, group: Group) -> None:
         """At a moment when all is synced: the snapshot that is left must not tell of more than a power loss leaves."""

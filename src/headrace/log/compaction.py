@@ -88,7 +88,9 @@ class CompactionReport:
 def due(log: PartitionLog, trusted_ms: int) -> Due | None:
     """What there is to compact now, if it is worth it."""
     config = log.config
-    if not config.is_compacted or log.fenced is not None or log.compacting is not None:
+    if not config.is_compacted or log.fenced is not None:
+        return None
+    if log.compacting is not None or log.unsettled is not None:
         return None
     limit = min(log.last_stable_offset, log.synced_mark.segment)
     segments = []
@@ -209,6 +211,8 @@ class Compaction:
         for segment in self.segments:
             segment.unpin()
         self.log.compacting = None
+        if self.is_unsettled:
+            self.log.unsettled = "a compaction was decided and could not be finished"
 
     # In a thread
 
