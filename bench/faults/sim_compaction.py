@@ -75,7 +75,7 @@ class CompactionScene:
                 await self.judge(door, name)
         for dead in door.dead_tasks():
             self.objections.object(f"a background task has ended: {dead}")
-        self.compactions += door.broker.compactor.compactions
+        self.compactions += door.broker.compactor.counts.runs
         if stop:
             await door.stop()
 

@@ -182,6 +182,47 @@ def test_describe_of_a_topic_that_keeps_everything_says_so(either: Headrace, fre
     assert "never by retention" in either.ok("topic", "describe", name).out
 
 
+def test_describe_of_a_compacted_topic_tells_below_which_offset_deletions_are_gone(
+    either: Headrace, cluster: Server, fresh: Fresh
+) -> None:
+    name, plain = fresh(), fresh()
+    configs = (
+        "cleanup.policy=compact",
+        "internal.segment.bytes=2000",
+        "min.cleanable.dirty.ratio=0.001",
+        "delete.retention.ms=0",
+    )
+    either.ok("topic", "create", plain)
+    either.ok("topic", "create", name, "-p", "2", *[word for one in configs for word in ("-c", one)])
+
+    def removed_below() -> list[int | None]:
+        (told,) = either.ok("topic", "describe", name, "-p", "--json").json
+        assert "configs" not in told
+        return [one.get("tombstones_removed_below") for one in told["partitions"]]
+
+    to_first = ("produce", name, "-p", "0", "-q")
+    either.ok(*to_first, "-k", "a", stdin=b"1\n")
+    either.ok(*to_first, "-f", "%k\\n", "--tombstone", stdin=b"a\n")
+    if cluster.name == "kafka":
+        assert removed_below() == [None, None]
+        assert "TOMBSTONES-REMOVED-BELOW" not in either.ok("topic", "describe", name).out
+        return
+    assert removed_below() == [0, 0]
+
+    def is_gone() -> bool:
+        # Two that no segment holds together, so that the deletion is sealed and there is a reason to compact.
+        for key in ("b", "c"):
+            either.ok(*to_first, "-k", key, stdin=b"%01500d\n" % 1)
+        return removed_below() == [2, 0]
+
+    until(is_gone, "the deletion at offset 1 is gone")
+    heading, first, second = either.ok("topic", "describe", name, "-p").lines
+    assert heading.split()[-1] == "TOMBSTONES-REMOVED-BELOW"
+    assert (first.split()[-1], second.split()[-1]) == ("2", "0")
+    assert "TOMBSTONES-REMOVED-BELOW" in either.ok("topic", "describe", name).out
+    assert "TOMBSTONES-REMOVED-BELOW" not in either.ok("topic", "describe", plain).out
+
+
 def test_a_volatile_topic_is_said_to_be_one_and_kafka_refuses_to_make_it(
     either: Headrace, cluster: Server, fresh: Fresh
 ) -> None:

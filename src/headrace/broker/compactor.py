@@ -13,6 +13,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from headrace.broker.stats import CompactionCounts
 from headrace.errors import CorruptBatch, StorageError
 from headrace.log.compaction import Compaction, CompactionReport, Due, Group, Interrupted, due, needs_roll
 from headrace.log.pace import Pace
@@ -35,8 +36,8 @@ class Compactor:
         self._under_way: PartitionLog | None = None
         self._left_alone: set[PartitionLog] = set()
         self._in_trouble: set[PartitionLog] = set()
-        self.compactions = 0
-        self.bytes_removed = 0
+        self._looked_s = broker.clock.steady()
+        self.counts = CompactionCounts()
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._keep_compacted())
@@ -44,6 +45,24 @@ class Compactor:
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
         return [] if self._task is None else [self._task]
+
+    @property
+    def since_look_s(self) -> float:
+        """How long ago it last looked for something to compact."""
+        return self._broker.clock.steady() - self._looked_s
+
+    @property
+    def has_died(self) -> bool:
+        return self._task is not None and self._task.done()
+
+    @property
+    def left_alone(self) -> int:
+        """Partitions that are not compacted before the next start."""
+        return sum(
+            partition.fenced is None
+            and (partition.log in self._left_alone or partition.log.unsettled is not None)
+            for _, _, partition in self._broker.partitions.all()
+        )
 
     async def stop(self) -> None:
         """Interrupt what is under way; it leaves the partition whole."""
@@ -66,12 +85,14 @@ class Compactor:
     async def compact(self) -> None:
         """Look at every partition once, and compact those where it is worth it."""
         broker = self._broker
+        self._looked_s = broker.clock.steady()
         known = {partition.log for _, _, partition in broker.partitions.all() if partition.fenced is None}
         self._left_alone &= known
         self._in_trouble &= known
         for name, index, partition in broker.partitions.all():
             if self._stopping.is_set():
                 return
+            self._looked_s = broker.clock.steady()
             if partition.fenced is not None or partition.log in self._left_alone:
                 continue
             log, trusted_ms = partition.log, broker.trusted_time.now_ms()
@@ -81,19 +102,23 @@ class Compactor:
                 found = due(log, trusted_ms)
                 if found is None:
                     continue
+                began_s = broker.clock.steady()
                 report = await self._compact(log, found, trusted_ms)
             except Interrupted:
                 continue
             except CorruptBatch as error:
                 self._left_alone.add(log)
+                self.counts.failures["damage"] += 1
                 broker.say_damage(error)
                 _log.error("%s-%d is not compacted before the next start: a batch is damaged", name, index)
             except (OSError, StorageError) as error:
+                self.counts.failures["disk"] += 1
                 if log not in self._in_trouble:
                     self._in_trouble.add(log)
                     _log.error("%s-%d could not be compacted: %s; nothing is lost", name, index, error)
             else:
                 self._in_trouble.discard(log)
+                self.counts.finished(report, broker.clock.steady() - began_s)
                 self._say(name, index, found, report)
 
     async def _compact(self, log: PartitionLog, found: Due, trusted_ms: int) -> CompactionReport:
@@ -125,8 +150,7 @@ class Compactor:
         finally:
             self._under_way = None
             compaction.end()
-            if compaction.is_unsettled:
-                self._left_alone.add(log)
+            self.counts.ended(compaction.report)
 
     async def _forget_markers(self, compaction: Compaction, group: Group) -> None:
         """At a moment when all is synced: the snapshot that is left must not tell of more than a power loss leaves."""
@@ -141,8 +165,6 @@ class Compactor:
         raise Interrupted
 
     def _say(self, name: str, index: int, found: Due, report: CompactionReport) -> None:
-        self.compactions += 1
-        self.bytes_removed += report.bytes_before - report.bytes_after
         _log.info(
             "compacted %s-%d below offset %d by %s: %d bytes are %d, %d records replaced or deleted",
             name,

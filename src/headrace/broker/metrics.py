@@ -54,6 +54,7 @@ def _all(broker: Broker, server: Server | None, out: Exposition) -> Iterator[Non
     yield from _requests(broker, out)
     yield from _topics(broker, out)
     yield from _partitions(broker, out)
+    yield from _compaction(broker, out)
     yield from _groups(broker, out)
 
 
@@ -201,6 +202,50 @@ def _figures(partition: Partition) -> tuple[int, int, int, int]:
         partition.end_offset,
         len(partition.log.segments),
     )
+
+
+def _compaction(broker: Broker, out: Exposition) -> Iterator[None]:
+    """Kafka has gauges of the last run and of what is wrong, and no counters: those are ours."""
+    compactor, counts = broker.compactor, broker.compactor.counts
+    cleaner, manager, ours = "kafka_log_logcleaner", "kafka_log_logcleanermanager", "headrace_compaction"
+    for name, text, value in (
+        (f"{cleaner}_max_clean_time_secs", "How long the last compaction took.", counts.last_took_s),
+        (
+            f"{cleaner}_cleaner_recopy_percent",
+            "What the last compaction left of the segments that it went through, in percent of their bytes.",
+            100 * counts.last_recopied_share,
+        ),
+        (f"{cleaner}_deadthreadcount", "1 if compaction has ended by an error.", int(compactor.has_died)),
+        (
+            f"{manager}_time_since_last_run_ms",
+            "Since compaction last looked at a partition.",
+            int(1000 * compactor.since_look_s),
+        ),
+        (
+            f"{manager}_uncleanable_partitions_count",
+            "Partitions left alone until the next start: damage, or an unfinished compaction.",
+            compactor.left_alone,
+        ),
+    ):
+        out.one(name, "gauge", text, value)
+    yield
+    for name, text, count in (
+        ("runs", "Compactions of a partition.", counts.runs),
+        (
+            "read_bytes",
+            "Bytes that compaction has read: what is new twice, the rest once.",
+            counts.bytes_read,
+        ),
+        ("written_bytes", "Bytes of new segments that compaction has written.", counts.bytes_written),
+        ("removed_records", "Records that were replaced, or deleted and expired.", counts.records_removed),
+    ):
+        out.one(f"{ours}_{name}_total", "counter", text, count)
+    out.family(
+        f"{ours}_failures_total", "counter", "Compactions that failed; those for the disk are repeated."
+    )
+    for reason in ("disk", "damage"):
+        out.sample(f"{ours}_failures_total", {"reason": reason}, counts.failures[reason])
+    yield
 
 
 def _groups(broker: Broker, out: Exposition) -> Iterator[None]:

@@ -139,6 +139,13 @@ class Partitions:
             _log.info("recovered %s-%d: made %d indexes anew", topic.name, index, report.indexes_rebuilt)
         for damage in report.damage:
             _log.error("damage in %s-%d: %s; its other batches stay readable", topic.name, index, damage)
+        if log.unsettled is not None:
+            _log.error(
+                "a compaction of %s-%d could not be finished: %s; all is served, and the next start tries again",
+                topic.name,
+                index,
+                log.unsettled,
+            )
         made = VolatilePartition if topic.is_volatile else Partition
         return made(log, self._committer, self._limits.records)
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headrace.log.compaction import CompactionReport
 from headrace.wire.api import Api
 from headrace.wire.codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["BUCKETS_S", "Stats"]
+__all__ = ["BUCKETS_S", "CompactionCounts", "Stats"]
 
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
@@ -35,6 +37,30 @@ class Timings:
         self.count += 1
         self.total_s += took_s
         self.buckets[bisect_left(BUCKETS_S, took_s)] += 1
+
+
+@dataclass(slots=True)
+class CompactionCounts:
+    """``failures`` are by reason: ``disk`` or ``damage``. What a run read and wrote counts also where it failed."""
+
+    runs: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_removed: int = 0
+    last_took_s: float = 0.0
+    last_recopied_share: float = 0.0
+
+    def ended(self, report: CompactionReport) -> None:
+        """A run came to an end, good or bad."""
+        self.bytes_read += report.bytes_read
+        self.bytes_written += report.bytes_written
+        self.records_removed += report.records_removed
+
+    def finished(self, report: CompactionReport, took_s: float) -> None:
+        self.runs += 1
+        self.last_took_s = took_s
+        self.last_recopied_share = report.bytes_after / max(report.bytes_before, 1)
 
 
 class Stats:

@@ -39,7 +39,8 @@ class Archiving:
         """``None`` if there is nothing that may go now; else ``end`` must follow."""
         archive, mark = log.archive, log.synced_mark
         movable = [segment for segment in segments if segment.end_offset <= mark.segment]
-        if not movable or log.compacting is not None:
+        # A swap that the next start finishes covers whole segments: none of them may be in the archive by then.
+        if not movable or log.compacting is not None or log.unsettled is not None:
             return None
         if not log.may_remove_below(movable[-1].end_offset):
             return None

@@ -43,6 +43,10 @@ class CompactedFile:
         held = len(self._held.data) if self._held is not None else 0
         return self._written + len(self._buffer) + held
 
+    @property
+    def written(self) -> int:
+        return self._written
+
     def add(self, cleaned: Cleaned) -> None:
         """Put a batch behind the last one; it begins at or behind where that one ended."""
         self._reach(cleaned.header.base_offset)

@@ -73,13 +73,20 @@ class Group:
     swap: Swap
     replacement: Segment
     markers_removed: list[int]
+    records_removed: int
     is_news: bool
 
 
 @dataclass(slots=True)
 class CompactionReport:
+    """Before and after are those of whole segments; read is more, because keys are read first, and so is written
+    where a file turned out to be as the old ones.
+    """
+
     bytes_before: int = 0
     bytes_after: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
     records_removed: int = 0
     keys: int = 0
     clean_offset: int = 0
@@ -88,7 +95,9 @@ class CompactionReport:
 def due(log: PartitionLog, trusted_ms: int) -> Due | None:
     """What there is to compact now, if it is worth it."""
     config = log.config
-    if not config.is_compacted or log.fenced is not None or log.compacting is not None:
+    if not config.is_compacted or log.fenced is not None:
+        return None
+    if log.compacting is not None or log.unsettled is not None:
         return None
     limit = min(log.last_stable_offset, log.synced_mark.segment)
     segments = []
@@ -209,6 +218,8 @@ class Compaction:
         for segment in self.segments:
             segment.unpin()
         self.log.compacting = None
+        if self.is_unsettled:
+            self.log.unsettled = "a compaction was decided and could not be finished"
 
     # In a thread
 
@@ -271,12 +282,16 @@ class Compaction:
         except BaseException:
             file.discard()
             raise
+        finally:
+            self.report.bytes_written += file.written
+        removed = cleaner.removed_records - removed
         return Group(
             segments,
             swap,
             Segment(self.files, self.log.directory, first.base_offset, file.index),
             cleaner.markers_removed[markers:],
-            is_news=len(segments) > 1 or cleaner.removed_records > removed or cleaner.horizons_set > horizons,
+            removed,
+            is_news=len(segments) > 1 or removed > 0 or cleaner.horizons_set > horizons,
         )
 
     def _joins(self, segment: Segment, first: Segment, size: int) -> bool:
@@ -316,7 +331,6 @@ class Compaction:
     def finish(self) -> CompactionReport:
         cleaner, report = self.cleaner, self.report
         self._note(Compacted(cleaner.map_end, cleaner.tombstones_removed_below, cleaner.next_horizon_ms))
-        report.records_removed = cleaner.removed_records
         report.keys = len(self.keys)
         report.clean_offset = cleaner.map_end
         return report
@@ -359,6 +373,7 @@ class Compaction:
 
     def _read(self, segment: Segment, position: int, size: int) -> memoryview:
         data = segment.file.pread(min(size, segment.size - position), position)
+        self.report.bytes_read += len(data)
         self.pace.moved(len(data))
         return memoryview(data)
 
@@ -376,3 +391,4 @@ class Compaction:
     def adopt(self, group: Group) -> None:
         group.swap.rename(self.files)
         self.log.adopt(group.segments, group.replacement)
+        self.report.records_removed += group.records_removed

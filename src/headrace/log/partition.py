@@ -82,6 +82,10 @@ class PartitionLog:
         self.watchers: set[Callable[[], None]] = set()
         self.compacting: threading.Event | None = None
         """While a compaction is under way: set it, and it ends soon."""
+        self.unsettled = found.unsettled
+        """Why a swap of segments that may be decided is not finished: until a start does it, the files below the one
+        that is written to are neither compacted nor archived.
+        """
         self.compacted = found.compacted
         self.archive = found.archive
         self._files = files

@@ -56,19 +56,24 @@ class Recovered:
     state_offsets: list[int]
     compacted: Compacted
     archive: Archive
+    unsettled: str | None
     report: RecoveryReport
 
 
 def recover(
     files: Files, directory: Path, interval: int, now_ms: int, archive_directory: Path | None = None
 ) -> Recovered:
-    names = finish_swaps(files, directory, files.list(directory))
+    swapped = finish_swaps(files, directory, files.list(directory))
+    names = swapped.names
     for name in names:
         if name.endswith(".new"):
-            files.remove(directory / name)
+            # One that stays is replaced by whoever writes a file of this name.
+            with suppress(OSError):
+                files.remove(directory / name)
     archive = Archive(files, directory, archive_directory)
-    bases = sorted(int(name[: -len(LOG_SUFFIX)]) for name in names if _is_log(name))
-    segments = [Segment(files, directory, base) for base in bases]
+    bases = [int(name[: -len(LOG_SUFFIX)]) for name in names if _is_log(name)]
+    segments = [Segment(files, directory, base) for base in bases] + swapped.aside
+    segments.sort(key=lambda segment: segment.base_offset)
     if segments and segments[0].base_offset < archive.end_offset:
         # The archive has it; a crash came before it was removed here, and perhaps before that was durably said.
         files.sync_dir(directory)
@@ -120,7 +125,16 @@ def recover(
     if fault is not None:
         report.damage.append(fault)
     return Recovered(
-        segments, mark.start_offset, end_offset, mark_file, state, state_offsets, compacted, archive, report
+        segments,
+        mark.start_offset,
+        end_offset,
+        mark_file,
+        state,
+        state_offsets,
+        compacted,
+        archive,
+        swapped.unsettled,
+        report,
     )
 
 

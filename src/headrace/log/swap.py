@@ -16,22 +16,27 @@ which are removed. After it, the old segments count no more: whatever a crash le
 its name, removes every other segment in the range, and removes the decision last. Each of these can be repeated.
 
 A decision that is there without its ``.log.compacted`` is one whose file has taken its name already.
+
+A start that cannot finish, because a file is not renamed or removed, goes on all the same: the decision says what
+counts. The new file is then read under the name that it has, and the old ones are passed over. The decision stays, so
+the partition is neither compacted nor archived before a start that finishes it. Only where the decision itself cannot
+be read or made durable, or the new file is not what was written, nobody knows what counts, and the start is refused.
 """
 
 from __future__ import annotations
 
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import crc32c
 
 from headrace.errors import DamagedState
 from headrace.files import Files
-from headrace.log.segment import INDEX_SUFFIX, LOG_SUFFIX, log_name, write_whole
+from headrace.log.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, log_name, write_whole
 
-__all__ = ["COMPACTED_SUFFIX", "Swap", "finish_swaps"]
+__all__ = ["COMPACTED_SUFFIX", "Swap", "Swapped", "finish_swaps"]
 
 COMPACTED_SUFFIX = ".compacted"
 SWAP_SUFFIX = ".swap"
@@ -98,6 +103,14 @@ class Swap:
         # Before the next compaction of this partition, or this decision could be taken for that one's.
         files.sync_dir(self.directory)
 
+    def segment_aside(self, files: Files) -> Segment:
+        """The new file under the name that it has, with an index that is not the old one's."""
+        segment = Segment(files, self.directory, self.base_offset)
+        if files.exists(self.new_log_path):
+            segment.path = self.new_log_path
+        segment.index_path = self.new_index_path
+        return segment
+
     def discard(self, files: Files) -> None:
         """The swap was not decided and will not be: remove what was written for it."""
         if files.exists(self.path):
@@ -111,20 +124,39 @@ def _aside(path: Path) -> Path:
     return path.with_name(path.name + COMPACTED_SUFFIX)
 
 
-def finish_swaps(files: Files, directory: Path, names: list[str]) -> list[str]:
-    """Finish what was decided and remove what was not; returns the names that are there then."""
+@dataclass(slots=True)
+class Swapped:
+    """What a start goes on with."""
+
+    names: list[str]
+    """Of files that count, but for those in ``aside``."""
+    aside: list[Segment] = field(default_factory=list)
+    """Segments whose files could not take their names, or not without an index that is not theirs."""
+    unsettled: str | None = None
+    """Why a swap is not finished."""
+
+
+def finish_swaps(files: Files, directory: Path, names: list[str]) -> Swapped:
+    """Finish what was decided and remove what was not."""
+    found = Swapped(names)
     if not any(name.endswith((SWAP_SUFFIX, COMPACTED_SUFFIX)) for name in names):
-        return names
+        return found
     # A process that was killed may have left the decision to the page cache. Nothing may go before it is durable.
     files.sync_dir(directory)
+    outdated: set[str] = set()
     for name in names:
         if name.endswith(SWAP_SUFFIX):
-            _finish(files, _load(files, directory / name), names)
-    for name in files.list(directory):
-        if name.endswith(COMPACTED_SUFFIX):
-            files.remove(directory / name)
-    files.sync_dir(directory)
-    return files.list(directory)
+            outdated |= _finish(files, _load(files, directory / name), found)
+    kept = {path.name for segment in found.aside for path in (segment.path, segment.index_path)}
+    try:
+        for name in files.list(directory):
+            if name.endswith(COMPACTED_SUFFIX) and name not in kept:
+                files.remove(directory / name)
+        files.sync_dir(directory)
+    except OSError as error:
+        found.unsettled = str(error)
+    found.names = [name for name in files.list(directory) if name not in outdated]
+    return found
 
 
 def _load(files: Files, path: Path) -> Swap:
@@ -145,15 +177,29 @@ def _load(files: Files, path: Path) -> Swap:
     )
 
 
-def _finish(files: Files, swap: Swap, names: list[str]) -> None:
-    if files.exists(swap.index_path):
-        files.remove(swap.index_path)
-    if files.exists(swap.new_log_path):
-        _check(files, swap)
-        files.rename(swap.new_log_path, swap.log_path)
-    stems = [name.removesuffix(LOG_SUFFIX) for name in names if name.endswith(LOG_SUFFIX)]
+def _finish(files: Files, swap: Swap, found: Swapped) -> set[str]:
+    """Names of files that count no more, though they may still be there."""
+    stems = [name.removesuffix(LOG_SUFFIX) for name in found.names if name.endswith(LOG_SUFFIX)]
     bases = [int(stem) for stem in stems if stem.isdigit()]
-    swap.settle(files, [base for base in bases if swap.base_offset < base < swap.end_offset])
+    others = [base for base in bases if swap.base_offset < base < swap.end_offset]
+    outdated = {log_name(base) for base in others}
+    is_aside = files.exists(swap.new_log_path)
+    if is_aside:
+        _check(files, swap)
+    try:
+        if files.exists(swap.index_path):
+            files.remove(swap.index_path)
+        if is_aside:
+            files.rename(swap.new_log_path, swap.log_path)
+    except OSError as error:
+        found.aside.append(swap.segment_aside(files))
+        found.unsettled = str(error)
+        return {*outdated, swap.log_path.name}
+    try:
+        swap.settle(files, others)
+    except OSError as error:
+        found.unsettled = str(error)
+    return outdated
 
 
 def _check(files: Files, swap: Swap) -> None:

@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 
 from headrace.broker.broker import Broker
+from headrace.broker.metrics import collect
 from headrace.broker.partition import Partition
 from headrace.broker.settings import BrokerSettings
 from headrace.records import build_batch
 from headrace.testing.faulty_clock import DrivenClock
+from headrace.testing.faulty_files import FaultyFiles
 from headrace.wire import Api
 from headrace.wire import messages as m
 
 from .desk import Asking
+from .test_metrics import read
 
 TOMBSTONES = "headrace.tombstones.removed.below"
 
@@ -145,6 +148,9 @@ async def test_a_damaged_batch_is_said_once_and_the_partition_left_alone(ask: As
     await ask.broker.compactor.compact()
     said = [record.message for record in caplog.records if "not compacted" in record.message]
     assert said == ["orders-0 is not compacted before the next start: a batch is damaged"]
+    found = await counted(ask)
+    assert found['_failures_total{reason="damage"}'] == 1
+    assert found["manager_uncleanable_partitions_count"] == 1
     assert partition.end_offset == 40
 
 
@@ -181,3 +187,87 @@ async def test_a_marker_goes_with_the_last_trace_of_its_transaction(
     assert partition.log.transactions.aborted_count == 0
     assert len(list(partition.log.directory.glob("*.state"))) >= 1
     assert partition.reader.read(0, 1 << 20).next_offset > 4
+
+
+async def counted(ask: Asking) -> dict[str, float]:
+    """What the page of metrics says of compaction, by what is behind the common part of the names."""
+    samples = read(await collect(ask.broker, None))
+    return {
+        name.partition("logcleaner")[2] or name.removeprefix("headrace_compaction"): value
+        for name, value in samples.items()
+        if "_logcleaner" in name or "_compaction_" in name
+    }
+
+
+async def test_the_metrics_tell_what_compaction_has_done(timed: Asking, clock: DrivenClock) -> None:
+    partition = await make(timed, "orders")
+    found = await counted(timed)
+    assert {name: value for name, value in found.items() if value} == {}
+    await put(timed, partition, *[(b"key", b"%050d" % number) for number in range(40)])
+    sealed = sum(segment.size for segment in partition.log.segments[:-1])
+    records = partition.log.segments[-1].base_offset
+    active = partition.log.segments[-1].size
+    clock.advance(3)
+    assert (await counted(timed))["manager_time_since_last_run_ms"] == 3000
+    await timed.broker.compactor.compact()
+    found = await counted(timed)
+    left = partition.size_bytes - active
+    assert found["_runs_total"] == 1
+    assert found["_removed_records_total"] == records - 1
+    # All of it was new, so it was read for its keys and for its records.
+    assert found["_read_bytes_total"] == 2 * sealed
+    assert found["_written_bytes_total"] == left
+    assert found["_cleaner_recopy_percent"] == pytest.approx(100 * left / sealed)
+    assert found["manager_time_since_last_run_ms"] == 0
+    assert found["manager_uncleanable_partitions_count"] == 0
+    assert found["_deadthreadcount"] == 0
+    assert found["_max_clean_time_secs"] >= 0
+    assert (found['_failures_total{reason="disk"}'], found['_failures_total{reason="damage"}']) == (0, 0)
+
+
+async def test_a_compaction_that_fails_is_counted_and_repeated_and_clients_do_not_notice() -> None:
+    files = FaultyFiles(1)
+    broker = Broker(BrokerSettings(data_dir=Path("/disk/data")), files=files)
+    await broker.start()
+    ask = Asking(broker)
+    partition = await make(ask, "orders")
+    await put(ask, partition, *[(b"key", b"%050d" % number) for number in range(40)])
+    size = partition.size_bytes
+    fault = files.fail("sync", path="*.log.compacted")
+    await broker.compactor.compact()
+    assert fault.hits == 1
+    await put(ask, partition, (b"key", b"while it has failed"))
+    found = await counted(ask)
+    assert (found["_runs_total"], found['_failures_total{reason="disk"}']) == (0, 1)
+    assert found["manager_uncleanable_partitions_count"] == 0
+    assert found["_read_bytes_total"] > 0
+    assert found["_removed_records_total"] == 0
+    await broker.compactor.compact()
+    found = await counted(ask)
+    assert (found["_runs_total"], found['_failures_total{reason="disk"}']) == (1, 1)
+    assert partition.size_bytes < size / 5
+    await broker.stop()
+
+
+async def test_a_compaction_that_only_a_start_can_finish_is_counted_as_left_alone() -> None:
+    files = FaultyFiles(1)
+    settings = BrokerSettings(data_dir=Path("/disk/data"))
+    broker = Broker(settings, files=files)
+    await broker.start()
+    ask = Asking(broker)
+    partition = await make(ask, "orders")
+    await put(ask, partition, *[(b"key", b"%050d" % number) for number in range(40)])
+    files.fail("rename", path="*.log.compacted")
+    await broker.compactor.compact()
+    await broker.compactor.compact()
+    found = await counted(ask)
+    assert found['_failures_total{reason="disk"}'] == 1
+    assert found["manager_uncleanable_partitions_count"] == 1
+    assert partition.fenced is None
+    await broker.stop()
+    broker = Broker(settings, files=files.restart())
+    await broker.start()
+    ask = Asking(broker)
+    await broker.compactor.compact()
+    assert (await counted(ask))["manager_uncleanable_partitions_count"] == 0
+    await broker.stop()

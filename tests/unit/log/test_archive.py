@@ -19,6 +19,7 @@ from headrace.log.retention import outlived, trim
 from headrace.records import RecordLimits
 from headrace.testing.faulty_clock import DrivenClock
 from headrace.testing.faulty_files import Crash, FaultyFiles
+from tests.unit.log.compacting import COMPACTING, began, put, read_all, run, seal
 from tests.unit.log.conftest import NOW_MS, append, values_from
 
 CONFIG = LogConfig(
@@ -225,3 +226,31 @@ def test_a_move_cut_short_anywhere_loses_nothing(ends: str) -> None:
                 archive_now(again)
                 assert values_from(again) == EVERYTHING
                 assert values_from(place.open(next_one.crash(), leader_epoch=2)) == EVERYTHING
+
+
+def test_segments_of_an_unfinished_swap_are_not_archived_and_nothing_is_lost() -> None:
+    files = FaultyFiles(1)
+    place = Place(Path("/disk/root"), files)
+    log = place.open()
+    log.config = COMPACTING
+    for number in range(40):
+        put(log, (b"key-%d" % (number % 3), b"value-%d" % number))
+    seal(log)
+    # Of the segments that become one, the first is old enough.
+    kept_bytes = log.size_bytes - log.segments[0].size
+    log.config = replace(
+        COMPACTING, retention_bytes=kept_bytes, is_archived=True, cleanup_policy="compact,delete"
+    )
+    before = read_all(log).fold()
+    compaction = began(log, files)
+    assert compaction is not None
+    # The second in a decision: it may be durable, and nothing has been renamed.
+    files.fail("sync_dir", path="*/partition", nth=2)
+    with pytest.raises(OSError, match="Input/output"):
+        run(compaction)
+    compaction.end()
+    assert outlived(log, NOW_MS)
+    assert archive_now(log) == 0
+    again = place.open(files.crash(), leader_epoch=1)
+    assert again.unsettled is None
+    assert read_all(again).fold() == before

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.log.compaction import Interrupted
+from headrace.log.compaction import Interrupted, due
 from headrace.log.partition import PartitionLog
 from headrace.testing.faulty_files import Crash, FaultyFiles
 from tests.unit.log.compacting import (
@@ -123,8 +123,13 @@ def test_a_kill_then_a_power_loss_lose_nothing_of_what_was_served_between() -> N
             assert found.fold() == {**before.fold(), b"acknowledged": b"between"}
 
 
+def swapping() -> list[int]:
+    """Operations behind which a swap is decided and not finished."""
+    return [number for number in range(1, 40) if (cut := cut_at(number, "after")) and has_swap(cut[0])]
+
+
 def test_a_recovery_from_a_swap_killed_anywhere_can_be_done_again() -> None:
-    numbers = [number for number in range(1, 40) if (cut := cut_at(number, "after")) and has_swap(cut[0])]
+    numbers = swapping()
     hits = 0
     # Just decided, and decided with some of the old files gone.
     for number in (numbers[0], numbers[4]):
@@ -165,7 +170,9 @@ def test_a_disk_that_fails_during_compaction_loses_nothing(kind: str) -> None:
         files.heal()
         # The process goes on with what it has, and the next one finds the same.
         assert read_all(log).fold() == before.fold()
-        if not compaction.is_unsettled:
+        if compaction.is_unsettled:
+            assert due(log, NOW_MS) is None
+        else:
             compact(log, files)
             assert read_all(log).fold() == before.fold()
         put(log, (b"after", b"1"))
@@ -175,3 +182,88 @@ def test_a_disk_that_fails_during_compaction_loses_nothing(kind: str) -> None:
             assert again.report.damage == []
             assert_unbroken(again)
             assert read_all(again).fold() == {**before.fold(), b"after": b"1"}
+
+
+def failing_starts(kind: str, path: str = "*", *, first: int = 1) -> Iterator[tuple[FaultyFiles, Seen]]:
+    """Disks with a decided swap, of which the next start cannot do one thing."""
+    for number in swapping():
+        for nth in itertools.count(first):
+            cut = cut_at(number, "after")
+            assert cut is not None
+            files, before = cut
+            trial = files.restart()
+            fault = trial.fail(kind, path=path, nth=nth)
+            with contextlib.suppress(OSError):
+                opened(trial, leader_epoch=1)
+            if not fault.hits:
+                break
+            cut = cut_at(number, "after")
+            assert cut is not None
+            starting = cut[0].restart()
+            starting.fail(kind, path=path, nth=nth)
+            yield starting, before
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "first"),
+    [
+        ("rename", "*.log.compacted", 1),
+        ("remove", "*.log", 1),
+        ("remove", "*.index", 1),
+        ("remove", "*.swap", 1),
+        ("remove", "*.compacted", 1),
+        # With the first it is not known whether the decision is durable.
+        ("sync_dir", "*", 2),
+    ],
+)
+def test_a_start_that_cannot_finish_a_swap_serves_all_and_the_next_one_finishes(
+    kind: str, path: str, first: int
+) -> None:
+    starts = 0
+    for files, before in failing_starts(kind, path, first=first):
+        starts += 1
+        log = opened(files, leader_epoch=1)
+        assert log.unsettled is not None
+        assert log.fenced is None
+        assert due(log, NOW_MS) is None
+        assert_unbroken(log)
+        assert read_all(log).fold() == before.fold()
+        served = read_all(log)
+        put(log, (b"after", b"1"))
+        log.sync_now()
+        for next_one in (files.crash(), files.crash(), files.restart()):
+            again = opened(next_one, leader_epoch=2)
+            assert again.unsettled is None
+            assert again.report.damage == []
+            assert_unbroken(again)
+            found = read_all(again)
+            assert found.records.items() >= served.records.items()
+            assert found.fold() == {**before.fold(), b"after": b"1"}
+            names = next_one.list(DIRECTORY)
+            assert not [name for name in names if name.endswith((".swap", ".compacted", ".new"))]
+            compact(again, next_one)
+            assert read_all(again).fold() == found.fold()
+    assert starts
+
+
+def test_a_start_that_cannot_tell_whether_a_swap_is_durable_is_refused_and_changes_nothing() -> None:
+    files, before = next(failing_starts("sync_dir"))
+    names = files.list(DIRECTORY)
+    with pytest.raises(OSError, match="Input/output"):
+        opened(files, leader_epoch=1)
+    assert files.list(DIRECTORY) == names
+    check(opened(files.restart(), leader_epoch=2), before)
+
+
+@pytest.mark.parametrize("end", ["crash", "restart"])
+def test_a_file_that_could_not_take_its_name_can_be_deleted(end: str) -> None:
+    for files, _ in failing_starts("rename", "*.log.compacted"):
+        log = opened(files, leader_epoch=1)
+        kept = log.segments[-1].base_offset
+        expected = {offset: record for offset, record in read_all(log).records.items() if offset >= kept}
+        assert log.delete_before(kept) == kept
+        again = opened(files.crash() if end == "crash" else files.restart(), leader_epoch=2)
+        assert again.report.damage == []
+        assert again.unsettled is None
+        assert again.start_offset == kept
+        assert read_all(again).records == expected

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["describe"]
 
+_REMOVED_BELOW = "headrace.tombstones.removed.below"
+
 
 @verb(
     "describe",
@@ -35,6 +37,9 @@ def describe(
 
     Partitions come with their leaders and offsets, configs only where they are not the default. The rate is that of the
     last minutes; a record is lost by retention.ms, or at this rate by retention.bytes, whichever comes first.
+
+    Of a compacted topic, tombstones_removed_below is told where the broker does: whoever comes back to an offset below
+    it may have missed the deletion of a key, and must start again from the first offset with nothing kept.
     """
     from headrace.cli.client import open_admin
     from headrace.cli.lookup import bounds_of, describe_topics
@@ -46,10 +51,14 @@ def describe(
         numbers = sorted(topic.partitions, key=lambda one: one.id)
         bounds = bounds_of(session, admin, [(topic.name, one.id) for one in numbers])
         rows = [_partition_row(one, bounds[topic.name, one.id]) for one in numbers]
-        settings = _configs(session, admin, topic.name) if configs or everything else []
+        settings = _configs(session, admin, topic.name)
+        removed_below = _removed_below(settings)
+        if removed_below is not None:
+            for row in rows:
+                row["tombstones_removed_below"] = removed_below.get(row["partition"])
         future = _outlook(session, admin, bounds, settings) if everything else None
         if not configs:
-            settings = [setting for setting in settings if setting["source"] != "default"]
+            settings = [setting for setting in settings if everything and setting["source"] != "default"]
         if session.out.as_json:
             summary: dict[str, object] = {"topic": topic.name}
             if everything:
@@ -105,6 +114,15 @@ def _partition_row(partition: Any, bounds: Any) -> dict[str, Any]:
         "end": bounds.end,
         "records": bounds.end - bounds.start,
     }
+
+
+def _removed_below(settings: list[dict[str, object]]) -> dict[int, int] | None:
+    """By partition; those that are offline are not told. ``None`` for a topic that is not compacted."""
+    for setting in settings:
+        if setting["config"] == _REMOVED_BELOW:
+            pairs = [pair.partition(":") for pair in str(setting["value"] or "").split(",") if pair]
+            return {int(number): int(offset) for number, _, offset in pairs}
+    return None
 
 
 def _configs(session: Session, admin: Any, topic: str) -> list[dict[str, object]]:
