@@ -377,7 +377,7 @@ class PartitionLog:
             segment.close()
 
     def let_go_of(self, segment: Segment) -> None:
-        """The archive has the first segment now. Its files are removed later, and not from here."""
+        """The first segment is no part of the log any more: archived or deleted. The caller sees to its files."""
         assert self.segments[0] is segment
         del self.segments[0], self._bases[0]
         segment.close()
