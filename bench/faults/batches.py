@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import crc32c
 
+from bench.faults.varints import unzigzag, zigzag
+
 __all__ = ["Batch", "build_batch", "parse_batches"]
 
 _HEAD = struct.Struct(">qiibIhiqqqhii")
@@ -45,8 +47,8 @@ def build_batch(
 ) -> bytes:
     body = bytearray()
     for index, value in enumerate(values):
-        record = b"\x00\x00" + _zigzag(index) + b"\x01" + _zigzag(len(value)) + value + b"\x00"
-        body += _zigzag(len(record)) + record
+        record = b"\x00\x00" + zigzag(index) + b"\x01" + zigzag(len(value)) + value + b"\x00"
+        body += zigzag(len(record)) + record
     last = len(values) - 1
     checked = struct.pack(
         ">hiqqqhii",
@@ -90,34 +92,13 @@ def parse_batches(data: bytes, *, with_values: bool = True) -> Iterator[Batch | 
 
 def _values(data: bytes, at: int, count: int) -> Iterator[bytes]:
     for _ in range(count):
-        length, at = _unzigzag(data, at)
+        length, at = unzigzag(data, at)
         end = at + length
         at += 1
         for _ in range(2):
-            _, at = _unzigzag(data, at)
-        key_size, at = _unzigzag(data, at)
+            _, at = unzigzag(data, at)
+        key_size, at = unzigzag(data, at)
         at += max(key_size, 0)
-        value_size, at = _unzigzag(data, at)
+        value_size, at = unzigzag(data, at)
         yield data[at : at + max(value_size, 0)]
         at = end
-
-
-def _zigzag(value: int) -> bytes:
-    value = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _unzigzag(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7

@@ -10,6 +10,8 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from bench.faults.varints import uvarint
+
 __all__ = [
     "NO_TAGS",
     "Reader",
@@ -23,7 +25,6 @@ __all__ = [
     "int32",
     "int64",
     "string",
-    "uvarint",
 ]
 
 T = TypeVar("T")
@@ -68,15 +69,6 @@ def array(items: Iterable[bytes] | None) -> bytes:
         return int32(-1)
     parts = list(items)
     return int32(len(parts)) + b"".join(parts)
-
-
-def uvarint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def compact_string(value: str | bytes | None) -> bytes:

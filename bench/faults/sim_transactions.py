@@ -12,6 +12,7 @@ not answered, or begins anew as a successor of itself.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -209,9 +210,11 @@ class Transactions:
         self._scene = scene
         self._objections = objections
         self._taken: dict[str, tuple[int, int]] = {}
+        # No number is used twice, whatever is forgotten: offsets that were committed before may still be there.
+        self._numbers = itertools.count()
 
     def begin(self, writer: str) -> Transaction:
-        transaction = Transaction(writer, len(self.all))
+        transaction = Transaction(writer, next(self._numbers))
         self.all.append(transaction)
         return transaction
 

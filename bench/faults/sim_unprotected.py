@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
 from bench.faults.sim_loop import patched
+from bench.faults.sim_patches import Wrapped, taken_out
 from headrace.broker.groups.entries import TransactionEntry
 from headrace.broker.groups.ledger import Ledger
 from headrace.broker.trusted_time import TrustedTime
 from headrace.files import Files
 from headrace.log import partition, reader, recovery
 from headrace.log.committer import Committer
+from headrace.log.mark import Mark, MarkFile
 from headrace.log.partition import PartitionLog
 from headrace.log.sync import SyncJob
 
@@ -49,14 +51,8 @@ def _serve_before_sync(stack: ExitStack) -> None:
     """Recovery takes what it finds above the mark for safe."""
     recover = recovery.recover
 
-    class Trusting:
+    class Trusting(Wrapped):
         """Files whose segments are not synced."""
-
-        def __init__(self, inner: Any) -> None:
-            self._inner = inner
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._inner, name)
 
         def open(self, path: Path, *, create: bool = False) -> Any:
             file = self._inner.open(path, create=create)
@@ -94,7 +90,7 @@ def _no_fence(stack: ExitStack) -> None:
     def trying_again(self: PartitionLog, job: SyncJob, error: OSError | None) -> None:
         end_sync(self, job, error)
         if error is not None:
-            self.fenced = None
+            self._tail.fenced = None
             for segment in job.segments:
                 segment.dirty = True
 
@@ -126,6 +122,16 @@ def _no_check_on_read(stack: ExitStack) -> None:
             return Any32()
 
     stack.enter_context(patched(reader, "crc32c", Agreeable))
+
+
+def _one_slot(stack: ExitStack) -> None:
+    """Files are removed when one slot of the mark says so."""
+
+    def settle(self: MarkFile, mark: Mark) -> None:
+        self.write(mark)
+        self.sync()
+
+    stack.enter_context(patched(MarkFile, "settle", settle))
 
 
 def _no_trusted_time(stack: ExitStack) -> None:
@@ -181,6 +187,7 @@ _WITHOUT: dict[str, Callable[[ExitStack], None]] = {
     "fence": _no_fence,
     "second-write": _no_second_write,
     "check-on-read": _no_check_on_read,
+    "both-slots": _one_slot,
     "trusted-time": _no_trusted_time,
     "memory-of-aborted": _no_memory_of_aborted,
     "memory-of-open": _no_memory_of_open,
@@ -188,10 +195,6 @@ _WITHOUT: dict[str, Callable[[ExitStack], None]] = {
 }
 
 
-@contextmanager
-def without_protection(name: str | None) -> Iterator[None]:
+def without_protection(name: str | None) -> AbstractContextManager[None]:
     """``None`` leaves everything as it is. ``syncs`` is up to the simulated disk."""
-    with ExitStack() as stack:
-        if name is not None:
-            _WITHOUT[name](stack)
-        yield
+    return taken_out(_WITHOUT, name)

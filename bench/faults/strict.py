@@ -13,7 +13,9 @@ import lz4.frame
 import snappy
 import zstandard
 
-__all__ = ["NONE", "fault_of", "packed", "record", "sealed", "zigzag"]
+from bench.faults.varints import zigzag
+
+__all__ = ["NONE", "fault_of", "packed", "record", "sealed"]
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 _HEAD = struct.Struct(">qiibIhiqqqhii")
@@ -23,16 +25,6 @@ _XERIAL = b"\x82SNAPPY\0"
 
 class _Fault(Exception):
     pass
-
-
-def zigzag(value: int) -> bytes:
-    rest = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
 
 
 def record(index: int, value: bytes, *, key: bytes | None = b"key", headers: tuple[bytes, ...] = ()) -> bytes:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import crc32c
 
 from bench.faults.sim_book import Objections
+from bench.faults.varints import unzigzag, zigzag
 
 __all__ = ["Found", "Sent", "Table", "build_keyed", "parse_keyed"]
 
@@ -111,12 +112,12 @@ def build_keyed(
     body = bytearray()
     for index, one in enumerate(records):
         number = str(one.number).encode()
-        value = b"\x01" if one.value is None else _zigzag(len(one.value)) + one.value
+        value = b"\x01" if one.value is None else zigzag(len(one.value)) + one.value
         record = (
-            b"\x00\x00" + _zigzag(index) + _zigzag(len(one.key)) + one.key + value
-            + b"\x02" + b"\x02n" + _zigzag(len(number)) + number
+            b"\x00\x00" + zigzag(index) + zigzag(len(one.key)) + one.key + value
+            + b"\x02" + b"\x02n" + zigzag(len(number)) + number
         )  # fmt: skip
-        body += _zigzag(len(record)) + record
+        body += zigzag(len(record)) + record
     epoch = -1 if producer_id < 0 else 0
     fields = (0, len(records) - 1, timestamp_ms, timestamp_ms, producer_id, epoch, sequence, len(records))
     checked = struct.pack(">hiqqqhii", *fields) + bytes(body)
@@ -140,13 +141,13 @@ def parse_keyed(data: bytes) -> Iterator[tuple[int, list[Found]]]:
 
 def _records(data: bytes, at: int, base: int, count: int) -> Iterator[Found]:
     for _ in range(count):
-        length, at = _unzigzag(data, at)
+        length, at = unzigzag(data, at)
         end = at + length
-        _, at = _unzigzag(data, at + 1)
-        offset_delta, at = _unzigzag(data, at)
+        _, at = unzigzag(data, at + 1)
+        offset_delta, at = unzigzag(data, at)
         key, at = _field(data, at)
         value, at = _field(data, at)
-        _, at = _unzigzag(data, at)
+        _, at = unzigzag(data, at)
         _, at = _field(data, at)
         number, at = _field(data, at)
         yield Found(base + offset_delta, int(number or b"-1"), key or b"", value)
@@ -154,26 +155,5 @@ def _records(data: bytes, at: int, base: int, count: int) -> Iterator[Found]:
 
 
 def _field(data: bytes, at: int) -> tuple[bytes | None, int]:
-    size, at = _unzigzag(data, at)
+    size, at = unzigzag(data, at)
     return (None, at) if size < 0 else (data[at : at + size], at + size)
-
-
-def _zigzag(value: int) -> bytes:
-    value <<= 1
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _unzigzag(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, suppress
 
 from bench.faults.sim_loop import patched
+from bench.faults.sim_patches import Wrapped, taken_out
+from bench.faults.unprotected import NarrowHash
 from headrace.files import Files
 from headrace.log import key_map
 from headrace.log.compacted import Compacted
@@ -36,13 +37,7 @@ def _no_sync(stack: ExitStack) -> None:
     """The new file is left to the page cache."""
     finish = CompactedFile.finish
 
-    class Unsynced:
-        def __init__(self, inner: Any) -> None:
-            self._inner = inner
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._inner, name)
-
+    class Unsynced(Wrapped):
         def sync(self) -> None:
             return
 
@@ -57,13 +52,7 @@ def _failed_sync_counts(stack: ExitStack) -> None:
     """That the new file could not be synced is no reason not to use it."""
     finish = CompactedFile.finish
 
-    class Deaf:
-        def __init__(self, inner: Any) -> None:
-            self._inner = inner
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._inner, name)
-
+    class Deaf(Wrapped):
         def sync(self) -> None:
             with suppress(OSError):
                 self._inner.sync()
@@ -77,15 +66,7 @@ def _failed_sync_counts(stack: ExitStack) -> None:
 
 def _narrow_hash(stack: ExitStack) -> None:
     """Long keys are told apart by two bits."""
-
-    class Narrow:
-        def __init__(self, data: bytes, **_: object) -> None:
-            self._data = data
-
-        def digest(self) -> bytes:
-            return bytes([sum(self._data) & 3]) * 16
-
-    stack.enter_context(patched(key_map, "blake2b", Narrow))
+    stack.enter_context(patched(key_map, "blake2b", NarrowHash))
 
 
 def _untold(stack: ExitStack) -> None:
@@ -113,9 +94,5 @@ _WITHOUT: dict[str, Callable[[ExitStack], None]] = {
 }
 
 
-@contextmanager
-def without_protection(name: str | None) -> Iterator[None]:
-    with ExitStack() as stack:
-        if name is not None:
-            _WITHOUT[name](stack)
-        yield
+def without_protection(name: str | None) -> AbstractContextManager[None]:
+    return taken_out(_WITHOUT, name)

@@ -14,9 +14,10 @@ import time
 from collections.abc import Iterator
 
 from bench.faults.bystander import Bystander
-from bench.faults.codec import int8, int16, int32, string, uvarint
+from bench.faults.codec import int8, int16, int32, string
 from bench.faults.outcome import Outcome
 from bench.faults.process import BrokerDied, BrokerProcess
+from bench.faults.varints import uvarint
 from bench.faults.workplace import workplace
 
 __all__ = ["UNPROTECTED", "cases", "run"]

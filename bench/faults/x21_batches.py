@@ -24,7 +24,8 @@ from bench.faults.bystander import Bystander
 from bench.faults.connection import Connection, Gone
 from bench.faults.outcome import Outcome
 from bench.faults.process import BrokerDied, BrokerProcess
-from bench.faults.strict import GZIP, LZ4, NONE, SNAPPY, ZSTD, fault_of, packed, record, sealed, zigzag
+from bench.faults.strict import GZIP, LZ4, NONE, SNAPPY, ZSTD, fault_of, packed, record, sealed
+from bench.faults.varints import zigzag
 from bench.faults.workplace import workplace
 
 __all__ = ["CASES", "UNPROTECTED", "run"]

@@ -7,7 +7,7 @@ starts again. The oracle reads the file with its own eyes first, so it knows whi
                 broker logs; all others are readable, before and behind; appends go on behind the last offset
     tail        what nobody was told of is cut, or kept as far as it is whole
     index       made again            state      made again, and producers are known as before
-    mark        one slot is enough; with none the partition is offline, and the others go on
+    mark        one slot is enough, also behind a deletion; with none the partition is offline, and the others go on
     identity, topics, groups          the start is refused, never begun empty; nothing is changed by it
 """
 
@@ -35,9 +35,11 @@ from headrace.errors import DataDirError
 __all__ = ["CASES", "UNPROTECTED", "run"]
 
 FAULT = "X5"
-UNPROTECTED = ("check-on-read",)
+UNPROTECTED = ("check-on-read", "both-slots")
 KINDS = ("log", "tail", "index", "state", "mark", "identity", "topics", "groups")
 CASES = [(kind, harm) for kind in KINDS for harm in HARMS]
+# What shows that a protection is missing.
+_SHOWN_BY = {"check-on-read": ("log", "flip"), "both-slots": ("mark", "zero")}
 _CORRUPT, _STORAGE = 2, 56
 
 
@@ -94,7 +96,19 @@ class _Run:
             for _ in range(self.rng.randint(1, 6)):
                 self.scene.plain.write_now(door, self.target)
         else:
+            if self.kind == "mark":
+                await self._delete_some(door, self.target)
             await door.stop()
+
+    async def _delete_some(self, door: Door, target: Target) -> None:
+        """Files go, and no sync of the data follows that would bring the mark's other slot up to date."""
+        start, end = await door.range(target.topic, target.partition)
+        offset = self.rng.randint((start + end) // 2, end)
+        target.book.allow_start(offset)
+        error, start = await door.delete_records(target.topic, target.partition, offset)
+        if error:
+            self.objections.object(f"the deletion of what is below {offset} got error {error}")
+        target.book.promise_start(start)
 
     def _choose(self) -> bool:
         """The file to damage."""
@@ -293,7 +307,7 @@ def run(
     outcome = Outcome(FAULT, seed)
     kind, harm = case or CASES[seed % len(CASES)]
     if not protected:
-        kind, harm = "log", HARMS[0]
+        kind, harm = next(case for case in CASES if (case[0], case[1].name) == _SHOWN_BY[without])
     one = _Run(seed, kind, harm)
     with without_protection(None if protected else without):
         one.whole()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import random
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +14,9 @@ import pytest
 
 from tests.support.batches import CODECS, batch, bent
 from tests.support.java_driver import JavaDriver
-from tests.support.raw import Raw, raw_connection
 from tests.support.server import Server
 from tests.support.times import NOON_MS
+from tests.wire.scripts.alike import check_alike
 from tests.wire.scripts.groups import coordinator
 from tests.wire.scripts.talk import Talk, per_partition
 
@@ -193,19 +192,8 @@ class Script:
             self.ask("DescribeGroups", self.version(0, 5), groups=[self.group()])
 
 
-def observed(server: Server, driver: JavaDriver, stem: str, seed: int) -> list[tuple[str, Any]]:
-    with raw_connection(driver, server.port) as raw:
-        talk = Talk(raw, lambda: Raw(driver, server.port), stem)
-        Script(talk, seed).run()
-        return talk.notes
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_both_servers_answer_a_random_script_alike(
     headrace_server: Server, kafka_server: Server, driver: JavaDriver, seed: int
 ) -> None:
-    stem = f"script-{seed}-{uuid.uuid4().hex[:6]}"
-    theirs = observed(kafka_server, driver, stem, seed)
-    ours = observed(headrace_server, driver, stem, seed)
-    for (label, kafka), (_, headrace) in zip(theirs, ours, strict=True):
-        assert (label, headrace) == (label, kafka)
+    check_alike((headrace_server, kafka_server), driver, Script, "script", seed)

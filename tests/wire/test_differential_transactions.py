@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import random
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +16,8 @@ import pytest
 
 from tests.support.batches import batch
 from tests.support.java_driver import JavaDriver
-from tests.support.raw import Raw, raw_connection
 from tests.support.server import Server
+from tests.wire.scripts.alike import check_alike
 from tests.wire.scripts.groups import coordinator
 from tests.wire.scripts.talk import Talk
 from tests.wire.scripts.transactions import Holder, added, codes, patiently
@@ -166,20 +165,8 @@ class Script:
         )
 
 
-def observed(server: Server, driver: JavaDriver, stem: str, seed: int) -> list[tuple[str, Any]]:
-    with raw_connection(driver, server.port) as raw:
-        talk = Talk(raw, lambda: Raw(driver, server.port), stem)
-        Script(talk, seed).run()
-        return talk.notes
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_both_servers_answer_random_transactions_alike(
     headrace_server: Server, kafka_server: Server, driver: JavaDriver, seed: int
 ) -> None:
-    stem = f"random-{seed}-{uuid.uuid4().hex[:6]}"
-    theirs = observed(kafka_server, driver, stem, seed)
-    ours = observed(headrace_server, driver, stem, seed)
-    for at, ((label, kafka), (other, headrace)) in enumerate(zip(theirs, ours, strict=True)):
-        said = "\n".join(f"{one}: {what}" for one, what in theirs[max(at - 12, 0) : at])
-        assert (other, headrace) == (label, kafka), said
+    check_alike((headrace_server, kafka_server), driver, Script, "random", seed)

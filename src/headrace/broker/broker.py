@@ -28,7 +28,7 @@ from headrace.errors import ArchiveUnavailable, CorruptBatch, DataDirError, Stor
 from headrace.files import Files, SystemFiles
 from headrace.log.committer import Committer
 from headrace.log.journal import Journal, check_journal
-from headrace.log.retention import trim
+from headrace.log.retention import overdue
 
 if TYPE_CHECKING:
     from headrace.broker.connection import Connection
@@ -232,11 +232,14 @@ class Broker:
             if partition.fenced is not None:
                 continue
             try:
-                trimmed = trim(partition.log, trusted_ms)
+                found = overdue(partition.log, trusted_ms)
+                if found is not None:
+                    await self.committer.delete_before(partition.log, found.new_start)
             except (OSError, StorageError) as error:
                 _log.error("retention of %s-%d failed: %s", name, index, error)
                 continue
-            if trimmed is not None:
+            if found is not None:
+                trimmed = found.gone(partition.log)
                 _log.info(
                     "deleted offsets %d to %d of %s-%d (%d bytes) by %s",
                     trimmed.first_offset,

@@ -148,7 +148,7 @@ class Partition:
 
     async def delete_before(self, offset: int) -> int:
         try:
-            return self.log.delete_before(offset)
+            return await self._committer.delete_before(self.log, offset)
         except (OSError, StorageError) as error:
             failure = StorageError(f"the start of {self.log.directory} could not be moved: {error}")
             _log.error("%s", failure.message)

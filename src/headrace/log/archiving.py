@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from headrace.log.archive import Archive, Entry
+from headrace.log.deletion import may_remove_below
 from headrace.log.mark import Mark
 from headrace.log.pace import Pace
 from headrace.log.partition import PartitionLog
@@ -42,7 +43,7 @@ class Archiving:
         # A swap that the next start finishes covers whole segments: none of them may be in the archive by then.
         if not movable or log.compacting is not None or log.unsettled is not None:
             return None
-        if not log.may_remove_below(movable[-1].end_offset):
+        if not may_remove_below(log, movable[-1].end_offset):
             return None
         stop = threading.Event()
         log.compacting = stop

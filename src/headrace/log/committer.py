@@ -11,7 +11,8 @@ import logging
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
-from headrace.errors import PartitionFenced
+from headrace.errors import PartitionFenced, StorageError
+from headrace.log.deletion import Deletion
 from headrace.log.partition import PartitionLog
 from headrace.log.sync import SyncJob
 
@@ -125,6 +126,37 @@ class Committer:
         if not waiting:
             del self._waiting[log]
 
+    async def delete_before(self, log: PartitionLog, offset: int) -> int:
+        """Give up everything below ``offset``, durably; returns the log's new start.
+
+        It is carried out even if nobody waits for it any more.
+        """
+        deletion = Deletion.begin(log, offset)
+        if deletion is None:
+            return log.start_offset
+        ended: asyncio.Future[int] = self._loop.create_future()
+        self._running += 1
+        self._idle.clear()
+        self._threads.submit(self._run_deletion, deletion, ended)
+        return await ended
+
+    def _run_deletion(self, deletion: Deletion, ended: asyncio.Future[int]) -> None:
+        deletion.run()
+        self._loop.call_soon_threadsafe(self._deleted, deletion, ended)
+
+    def _deleted(self, deletion: Deletion, ended: asyncio.Future[int]) -> None:
+        self._running -= 1
+        if not self._running:
+            self._idle.set()
+        try:
+            start_offset = deletion.end()
+        except (OSError, StorageError) as error:
+            if not ended.done():
+                ended.set_exception(error)
+        else:
+            if not ended.done():
+                ended.set_result(start_offset)
+
     async def _keep_marks(self) -> None:
         """Make marks durable now and then: an older one is also true, so there is no hurry."""
         while True:
@@ -161,8 +193,8 @@ class Committer:
                 future.set_exception(PartitionFenced(f"the partition in {log.directory} was deleted"))
 
     async def settle(self, log: PartitionLog) -> None:
-        """Wait until no sync of this partition is under way."""
-        while log.is_syncing:
+        """Wait until no sync and no deletion of this partition is under way."""
+        while log.is_syncing or log.deletions:
             await asyncio.sleep(0.001)
 
     async def close(self) -> None:

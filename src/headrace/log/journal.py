@@ -158,17 +158,17 @@ class Journal:
                 self._append(part)
             self._snapshot_bytes = self._log.size_bytes - before
             await self._committer.wait(self._log, self._log.end_offset)
-            self._forget_before(begin)
+            await self._forget_before(begin)
         finally:
             self._replacing.set_result(None)
             self._replacing = None
 
-    def _forget_before(self, offset: int) -> None:
+    async def _forget_before(self, offset: int) -> None:
         """Delete what a snapshot has replaced. Where that fails nothing is lost: it is read past, and the next
         snapshot tries again.
         """
         try:
-            self._log.delete_before(offset)
+            await self._committer.delete_before(self._log, offset)
         except OSError as error:
             _log.error("the journal in %s keeps what a snapshot has replaced: %s", self._log.directory, error)
 

@@ -19,6 +19,9 @@ Only one slot is ever in danger: writes go to the same one until a sync has made
 the other. So a crash can tear the slot being written, while the other one, a sector or more away, is whole and
 only says less. The file takes its name with both slots durable. Two slots that fail their check mean damage,
 not a crash.
+
+Where a slot is damaged later, the other one counts, and it may be the older one. It has to be true then, too: before a
+file is removed that it may lead to, both slots are made to say so (``settle``).
 """
 
 from __future__ import annotations
@@ -154,6 +157,12 @@ class MarkFile:
                 if self._newest is not None and self._newest != mark:
                     self.unsynced = True
                     self._put(file, self._newest)
+
+    def settle(self, mark: Mark) -> None:
+        """Let both slots say at least this, durably: before a file goes that one of them may lead to."""
+        for _ in range(2):
+            self.write(mark)
+            self.sync()
 
     def _opened(self) -> File:
         if self._file is None:

@@ -10,19 +10,16 @@ Invariants: offsets are dense from ``start_offset`` to ``end_offset``; readers s
 with ``os`` it is the end. Readers of committed records stop at ``last_stable_offset``, which no open transaction
 lies below.
 
-A write that fails is cut off again, and where even that fails the partition takes no more. A sync that fails
-fences the partition until the broker is started anew: after it the page cache may hold bytes that the disk
-will never get. What a crash leaves is settled by ``recovery``.
+A write that fails is cut off again, and where even that fails the partition takes no more (``tail``). A sync that
+fails fences the partition until the broker is started anew: after it the page cache may hold bytes that the disk
+will never get. What a crash leaves is settled by ``recovery``; how the other end moves is in ``deletion``.
 
-Everything here runs in one thread, but for ``SyncJob.run`` and pinned reads, which touch only what they were
-given.
+Everything here runs in one thread, but for ``SyncJob.run``, ``Deletion.run`` and pinned reads, which touch only
+what they were given.
 """
 
 from __future__ import annotations
 
-import errno
-import logging
-import struct
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
@@ -32,19 +29,17 @@ from typing import NamedTuple
 from headrace.errors import OffsetOutOfRange, PartitionFenced
 from headrace.files import Buffer, Files
 from headrace.log.config import DEFAULT_LOG_CONFIG, LogConfig
+from headrace.log.deletion import Deletion
 from headrace.log.mark import Mark
 from headrace.log.producers import OutOfOrderSequence, RememberedBatch
 from headrace.log.recovery import RecoveryReport, recover
 from headrace.log.segment import Segment
 from headrace.log.state_files import StateFiles
 from headrace.log.sync import SyncJob
+from headrace.log.tail import Tail
 from headrace.records import BatchHeader, Marker, build_marker, read_header
 
 __all__ = ["Appended", "PartitionLog"]
-
-_log = logging.getLogger("headrace.log")
-_SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_PLACE = struct.Struct(">qii")
 
 
 class Appended(NamedTuple):
@@ -78,7 +73,6 @@ class PartitionLog:
         self.segments = found.segments
         self.producers = found.state.producers
         self.transactions = found.state.transactions
-        self.fenced: str | None = None
         self.watchers: set[Callable[[], None]] = set()
         self.compacting: threading.Event | None = None
         """While a compaction is under way: set it, and it ends soon."""
@@ -86,6 +80,8 @@ class PartitionLog:
         """Why a swap of segments that may be decided is not finished: until a start does it, the files below the one
         that is written to are neither compacted nor archived.
         """
+        self.deletions = 0
+        """How many are under way."""
         self.compacted = found.compacted
         self.archive = found.archive
         self._files = files
@@ -97,8 +93,7 @@ class PartitionLog:
         self._synced_position = self.segments[-1].size
         self._directory_changed = False
         self._job: SyncJob | None = None
-        self._mendable = False
-        self._write_trouble = False
+        self._tail = Tail(files, directory, self.segments[-1])
         self.segments[-1].created_ms = now_ms
 
     # What there is
@@ -137,9 +132,14 @@ class PartitionLog:
         return self._job is not None
 
     @property
+    def fenced(self) -> str | None:
+        """Why it takes no writes, if it does not."""
+        return self._tail.fenced
+
+    @property
     def is_lost(self) -> bool:
         """Fenced for good: only a new start can tell what the disk holds."""
-        return self.fenced is not None and not self._mendable
+        return self._tail.is_lost
 
     def segment_at(self, offset: int) -> Segment | None:
         """The segment whose range begins at or before ``offset``."""
@@ -230,9 +230,11 @@ class PartitionLog:
         return appended
 
     def _put(self, batch: Buffer, header: BatchHeader, max_timestamp: int, now_ms: int) -> Appended:
-        base_offset = self.end_offset
-        position = self._write(batch, header, now_ms)
-        active, size = self.active, header.size
+        base_offset, size, tail = self.end_offset, header.size, self._tail
+        if tail.is_full(size, base_offset, now_ms, self.config):
+            self._roll(now_ms)
+        position = tail.write(batch, header, base_offset, self.leader_epoch)
+        active = tail.active
         end_offset = base_offset + header.last_offset_delta + 1
         active.dirty = True
         active.index.add(
@@ -253,58 +255,19 @@ class PartitionLog:
                 ) from error
             raise
 
-    def _write(self, batch: Buffer, header: BatchHeader, now_ms: int) -> int:
-        """Put the batch behind the last one, in a new segment if it is time for one; returns its position."""
-        self._mend()
-        size = header.size
-        active = self.active
-        if active.size and self._wants_roll(active, size, now_ms):
-            active = self._roll(now_ms)
-        position = active.size
-        # Offset and epoch are the only bytes that change; they lie in the first sixteen, outside the CRC.
-        place = _PLACE.pack(self.end_offset, header.length, self.leader_epoch)
-        try:
-            taken = active.file.pwrite([place, memoryview(batch)[_PLACE.size :]], position)
-        except OSError as error:
-            raise self._failed_write(active, str(error), mendable=error.errno in _SPACE_ERRORS) from error
-        if taken != size:
-            raise self._failed_write(
-                active, f"short write: {taken} of {size} bytes were taken", mendable=True
-            )
-        if self._write_trouble:
-            self._write_trouble = False
-            _log.info("%s takes writes again", self.directory)
-        return position
+    def roll(self, now_ms: int) -> None:
+        """Begin a new segment now, unless the active one is still empty."""
+        if self.active.size:
+            self._roll(now_ms)
 
-    def _wants_roll(self, active: Segment, size: int, now_ms: int) -> bool:
-        return (
-            active.size + size > self.config.segment_bytes
-            or now_ms - active.created_ms >= self.config.roll_ms
-            or self.end_offset - active.base_offset >= 2**31 - 1
-        )
-
-    def _roll(self, now_ms: int) -> Segment:
+    def _roll(self, now_ms: int) -> None:
         """Seal the active segment and begin the next one."""
         sealed = self.active
-        fresh = Segment(self._files, self.directory, self.end_offset)
-        fresh.created_ms = now_ms
-        try:
-            fresh.create()
-        except OSError as error:
-            raise self._failed_write(
-                sealed, f"the next segment: {error}", mendable=error.errno in _SPACE_ERRORS
-            ) from error
+        fresh = self._tail.roll(self.end_offset, now_ms)
         self._directory_changed = True
         self.segments.append(fresh)
         self._bases.append(fresh.base_offset)
         self._write_side_files(sealed)
-        return fresh
-
-    def roll(self, now_ms: int) -> None:
-        """Begin a new segment now, unless the active one is still empty."""
-        if self.active.size:
-            self._mend()
-            self._roll(now_ms)
 
     def _write_side_files(self, segment: Segment) -> None:
         """Index and state, which a start can also make from the log: that they cannot be written is no reason
@@ -312,51 +275,13 @@ class PartitionLog:
         """
         try:
             segment.write_index()
-            self._write_state()
+            self.write_state()
         except OSError:
             return
 
-    def _write_state(self) -> None:
+    def write_state(self) -> None:
         self._state.offset = self.end_offset
         self._state_files.write(self._state, self.synced_offset)
-
-    def _failed_write(self, segment: Segment, reason: str, *, mendable: bool) -> PartitionFenced:
-        self.fenced = f"{segment.path}: {reason}"
-        self._mendable = mendable
-        failure = PartitionFenced(
-            f"nothing was written to {self.directory}: {reason}",
-            hint="free some space; writes go on by themselves, and what was acknowledged stays readable",
-        )
-        try:
-            self._mend()
-        except PartitionFenced as fenced:
-            failure = fenced
-        # Once, however many writes are refused before one is taken again.
-        if not self._write_trouble:
-            self._write_trouble = True
-            _log.error("%s", failure)
-        return failure
-
-    def _mend(self) -> None:
-        """Cut torn bytes off, so that the next write begins at the end of a whole batch; raises while that
-        cannot be.
-        """
-        if self.fenced is None:
-            return
-        if self._mendable:
-            try:
-                if self.active.file.size() > self.active.size:
-                    self.active.file.truncate(self.active.size)
-            except OSError as error:
-                self.fenced = f"{self.active.path}: torn bytes cannot be cut: {error}"
-            else:
-                self.fenced = None
-                return
-        raise PartitionFenced(
-            f"the partition in {self.directory} takes no writes: {self.fenced}",
-            detail=f"offsets {self.start_offset} to {self.high_watermark} stay readable",
-            hint="check the disk, then start the broker again: it goes on behind the last good sync",
-        )
 
     # Syncing
 
@@ -388,17 +313,18 @@ class PartitionLog:
         for segment in job.segments:
             segment.unpin()
         if error is not None:
-            self._lose(f"sync failed: {error}")
+            self._tail.lose(f"{self.directory}: sync failed: {error}")
         elif job.mark.segment >= self._synced_segment:
             self.synced_offset = job.mark.synced_offset
             self._synced_segment = job.mark.segment
             self._synced_position = job.mark.position
         self._wake()
 
-    def _lose(self, reason: str) -> None:
-        """Take no more writes before the next start."""
-        self.fenced = f"{self.directory}: {reason}"
-        self._mendable = False
+    def lose(self, reason: str) -> None:
+        """Take no more writes before the next start, and raise what says so."""
+        self._tail.lose(f"{self.directory}: {reason}")
+        self._wake()
+        self._tail.mend()
 
     def _wake(self) -> None:
         for watcher in tuple(self.watchers):
@@ -436,9 +362,7 @@ class PartitionLog:
 
     def settle_mark(self, mark: Mark) -> None:
         """Let both slots of the mark say at least this, durably; in any thread."""
-        for _ in range(2):
-            self._mark_file.write(mark)
-            self._mark_file.sync()
+        self._mark_file.settle(mark)
 
     def forget_aborted(self, markers: Collection[int]) -> None:
         """Nothing is left of these aborted transactions but their markers, and those are about to go."""
@@ -457,7 +381,7 @@ class PartitionLog:
             segment.close()
 
     def let_go_of(self, segment: Segment) -> None:
-        """The archive has the first segment now. Its files are removed later, and not from here."""
+        """The first segment is no part of the log any more: archived or deleted. The caller sees to its files."""
         assert self.segments[0] is segment
         del self.segments[0], self._bases[0]
         segment.close()
@@ -465,64 +389,30 @@ class PartitionLog:
     # The log's other end
 
     def delete_before(self, offset: int) -> int:
-        """Give up everything below ``offset``, durably; whole segments are removed. Returns the new start."""
-        offset = min(offset, self.high_watermark)
-        if offset <= self.start_offset:
-            return self.start_offset
-        first = self.segment_at(max(offset, self.segments[0].base_offset))
-        assert first is not None
-        synced = Mark(offset, self.synced_offset, self._synced_segment, self._synced_position)
-        if first.base_offset > self._synced_segment:
-            # The file in which the synced bytes end is about to go. With durability "os" that can be one which no
-            # sync has reached yet. From the beginning of the first file that stays, all below is deleted.
-            synced = Mark(offset, max(self.synced_offset, first.base_offset), first.base_offset, 0)
-        self._mark_file.write(synced)
-        self._mark_file.sync()
-        self.start_offset = offset
-        self.synced_offset = synced.synced_offset
-        self._synced_segment, self._synced_position = synced.segment, synced.position
-        self._state.epochs.cut(offset, self.end_offset)
-        self.transactions.forget_below(offset)
-        if self.compacting is None and self.may_remove_below(first.base_offset):
-            while len(self.segments) > 1 and self.segments[1].base_offset <= offset:
-                self._bases.pop(0)
-                self.segments.pop(0).remove()
-        return offset
+        """Give up everything below ``offset``, durably, in the calling thread; returns the new start.
 
-    def may_remove_below(self, offset: int) -> bool:
-        """Whether producers and transactions would be remembered without the batches below ``offset``, also after a
-        power loss: what is sent again must be known, and what is aborted. If not, the files stay until the next
-        deletion or start.
+        For what waits for no disk. All else has a committer do it, which does not keep others waiting.
         """
-        if (not len(self.producers) and self.transactions.is_empty) or self.segments[0].base_offset == offset:
-            return True
-        safe_offset = self.synced_offset if self.waits_for_sync else self.end_offset
-        if not self._state_files.has_one_in(offset, safe_offset) and (
-            safe_offset < self.end_offset or not self._make_room_for_state(offset)
-        ):
-            return False
-        try:
-            self._files.sync_dir(self.directory)
-        except OSError as error:
-            self._lose(f"sync failed: {error}")
-            self._wake()
-            self._mend()
-        return True
+        deletion = Deletion.begin(self, offset)
+        if deletion is None:
+            return self.start_offset
+        deletion.run()
+        return deletion.end()
 
-    def _make_room_for_state(self, offset: int) -> bool:
-        """Write a state. Where the disk is full, which deletions are to change, the indexes of what goes make room."""
-        try:
-            self._write_state()
-        except OSError:
-            for segment in self.segments[:-1]:
-                if segment.end_offset <= offset and self._files.exists(segment.index_path):
-                    segment.ensure_columns(self.config.index_interval_bytes)
-                    self._files.remove(segment.index_path)
-            try:
-                self._write_state()
-            except OSError:
-                return False
-        return True
+    def move_start(self, mark: Mark) -> None:
+        """The mark says durably that the log starts there; another deletion may have moved it farther."""
+        if mark.start_offset <= self.start_offset:
+            return
+        self.start_offset = mark.start_offset
+        if mark.segment > self._synced_segment:
+            self.synced_offset = max(self.synced_offset, mark.synced_offset)
+            self._synced_segment, self._synced_position = mark.segment, mark.position
+        self._state.epochs.cut(mark.start_offset, self.end_offset)
+        self.transactions.forget_below(mark.start_offset)
+
+    def has_state_in(self, offset: int) -> bool:
+        """Whether a state at or behind ``offset`` will be there after a power loss, if the directory is synced."""
+        return self._state_files.has_one_in(offset, self.high_watermark)
 
     def close(self) -> None:
         """Leave everything durable and ready for a start that reads no segment; then let go of the files."""
@@ -537,8 +427,7 @@ class PartitionLog:
 
     def let_go(self, reason: str) -> None:
         """Close the files as they are, because they are about to be removed; takes no writes any more."""
-        self.fenced = reason
-        self._mendable = False
+        self._tail.lose(reason)
         self._close_files()
         self._wake()
 

@@ -115,7 +115,10 @@ def recover(
         files.sync_dir(directory)
     last = segments[-1]
     settled = Mark(mark.start_offset, end_offset, last.base_offset, last.size)
-    if settled != mark or deleted:
+    if deleted or report.files_removed:
+        # Neither slot may lead to a file that is gone.
+        mark_file.settle(settled)
+    elif settled != mark:
         mark_file.write(settled)
         mark_file.sync()
     # Only now, because the start may have been read from the page cache, too.

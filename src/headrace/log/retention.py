@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from headrace.log.partition import PartitionLog
 from headrace.log.segment import Segment
 
-__all__ = ["Trimmed", "outlived", "trim"]
+__all__ = ["Overdue", "Trimmed", "outlived", "overdue", "trim"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,31 @@ class Trimmed:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """What a topic's settings no longer keep: all below the new start."""
+
+    first_offset: int
+    new_start: int
+    segments: tuple[Segment, ...]
+    reason: str
+
+    def gone(self, log: PartitionLog) -> Trimmed:
+        """What went, now that the log's start has moved."""
+        size = sum(segment.size for segment in self.segments if segment not in log.segments)
+        return Trimmed(self.first_offset, log.start_offset, size, self.reason)
+
+
 def trim(log: PartitionLog, trusted_now_ms: int) -> Trimmed | None:
-    """Delete what the topic's settings no longer keep; says what went, or ``None``."""
+    """Delete what is overdue, in the calling thread; says what went, or ``None``."""
+    found = overdue(log, trusted_now_ms)
+    if found is None:
+        return None
+    log.delete_before(found.new_start)
+    return found.gone(log)
+
+
+def overdue(log: PartitionLog, trusted_now_ms: int) -> Overdue | None:
     if not log.config.is_trimmed or log.compacting is not None or log.config.is_archived:
         return None
     new_start, reason = _start_by_time(log, trusted_now_ms)
@@ -38,9 +61,8 @@ def trim(log: PartitionLog, trusted_now_ms: int) -> Trimmed | None:
         # Even the newest data is too old: it goes as a sealed segment, so that the file being written to is
         # never removed.
         log.roll(trusted_now_ms)
-    before, size = log.start_offset, log.size_bytes
-    log.delete_before(new_start)
-    return Trimmed(before, log.start_offset, size - log.size_bytes, reason)
+    segments = tuple(segment for segment in log.segments if segment.end_offset <= new_start)
+    return Overdue(log.start_offset, new_start, segments, reason)
 
 
 def outlived(log: PartitionLog, trusted_now_ms: int) -> list[Segment]:

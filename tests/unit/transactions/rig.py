@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from headrace.broker.groups import GroupCoordinator, GroupSettings
 from headrace.broker.transactions import EndAnswer, InitAnswer, TransactionCoordinator, TransactionSettings
 from headrace.errors import StorageError
@@ -14,9 +16,11 @@ from tests.unit.groups.rig import DrivenClock, Topics, settle
 
 from .partitions import FakePartition, FakePartitions
 
-__all__ = ["MINUTE_MS", "Producer", "Rig", "settle"]
+__all__ = ["MINUTE_MS", "NONE", "Producer", "Rig", "both", "settle"]
 
 MINUTE_MS = 60_000
+NONE = ErrorCode.NONE
+both = pytest.mark.parametrize("second", [False, True], ids=["first protocol", "second protocol"])
 
 
 class Ids:
@@ -122,6 +126,10 @@ class Rig:
         assert found is not None
         return found
 
+    def committed(self) -> tuple[list[object], list[object]]:
+        """What readers of committed records see in the two partitions of ``orders``."""
+        return self.partition().committed(), self.partition("orders", 1).committed()
+
     def state(self, transactional_id: str = "x") -> str | None:
         found = self.transactions.describe(transactional_id)
         return None if isinstance(found, ErrorCode) else found.state
@@ -140,6 +148,13 @@ class Producer:
         self.second = second
         self.producer = -1
         self.epoch = -1
+
+    @classmethod
+    async def started(cls, rig: Rig, transactional_id: str = "x", *, second: bool = True) -> Producer:
+        """One that has taken its id."""
+        producer = cls(rig, transactional_id, second=second)
+        await producer.init()
+        return producer
 
     @property
     def who(self) -> tuple[str, int, int]:

@@ -59,8 +59,7 @@ async def test_a_fenced_producer_is_counted_at_every_request_and_said_once(
 async def test_ends_are_counted_and_ids_by_their_state() -> None:
     async with Rig() as rig:
         for number, commit in enumerate((True, True, False)):
-            producer = Producer(rig, f"id-{number}")
-            await producer.init()
+            producer = await Producer.started(rig, f"id-{number}")
             producer.write("a")
             await producer.end(commit=commit)
         assert rig.transactions.counts == {"committed": 2, "aborted": 1, "timed_out": 0, "fenced": 0}
@@ -69,8 +68,7 @@ async def test_ends_are_counted_and_ids_by_their_state() -> None:
 
 async def test_a_producer_goes_on_after_an_error_with_its_own_id_and_may_ask_twice() -> None:
     async with Rig() as rig:
-        producer = Producer(rig)
-        await producer.init()
+        producer = await Producer.started(rig)
         number, epoch = producer.producer, producer.epoch
         assert await rig.transactions.init("x", MINUTE_MS, number, epoch) == InitAnswer(NONE, number, 1)
         assert await rig.transactions.init("x", MINUTE_MS, number, epoch) == InitAnswer(NONE, number, 1)
@@ -93,8 +91,7 @@ async def test_a_zombie_that_asks_to_go_on_disturbs_nobody() -> None:
 
 async def test_an_open_transaction_of_its_own_is_aborted_when_a_producer_goes_on() -> None:
     async with Rig() as rig:
-        producer = Producer(rig)
-        await producer.init()
+        producer = await Producer.started(rig)
         producer.write("a")
         assert (await producer.init(own=True)).epoch == 1
         producer.write("b")
@@ -134,8 +131,7 @@ async def test_an_id_that_could_not_be_written_down_is_not_held() -> None:
 
 async def at_epoch(rig: Rig, epoch: int) -> Producer:
     """A producer that has come this far; the way there is long."""
-    producer = Producer(rig)
-    await producer.init()
+    producer = await Producer.started(rig)
     rig.transactions._by_id["x"].epoch = producer.epoch = epoch
     return producer
 
@@ -179,8 +175,7 @@ async def test_ids_partitions_and_groups_are_limited() -> None:
         ids_max=2, partitions_per_transaction_max=2, groups_per_transaction_max=1, id_chars_max=5
     )
     async with Rig(limits) as rig:
-        producer = Producer(rig, "x")
-        await producer.init()
+        producer = await Producer.started(rig, "x")
         await Producer(rig, "y").init()
         assert (await Producer(rig, "z").init()).error is ErrorCode.POLICY_VIOLATION
         assert (await Producer(rig, "x" * 6).init()).error is ErrorCode.INVALID_REQUEST

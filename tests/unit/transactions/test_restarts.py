@@ -10,17 +10,13 @@ from headrace.errors import DamagedState
 from headrace.wire.codes import ErrorCode
 from tests.unit.groups.journal import MemoryJournal
 
-from .rig import Producer, Rig, settle
-
-NONE = ErrorCode.NONE
-both = pytest.mark.parametrize("second", [False, True], ids=["first protocol", "second protocol"])
+from .rig import NONE, Producer, Rig, both, settle
 
 
 @both
 async def test_an_open_transaction_goes_on_after_a_crash(second: bool) -> None:
     async with Rig() as rig:
-        producer = Producer(rig, second=second)
-        await producer.init()
+        producer = await Producer.started(rig, second=second)
         producer.write("a")
         await producer.commit_offset(7)
         await rig.crash(power=True)
@@ -28,21 +24,20 @@ async def test_an_open_transaction_goes_on_after_a_crash(second: bool) -> None:
         assert rig.groups.is_unstable("g", "orders", 0)
         assert producer.write("b", "orders", 1) is NONE
         assert await producer.commit() is NONE
-        assert (rig.partition().committed(), rig.partition("orders", 1).committed()) == (["a"], ["b"])
+        assert rig.committed() == (["a"], ["b"])
         assert rig.offset() == 7
 
 
 @both
 async def test_markers_that_a_power_loss_took_are_written_again(second: bool) -> None:
     async with Rig() as rig:
-        producer = Producer(rig, second=second)
-        await producer.init()
+        producer = await Producer.started(rig, second=second)
         producer.write("a")
         producer.write("b", "orders", 1)
         assert await producer.commit() is NONE
         rig.partition("orders", 1).sync()
         await rig.crash(power=True)
-        assert (rig.partition().committed(), rig.partition("orders", 1).committed()) == (["a"], ["b"])
+        assert rig.committed() == (["a"], ["b"])
         assert rig.state() == "CompleteCommit"
 
 
@@ -51,8 +46,7 @@ async def test_a_lost_marker_is_written_again_beside_an_open_transaction_of_the_
     second: bool,
 ) -> None:
     async with Rig() as rig:
-        producer = Producer(rig, second=second)
-        await producer.init()
+        producer = await Producer.started(rig, second=second)
         producer.write("a")
         await producer.commit()
         producer.write("open", "orders", 1)
@@ -65,22 +59,20 @@ async def test_a_lost_marker_is_written_again_beside_an_open_transaction_of_the_
 @both
 async def test_a_lost_marker_is_written_again_after_a_later_transaction_was_decided(second: bool) -> None:
     async with Rig() as rig:
-        producer = Producer(rig, second=second)
-        await producer.init()
+        producer = await Producer.started(rig, second=second)
         producer.write("a")
         await producer.commit()
         producer.write("b", "orders", 1)
         await producer.abort()
         rig.partition("orders", 1).sync()
         await rig.crash(power=True)
-        assert (rig.partition().committed(), rig.partition("orders", 1).committed()) == (["a"], [])
+        assert rig.committed() == (["a"], [])
 
 
 @both
 async def test_an_open_transaction_is_not_taken_for_the_one_that_was_decided_before_it(second: bool) -> None:
     async with Rig() as rig:
-        producer = Producer(rig, second=second)
-        await producer.init()
+        producer = await Producer.started(rig, second=second)
         producer.write("a")
         await producer.commit()
         producer.write("b")
@@ -94,8 +86,7 @@ async def test_an_open_transaction_is_not_taken_for_the_one_that_was_decided_bef
 @pytest.mark.parametrize("with_last_write", [False, True])
 async def test_a_crash_at_the_decision_commits_all_or_nothing(second: bool, with_last_write: bool) -> None:
     async with Rig() as rig:
-        producer = Producer(rig, second=second)
-        await producer.init()
+        producer = await Producer.started(rig, second=second)
         producer.write("a")
         producer.write("b", "orders", 1)
         await producer.commit_offset(7)
@@ -105,11 +96,11 @@ async def test_a_crash_at_the_decision_commits_all_or_nothing(second: bool, with
         await settle()
         await rig.crash(with_last_write=with_last_write, power=True)
         await asyncio.wait([ending])
-        seen = (rig.partition().committed(), rig.partition("orders", 1).committed(), rig.offset())
+        seen = (*rig.committed(), rig.offset())
         assert seen == ((["a"], ["b"], 7) if with_last_write else ([], [], None))
         again = await rig.transactions.end(*before, commit=True, bumps=second)
         assert again.error is NONE
-        seen = (rig.partition().committed(), rig.partition("orders", 1).committed(), rig.offset())
+        seen = (*rig.committed(), rig.offset())
         assert seen == (["a"], ["b"], 7)
 
 
@@ -138,8 +129,7 @@ async def test_an_open_transaction_that_belongs_to_nobody_is_aborted() -> None:
 async def test_a_transaction_in_which_nothing_was_written_may_end_either_way_after_a_start() -> None:
     async with Rig() as rig:
         for commit in (True, False):
-            producer = Producer(rig, second=False)
-            await producer.init()
+            producer = await Producer.started(rig, second=False)
             producer.write("a")
             await producer.commit()
             assert rig.transactions.add_partitions(*producer.who, [("orders", 1)]) is NONE
@@ -151,8 +141,7 @@ async def test_a_transaction_in_which_nothing_was_written_may_end_either_way_aft
 
 async def test_epochs_that_ran_out_at_the_last_end_are_known_to_have() -> None:
     async with Rig() as rig:
-        producer = Producer(rig)
-        await producer.init()
+        producer = await Producer.started(rig)
         rig.transactions._by_id["x"].epoch = producer.epoch = 32_766
         before = producer.who
         producer.write("a")
@@ -165,8 +154,7 @@ async def test_epochs_that_ran_out_at_the_last_end_are_known_to_have() -> None:
 
 async def test_what_was_decided_about_a_partition_that_is_offline_is_kept_for_it() -> None:
     async with Rig() as rig:
-        producer = Producer(rig)
-        await producer.init()
+        producer = await Producer.started(rig)
         producer.write("a")
         await producer.commit()
         rig.partition().lose_power()
@@ -176,7 +164,7 @@ async def test_what_was_decided_about_a_partition_that_is_offline_is_kept_for_it
         await producer.commit()
         rig.partition().is_lost = False
         await rig.crash()
-        assert (rig.partition().committed(), rig.partition("orders", 1).committed()) == (["a"], ["b"])
+        assert rig.committed() == (["a"], ["b"])
 
 
 @both
@@ -184,8 +172,7 @@ async def test_a_marker_that_finds_no_space_at_the_start_is_written_later_and_ho
     second: bool,
 ) -> None:
     async with Rig() as rig:
-        producer = Producer(rig, second=second)
-        await producer.init()
+        producer = await Producer.started(rig, second=second)
         producer.write("a")
         await producer.commit()
         rig.partition().append(77, 3, "of nobody")
@@ -225,8 +212,7 @@ async def test_a_snapshot_says_the_same_as_all_that_came_before_it() -> None:
 
 async def test_offsets_that_wait_are_dropped_with_their_group_or_topic() -> None:
     async with Rig() as rig:
-        producer = Producer(rig)
-        await producer.init()
+        producer = await Producer.started(rig)
         await producer.commit_offset(1, "g")
         await producer.commit_offset(2, "h", "payments")
         await rig.groups.delete_groups(["g"])
@@ -238,8 +224,7 @@ async def test_offsets_that_wait_are_dropped_with_their_group_or_topic() -> None
 
 async def test_a_group_with_offsets_that_wait_is_not_forgotten() -> None:
     async with Rig() as rig:
-        producer = Producer(rig)
-        await producer.init()
+        producer = await Producer.started(rig)
         await producer.commit_offset(1)
         await rig.groups.expire(rig.clock.wall_ms + 30 * 24 * 3600 * 1000)
         await producer.commit()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.partition_errors import partition_errors
 from headrace.wire import messages as m
 from headrace.wire.codes import ErrorCode
 
@@ -22,18 +23,10 @@ async def handle(broker: Broker, request: Request) -> Any:
     outcome = await broker.groups.delete_offsets(message.group_id, wanted)
     if isinstance(outcome, ErrorCode):
         return m.OffsetDeleteResponse(error_code=outcome)
-    errors = iter(outcome)
-    topic_of = m.OffsetDeleteResponse.OffsetDeleteResponseTopic
-    partition_of = m.OffsetDeleteResponse.OffsetDeleteResponsePartition
-    return m.OffsetDeleteResponse(
-        topics=[
-            topic_of(
-                name=topic.name,
-                partitions=[
-                    partition_of(partition_index=partition.partition_index, error_code=next(errors))
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in message.topics
-        ]
+    topics = partition_errors(
+        message.topics,
+        outcome,
+        m.OffsetDeleteResponse.OffsetDeleteResponseTopic,
+        m.OffsetDeleteResponse.OffsetDeleteResponsePartition,
     )
+    return m.OffsetDeleteResponse(topics=topics)

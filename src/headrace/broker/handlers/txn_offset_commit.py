@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.partition_errors import partition_errors
 from headrace.wire import messages as m
 from headrace.wire.codes import ErrorCode
 
@@ -38,38 +39,29 @@ async def handle(broker: Broker, request: Request) -> Any:
             return ErrorCode.TRANSACTION_ABORTABLE
         return error
 
-    errors = iter(
-        await broker.groups.commit_in(
-            message.transactional_id,
-            message.group_id,
-            [
-                (
-                    topic.name,
-                    partition.partition_index,
-                    partition.committed_offset,
-                    partition.committed_leader_epoch,
-                    partition.committed_metadata,
-                )
-                for topic in message.topics
-                for partition in topic.partitions
-            ],
-            admit,
-            member_id=message.member_id,
-            instance_id=message.group_instance_id,
-            generation=message.generation_id,
-        )
-    )
-    topic_of = m.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
-    partition_of = m.TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
-    return m.TxnOffsetCommitResponse(
-        topics=[
-            topic_of(
-                name=topic.name,
-                partitions=[
-                    partition_of(partition_index=partition.partition_index, error_code=next(errors))
-                    for partition in topic.partitions
-                ],
+    errors = await broker.groups.commit_in(
+        message.transactional_id,
+        message.group_id,
+        [
+            (
+                topic.name,
+                partition.partition_index,
+                partition.committed_offset,
+                partition.committed_leader_epoch,
+                partition.committed_metadata,
             )
             for topic in message.topics
-        ]
+            for partition in topic.partitions
+        ],
+        admit,
+        member_id=message.member_id,
+        instance_id=message.group_instance_id,
+        generation=message.generation_id,
     )
+    topics = partition_errors(
+        message.topics,
+        errors,
+        m.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic,
+        m.TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition,
+    )
+    return m.TxnOffsetCommitResponse(topics=topics)

@@ -121,7 +121,8 @@ class Endings:
                 self.aborted += 1
             for one in touched:
                 transaction.unsynced[_key(one)] = one
-            transaction.unmarked = list(transaction.partitions)
+            # Sorted, here and below, so that what is asked of a simulated disk is the same in every run.
+            transaction.unmarked = sorted(transaction.partitions)
             self._timers.stop(transaction.timer)
             self.mark(transaction)
 
@@ -129,7 +130,7 @@ class Endings:
 
     def _touched(self, transaction: Transaction, epoch: int, commit: bool) -> list[Touched]:
         touched = []
-        for name, index in transaction.partitions:
+        for name, index in sorted(transaction.partitions):
             partition = self._partitions.find(name, index)
             topic_id = self._topics.id_of(name)
             if partition is None or topic_id is None:
