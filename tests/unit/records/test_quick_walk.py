@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.records import InvalidRecords, RecordLimits
+from headrace.records import InvalidRecords, RecordLimits, build_batch
 from headrace.records._walk import read, walk
 from headrace.records.quick_walk import quick_read, quick_walk
 from headrace.records.record import BareRecord, read_bare_records, read_headers, walk_records
@@ -136,6 +138,45 @@ def test_the_last_record_counts_only_if_it_ends_where_the_bytes_do():
     assert walk(payload, 0, 2, 0)[:2] == (2, len(payload))
     assert walk(payload + b"\x00", 0, 2, 0)[:2] == (1, len(payload) // 2)
     assert walk(payload, 0, 1, 0)[:2] == (0, 0)
+
+
+def seen_by_another_thread(count, walks):
+    """What a thread that wants to run finds, when it first can, of one that walks so many times.
+
+    Nobody is made to give way meanwhile: it can run when a walk lets it, or when all walks are done. If they let it,
+    it has them all to be woken in, so it does not matter when a busy machine does that.
+    """
+    payload = build_batch([(None, None, ())] * count, timestamp_ms=0)[HEADER.size :]
+    state = ["ready"]
+
+    def work() -> None:
+        state[0] = "walking"
+        for _ in range(walks):
+            if state[0] == "seen":
+                return
+            walk(payload, 0, count, 0)
+        state[0] = "done"
+
+    thread = threading.Thread(target=work)
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(100_000)
+    try:
+        thread.start()
+        while (found := state[0]) == "ready":
+            time.sleep(0.0001)
+        state[0] = "seen"
+    finally:
+        sys.setswitchinterval(usual)
+    thread.join()
+    return found
+
+
+def test_a_long_walk_lets_other_threads_run():
+    assert seen_by_another_thread(30_000, walks=5_000) == "walking"
+
+
+def test_a_short_walk_lets_nobody_run_which_shows_that_the_measure_can_tell():
+    assert seen_by_another_thread(20_000, walks=300) == "done"
 
 
 def test_it_takes_any_buffer_and_refuses_a_start_outside_of_it():
