@@ -175,6 +175,6 @@ def _check_record(data: bytes, at: int, index: int) -> int:
 
 def _field(data: bytes, at: int, end: int) -> int:
     size, at = _number(data, at, end, 5)
-    if max(size, 0) > end - at:
+    if not -1 <= size <= end - at:
         raise _Fault(f"a field of {size}")
     return at + max(size, 0)

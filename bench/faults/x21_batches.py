@@ -234,6 +234,22 @@ def _wrong_length(rng: random.Random, records: list[bytes], codec: int) -> Lie:
     )
 
 
+def _below_null(rng: random.Random, records: list[bytes], codec: int) -> Lie:
+    """-1 is null. To librdkafka, -2 is a length that it waits for without end."""
+    at = rng.randrange(len(records))
+    below = zigzag(rng.choice([-2, -3, -100, -(2**31)]))
+    rest = rng.choice(
+        [below + b"\2v\0", b"\1" + below + b"\0", b"\1\2v\2\2h" + below, b"\1\2v\2" + below + b"\1"]
+    )
+    body = b"\0\0" + zigzag(at) + rest
+    records[at] = zigzag(len(body)) + body
+    return (
+        f"length below null in record {at}",
+        sealed(packed(codec, b"".join(records)), len(records), _now(), codec=codec),
+        _INVALID,
+    )
+
+
 def _wrong_headers(rng: random.Random, records: list[bytes], codec: int) -> Lie:
     at = rng.randrange(len(records))
     tail = rng.choice(
@@ -302,6 +318,7 @@ _LIES: tuple[Callable[[random.Random, list[bytes], int], Lie], ...] = (
     _wrong_last_delta,
     _wrong_delta,
     _wrong_length,
+    _below_null,
     _wrong_headers,
     _too_many_headers,
     _more_behind,

@@ -21,6 +21,9 @@ from tests.wire.scripts.groups import coordinator
 from tests.wire.scripts.talk import Talk, per_partition
 
 STEPS = 60
+# Once a topic holds keys, Kafka adds partitions all the same, and the embedded broker wants to be forced. So two topics
+# grow and get no keys, and one gets keys and never grows.
+GROWING, KEYED = "ab", "c"
 
 
 class Script:
@@ -48,7 +51,7 @@ class Script:
 
     def run(self) -> None:
         coordinator(self.talk)
-        for what in ("a", "b"):
+        for what in GROWING + KEYED:
             self.talk.topic(what, 2)
         steps, weights = zip(*self.steps, strict=True)
         for step in self.random.choices(steps, weights, k=STEPS):
@@ -57,8 +60,13 @@ class Script:
     def ask(self, api: str, version: int, /, **fields: Any) -> Any:
         return self.talk.ask(f"step {len(self.talk.notes)}: {api} {fields}"[:300], api, version, **fields)
 
-    def topic(self) -> str:
-        return self.talk.name(self.random.choice("aab"))
+    def topic(self, among: str = "aabcc") -> str:
+        return self.talk.name(self.random.choice(among))
+
+    def key(self, topic: str) -> bytes | None:
+        if topic != self.talk.name(KEYED):
+            return None
+        return self.random.choice([None, b"", b"key", self.random.randbytes(200)])
 
     def partition(self) -> int:
         return self.random.choice([0, 0, 0, 1, 1, 2, 7])
@@ -75,16 +83,16 @@ class Script:
 
     def produce(self) -> None:
         first_ms = NOON_MS + self.random.randrange(100_000)
+        topic = self.topic()
         data = batch(
             self.random.randint(1, 6),
             codec=self.random.choice(CODECS[:4]),
             first_ms=first_ms,
             step_ms=self.random.randrange(-500, 2000),
             value=self.random.randbytes(self.random.choice([0, 10, 500, 3000])),
-            # Once a topic holds keys, Kafka adds partitions all the same, and the embedded broker wants to be forced.
-            key=None,
+            key=self.key(topic),
         )
-        self.send(data, self.topic(), self.partition())
+        self.send(data, topic, self.partition())
 
     def produce_a_lie(self) -> None:
         good = batch(self.random.randint(1, 4))
@@ -165,14 +173,14 @@ class Script:
         self.talk.wait(known)
 
     def add_partitions(self) -> None:
-        topic, count = self.topic(), self.random.choice([2, 3])
+        topic, count = self.topic(GROWING), self.random.choice([2, 3])
         asked = [{"name": topic, "count": count, "assignments": None}]
         answer = self.ask("CreatePartitions", self.version(0, 3), timeoutMs=10_000, topics=asked)
         if answer["results"][0]["errorCode"] == 0:
             self.talk.wait(lambda: self.talk.leads(topic, count))
 
     def delete_and_make_again(self) -> None:
-        what = self.random.choice("ab")
+        what = self.random.choice(GROWING + KEYED)
         self.ask("DeleteTopics", self.version(1, 5), timeoutMs=10_000, topicNames=[self.talk.name(what)])
         self.talk.wait(lambda: not self.talk.leads(self.talk.name(what), 1))
         self.talk.topic(what, 2)

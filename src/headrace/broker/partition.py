@@ -28,13 +28,12 @@ from headrace.records import (
     BatchHeader,
     CorruptRecords,
     Marker,
-    Record,
     RecordError,
     RecordLimits,
     UnknownCodec,
+    open_batch,
     place_batch,
     read_header,
-    read_records,
 )
 from headrace.wire.codes import ErrorCode
 
@@ -299,7 +298,7 @@ class Partition:
         if config.is_compacted and checked.has_null_key:
             raise self._rejected(
                 "a compacted topic takes no record without a key",
-                records=self._which(batch, lambda r: r.key is None),
+                records=self._which(batch, lambda key, _: key is None),
             )
         return checked.min_timestamp, checked.max_timestamp
 
@@ -308,11 +307,16 @@ class Partition:
     ) -> ProduceRefused:
         return ProduceRefused(code, message, log_start_offset=self.start_offset, records=records)
 
-    def _which(self, batch: Buffer, is_at_fault: Callable[[Record], bool]) -> list[int]:
+    def _which(self, batch: Buffer, is_at_fault: Callable[[bytes | None, int], bool]) -> list[int]:
+        """The first few records that are at fault, by their keys and timestamps."""
         if read_header(batch).count > _RECORDS_LOOKED_AT_MAX:
             return []  # The message says it all; naming them would cost more than the walk did.
+        header, _, records = open_batch(batch, self._limits)
+        first_ms = header.base_timestamp
         found = (
-            index for index, record in enumerate(read_records(batch, self._limits)) if is_at_fault(record)
+            index
+            for index, record in enumerate(records)
+            if is_at_fault(record.key, first_ms + record.timestamp)
         )
         return list(islice(found, _RECORDS_NAMED_MAX))
 
@@ -326,14 +330,14 @@ class Partition:
                 f"timestamp {latest} is {latest - later_ms} ms ahead of the broker's {later_ms}, "
                 f"and message.timestamp.after.max.ms is {config.timestamp_after_max_ms}",
                 ErrorCode.INVALID_TIMESTAMP,
-                self._which(batch, lambda r: r.timestamp - later_ms > config.timestamp_after_max_ms),
+                self._which(batch, lambda _, ms: ms - later_ms > config.timestamp_after_max_ms),
             )
         if earliest >= 0 and earlier_ms - earliest > config.timestamp_before_max_ms:
             raise self._rejected(
                 f"timestamp {earliest} is {earlier_ms - earliest} ms behind the broker's {earlier_ms}, "
                 f"and message.timestamp.before.max.ms is {config.timestamp_before_max_ms}",
                 ErrorCode.INVALID_TIMESTAMP,
-                self._which(batch, lambda r: earlier_ms - r.timestamp > config.timestamp_before_max_ms),
+                self._which(batch, lambda _, ms: earlier_ms - ms > config.timestamp_before_max_ms),
             )
 
 

@@ -1,9 +1,10 @@
 """Walking batches that take long, before they are appended and off the event loop.
 
-A batch may unpack to a hundred times its size, and each of a million records costs a walk half a microsecond. One small
-batch at a time is walked where it is appended. What is larger is walked in a thread first, while its connection waits
-and the others are served; the append then finds the result here. A batch whose few bytes may unpack to much is tried
-with a small limit, and goes to a thread when it runs into that.
+A batch may unpack to a hundred times its size, and each of a million records costs the walk its time: little in C, and
+a few microseconds where that part was not built. One small batch at a time is walked where it is appended. What is
+larger is walked in a thread first, while its connection waits and the others are served; the append then finds the
+result here. A batch whose few bytes may unpack to much is tried with a small limit, and goes to a thread when it runs
+into that.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.records import (
     CODEC_NAMES,
+    WALKS_IN_C,
     BatchHeader,
     Checked,
     RecordError,
@@ -30,11 +32,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Walk", "batches_of", "checked_batch", "forget", "repacked_batch", "walk_all", "walks_wanted"]
 
+
+class _AtOnce(NamedTuple):
+    """How much of one request is walked on the event loop."""
+
+    bytes_max: int
+    records_max: int
+    unpacked_bytes_max: int
+    doubtful_max: int
+
+
 # The largest batch that topics take by default, and a little.
-_BYTES_AT_ONCE = 1100 << 10
-_RECORDS_AT_ONCE = 20_000
-_UNPACKED_AT_ONCE = 8 << 20
-_DOUBTFUL_MAX = 8
+_IN_C = _AtOnce(1100 << 10, 20_000, 8 << 20, 8)
+# Two bytes can be a header, each of which takes the walk in Python a microsecond.
+_IN_PYTHON = _AtOnce(64 << 10, 2_000, 64 << 10, 2)
+_AT_ONCE = _IN_C if WALKS_IN_C else _IN_PYTHON
 # A request this small with nothing packed in it is quickly handled, whatever it holds.
 _QUICK_BYTES = 64 * 1024
 _ATTRIBUTES_AT, _CODEC_BITS = 22, 7
@@ -111,11 +123,15 @@ def _long_walks(batches: Iterable[tuple[Any, str]], limits: RecordLimits) -> Seq
         bytes_in_all += len(batch)
         records_in_all += max(header.count, 0)
         ratio = _RATIOS.get(CODEC_NAMES[header.codec])
-        if ratio is None or len(batch) * ratio > _UNPACKED_AT_ONCE:
+        if ratio is None or len(batch) * ratio > _AT_ONCE.unpacked_bytes_max:
             doubtful.append(walk)
-    if bytes_in_all > _BYTES_AT_ONCE or records_in_all > _RECORDS_AT_ONCE or len(doubtful) > _DOUBTFUL_MAX:
+    if (
+        bytes_in_all > _AT_ONCE.bytes_max
+        or records_in_all > _AT_ONCE.records_max
+        or len(doubtful) > _AT_ONCE.doubtful_max
+    ):
         return walks
-    small = replace(limits, unpacked_bytes_max=min(limits.unpacked_bytes_max, _UNPACKED_AT_ONCE))
+    small = replace(limits, unpacked_bytes_max=min(limits.unpacked_bytes_max, _AT_ONCE.unpacked_bytes_max))
     for walk in doubtful:
         try:
             _ahead[id(walk.batch)] = _Result(walk.batch, check_batch(walk.batch, small), None)

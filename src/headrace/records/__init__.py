@@ -10,6 +10,7 @@ from headrace.records.errors import CorruptRecords, InvalidRecords, RecordError,
 from headrace.records.header import HEADER_SIZE, BatchHeader, crc_ok, iter_headers, read_header
 from headrace.records.limits import RecordLimits
 from headrace.records.place import place_batch
+from headrace.records.quick_walk import WALKS_IN_C
 from headrace.records.record import Record
 from headrace.records.stored import (
     StoredBatch,
@@ -24,6 +25,7 @@ from headrace.records.stored import (
 __all__ = [
     "CODEC_NAMES",
     "HEADER_SIZE",
+    "WALKS_IN_C",
     "BatchHeader",
     "Checked",
     "CorruptRecords",

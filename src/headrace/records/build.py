@@ -72,7 +72,7 @@ def recompress(batch: Buffer, codec: int, limits: RecordLimits) -> bytes:
     header = intact_header(batch)
     plain = unpack_batch(batch, header, limits)
     walk_batch(plain, header.count, limits)
-    packed = pack(codec, plain[HEADER_SIZE:])
+    packed = pack(codec, plain)
     changed = header._replace(
         length=HEADER_SIZE - LENGTH_END + len(packed),
         attributes=header.attributes & ~CODEC_MASK | codec,

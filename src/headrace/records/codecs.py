@@ -43,25 +43,25 @@ _U32_LITTLE = Struct("<I")
 
 
 class Unpacked(NamedTuple):
-    """The bytes, with ``lead`` bytes free before them and at least ``slack`` zero bytes behind."""
+    """The bytes at the start of the buffer; what lies behind them means nothing."""
 
     buffer: bytearray
     size: int
 
 
-def unpack(codec: int, data: Buffer, limit_bytes: int, *, lead: int = 0, slack: int = 0) -> Unpacked:
+def unpack(codec: int, data: Buffer, limit_bytes: int) -> Unpacked:
     view = memoryview(data)
     if codec == SNAPPY:
-        return _unpack_snappy(view, limit_bytes, lead, slack)
+        return _unpack_snappy(view, limit_bytes)
     if codec == GZIP:
         hint = _U32_LITTLE.unpack(view[-4:])[0] if len(view) >= 4 else 0
-        return _grow(cramjam.gzip.decompress_into, "gzip", view, hint, limit_bytes, lead, slack)
+        return _grow(cramjam.gzip.decompress_into, "gzip", view, hint, limit_bytes)
     if codec == LZ4:
         hint = check_lz4_frame(view)
-        return _grow(cramjam.lz4.decompress_into, "lz4", view, hint, limit_bytes, lead, slack)
+        return _grow(cramjam.lz4.decompress_into, "lz4", view, hint, limit_bytes)
     if codec == ZSTD:
         room = zstd_room(view, limit_bytes)
-        return _grow(cramjam.zstd.decompress_into, "zstd", view, 0, room, lead, slack)
+        return _grow(cramjam.zstd.decompress_into, "zstd", view, 0, room)
     raise unknown(codec)
 
 
@@ -94,15 +94,13 @@ def _grow(
     data: memoryview,
     hint: int,
     limit_bytes: int,
-    lead: int,
-    slack: int,
 ) -> Unpacked:
     guess = max(min(hint, len(data) * _HINT_RATIO_MAX), len(data) * _FIRST_GUESS_RATIO, _GUESS_BYTES_MIN)
     while True:
         room = min(guess, limit_bytes)
-        buffer = bytearray(lead + room + slack)
+        buffer = bytearray(room)
         try:
-            with memoryview(buffer) as view, view[lead : lead + room] as output:
+            with memoryview(buffer) as output:
                 size = decompress_into(data, output)
         except cramjam.DecompressionError as error:
             if _NO_ROOM not in str(error):
@@ -122,7 +120,7 @@ def too_large(name: str, packed: int, limit_bytes: int) -> RecordsTooLarge:
     )
 
 
-def _unpack_snappy(data: memoryview, limit_bytes: int, lead: int, slack: int) -> Unpacked:
+def _unpack_snappy(data: memoryview, limit_bytes: int) -> Unpacked:
     blocks = _xerial_blocks(data) if data[: len(_XERIAL_MAGIC)] == _XERIAL_MAGIC else [data]
     sizes = []
     for block in blocks:
@@ -136,8 +134,8 @@ def _unpack_snappy(data: memoryview, limit_bytes: int, lead: int, slack: int) ->
     total = sum(sizes)
     if total > limit_bytes:
         raise too_large("snappy", len(data), limit_bytes)
-    buffer = bytearray(lead + total + slack)
-    position = lead
+    buffer = bytearray(total)
+    position = 0
     with memoryview(buffer) as view:
         for block, size in zip(blocks, sizes, strict=True):
             with view[position : position + size] as output:

@@ -14,7 +14,8 @@ everything else as it was, so that a stored batch has
 
 Every Kafka client takes its next offset from the last offset delta and passes over what is not there.
 
-These bytes were walked when they were produced; here the CRC must hold, and a batch without one is not touched.
+These bytes were walked when they were produced. Here the CRC must hold, and a batch without one is not touched; reading
+them still trusts no length, since a disk or an archive can come from anywhere.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from itertools import compress
 from struct import Struct
 from typing import NamedTuple
 
-from headrace.records.check import cuts, intact_header
-from headrace.records.codecs import CODEC_NAMES, NO_CODEC, pack, unknown, unpack
+from headrace.records.check import intact_header, unpack_records
+from headrace.records.codecs import pack
 from headrace.records.errors import CorruptRecords
 from headrace.records.header import (
     CODEC_MASK,
@@ -40,9 +41,9 @@ from headrace.records.header import (
     Buffer,
 )
 from headrace.records.limits import RecordLimits
-from headrace.records.parser import SLACK, WINDOW_BYTES_MAX, ParsedRecord, parse_window, plain_header
 from headrace.records.place import seal
-from headrace.records.record import Record
+from headrace.records.reading import WINDOW_BYTES_MAX, BareRecords
+from headrace.records.record import BareRecord
 from headrace.records.varint import append_varint, read_varint, read_varlong
 
 __all__ = [
@@ -65,7 +66,7 @@ class StoredBatch(NamedTuple):
 
     header: BatchHeader
     plain: memoryview
-    records: Iterable[ParsedRecord]
+    records: Iterable[BareRecord]
 
 
 def open_batch(batch: Buffer, limits: RecordLimits) -> StoredBatch:
@@ -76,52 +77,9 @@ def open_batch(batch: Buffer, limits: RecordLimits) -> StoredBatch:
         )
     if not header.count:
         return StoredBatch(header, memoryview(b""), ())
-    plain = _unpack(batch, header, limits)
-    if len(plain) - HEADER_SIZE > WINDOW_BYTES_MAX:
-        return StoredBatch(header, plain, _Windows(plain, header.count))
-    return StoredBatch(header, plain, parse_window(plain))
-
-
-def _unpack(batch: Buffer, header: BatchHeader, limits: RecordLimits) -> memoryview:
-    if header.codec >= len(CODEC_NAMES):
-        raise unknown(header.codec)
-    packed = memoryview(batch)[HEADER_SIZE:]
-    if header.codec == NO_CODEC:
-        plain = b"".join((plain_header(len(packed), header.count), packed, SLACK))
-        return memoryview(plain)[: -len(SLACK)]
-    buffer, size = unpack(header.codec, packed, limits.unpacked_bytes_max, lead=HEADER_SIZE, slack=len(SLACK))
-    buffer[:HEADER_SIZE] = plain_header(size, header.count)
-    return memoryview(buffer)[: HEADER_SIZE + size]
-
-
-class _Windows:
-    """The records of a batch that is too large for the parser, a window at a time."""
-
-    def __init__(self, plain: memoryview, count: int) -> None:
-        self._plain = plain
-        self._count = count
-
-    def __iter__(self) -> Iterator[ParsedRecord]:
-        plain = self._plain
-        for start, end, _, count in cuts(plain, self._count):
-            if end - start > WINDOW_BYTES_MAX:
-                yield _large_record(plain, start, end)
-                continue
-            window = b"".join((plain_header(end - start, count), plain[start:end], SLACK))
-            yield from parse_window(memoryview(window)[: -len(SLACK)])
-
-
-def _large_record(plain: memoryview, position: int, end: int) -> Record:
-    """A record of more than a window, without its headers, which could take many times their size."""
-    _, position = read_varint(plain, position, end)
-    timestamp, position = read_varlong(plain, position + 1, end)
-    offset, position = read_varint(plain, position, end)
-    fields: list[bytes | None] = []
-    for _ in range(2):
-        size, position = read_varint(plain, position, end)
-        fields.append(None if size < 0 else bytes(plain[position : position + size]))
-        position += max(size, 0)
-    return Record(offset, timestamp, fields[0], fields[1], [])
+    plain = unpack_records(batch, header, limits)
+    records = BareRecords(plain, header.count)
+    return StoredBatch(header, plain, records if len(plain) > WINDOW_BYTES_MAX else list(records))
 
 
 def read_stored(batch: Buffer, limits: RecordLimits) -> list[tuple[int, int]]:
@@ -160,20 +118,18 @@ def thin_batch(stored: StoredBatch, kept: Sequence[int], delete_horizon_ms: int 
 
 def _bounds(plain: memoryview, count: int) -> Iterator[tuple[int, int]]:
     """Where each record begins and ends, its length before it included."""
-    octets, size = plain.obj, len(plain)  # the view's owner, which is quicker to index
-    assert isinstance(octets, bytes | bytearray)
-    position = HEADER_SIZE
-    for _ in range(count):
+    position, size = 0, len(plain)
+    for index in range(count):
         start = position
-        # One or two bytes nearly always; the slack behind the end makes the second one safe to look at.
-        low, high = octets[position], octets[position + 1]
-        if low < 0x80:
-            position += 1 + (low >> 1)
-        elif high < 0x80:
-            position += 2 + ((low & 0x7F | high << 7) >> 1)
+        # One or two bytes nearly always.
+        if position + 1 < size and (low := plain[position]) >= 0x80 > (high := plain[position + 1]):
+            length = (low & 0x7F | high << 7) >> 1 ^ -(low & 1)
+            position += 2
         else:
-            length, body = read_varint(octets, position, size)
-            position = body + length
+            length, position = read_varint(plain, position, size)
+        if not 0 < length <= size - position:
+            raise CorruptRecords(f"record {index} states {length} bytes where {size - position} are left")
+        position += length
         yield start, position
     if position != size:
         raise CorruptRecords(f"{size - position} bytes are left after the last of {count} records")

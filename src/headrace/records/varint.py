@@ -14,10 +14,14 @@ __all__ = ["append_varint", "read_varint", "read_varlong", "varint_size"]
 
 def read_varint(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
     """A 32-bit number at ``pos`` and the position behind it."""
+    if pos < end and (byte := buf[pos]) < 0x80:  # nearly always
+        return (byte >> 1) ^ -(byte & 1), pos + 1
     return _read(buf, pos, end, 5, 32)
 
 
 def read_varlong(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+    if pos < end and (byte := buf[pos]) < 0x80:
+        return (byte >> 1) ^ -(byte & 1), pos + 1
     return _read(buf, pos, end, 10, 64)
 
 

@@ -38,15 +38,22 @@ def test_small_bytes_that_would_become_large_objects_do_not(kind, ends):
     assert grown < 64 + 64
 
 
+@pytest.mark.parametrize("by", ["C", "plain"])
+@pytest.mark.parametrize("kind", ["headers-in-many", "tiny"])
+def test_reading_holds_a_window_at_a_time(kind, by):
+    ended, _, grown = explode(kind, 64, "stored", by)
+    assert ended == "int"
+    assert grown < 64 + 64
+
+
 def test_the_measure_can_tell():
     """The same bomb under a limit that lets it pass is seen to take what it takes."""
     _, _, grown = explode("gzip", 400)
     assert grown > 300
 
 
-def explode(kind, limit_mib):
-    run = subprocess.run(
-        [sys.executable, BOMB, kind, str(limit_mib)], capture_output=True, text=True, timeout=120, check=True
-    )
+def explode(kind, limit_mib, *how):
+    command = [sys.executable, BOMB, kind, str(limit_mib), *how]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     ended, size, grown = run.stdout.split()
     return ended, int(size), float(grown)

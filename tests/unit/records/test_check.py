@@ -19,8 +19,9 @@ from headrace.records import (
     recompress,
 )
 from headrace.records import check as check_module
-from headrace.records.parser import WINDOW_BYTES_MAX
+from headrace.records import reading as reading_module
 from headrace.records.quick_walk import quick_walk
+from headrace.records.reading import WINDOW_BYTES_MAX
 
 from .making import (
     CODECS,
@@ -41,13 +42,14 @@ from .oracle import DefaultRecordBatch
 LIMITS = RecordLimits()
 
 
-@pytest.fixture(scope="module", autouse=True, params=["the walk in C", "the parser"])
+@pytest.fixture(scope="module", autouse=True, params=["in C", "in Python"])
 def by(request):
     """Everything here holds with the C part and without it."""
     with pytest.MonkeyPatch.context() as patch:
         assert quick_walk is not None, "the C part was not built: see what the set-up said"
-        if request.param == "the parser":
+        if request.param == "in Python":
             patch.setattr(check_module, "quick_walk", None)
+            patch.setattr(reading_module, "quick_read", None)
         yield
 
 
@@ -163,7 +165,10 @@ LONG = bytes([0x80] * 9 + [0x01])
         "key size of 33 bits that wraps to the right one": lying_batch(
             Lie(key_part=varint(2**32 + 1) + b"k")
         ),
+        "key below null": lying_batch(Lie(key_part=varint(-2))),
         "key size in six bytes": lying_batch(Lie(key_part=varint(1, width=6) + b"k")),
+        "value below null": lying_batch(Lie(value_part=varint(-2))),
+        "value far below null": lying_batch(Lie(value_part=varint(-(2**31)))),
         "value past the end": lying_batch(Lie(value_part=varint(1000) + b"v")),
         "value into the next record": lying_batch(Lie(value_part=varint(9) + b"v"), Lie(index=1)),
         "value size without an end": lying_batch(Lie(value_part=b"\xff" * 11)),
@@ -172,10 +177,13 @@ LONG = bytes([0x80] * 9 + [0x01])
         "attributes with the top bit": lying_batch(Lie(attributes=b"\x80")),
         "timestamp in eleven bytes": lying_batch(Lie(attributes=b"\x00" + b"\x80" * 10)),
         "header count negative": lying_batch(Lie(header_part=varint(-1))),
+        "header count far below none": lying_batch(Lie(header_part=varint(-(2**31)))),
         "header count above the headers": lying_batch(Lie(header_part=varint(1))),
         "header count below the headers": lying_batch(Lie(header_part=varint(1) + blob(b"h") * 4)),
         "header count huge": lying_batch(Lie(header_part=varint(2**31 - 1))),
         "header without a name": lying_batch(Lie(header_part=varint(1) + varint(-1) + blob(b"v"))),
+        "header name below null": lying_batch(Lie(header_part=varint(1) + varint(-2) + blob(b"v"))),
+        "header value below null": lying_batch(Lie(header_part=varint(1) + blob(b"h") + varint(-2))),
         "header name past the end": lying_batch(Lie(header_part=varint(1) + varint(99) + b"h")),
         "header value past the end": lying_batch(Lie(header_part=varint(1) + blob(b"h") + varint(99))),
         "header name that is not UTF-8": lying_batch(Lie(headers=[(b"\xff\xfe", b"v")])),
@@ -203,7 +211,7 @@ def test_a_batch_that_contradicts_itself_is_invalid(batch):
     "lie",
     [
         Lie(key_part=varint(3, width=5) + b"key"),
-        Lie(value_part=varint(-7)),
+        Lie(value_part=varint(-1, width=5)),
         Lie(offset_delta=varint(0, width=3)),
         Lie(length=varint(len(GOOD) - 1, width=5)),
         Lie(attributes=b"\x01"),
@@ -253,11 +261,13 @@ def test_limits_hold_for_headers_records_and_bytes():
 
 
 @pytest.mark.parametrize("codec", [0, 3])
-def test_batches_larger_than_a_window_are_walked_in_pieces(codec):
+def test_batches_larger_than_a_window_are_walked_and_read_like_others(codec):
     sizes = [100] * 9000 + [3 * WINDOW_BYTES_MAX] + [0, 50, 200] * 3000 + [WINDOW_BYTES_MAX - 20] * 2
     contents = [(None if index == 17_000 else b"k", bytes(size), []) for index, size in enumerate(sizes)]
     batch = bytes(build_batch(contents, timestamp_ms=77, codec=codec))
     assert check_batch(batch, LIMITS) == (77, 77, True)
+    found = [(r.offset, r.key, len(r.value or b"")) for r in read_records(batch, LIMITS)]
+    assert found == [(index, key, len(value)) for index, (key, value, _) in enumerate(contents)]
     plain_batch = bytearray(recompress(batch, 0, LIMITS))
     offset_delta_at = plain_batch.index(varint(16_000) + blob(b"k"))
     plain_batch[offset_delta_at] ^= 2

@@ -96,14 +96,17 @@ def test_batches_of_librdkafka_are_valid(codec):
     cluster.producer.flush(30)
     octets = cluster.fetch(topic)
     records = []
+    codecs = set()
     for position, header in iter_headers(octets):
         batch = memoryview(octets)[position : position + header.size]
-        assert header.codec == codec
+        codecs.add(header.codec)
         checked = check_batch(batch, LIMITS)
         found = read_records(batch, LIMITS)
         assert checked.max_timestamp == header.max_timestamp == max(record.timestamp for record in found)
         assert checked.min_timestamp == min(record.timestamp for record in found)
         records += found
+    # A batch that packing would make larger, such as one of a single record on a slow machine, comes as it is.
+    assert codec in codecs <= {0, codec}
     assert [(r.key, r.value, r.headers) for r in records] == CONTENTS
     assert [r.timestamp for r in records] == [10**12 + index * 50 for index in range(len(CONTENTS))]
 

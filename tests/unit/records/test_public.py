@@ -7,6 +7,7 @@ def test_the_public_names_are_these():
     assert headrace.records.__all__ == [
         "CODEC_NAMES",
         "HEADER_SIZE",
+        "WALKS_IN_C",
         "BatchHeader",
         "Checked",
         "CorruptRecords",
