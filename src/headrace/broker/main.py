@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from headrace.broker.broker import Broker
+from headrace.broker.heap import keep_freed_memory
 from headrace.broker.metrics_port import MetricsPort
 from headrace.broker.server import Server
 from headrace.broker.settings import BrokerSettings
@@ -100,6 +101,7 @@ def run_broker(
         id_kept_ms=_taken_number(configs, "transactional.id.expiration.ms", 7 * 24 * 3600 * 1000),
     )
     _raise_file_limit()
+    keep_freed_memory()
     _make_parents(data)
     broker_settings = BrokerSettings(
         data_dir=data,
