@@ -105,23 +105,18 @@ def _no_second_write(stack: ExitStack) -> None:
 def _no_check_on_read(stack: ExitStack) -> None:
     """Whatever lies in a file is given to readers."""
 
-    class Agreeable:
-        """In the place of the module: any sum is the right one, because only equality is asked for."""
+    class Any32:
+        """Any sum is the right one, because only equality is asked for."""
 
-        @staticmethod
-        def crc32c(data: object) -> Any:
-            class Any32:
-                def __eq__(self, other: object) -> bool:
-                    return True
+        def __eq__(self, other: object) -> bool:
+            return True
 
-                def __ne__(self, other: object) -> bool:
-                    return False
+        def __ne__(self, other: object) -> bool:
+            return False
 
-                __hash__ = None  # type: ignore[assignment]
+        __hash__ = None  # type: ignore[assignment]
 
-            return Any32()
-
-    stack.enter_context(patched(reader, "crc32c", Agreeable))
+    stack.enter_context(patched(reader, "crc32c", lambda data: Any32()))
 
 
 def _one_slot(stack: ExitStack) -> None:

@@ -19,9 +19,9 @@ import uuid
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import crc32c
 import msgspec
 
+from headrace.checksum import crc32c
 from headrace.errors import DamagedState, DataDirError, DataDirInUse, FormatTooNew
 from headrace.files import Files, LockHeld
 from headrace.log.segment import write_whole
@@ -100,7 +100,7 @@ class DataDir:
 
     def _save(self, identity: Identity) -> None:
         body = asdict(identity)
-        body["check"] = crc32c.crc32c(msgspec.json.encode(body))
+        body["check"] = crc32c(msgspec.json.encode(body))
         write_whole(
             self._files, self.path / _NAME, msgspec.json.format(msgspec.json.encode(body), indent=2) + b"\n"
         )
@@ -139,7 +139,7 @@ def _parse(raw: bytes, path: Path) -> Identity:
             hint="start it with the release that wrote it, or a later one",
         )
     check = body.pop("check", None)
-    if check != crc32c.crc32c(msgspec.json.encode(body)):
+    if check != crc32c(msgspec.json.encode(body)):
         raise _damaged(path, "its check does not match")
     try:
         return msgspec.convert(body, Identity)

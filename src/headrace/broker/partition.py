@@ -8,9 +8,8 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
-import crc32c
-
 from headrace.broker.walks import checked_batch, repacked_batch
+from headrace.checksum import crc32c
 from headrace.errors import StorageError
 from headrace.log.committer import Committer
 from headrace.log.config import LogConfig
@@ -348,5 +347,5 @@ def _with_true_timestamp(batch: Buffer, max_timestamp: int) -> bytearray:
     corrected = bytearray(batch)
     corrected[22] &= ~0x08 & 0xFF
     _INT64.pack_into(corrected, _MAX_TIMESTAMP_AT, max_timestamp)
-    _UINT32.pack_into(corrected, _CRC_AT, crc32c.crc32c(memoryview(corrected)[_CRC_FROM:]))
+    _UINT32.pack_into(corrected, _CRC_AT, crc32c(memoryview(corrected)[_CRC_FROM:]))
     return corrected

@@ -23,8 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import crc32c
-
+from headrace.checksum import crc32c
 from headrace.errors import ArchiveUnavailable, DamagedState
 from headrace.files import File, Files
 from headrace.log.index import SparseIndex
@@ -175,7 +174,7 @@ class Archive:
             _ENTRY.pack(entry.base_offset, entry.end_offset, entry.size, entry.max_timestamp)
             for entry in entries
         )
-        write_whole(self._files, self._home / ARCHIVED_NAME, body + _CRC.pack(crc32c.crc32c(body)))
+        write_whole(self._files, self._home / ARCHIVED_NAME, body + _CRC.pack(crc32c(body)))
         self._files.sync_dir(self._home)
 
     # In the event loop
@@ -198,7 +197,7 @@ def _load(files: Files, path: Path) -> list[Entry]:
     finally:
         file.close()
     body = raw[: -_CRC.size]
-    if len(body) >= _HEAD.size and _CRC.unpack_from(raw, len(body))[0] == crc32c.crc32c(body):
+    if len(body) >= _HEAD.size and _CRC.unpack_from(raw, len(body))[0] == crc32c(body):
         magic, count = _HEAD.unpack_from(body)
         if magic == _MAGIC and len(body) == _HEAD.size + count * _ENTRY.size:
             return [Entry(*fields) for fields in _ENTRY.iter_unpack(body[_HEAD.size :])]

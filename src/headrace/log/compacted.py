@@ -23,8 +23,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-import crc32c
-
+from headrace.checksum import crc32c
 from headrace.files import Files
 from headrace.log.segment import write_whole
 
@@ -45,7 +44,7 @@ class Compacted:
     def write(self, files: Files, directory: Path) -> None:
         """Durable when this returns."""
         body = _BODY.pack(_MAGIC, self.clean_offset, self.tombstones_removed_below, self.next_horizon_ms)
-        write_whole(files, directory / COMPACTED_NAME, body + _CRC.pack(crc32c.crc32c(body)))
+        write_whole(files, directory / COMPACTED_NAME, body + _CRC.pack(crc32c(body)))
         files.sync_dir(directory)
 
 
@@ -61,7 +60,7 @@ def load_compacted(files: Files, directory: Path, end_offset: int) -> tuple[Comp
         file.close()
     if len(raw) == _BODY.size + _CRC.size:
         magic, clean, removed, horizon = _BODY.unpack_from(raw)
-        if magic == _MAGIC and _CRC.unpack_from(raw, _BODY.size)[0] == crc32c.crc32c(raw[: _BODY.size]):
+        if magic == _MAGIC and _CRC.unpack_from(raw, _BODY.size)[0] == crc32c(raw[: _BODY.size]):
             return Compacted(clean, removed, horizon), None
     return (
         Compacted(0, end_offset, -1),

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import crc32c
-
+from headrace.checksum import crc32c
 from headrace.files import Files
 from headrace.log.cleaner import Cleaned
 from headrace.log.index import SparseIndex
@@ -90,7 +89,7 @@ class CompactedFile:
         taken = self._file.pwrite([self._buffer], self._written)
         if taken != len(self._buffer):
             raise OSError(f"short write of {self._file.path}: {taken} of {len(self._buffer)} bytes")
-        self._crc = crc32c.crc32c(bytes(self._buffer), self._crc)
+        self._crc = crc32c(bytes(self._buffer), self._crc)
         self._written += taken
         self._buffer = bytearray()
 

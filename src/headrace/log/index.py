@@ -30,8 +30,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import crc32c
-
+from headrace.checksum import crc32c
 from headrace.files import Files
 
 __all__ = ["SparseIndex", "load_columns", "load_facts"]
@@ -105,9 +104,9 @@ class SparseIndex:
             self.max_timestamp,
             self.max_timestamp_offset,
             len(self.offsets),
-            crc32c.crc32c(body),
+            crc32c(body),
         )
-        return head + _CRC.pack(crc32c.crc32c(head)) + body
+        return head + _CRC.pack(crc32c(head)) + body
 
     def unload(self) -> None:
         """Give the columns' memory back; the facts stay."""
@@ -133,7 +132,7 @@ def load_facts(files: Files, path: Path, base_offset: int) -> SparseIndex | None
         size = file.size()
     finally:
         file.close()
-    if len(raw) < _FACTS_SIZE or _CRC.unpack_from(raw, _HEAD.size)[0] != crc32c.crc32c(raw[: _HEAD.size]):
+    if len(raw) < _FACTS_SIZE or _CRC.unpack_from(raw, _HEAD.size)[0] != crc32c(raw[: _HEAD.size]):
         return None
     magic, base, end, covered, max_timestamp, max_timestamp_offset, count, _ = _HEAD.unpack_from(raw)
     if magic != _MAGIC or base != base_offset or size != _FACTS_SIZE + 24 * count:
@@ -156,7 +155,7 @@ def load_columns(files: Files, path: Path, index: SparseIndex) -> bool:
         return False
     body = raw[_FACTS_SIZE:]
     *_, count, body_crc = _HEAD.unpack_from(raw)
-    if len(body) != 24 * count or crc32c.crc32c(body) != body_crc:
+    if len(body) != 24 * count or crc32c(body) != body_crc:
         return False
     index.take_columns(body)
     return True

@@ -31,8 +31,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-import crc32c
-
+from headrace.checksum import crc32c
 from headrace.errors import DamagedState
 from headrace.files import File, Files
 from headrace.log.segment import write_whole
@@ -186,7 +185,7 @@ class MarkFile:
 
 def _pack(sequence: int, mark: Mark) -> bytes:
     body = _SLOT.pack(_MAGIC, sequence, mark.start_offset, mark.synced_offset, mark.segment, mark.position, 0)
-    return body + _CRC.pack(crc32c.crc32c(body))
+    return body + _CRC.pack(crc32c(body))
 
 
 def _parse(slot: bytes) -> tuple[int, Mark] | None:
@@ -194,6 +193,6 @@ def _parse(slot: bytes) -> tuple[int, Mark] | None:
         return None
     body = slot[: _SLOT.size]
     magic, sequence, start, synced, segment, position, _ = _SLOT.unpack(body)
-    if magic != _MAGIC or _CRC.unpack_from(slot, _SLOT.size)[0] != crc32c.crc32c(body):
+    if magic != _MAGIC or _CRC.unpack_from(slot, _SLOT.size)[0] != crc32c(body):
         return None
     return sequence, Mark(start, synced, segment, position)

@@ -11,8 +11,7 @@ import struct
 from collections import OrderedDict
 from dataclasses import dataclass
 
-import crc32c
-
+from headrace.checksum import crc32c
 from headrace.errors import CorruptBatch
 from headrace.files import File
 from headrace.log.partition import PartitionLog
@@ -119,7 +118,7 @@ class LogReader:
                 return self._end_at_damage(plan, view, position, offset, "its header does not read")
             if end > size:
                 break
-            if crc32c.crc32c(view[position + _CRC_FROM : end]) != crc:
+            if crc32c(view[position + _CRC_FROM : end]) != crc:
                 return self._end_at_damage(plan, view, position, offset, "its CRC does not match")
             offset = expected = base + delta + 1
             position = end

@@ -32,8 +32,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-import crc32c
-
+from headrace.checksum import crc32c
 from headrace.files import Files
 from headrace.log.epochs import Epochs
 from headrace.log.producers import Producer, Producers, RememberedBatch
@@ -100,7 +99,7 @@ def dump_state(state: PartitionState) -> bytes:
     for one in transactions.open.values():
         out += _OPEN.pack(one.producer_id, one.producer_epoch, one.first_offset, one.since_ms)
     out += transactions.dump_aborted()
-    out += _CRC.pack(crc32c.crc32c(bytes(out)))
+    out += _CRC.pack(crc32c(bytes(out)))
     return bytes(out)
 
 
@@ -113,7 +112,7 @@ def load_state(files: Files, path: Path, offset: int) -> PartitionState | None:
         file.close()
     if len(raw) < _HEAD_ONE.size + _CRC.size:
         return None
-    if _CRC.unpack_from(raw, len(raw) - _CRC.size)[0] != crc32c.crc32c(memoryview(raw)[: -_CRC.size]):
+    if _CRC.unpack_from(raw, len(raw) - _CRC.size)[0] != crc32c(memoryview(raw)[: -_CRC.size]):
         return None
     if raw[: len(_MAGIC)] == _MAGIC:
         _, found_offset, epoch_count, producer_count, open_count, aborted_count = _HEAD.unpack_from(raw)

@@ -30,8 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import crc32c
-
+from headrace.checksum import crc32c
 from headrace.errors import DamagedState
 from headrace.files import Files
 from headrace.log.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, log_name, write_whole
@@ -79,7 +78,7 @@ class Swap:
         # The new names first: a decision must not be there without what it is about.
         files.sync_dir(self.directory)
         body = _BODY.pack(_MAGIC, self.base_offset, self.end_offset, self.size, self.crc)
-        write_whole(files, self.path, body + _CRC.pack(crc32c.crc32c(body)))
+        write_whole(files, self.path, body + _CRC.pack(crc32c(body)))
         files.sync_dir(self.directory)
 
     def rename(self, files: Files) -> None:
@@ -167,7 +166,7 @@ def _load(files: Files, path: Path) -> Swap:
         file.close()
     if len(raw) == _BODY.size + _CRC.size:
         magic, base, end, size, crc = _BODY.unpack_from(raw)
-        whole = _CRC.unpack_from(raw, _BODY.size)[0] == crc32c.crc32c(raw[: _BODY.size])
+        whole = _CRC.unpack_from(raw, _BODY.size)[0] == crc32c(raw[: _BODY.size])
         if whole and magic == _MAGIC and path.name == log_name(base).removesuffix(LOG_SUFFIX) + SWAP_SUFFIX:
             return Swap(path.parent, base, end, size, crc)
     raise DamagedState(
@@ -208,7 +207,7 @@ def _check(files: Files, swap: Swap) -> None:
     crc = position = 0
     try:
         while chunk := file.pread(_CHUNK, position):
-            crc = crc32c.crc32c(chunk, crc)
+            crc = crc32c(chunk, crc)
             position += len(chunk)
     finally:
         file.close()

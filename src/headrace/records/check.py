@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from headrace.checksum import crc32c
 from headrace.records.codecs import CODEC_NAMES, NO_CODEC, unknown, unpack
 from headrace.records.errors import CorruptRecords, InvalidRecords, RecordsTooLarge
 from headrace.records.header import CRC_START, HEADER_SIZE, BatchHeader, Buffer, read_header

@@ -28,8 +28,7 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from headrace.checksum import crc32c
 from headrace.records.errors import CorruptRecords, InvalidRecords
 
 __all__ = ["HEADER_SIZE", "BatchHeader", "Buffer", "crc_ok", "iter_headers", "read_header"]

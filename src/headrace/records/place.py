@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from struct import Struct
 
-from crc32c import crc32c
-
+from headrace.checksum import crc32c
 from headrace.records.header import APPEND_TIME_BIT, CRC, CRC_AT, CRC_START, LENGTH_END
 
 __all__ = ["place_batch", "seal"]
