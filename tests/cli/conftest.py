@@ -20,7 +20,8 @@ _counter = itertools.count()
 @pytest.fixture(scope="session")
 def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     # Retention and compaction of time are looked at often, so that a test need not wait for them.
-    options = ("--set", "log.cleaner.backoff.ms=100")
+    archive = tmp_path_factory.mktemp("archive")
+    options = ("--set", "log.cleaner.backoff.ms=100", "--set", f"headrace.archive.dir={archive}")
     server = start_headrace(tmp_path_factory.mktemp("cli") / "headrace", options)
     yield server
     assert server.stop() == 0, server.log.read_text()[-4000:]

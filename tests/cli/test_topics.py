@@ -223,6 +223,24 @@ def test_describe_of_a_compacted_topic_tells_below_which_offset_deletions_are_go
     assert "TOMBSTONES-REMOVED-BELOW" not in either.ok("topic", "describe", plain).out
 
 
+def test_an_archived_topic_is_not_said_to_lose_what_moves_to_the_archive(
+    either: Headrace, cluster: Server, fresh: Fresh
+) -> None:
+    name = fresh()
+    made = either.run(
+        "topic", "create", name, "-c", "headrace.archive.enable=true", "-c", "retention.ms=3600000"
+    )
+    if cluster.name == "kafka":
+        assert made.code == 1
+        assert "headrace.archive.enable" in made.err
+        return
+    (told,) = either.ok("topic", "describe", name, "--json").json
+    assert (told["archived"], told["lost_after_ms"], told["lost_by"]) == (True, None, None)
+    shown = either.ok("topic", "describe", name).out
+    assert "never by retention" in shown
+    assert "archive     takes what is past these limits" in shown
+
+
 def test_a_volatile_topic_is_said_to_be_one_and_kafka_refuses_to_make_it(
     either: Headrace, cluster: Server, fresh: Fresh
 ) -> None:

@@ -16,6 +16,7 @@ __all__ = ["WINDOW_MS", "Outlook", "duration_text", "outlook", "size_text"]
 
 WINDOW_MS = 5 * 60 * 1000
 _VOLATILE = "headrace.volatile"
+_ARCHIVE = "headrace.archive.enable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Outlook:
     lost_by: str | None
     disk_full_in_ms: int | None
     volatile: bool
+    archived: bool
+    """What is past the limits moves to the archive, and is not lost."""
 
     def row(self) -> dict[str, object]:
         return {
@@ -43,6 +46,7 @@ class Outlook:
             "lost_by": self.lost_by,
             "disk_full_in_ms": self.disk_full_in_ms,
             "volatile": self.volatile,
+            "archived": self.archived,
         }
 
     def lines(self) -> list[str]:
@@ -68,6 +72,8 @@ class Outlook:
         ]
         if self.disk_full_in_ms is not None:
             lines.append(f"disk full   in {duration_text(self.disk_full_in_ms)} at this rate")
+        if self.archived:
+            lines.append("archive     takes what is past these limits, and it stays readable")
         if self.volatile:
             lines.append("volatile    in memory only: a restart empties it, and it is no source of truth")
         return lines
@@ -105,16 +111,18 @@ def outlook(
         in_ms = int(sizes.free_bytes / bytes_per_s * 1000)
         # A topic that has reached its limits grows no further.
         full = in_ms if lost_after is None or in_ms < lost_after else None
+    archived = values.get(_ARCHIVE) == "true"
     return Outlook(
         None if sizes is None else sum(sizes.bytes.values()),
         sum(rates.values()),
         bytes_per_s,
         retention_ms,
         retention_bytes,
-        lost_after,
-        lost_by,
+        None if archived else lost_after,
+        None if archived else lost_by,
         full,
         volatile,
+        archived,
     )
 
 
