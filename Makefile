@@ -31,7 +31,7 @@ run: setup
 	@$(BIN)/headrace demo $(if $(FOR),--for $(FOR))
 
 test: setup-test
-	@$(BIN)/python -m pytest --capabilities -n 3 --dist loadfile
+	@$(BIN)/python -m pytest --capabilities -n 3 --dist loadfile --no-loadscope-reorder
 
 test-one: setup-test
 	@$(BIN)/python -m pytest $(T)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
 
 from tools import java
@@ -19,6 +20,18 @@ pytest_plugins = [
     "tests.plugins.lost_workers",
     "tests.plugins.peer",
 ]
+
+
+# Files with long tests begin first, so that no process is left alone with one at the end.
+_LONGEST_FIRST = ("tests/wire", "tests/crash", "tests/cli", "tests/unit/log", "tests/unit/records")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        places = (at for at, part in enumerate(_LONGEST_FIRST) if item.nodeid.startswith(f"{part}/"))
+        return next(places, len(_LONGEST_FIRST))
+
+    items.sort(key=rank)
 
 
 def pytest_configure() -> None:
