@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import ctypes
 
-__all__ = ["keep_freed_memory"]
+__all__ = ["KEPT_BYTES", "keep_freed_memory"]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 # The most that glibc takes for the second of them.
-_KEPT_BYTES = 32 << 20
+KEPT_BYTES = 32 << 20
 
 
 def keep_freed_memory() -> bool:
@@ -22,4 +22,4 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return False
-    return bool(mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES) and mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES))
+    return bool(mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES) and mallopt(_M_MMAP_THRESHOLD, KEPT_BYTES))
