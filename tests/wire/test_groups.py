@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -35,17 +36,16 @@ def shares(consumers: Sequence[Consumer]) -> list[int]:
     return sorted(len(consumer.assignment()) for consumer in consumers)
 
 
-def settled(consumers: Sequence[Consumer], topic: str, partitions: int) -> list[Seen]:
-    """Poll until every partition has exactly one owner and every member that can have one has its share."""
+def is_settled(consumers: Sequence[Consumer], topic: str, partitions: int) -> bool:
+    """Whether every partition has exactly one owner and every member that can have one has its share."""
     wanted = {(topic, partition) for partition in range(partitions)}
-    fair = partitions // len(consumers)
+    held = [consumer.held for consumer in consumers]
+    each_once = sum(map(len, held)) == partitions and set().union(*held) == wanted
+    return each_once and all(len(share) >= partitions // len(consumers) for share in held)
 
-    def done() -> bool:
-        held = [consumer.held for consumer in consumers]
-        each_once = sum(map(len, held)) == partitions and set().union(*held) == wanted
-        return each_once and all(len(share) >= fair for share in held)
 
-    return wait_for(done, consumers)
+def settled(consumers: Sequence[Consumer], topic: str, partitions: int) -> list[Seen]:
+    return wait_for(lambda: is_settled(consumers, topic, partitions), consumers)
 
 
 def read(consumers: Sequence[Consumer], count: int, already: Sequence[Seen] = ()) -> list[Seen]:
@@ -195,23 +195,27 @@ def test_load_balancing_gives_every_record_to_one_member_and_fan_out_to_each_gro
 ) -> None:
     topic = fresh("t")
     client.admin(cluster.bootstrap).create_topic(topic, 4)
-    groups = {
-        name: [client.consumer(cluster.bootstrap, name) for _ in range(2)]
-        for name in (fresh("a"), fresh("b"))
-    }
+    groups = [
+        [client.consumer(cluster.bootstrap, name) for _ in range(2)] for name in (fresh("a"), fresh("b"))
+    ]
+    everyone = [member for members in groups for member in members]
+    for member in everyone:
+        member.subscribe(topic)
+
+    def settle(members: list[Consumer]) -> None:
+        # A group that is settled is polled on until the other is as well, as its users would.
+        wait_for(lambda: all(is_settled(group, topic, 4) for group in groups), members)
+
     try:
-        for members in groups.values():
-            for member in members:
-                member.subscribe(topic)
-            settled(members, topic, 4)
-        more(client, cluster, topic, 25, 4)
-        for members in groups.values():
-            assert places(read(members, 100)) == [(p, n) for p in range(4) for n in range(25)]
-            assert shares(members) == [2, 2]
+        with ThreadPoolExecutor(len(groups)) as threads:
+            list(threads.map(settle, groups))
+            more(client, cluster, topic, 25, 4)
+            for seen in threads.map(lambda members: read(members, 100), groups):
+                assert places(seen) == [(p, n) for p in range(4) for n in range(25)]
+        assert [shares(members) for members in groups] == [[2, 2], [2, 2]]
     finally:
-        for members in groups.values():
-            for member in members:
-                member.close()
+        for member in everyone:
+            member.close()
 
 
 def test_a_blocked_record_delays_only_its_partition_of_its_group(
