@@ -24,7 +24,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     for _ in range(_TRIES - 1):
         if not any(report.failed for report in reports):
             break
-        print(f"\n{item.nodeid} failed: once more", file=sys.__stderr__, flush=True)
+        why = "\n".join(report.longreprtext for report in reports if report.failed)
+        print(f"\n{item.nodeid} failed: once more\n{why}", file=sys.__stderr__, flush=True)
         item._initrequest()  # type: ignore[attr-defined]
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
     for report in reports:

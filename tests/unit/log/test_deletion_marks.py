@@ -13,7 +13,14 @@ from headrace.log.committer import Committer
 from headrace.log.partition import PartitionLog
 from headrace.testing.faulty_files import FaultyFiles
 from tests.unit.log.conftest import append, values_from
-from tests.unit.log.test_power_loss import DIRECTORY, filled, killed_at_every_operation, new_disk, opened
+from tests.unit.log.test_power_loss import (
+    DIRECTORY,
+    filled,
+    killed_at_every_operation,
+    never_marked,
+    new_disk,
+    opened,
+)
 
 MARK = DIRECTORY / "mark"
 SLOTS = (0, 4096)
@@ -26,15 +33,6 @@ def with_damaged_slot(files: FaultyFiles, slot: int) -> FaultyFiles:
     after = files.crash()
     after.damage(MARK, slot + 20, bytes([after.content(MARK)[slot + 20] ^ 1]))
     return after
-
-
-def never_marked(files: FaultyFiles, count: int) -> PartitionLog:
-    """Both slots say that nothing is synced yet, as in the first second of a busy partition."""
-    log = opened(files)
-    for number in range(count):
-        append(log, b"first-%d" % number)
-    log.sync_now()
-    return log
 
 
 @pytest.mark.parametrize("fill", [filled, never_marked])

@@ -32,11 +32,17 @@ def new_disk(seed: int) -> FaultyFiles:
     return files
 
 
-def filled(files: FaultyFiles, count: int) -> PartitionLog:
+def never_marked(files: FaultyFiles, count: int) -> PartitionLog:
+    """Both slots say that nothing is synced yet, as in the first second of a busy partition."""
     log = opened(files)
     for number in range(count):
         append(log, b"first-%d" % number)
     log.sync_now()
+    return log
+
+
+def filled(files: FaultyFiles, count: int) -> PartitionLog:
+    log = never_marked(files, count)
     log.sync_mark()
     return log
 

@@ -71,7 +71,9 @@ def test_only_the_peer_gets_a_second_chance(pytester: pytest.Pytester) -> None:
     )
     result = pytester.runpytest_subprocess("-p", "tests.plugins.peer", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=1, failed=2)
-    assert result.stderr.str().count("failed: once more") == 4
+    told = result.stderr.str()
+    # What is tried again is told with its reason: it may be a finding all the same.
+    assert told.count("failed: once more") == told.count("AssertionError") == 4
 
 
 def test_a_claim_holds_while_its_tests_run_and_pass(pytester: pytest.Pytester) -> None:

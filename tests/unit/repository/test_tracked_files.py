@@ -43,7 +43,7 @@ def test_no_file_names(what: str) -> None:
         ("a package index or its files", "--index-url https://py" + "pi.org"),
         ("a package index or its files", "https://mirror.example/simp" + "le/ "),
         ("a jar repository", "https://repo1.ma" + "ven.org/x"),
-        ("another registry", "https://registry.np" + "mjs.org"),
+        ("another registry", "https://reg" + "istry.n" + "pmjs.o" + "rg"),
         ("a path of one machine", 'DATA = "/wo' + 'rk/main"'),
         ("a path of one machine", "cd /ho" + "me/jo/src"),
         ("how the work was shared out", "as iss" + "ue 3 asks"),
