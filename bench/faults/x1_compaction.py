@@ -99,7 +99,10 @@ def run(
                 break
             goal = client.acked + rng.choice((20, 200))
             broker.wait_until(lambda goal=goal: client.acked >= goal, "no acks")  # type: ignore[misc]
-            time.sleep(rng.uniform(0.0, 0.1))
+            if number < planned:
+                time.sleep(rng.uniform(0.0, 0.1))
+            else:
+                _wait_for_a_compaction(broker.data)
             broker.kill()
             outcome.hits += _was_compacting(broker.data)
             broker.start()
@@ -117,6 +120,13 @@ def run(
         objections.tell(outcome)
         outcome.peak_rss_mb = broker.peak_rss_mb
     return outcome
+
+
+def _wait_for_a_compaction(data: Path) -> None:
+    """Where chance has not struck one: look until there is something to strike."""
+    deadline = time.monotonic() + 5.0
+    while not _was_compacting(data) and time.monotonic() < deadline:
+        time.sleep(0.001)
 
 
 def _was_compacting(data: Path) -> bool:
