@@ -1,0 +1,112 @@
+"""An app: what there is to run. Declaring something does nothing else; ``headrace run`` acts on it.
+
+app = App("shop")
+orders = app.topic("orders", Order, key="order_id", time="at", late=timedelta(seconds=30))
+products = app.table("products", Product, key="product_id")
+
+@app.flow(reads=[orders, products], writes=app.topic("sales", key="order_id", time="at"))
+def price(orders, products): ...
+
+app.view("sales", price.writes, store=SQLite())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from headrace.model.errors import AppError
+from headrace.model.flow import Flow
+from headrace.model.place import caller, place_of
+from headrace.model.schema import Schema, schema_of
+from headrace.model.store import SQLite, Store
+from headrace.model.topic import Topic
+from headrace.model.view import View
+
+__all__ = ["App"]
+
+
+class App:
+    """Mistakes that one declaration shows are raised by it; those of the whole ``headrace.model.graph`` finds."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.place = caller()
+        self.topics: list[Topic] = []
+        self.flows: list[Flow] = []
+        self.views: list[View] = []
+
+    def topic(
+        self,
+        name: str,
+        schema: type | None = None,
+        *,
+        key: str | Sequence[str] = (),
+        time: str | None = None,
+        late: timedelta = timedelta(0),
+        partitions: int | None = None,
+    ) -> Topic:
+        """Facts, all of which count. Without a schema, the flow that writes it gives it one."""
+        made = Topic(name, self._schema(schema), _names(key), time, late, "events", partitions, caller())
+        self.topics.append(made)
+        return made
+
+    def table(
+        self,
+        name: str,
+        schema: type | None = None,
+        *,
+        key: str | Sequence[str] = (),
+        partitions: int | None = None,
+    ) -> Topic:
+        """Rows, of which the last of each key counts, and a null value deletes: a compacted topic."""
+        made = Topic(
+            name, self._schema(schema), _names(key), None, timedelta(0), "table", partitions, caller()
+        )
+        self.topics.append(made)
+        return made
+
+    def flow(
+        self,
+        *,
+        reads: Sequence[Topic],
+        writes: Topic,
+        name: str | None = None,
+        deterministic: bool = False,
+        unbounded: bool = False,
+    ) -> Callable[[Callable[..., Any]], Flow]:
+        """The function under it derives ``writes`` from ``reads``: DataFrames in their order in, one DataFrame out."""
+        at = caller()
+
+        def declare(function: Callable[..., Any]) -> Flow:
+            if not hasattr(function, "__code__"):
+                raise AppError(f"a flow must be a function, not {function!r}", place=at)
+            made = Flow(
+                name or function.__name__,
+                function,
+                tuple(reads),
+                writes,
+                deterministic,
+                unbounded,
+                place_of(function),
+            )
+            self.flows.append(made)
+            return made
+
+        return declare
+
+    def view(
+        self, name: str, topic: Topic, *, key: str | Sequence[str] = (), store: Store | None = None
+    ) -> View:
+        """The topic folded by its key, or by another one, in a store that follows it."""
+        made = View(name, topic, _names(key) or topic.key, store or SQLite(), caller())
+        self.views.append(made)
+        return made
+
+    def _schema(self, given: type | None) -> Schema | None:
+        return None if given is None else schema_of(given, place=caller())
+
+
+def _names(key: str | Sequence[str]) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else tuple(key)

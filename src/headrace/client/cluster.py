@@ -1,0 +1,149 @@
+"""Where the log is, and the few questions about topics that flows, followers and checks have in common."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from headrace.client.errors import LogError, TopicMissing, from_kafka
+
+__all__ = ["Cluster", "TopicInfo"]
+
+_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    name: str
+    id: str
+    partitions: int
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Clients are made on demand; the one for questions is kept, since an answer arrives in a thread of its own."""
+
+    bootstrap: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+    _admin: AdminClient | None = field(default=None, repr=False)
+    _making: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def config(self, extra: Mapping[str, Any]) -> dict[str, Any]:
+        base: dict[str, Any] = {
+            "bootstrap.servers": self.bootstrap,
+            "client.id": "headrace",
+            "log_level": 0,
+            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 1_000,
+        }
+        return {**base, **extra, **self.properties}
+
+    def admin(self) -> AdminClient:
+        with self._making:
+            if self._admin is None:
+                self._admin = AdminClient(self.config({}))
+            return self._admin
+
+    def producer(self, extra: Mapping[str, Any] | None = None) -> Producer:
+        return Producer(self.config({"partitioner": "murmur2_random", **(extra or {})}))
+
+    def consumer(self, extra: Mapping[str, Any] | None = None) -> Consumer:
+        """Assigned by hand: positions are kept with what was derived, never with the group."""
+        defaults = {
+            "group.id": "headrace",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "fetch.queue.backoff.ms": 10,
+            "allow.auto.create.topics": False,
+        }
+        return Consumer(self.config({**defaults, **(extra or {})}))
+
+    def topic(self, name: str) -> TopicInfo | None:
+        found = self.admin().describe_topics(TopicCollection([name]), request_timeout=_TIMEOUT_S)[name]
+        try:
+            described = found.result(_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise from_kafka(error, f"asking for topic {name!r}") from error
+        return TopicInfo(name, str(described.topic_id), len(described.partitions))
+
+    def expect_topic(self, name: str) -> TopicInfo:
+        found = self.topic(name)
+        if found is None:
+            raise TopicMissing(name)
+        return found
+
+    def configs(self, topic: str) -> dict[str, str | None]:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        try:
+            entries = (
+                self.admin()
+                .describe_configs([resource], request_timeout=_TIMEOUT_S)[resource]
+                .result(_TIMEOUT_S)
+            )
+        except KafkaException as error:
+            raise from_kafka(error, f"asking for the configs of topic {topic!r}") from error
+        return {name: entry.value for name, entry in entries.items()}
+
+    def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> TopicInfo:
+        """The topic, made if it is not there; one that is there is left as it is."""
+        found = self.topic(name)
+        if found is not None:
+            return found
+        new = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(configs or {}))
+        try:
+            self.admin().create_topics([new], request_timeout=_TIMEOUT_S)[name].result(_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise from_kafka(error, f"creating topic {name!r}") from error
+        found = self.topic(name)
+        if found is None:
+            raise LogError(
+                f"topic {name!r} was created and is not there", name="UNKNOWN_TOPIC_OR_PART", retriable=True
+            )
+        return found
+
+    def starts(self, topic: str) -> dict[int, int]:
+        spec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        return self._offsets(topic, spec, IsolationLevel.READ_UNCOMMITTED)
+
+    def ends(self, topic: str, *, committed: bool = True) -> dict[int, int]:
+        """Behind the last record per partition; ``committed`` leaves out what belongs to an open transaction."""
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        return self._offsets(topic, OffsetSpec.latest(), level)  # type: ignore[no-untyped-call]
+
+    def _offsets(self, topic: str, spec: Any, level: IsolationLevel) -> dict[int, int]:
+        partitions = range(self.expect_topic(topic).partitions)
+        return self.offsets_of(topic, partitions, spec, level)
+
+    def offsets_of(
+        self, topic: str, partitions: Iterable[int], spec: Any, level: IsolationLevel
+    ) -> dict[int, int]:
+        asked = {TopicPartition(topic, number): spec for number in partitions}
+        answers = self.admin().list_offsets(asked, isolation_level=level, request_timeout=_TIMEOUT_S)
+        try:
+            return {place.partition: answer.result(_TIMEOUT_S).offset for place, answer in answers.items()}
+        except KafkaException as error:
+            raise from_kafka(error, f"asking for the offsets of topic {topic!r}") from error

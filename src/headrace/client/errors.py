@@ -1,0 +1,49 @@
+"""What the log can answer that stops a flow, a follower or a check.
+
+LogError            an answer that is not a yes; ``retriable`` says whether waiting can help   (HR-KAFKA-…)
+└── TopicMissing    a topic that must be there is not
+"""
+
+from __future__ import annotations
+
+from confluent_kafka import KafkaError, KafkaException
+
+from headrace.errors import HeadraceError
+
+__all__ = ["LogError", "TopicMissing", "from_kafka"]
+
+_HEALS = {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._RESOLVE,
+}
+
+
+class LogError(HeadraceError):
+    def __init__(
+        self, message: str, *, name: str, detail: str = "", hint: str = "", retriable: bool = False
+    ) -> None:
+        super().__init__(message, detail=detail, hint=hint)
+        self.code = f"HR-KAFKA-{name}"
+        self.retriable = retriable
+
+
+class TopicMissing(LogError):
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"topic {topic!r} does not exist",
+            name="UNKNOWN_TOPIC_OR_PART",
+            hint="see what there is with: headrace topic list",
+        )
+
+
+def from_kafka(error: KafkaException | KafkaError, doing: str) -> LogError:
+    cause = error.args[0] if isinstance(error, KafkaException) else error
+    return LogError(
+        f"{doing}: {cause.str()}",
+        name=cause.name().lstrip("_"),
+        retriable=cause.retriable() or cause.code() in _HEALS,
+        hint="the broker cannot be reached; it is tried again" if cause.code() in _HEALS else "",
+    )

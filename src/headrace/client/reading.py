@@ -1,0 +1,66 @@
+"""A bounded read: all committed records of some ranges of a topic, and then it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from confluent_kafka import KafkaError, Message, TopicPartition
+
+from headrace.client.cluster import Cluster
+from headrace.client.errors import LogError, from_kafka
+
+__all__ = ["last_record", "read"]
+
+_PATIENCE_S = 30.0
+_AT_ONCE = 10_000
+
+
+def read(
+    cluster: Cluster, topic: str, ranges: Mapping[int, tuple[int, int]], *, committed: bool = True
+) -> Iterator[Message]:
+    """Records of each partition from (inclusive) to (exclusive), in the order of their partition."""
+    open_ranges = {partition: bounds for partition, bounds in ranges.items() if bounds[0] < bounds[1]}
+    if not open_ranges:
+        return
+    consumer = cluster.consumer({"isolation.level": "read_committed" if committed else "read_uncommitted"})
+    try:
+        consumer.assign([TopicPartition(topic, number, start) for number, (start, _) in open_ranges.items()])
+        while open_ranges:
+            found = consumer.consume(_AT_ONCE, _PATIENCE_S)
+            if not found:
+                raise LogError(
+                    f"topic {topic!r} did not answer for {_PATIENCE_S:.0f} s",
+                    name="TIMED_OUT",
+                    retriable=True,
+                )
+            for message in found:
+                partition = message.partition()
+                if partition not in open_ranges:
+                    continue
+                end = open_ranges[partition][1]
+                error = message.error()
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    raise from_kafka(error, f"reading topic {topic!r}")
+                offset = message.offset()
+                if error is None and offset is not None and offset < end:
+                    yield message
+                if offset is None or offset + (error is None) >= end:
+                    # The end of the partition comes as an event with the offset that will be next.
+                    del open_ranges[partition]
+    finally:
+        consumer.close()
+
+
+def last_record(cluster: Cluster, topic: str, partition: int = 0) -> Message | None:
+    """The last committed record, which may lie some markers before the end."""
+    start, end = cluster.starts(topic)[partition], cluster.ends(topic)[partition]
+    reach = 8
+    while start < end:
+        begin = max(start, end - reach)
+        last = None
+        for message in read(cluster, topic, {partition: (begin, end)}):
+            last = message
+        if last is not None or begin == start:
+            return last
+        reach *= 8
+    return None

@@ -1,0 +1,1 @@
+"""What an app declares: topics, flows, views and the shapes of their values. No I/O."""
