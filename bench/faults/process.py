@@ -56,9 +56,9 @@ class BrokerProcess:
         self.data = data or home / "data"
         self.log = home / "broker.log"
         self.peak_rss_mb = 0.0
-        self._options = list(options)
+        self.options = list(options)
         if retention_check_ms is not None:
-            self._options += ["--set", f"log.retention.check.interval.ms={retention_check_ms}"]
+            self.options += ["--set", f"log.retention.check.interval.ms={retention_check_ms}"]
         self._starter = list(starter)
         self._forked = forked
         self._process: subprocess.Popen[bytes] | Forked | None = None
@@ -91,7 +91,7 @@ class BrokerProcess:
 
     @property
     def _line(self) -> list[str]:
-        return ["broker", "--listen", self.bootstrap, "--data", str(self.data), *self._options]
+        return ["broker", "--listen", self.bootstrap, "--data", str(self.data), *self.options]
 
     def spawn(self, around: Sequence[str] = ()) -> None:
         """Start it and do not wait. ``around`` is a command that runs it, such as strace."""
