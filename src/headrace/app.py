@@ -104,6 +104,10 @@ class App:
         self.views.append(made)
         return made
 
+    def writer_of(self, topic: Topic) -> Flow | None:
+        """The flow that derives it, if one does."""
+        return next((flow for flow in self.flows if flow.writes == topic), None)
+
     def _schema(self, given: type | None) -> Schema | None:
         return None if given is None else schema_of(given, place=caller())
 

@@ -19,6 +19,7 @@ class Progress:
     generation: Generation
     last: Batch | None
     """The last batch of the generation that was committed."""
+    generation_offset: int
 
 
 def current(cluster: Cluster, progress_topic: str) -> Progress | None:
@@ -30,7 +31,7 @@ def current(cluster: Cluster, progress_topic: str) -> Progress | None:
         return None
     record = _decoded(message)
     if isinstance(record, Generation):
-        return Progress(record, None)
+        return Progress(record, None, message.offset() or 0)
     at = record.generation_offset
     generation = next(map(_decoded, read(cluster, progress_topic, {0: (at, at + 1)})), None)
     if not isinstance(generation, Generation):
@@ -38,7 +39,7 @@ def current(cluster: Cluster, progress_topic: str) -> Progress | None:
             f"{progress_topic} has no record of generation {record.generation} at offset {at}",
             hint="the topic must keep all of its records; rebuild the flow",
         )
-    return Progress(generation, record)
+    return Progress(generation, record, at)
 
 
 def generations(cluster: Cluster, progress_topic: str) -> Iterator[Generation]:

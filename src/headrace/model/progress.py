@@ -42,6 +42,8 @@ class Input(msgspec.Struct, frozen=True):
     """As the log names it; differs where the flow that writes it is past its first generation."""
     topic_id: str
     kind: str
+    starts: dict[str, int] = {}
+    """The first offset per partition that was there when the generation began."""
 
 
 class Generation(msgspec.Struct, frozen=True, tag_field="record", tag="generation"):
@@ -60,6 +62,8 @@ class Generation(msgspec.Struct, frozen=True, tag_field="record", tag="generatio
     """Random; also written into the checkpoint directory, so that another one is recognised."""
     started_ms: int
     reason: str = "first start"
+    output_starts: dict[str, int] = {}
+    """Where its rows begin, per partition."""
 
 
 class Batch(msgspec.Struct, frozen=True, tag_field="record", tag="batch"):
@@ -80,6 +84,8 @@ class Batch(msgspec.Struct, frozen=True, tag_field="record", tag="batch"):
     late: int
     dead: int
     fingerprint: str
+    keyless: int = 0
+    """Rows without a key, which have no place in the output; they are among the dead letters."""
     generation_offset: int = 0
     """Where in this topic the record of its generation is."""
     state_rows: int = 0

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from struct import error as StructError  # noqa: N812
+from struct import error as StructError
 from typing import NamedTuple
 
 from headrace.checksum import crc32c

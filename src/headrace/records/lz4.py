@@ -16,7 +16,7 @@ libraries take more: a batch that used that freedom would stop every Java consum
 from __future__ import annotations
 
 from struct import Struct
-from struct import error as StructError  # noqa: N812
+from struct import error as StructError
 
 from headrace.records.errors import InvalidRecords
 

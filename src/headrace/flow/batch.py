@@ -1,0 +1,182 @@
+"""One batch of a flow: rows, side records and progress, committed together.
+
+    rows come over as Arrow, and are sent            nobody sees them yet
+    late and dead ones are looked up, and sent       only where the counts say that there are some
+    the progress record is sent                      with the offsets that the rows have got
+    commit                                           everybody sees all of it
+
+A batch whose progress record is there already is not written again. Its plan still runs, since Spark's state comes from it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace.client.cluster import Cluster
+from headrace.flow.opening import Opened
+from headrace.flow.watermark import next_watermark
+from headrace.flow.writer import Side, Writer
+from headrace.model.flow import Flow
+from headrace.model.progress import Batch, Ranges, encode
+
+__all__ = ["Counts", "Made", "SideRow", "commit_batch", "ranges_of"]
+
+_ERRORS = "__headrace.errors."
+
+
+@dataclass(frozen=True, slots=True)
+class SideRow:
+    """A record of an input that was late or dead."""
+
+    log: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    reason: str | None
+    event_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What one input brought."""
+
+    rows: int = 0
+    late: int = 0
+    dead: int = 0
+    bytes: int = 0
+    seen_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A batch as Spark has computed it."""
+
+    number: int
+    keys: Sequence[str | None]
+    values: Sequence[str | None]
+    counts: Mapping[str, Counts]
+    """By input topic, as the app names it."""
+    inputs: Ranges
+    tables: dict[str, dict[str, int]]
+    sides: Sequence[SideRow]
+    watermark_us: int | None
+    state_rows: int = 0
+    state_bytes: int = 0
+
+
+def ranges_of(opened: Opened, planned: Mapping[str, Mapping[str, int]]) -> Ranges:
+    """Each input from where the last batch ended to where Spark has planned this one to end."""
+    last = opened.last.inputs if opened.last else {}
+    starts = {one.log: one.starts for one in opened.generation.inputs}
+    found: Ranges = {}
+    for log, ends in planned.items():
+        before = {number: to for number, (_, to) in last.get(log, {}).items()}
+        # A partition that was added since is read from its beginning.
+        found[log] = {
+            number: (before.get(number, starts.get(log, {}).get(number, 0)), to)
+            for number, to in ends.items()
+        }
+    return found
+
+
+def commit_batch(cluster: Cluster, writer: Writer, flow: Flow, opened: Opened, made: Made) -> Batch:
+    generation = opened.generation
+    seen = dict(opened.last.seen_us) if opened.last else {}
+    for topic, counts in made.counts.items():
+        if counts.seen_us is not None:
+            seen[topic] = max(seen.get(topic, counts.seen_us), counts.seen_us)
+    keyless = [value for key, value in zip(made.keys, made.values, strict=True) if key is None]
+    begin = opened.last.outputs.get(generation.output, {}) if opened.last else {}
+    starts = {number: to for number, (_, to) in begin.items()} or generation.output_starts
+    writer.begin()
+    try:
+        if keyless:
+            kept = [pair for pair in zip(made.keys, made.values, strict=True) if pair[0] is not None]
+            writer.rows(generation.output, [key for key, _ in kept], [value for _, value in kept])
+        else:
+            writer.rows(generation.output, made.keys, made.values)
+        writer.sides(_side_records(flow, made, keyless, generation.generation))
+        writer.flush()
+        sent = len(made.keys) - len(keyless)
+        ends = (
+            cluster.ends(generation.output, committed=False)
+            if sent
+            else {int(n): at for n, at in starts.items()}
+        )
+        outputs = {str(number): (starts.get(str(number), 0), end) for number, end in ends.items()}
+        batch = Batch(
+            flow=flow.name,
+            generation=generation.generation,
+            batch=made.number,
+            inputs=made.inputs,
+            tables=made.tables,
+            outputs={generation.output: outputs},
+            watermark_us=made.watermark_us,
+            next_watermark_us=_later(made.watermark_us, next_watermark(flow.streams, seen)),
+            seen_us=seen,
+            rows_in=sum(one.rows for one in made.counts.values()),
+            rows_out=sent,
+            late=sum(one.late for one in made.counts.values()),
+            dead=sum(one.dead for one in made.counts.values()),
+            fingerprint=generation.fingerprint,
+            keyless=len(keyless),
+            generation_offset=opened.generation_offset,
+            state_rows=made.state_rows,
+            state_bytes=made.state_bytes,
+            committed_ms=time.time_ns() // 1_000_000,
+        )
+        key, value = encode(batch)
+        writer.sides([Side(flow.progress_topic, key, value)])
+        writer.commit()
+    except BaseException:
+        writer.abort()
+        raise
+    return batch
+
+
+def _later(before: int | None, after: int | None) -> int | None:
+    """A watermark never goes back."""
+    known = [one for one in (before, after) if one is not None]
+    return max(known, default=None)
+
+
+def _side_records(flow: Flow, made: Made, keyless: Sequence[str | None], generation: int) -> list[Side]:
+    sides = [_late(flow, made, row, generation) for row in made.sides if row.reason is None]
+    sides += [_dead(flow, row) for row in made.sides if row.reason is not None]
+    told = f"batch {made.number} of generation {generation}: the row has no key".encode()
+    headers = ((f"{_ERRORS}exception", b"RowWithoutKey"), (f"{_ERRORS}message", told))
+    sides += [
+        Side(flow.dead_topic, None, None if value is None else value.encode(), headers) for value in keyless
+    ]
+    return sides
+
+
+def _late(flow: Flow, made: Made, row: SideRow, generation: int) -> Side:
+    told = {
+        "topic": row.log,
+        "partition": row.partition,
+        "offset": row.offset,
+        "event_us": row.event_us,
+        "watermark_us": made.watermark_us,
+        "generation": generation,
+        "batch": made.number,
+    }
+    return Side(
+        flow.late_topic, f"{row.log}/{row.partition}/{row.offset}".encode(), msgspec.json.encode(told)
+    )
+
+
+def _dead(flow: Flow, row: SideRow) -> Side:
+    headers = (
+        (f"{_ERRORS}exception", b"ValueDoesNotFit"),
+        (f"{_ERRORS}message", (row.reason or "").encode()),
+        (f"{_ERRORS}topic", row.log.encode()),
+        (f"{_ERRORS}partition", str(row.partition).encode()),
+        (f"{_ERRORS}offset", str(row.offset).encode()),
+    )
+    return Side(flow.dead_topic, row.key, row.value, headers)

@@ -1,0 +1,269 @@
+"""A flow, looked at before it runs: what its function makes of its inputs, and whether Spark can run that as a stream.
+
+The function is called twice, on empty inputs: once as history, for the schema of its rows and the fingerprint, and once as a live stream,
+for what only Spark can tell. Mistakes come with the user's file and line.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headrace.flow.encoding import DELETED
+from headrace.flow.fingerprint import fingerprint, runs_python
+from headrace.flow.types import schema_of_output, struct_of
+from headrace.flow.watermark import spark_delay
+from headrace.model.errors import AppError
+from headrace.model.flow import Flow
+from headrace.model.place import Place
+from headrace.model.schema import Schema
+from headrace.model.topic import Topic
+
+__all__ = ["Compiled", "FlowMistake", "compile_flow"]
+
+_STATEFUL = re.compile(r"\b(Aggregate|Deduplicate\w*|Join|FlatMapGroups\w*|TransformWithState\w*|Distinct)\b")
+_NOT_AS_A_STREAM = re.compile(r"\b(Sort|GlobalLimit|LocalLimit|Offset|Tail|Window)\b")
+_MARKED = re.compile(r"-T\d+ms")
+_JVM_NOISE = re.compile(r"\s*(;\n.*|SQLSTATE: \w+.*|\nJVM stacktrace:.*)", re.DOTALL)
+
+
+class FlowMistake(AppError):
+    code = "HR-APP-FLOW"
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    flow: Flow
+    schema: Schema
+    """Of the rows that it writes."""
+    fingerprint: str
+    stateful: bool
+    mode: str
+    """Spark's output mode: ``update`` where rows of a key replace each other, else ``append``."""
+
+
+def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) -> Compiled:
+    """``schemas`` has the input topics' by name, those of derived topics too."""
+    inputs = [_empty(spark, schemas[topic.name]) for topic in flow.reads]
+    output = _call(flow, inputs)
+    schema = _output_schema(flow, output)
+    _expect_deterministic(flow, output)
+    live = _call(flow, [_live(spark, topic, schemas[topic.name]) for topic in flow.reads])
+    stateful = _expect_streamable(flow, live)
+    mode = "update" if stateful and _aggregates(live) else "append"
+    return Compiled(flow, schema, fingerprint(flow, output, schema), stateful, mode)
+
+
+def _empty(spark: SparkSession, schema: Schema) -> DataFrame:
+    return spark.createDataFrame([], struct_of(schema.fields))
+
+
+def _live(spark: SparkSession, topic: Topic, schema: Schema) -> DataFrame:
+    """A stream of the topic's shape that is never started; a table is what it is at a moment."""
+    if topic.kind == "table":
+        return _empty(spark, schema)
+    source = spark.readStream.format("rate").load()
+    shape = struct_of(schema.fields)
+    shaped = source.select(
+        *(
+            F.lit(None).cast(field.dataType).alias(field.name)
+            for field in shape.fields
+            if field.name != topic.time
+        ),
+        *([F.col("timestamp").alias(topic.time)] if topic.time else []),
+    ).select(*(f"`{field.name}`" for field in shape.fields))
+    return shaped.withWatermark(topic.time, spark_delay(topic)) if topic.time else shaped
+
+
+def _call(flow: Flow, frames: list[DataFrame]) -> DataFrame:
+    try:
+        output = flow.function(*frames)
+    except PySparkException as error:
+        raise FlowMistake(
+            f"flow {flow.name}: {_in_words(error)}", place=_line_in(flow, error), detail=_error_class(error)
+        ) from error
+    except Exception as error:
+        raise FlowMistake(
+            f"flow {flow.name} raised {type(error).__name__}: {error}",
+            place=_line_in(flow, error),
+            hint="it is called before anything starts, with empty inputs",
+        ) from error
+    if not isinstance(output, DataFrame):
+        raise FlowMistake(
+            f"flow {flow.name} returned {type(output).__name__}, not a DataFrame",
+            place=flow.place,
+            hint="a flow returns the rows of the topic that it writes",
+        )
+    return output
+
+
+def _output_schema(flow: Flow, output: DataFrame) -> Schema:
+    columns = [field for field in output.schema.fields if field.name != DELETED]
+    names = [field.name for field in columns]
+    if twins := {name for name in names if names.count(name) > 1}:
+        raise FlowMistake(
+            f"flow {flow.name} returns {', '.join(sorted(twins))} more than once",
+            place=flow.place,
+            hint="drop or rename one of them, for example with .drop(...) after a join",
+        )
+    missing = [name for name in (*flow.writes.key, *filter(None, [flow.writes.time])) if name not in names]
+    if missing:
+        raise FlowMistake(
+            f"flow {flow.name} returns no {', '.join(missing)}, which topic {flow.writes.name} declares as key or time",
+            place=flow.place,
+            hint=f"it returns {', '.join(names)}",
+        )
+    found = schema_of_output(T.StructType(columns), name=flow.name, key=flow.writes.key, place=flow.place)
+    declared = flow.writes.schema
+    if declared is None:
+        return found
+    for field in declared.fields:
+        made = found.field(field.name)
+        if made is None or made.kind != field.kind:
+            raise FlowMistake(
+                f"flow {flow.name} returns {field.name} as {made.kind if made else 'nothing'},"
+                f" and topic {flow.writes.name} declares {field.kind}",
+                place=flow.place,
+                hint=f"cast it, for example .withColumn({field.name!r}, ...)",
+            )
+    return declared
+
+
+def _expect_deterministic(flow: Flow, output: DataFrame) -> None:
+    analyzed: Any = output._jdf.queryExecution().analyzed()
+    if runs_python(output) and not flow.deterministic:
+        raise FlowMistake(
+            f"flow {flow.name} calls Python for its rows, and does not say that the same rows give the same results",
+            place=flow.place,
+            hint="@app.flow(..., deterministic=True) says so; a batch that runs again, and verify, rely on it",
+        )
+    nodes = [analyzed]
+    while nodes:
+        node = nodes.pop()
+        if not node.deterministic():
+            raise FlowMistake(
+                f"flow {flow.name} is not deterministic: {_first_line(node.toString())}",
+                place=flow.place,
+                hint="rand(), uuid(), monotonically_increasing_id() and the like give other rows when a batch runs again;"
+                " derive from the event instead",
+            )
+        nodes += _children(node)
+    told = analyzed.toString()
+    if clock := re.search(
+        r"\b(current_timestamp|current_date|now|localtimestamp|unix_timestamp\(current)\b", told
+    ):
+        raise FlowMistake(
+            f"flow {flow.name} reads the clock ({clock[1]})",
+            place=flow.place,
+            hint="a batch that runs again would see another time: use the event's own time",
+        )
+
+
+def _expect_streamable(flow: Flow, live: DataFrame) -> bool:
+    analyzed: Any = live._jdf.queryExecution().analyzed()
+    streaming = _streaming_nodes(analyzed)
+    for node in streaming:
+        if found := _NOT_AS_A_STREAM.match(_name(node)):
+            raise FlowMistake(
+                f"flow {flow.name} needs the end of its input ({found[1]}), and a stream has none",
+                place=flow.place,
+                hint="leave sorting and limits to the query of a view",
+            )
+    stateful = any(_keeps_state(node) for node in streaming)
+    if flow.tables and (stateful or len(flow.streams) > 1):
+        raise FlowMistake(
+            f"flow {flow.name} reads a table and "
+            + ("keeps state of its own" if stateful else f"{len(flow.streams)} streams"),
+            place=flow.place,
+            hint="make it two flows: one that enriches one stream from the table, and one behind it for the rest",
+        )
+    mode = "update" if stateful and _aggregates(live) else "append"
+    jvm: Any = live.sparkSession._jvm
+    try:
+        checker: Any = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+        output_mode: Any = jvm.org.apache.spark.sql.streaming.OutputMode
+        checker.checkForStreaming(
+            analyzed, output_mode.Update() if mode == "update" else output_mode.Append()
+        )
+    except Exception as error:
+        reason = re.search(r"AnalysisException: (.*)", str(error))
+        told = reason[1] if reason else _first_line(str(error))
+        raise FlowMistake(
+            f"flow {flow.name} cannot run as a stream: {told.partition(';')[0]}", place=flow.place
+        ) from error
+    if stateful and not flow.unbounded and not _bounded(streaming):
+        raise FlowMistake(
+            f"the state of flow {flow.name} grows with every new key, for ever",
+            place=flow.place,
+            hint="group by a window of the event time, or say that it is meant: @app.flow(..., unbounded=True)",
+        )
+    return stateful
+
+
+def _streaming_nodes(node: Any) -> list[Any]:
+    """Of the plan, those that work on the stream."""
+    found = [node] if node.isStreaming() else []
+    for child in _children(node):
+        found += _streaming_nodes(child)
+    return found
+
+
+def _children(node: Any) -> list[Any]:
+    children = node.children()
+    return [children.apply(at) for at in range(children.size())]
+
+
+def _keeps_state(node: Any) -> bool:
+    """A join with something that does not change while the batch runs keeps none."""
+    name = _name(node)
+    if name == "Join":
+        return all(child.isStreaming() for child in _children(node))
+    return _STATEFUL.match(name) is not None
+
+
+def _aggregates(live: DataFrame) -> bool:
+    analyzed: Any = live._jdf.queryExecution().analyzed()
+    return any(_name(node) == "Aggregate" for node in _streaming_nodes(analyzed))
+
+
+def _bounded(nodes: list[Any]) -> bool:
+    """Whether Spark can let go of old keys: each stateful step has the watermark among what it groups by."""
+    for node in filter(_keeps_state, nodes):
+        line = _first_line(node.toString())
+        if _name(node) == "Aggregate":
+            line = line.partition("[")[2].partition("]")[0]
+        if _MARKED.search(line) is None and _name(node) != "DeduplicateWithinWatermark":
+            return False
+    return True
+
+
+def _name(node: Any) -> str:
+    return str(node.nodeName())
+
+
+def _in_words(error: PySparkException) -> str:
+    told = error.getMessage() if isinstance(error, AnalysisException) else str(error)
+    return _JVM_NOISE.sub("", told).strip() or str(error)
+
+
+def _error_class(error: PySparkException) -> str:
+    return error.getCondition() or ""
+
+
+def _first_line(text: str) -> str:
+    return text.splitlines()[0].lstrip("~ ")
+
+
+def _line_in(flow: Flow, error: BaseException) -> Place | None:
+    """The last line of the user's own file on the way to the error."""
+    if flow.place is None:
+        return None
+    lines = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == flow.place.file]
+    return Place(flow.place.file, lines[-1].lineno or flow.place.line) if lines else flow.place

@@ -1,0 +1,78 @@
+"""What stops a flow, in the user's terms.
+
+FlowError              (HR-FLOW-…)
+├── FlowFenced         another driver runs the flow now; this one has changed nothing since
+├── CheckpointLost     Spark's state of the flow is not where it was
+├── CheckpointStale    Spark's state and the log do not belong together
+├── StateDamaged       Spark's state cannot be read
+├── FlowChanged        the function is not the one that made what is there
+├── InputGone          records that the flow needs were deleted from the log
+├── InputReplaced      an input topic was deleted and made again, or is of another generation
+└── FlowFailed         anything else that Spark or the function has raised
+"""
+
+from __future__ import annotations
+
+from headrace.errors import HeadraceError
+
+__all__ = [
+    "CheckpointLost",
+    "CheckpointStale",
+    "FlowChanged",
+    "FlowError",
+    "FlowFailed",
+    "FlowFenced",
+    "InputGone",
+    "InputReplaced",
+    "StateDamaged",
+    "rebuild_hint",
+]
+
+
+def rebuild_hint(flow: str) -> str:
+    return (
+        f"headrace flow rebuild APP {flow} starts a new generation, derived again from the log;"
+        " what is there now stays readable until then"
+    )
+
+
+class FlowError(HeadraceError):
+    code = "HR-FLOW"
+
+
+class FlowFenced(FlowError):
+    code = "HR-FLOW-FENCED"
+
+    def __init__(self, flow: str) -> None:
+        super().__init__(
+            f"flow {flow} was taken over by another driver; nothing of this one was written since",
+            hint="one driver at a time runs a flow: stop the other one, or leave it to it",
+        )
+
+
+class CheckpointLost(FlowError):
+    code = "HR-FLOW-CHECKPOINT-LOST"
+
+
+class CheckpointStale(FlowError):
+    code = "HR-FLOW-CHECKPOINT-STALE"
+
+
+class StateDamaged(FlowError):
+    code = "HR-FLOW-STATE-DAMAGED"
+
+
+class FlowChanged(FlowError):
+    code = "HR-FLOW-CHANGED"
+
+
+class InputGone(FlowError):
+    code = "HR-FLOW-INPUT-GONE"
+
+
+class InputReplaced(FlowError):
+    code = "HR-FLOW-INPUT-REPLACED"
+
+
+class FlowFailed(FlowError):
+    code = "HR-FLOW-FAILED"

@@ -1,0 +1,116 @@
+"""A flow's input topics as DataFrames: the live stream, or a stretch of history.
+
+Either way every record is decoded by the same rules, and falls into one of three: it is counted, it is late, or it is
+dead. The function sees the counted ones, with the fields of the schema and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from headrace.client.cluster import Cluster
+from headrace.flow.decoding import TimeBounds, decode
+from headrace.flow.watermark import spark_delay
+from headrace.model.topic import Topic
+
+__all__ = ["Limits", "counted", "history", "live", "observed", "side_rows"]
+
+_PREFIX = "kafka."
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one batch may take in."""
+
+    rows: int = 100_000
+    bounds: TimeBounds = TimeBounds()
+
+
+def live(
+    spark: SparkSession, cluster: Cluster, log_topic: str, starts: Mapping[str, int], rows: int
+) -> DataFrame:
+    """Committed records from ``starts`` on, where Spark's checkpoint does not know better."""
+    options = {
+        **_options(cluster),
+        "subscribe": log_topic,
+        "startingOffsets": json.dumps({log_topic: dict(starts)}),
+        "maxOffsetsPerTrigger": str(rows),
+        "failOnDataLoss": "true",
+    }
+    return spark.readStream.format("kafka").options(**options).load()
+
+
+def history(
+    spark: SparkSession, cluster: Cluster, log_topic: str, ranges: Mapping[str, tuple[int, int]]
+) -> DataFrame:
+    """Committed records of each partition, from (inclusive) and to (exclusive)."""
+    options = {
+        **_options(cluster),
+        "assign": json.dumps({log_topic: [int(number) for number in ranges]}),
+        "startingOffsets": json.dumps({log_topic: {number: low for number, (low, _) in ranges.items()}}),
+        "endingOffsets": json.dumps({log_topic: {number: high for number, (_, high) in ranges.items()}}),
+        "failOnDataLoss": "true",
+    }
+    return spark.read.format("kafka").options(**options).load()
+
+
+def _options(cluster: Cluster) -> dict[str, str]:
+    passed = {
+        f"{_PREFIX}{name}": value
+        for name, value in cluster.properties.items()
+        if not name.startswith("headrace.")
+    }
+    return {
+        f"{_PREFIX}bootstrap.servers": cluster.bootstrap,
+        f"{_PREFIX}isolation.level": "read_committed",
+        **passed,
+    }
+
+
+def observed(decoded: DataFrame, name: str | Observation, watermark: Column) -> DataFrame:
+    """The same rows, counted on their way; the counts are there when the batch has run."""
+    late = is_late(watermark)
+    return decoded.observe(
+        name,
+        F.count(F.lit(1)).alias("rows"),
+        F.max("event_us").alias("seen_us"),
+        F.count_if(late).alias("late"),
+        F.count_if(F.col("reason").isNotNull()).alias("dead"),
+        F.sum(F.length("value")).alias("bytes"),
+    )
+
+
+def is_late(watermark: Column) -> Column:
+    return F.coalesce(F.col("event_us") < watermark, F.lit(False))
+
+
+def counted(decoded: DataFrame, topic: Topic, watermark: Column, *, streaming: bool) -> DataFrame:
+    """What the function sees."""
+    rows = decoded.where(F.col("reason").isNull() & F.col("row").isNotNull() & ~is_late(watermark)).select(
+        "row.*"
+    )
+    if streaming and topic.time:
+        return rows.withWatermark(topic.time, spark_delay(topic))
+    return rows
+
+
+def side_rows(
+    spark: SparkSession,
+    cluster: Cluster,
+    topic: Topic,
+    log_topic: str,
+    ranges: Mapping[str, tuple[int, int]],
+    watermark: Column,
+    bounds: TimeBounds,
+) -> list[tuple[int, int, bytes | None, bytes | None, str | None, int | None]]:
+    """Those of a batch that were late or dead: place, key, value, reason, event time. Read once more, since they are few."""
+    decoded = decode(history(spark, cluster, log_topic, ranges), topic, bounds)
+    found = decoded.where(F.col("reason").isNotNull() | is_late(watermark)).select(
+        "partition", "offset", "key", "value", "reason", "event_us"
+    )
+    return [tuple(row.values()) for row in found.toArrow().to_pylist()]

@@ -1,0 +1,221 @@
+"""What a flow goes on from: its generation, its last batch, and a checkpoint that belongs to both.
+
+Everything that must fit is looked at before a row is read. What does not fit is never guessed around: the flow stays where it is, and
+the error says what was found, what was expected, and the command that starts anew.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from headrace.app import App
+from headrace.client.cluster import Cluster
+from headrace.client.progress_log import Progress, current
+from headrace.flow.checkpoint import Checkpoint
+from headrace.flow.compiled import Compiled
+from headrace.flow.errors import (
+    CheckpointLost,
+    CheckpointStale,
+    FlowChanged,
+    InputGone,
+    InputReplaced,
+    rebuild_hint,
+)
+from headrace.flow.settings import FlowSettings
+from headrace.flow.writer import Side, Writer
+from headrace.model.progress import Batch, Generation, Input, encode
+from headrace.model.schema_json import fields_to_json
+from headrace.model.topic import Topic
+from headrace.truth import expect_source_of_truth
+
+__all__ = ["Opened", "log_topic", "open_flow"]
+
+KEEP = {"retention.ms": "-1", "retention.bytes": "-1"}
+"""Facts are kept until somebody says otherwise."""
+
+
+@dataclass(slots=True)
+class Opened:
+    generation: Generation
+    generation_offset: int
+    last: Batch | None
+    """The last batch that is committed."""
+    will_repeat: bool = False
+    """Whether Spark runs that batch once more, because it was stopped before it noted it."""
+
+
+def log_topic(cluster: Cluster, app: App, topic: Topic) -> str:
+    """What the log calls a topic of the app: the output of the generation that counts, where a flow writes it."""
+    writer = app.writer_of(topic)
+    if writer is None:
+        return topic.name
+    found = current(cluster, writer.progress_topic)
+    return topic.name if found is None else found.generation.output
+
+
+def ensure_declared(cluster: Cluster, topic: Topic, log_name: str, settings: FlowSettings) -> str:
+    """Makes the topic if it is not there, and gives its id."""
+    configs = KEEP if topic.kind == "events" else {"cleanup.policy": "compact"}
+    return cluster.ensure_topic(log_name, topic.partitions or settings.partitions, configs).id
+
+
+def open_flow(
+    spark: SparkSession,
+    cluster: Cluster,
+    app: App,
+    compiled: Compiled,
+    writer: Writer,
+    settings: FlowSettings,
+    *,
+    rebuild: str = "",
+) -> Opened:
+    """``rebuild`` is the reason for a new generation, if one is asked for."""
+    flow = compiled.flow
+    for name in (flow.progress_topic, flow.late_topic, flow.dead_topic):
+        cluster.ensure_topic(name, 1, KEEP)
+    found = current(cluster, flow.progress_topic)
+    if found is None or rebuild:
+        return _begin(cluster, app, compiled, writer, settings, found, rebuild or "first start")
+    _expect_same_function(compiled, found)
+    _expect_same_inputs(cluster, app, compiled, found)
+    location = settings.checkpoint_of(flow.name, found.generation.checkpoint)
+    repeats = _expect_checkpoint(flow.name, found, Checkpoint(spark, location))
+    return Opened(found.generation, found.generation_offset, found.last, repeats)
+
+
+def _begin(
+    cluster: Cluster,
+    app: App,
+    compiled: Compiled,
+    writer: Writer,
+    settings: FlowSettings,
+    before: Progress | None,
+    reason: str,
+) -> Opened:
+    flow = compiled.flow
+    number = 1 if before is None else before.generation.generation + 1
+    output = flow.writes.name if number == 1 else f"{flow.writes.name}.g{number}"
+    output_id = ensure_declared(cluster, flow.writes, output, settings)
+    inputs = []
+    for topic in flow.reads:
+        log_name = log_topic(cluster, app, topic)
+        topic_id = ensure_declared(cluster, topic, log_name, settings)
+        expect_source_of_truth(log_name, cluster.configs(log_name), f"flow {flow.name}")
+        starts = {str(partition): offset for partition, offset in cluster.starts(log_name).items()}
+        inputs.append(Input(topic.name, log_name, topic_id, topic.kind, starts))
+    generation = Generation(
+        app=app.name,
+        flow=flow.name,
+        generation=number,
+        fingerprint=compiled.fingerprint,
+        inputs=inputs,
+        output=output,
+        output_id=output_id,
+        output_starts={str(p): end for p, end in cluster.ends(output, committed=False).items()},
+        key=list(flow.writes.key),
+        schema=fields_to_json(compiled.schema.fields),
+        checkpoint=f"g{number}-{secrets.token_hex(6)}",
+        started_ms=time.time_ns() // 1_000_000,
+        reason=reason,
+    )
+    writer.begin()
+    key, value = encode(generation)
+    writer.sides([Side(flow.progress_topic, key, value)])
+    writer.flush()
+    offset = cluster.ends(flow.progress_topic, committed=False)[0] - 1
+    writer.commit()
+    return Opened(generation, offset, None)
+
+
+def _expect_same_function(compiled: Compiled, found: Progress) -> None:
+    if found.generation.fingerprint != compiled.fingerprint:
+        name = compiled.flow.name
+        raise FlowChanged(
+            f"flow {name} is not the function that derived what is there (generation {found.generation.generation})",
+            detail=f"its fingerprint was {found.generation.fingerprint}, and is {compiled.fingerprint}",
+            hint=rebuild_hint(name),
+        )
+
+
+def _expect_same_inputs(cluster: Cluster, app: App, compiled: Compiled, found: Progress) -> None:
+    flow = compiled.flow
+    known = {one.topic: one for one in found.generation.inputs}
+    for topic in flow.reads:
+        was = known[topic.name]
+        now = log_topic(cluster, app, topic)
+        if was.log != now:
+            raise InputReplaced(
+                f"flow {flow.name} reads {was.log}, and {topic.name} is now {now}",
+                detail="the flow that writes it was rebuilt",
+                hint=rebuild_hint(flow.name),
+            )
+        there = cluster.topic(now)
+        if there is None or there.id != was.topic_id:
+            raise InputReplaced(
+                f"topic {now}, which flow {flow.name} reads, was deleted"
+                + (" and made again" if there is not None else ""),
+                detail=f"its id was {was.topic_id}" + (f", and is {there.id}" if there is not None else ""),
+                hint=rebuild_hint(flow.name),
+            )
+        if topic.kind == "events":
+            _expect_offsets(cluster, flow.name, now, was, found)
+
+
+def _expect_offsets(cluster: Cluster, flow: str, log_name: str, was: Input, found: Progress) -> None:
+    """The records that come next must still be there, and those that were read must have been."""
+    reached = (
+        {number: to for number, (_, to) in found.last.inputs.get(log_name, {}).items()}
+        if found.last
+        else was.starts
+    )
+    starts, ends = cluster.starts(log_name), cluster.ends(log_name, committed=False)
+    for number, offset in reached.items():
+        partition = int(number)
+        if offset < starts[partition]:
+            raise InputGone(
+                f"flow {flow} is at offset {offset} of {log_name}, partition {number}, which begins at {starts[partition]}",
+                detail=f"offsets {offset} to {starts[partition] - 1} were deleted before the flow read them",
+                hint=rebuild_hint(flow) + "; it will be without them",
+            )
+        if offset > ends[partition]:
+            raise InputReplaced(
+                f"flow {flow} has read {log_name}, partition {number}, up to {offset}, and it ends at {ends[partition]}",
+                detail="the log was set back, for example from an older backup",
+                hint=rebuild_hint(flow),
+            )
+
+
+def _expect_checkpoint(flow: str, found: Progress, checkpoint: Checkpoint) -> bool:
+    """Whether Spark will run the last batch again."""
+    if found.last is None:
+        return False
+    number = found.last.batch
+    told = f"generation {found.generation.generation}, batch {number}, inputs {found.last.inputs}"
+    if not checkpoint.exists():
+        raise CheckpointLost(
+            f"the checkpoint of flow {flow} is not at {checkpoint.location}",
+            detail=f"the last progress in the log is {told}",
+            hint=f"put it back there, or say where it is (--data); else: {rebuild_hint(flow)}",
+        )
+    done, planned = checkpoint.last_done(), checkpoint.last_planned()
+    ends = {
+        topic: {number: to for number, (_, to) in ranges.items()}
+        for topic, ranges in found.last.inputs.items()
+    }
+    if done is not None and done >= number and checkpoint.planned_offsets(done) == ends:
+        return False
+    if (
+        done == (number - 1 if number else None)
+        and planned == number
+        and checkpoint.planned_offsets(number) == ends
+    ):
+        return True
+    raise CheckpointStale(
+        f"the checkpoint of flow {flow} at {checkpoint.location} does not belong to what is in the log",
+        detail=f"it has planned batch {planned} and done batch {done}; the last progress in the log is {told}",
+        hint=f"restore the checkpoint of that moment; else: {rebuild_hint(flow)}",
+    )

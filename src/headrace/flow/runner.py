@@ -1,0 +1,149 @@
+"""A flow that keeps running: it is opened, runs until something ends it, and is opened again where that can help."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+from pyspark.sql import SparkSession
+
+from headrace.app import App
+from headrace.client.cluster import Cluster
+from headrace.client.reading import read
+from headrace.errors import HeadraceError
+from headrace.flow.compiled import Compiled
+from headrace.flow.failures import explain, heals
+from headrace.flow.opening import Opened, open_flow
+from headrace.flow.running import Running
+from headrace.flow.settings import FlowSettings
+from headrace.flow.writer import Writer
+from headrace.model.schema import Schema
+
+__all__ = ["FlowRunner", "FlowStatus"]
+
+_PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+_SETTLED_S = 30.0
+_SAMPLE = 100
+
+
+@dataclass(slots=True)
+class FlowStatus:
+    """For a display; what was done is in the progress records, for everybody."""
+
+    name: str
+    state: Literal["starting", "running", "waiting", "stopped", "failed"] = "starting"
+    why: str = ""
+
+
+class FlowRunner:
+    """One flow in one thread; ``run`` returns when it is told to stop, and raises what cannot heal."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        cluster: Cluster,
+        app: App,
+        compiled: Compiled,
+        schemas: dict[str, Schema],
+        settings: FlowSettings,
+        *,
+        rebuild: str = "",
+    ) -> None:
+        self.status = FlowStatus(compiled.flow.name)
+        self.opened = threading.Event()
+        """Set once the generation is in the log, so that what reads the flow's output can be opened."""
+        self._spark = spark
+        self._cluster = cluster
+        self._app = app
+        self._compiled = compiled
+        self._schemas = schemas
+        self._settings = settings
+        self._rebuild = rebuild
+
+    @property
+    def transactional_id(self) -> str:
+        return f"headrace.{self._app.name}.{self._compiled.flow.name}"
+
+    def run(self, stop: threading.Event) -> None:
+        failures = 0
+        while not stop.is_set():
+            began = time.monotonic()
+            try:
+                self._run_once(stop)
+            except Exception as error:
+                if not heals(error):
+                    explained = explain(self._compiled.flow, error)
+                    self.status.state, self.status.why = "failed", explained.message
+                    raise explained from error
+                failures = 0 if time.monotonic() - began > _SETTLED_S else failures + 1
+                self.status.state = "waiting"
+                self.status.why = (
+                    error.message if isinstance(error, HeadraceError) else "the log cannot be reached"
+                )
+                stop.wait(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
+        self.status.state, self.status.why = "stopped", ""
+
+    def _run_once(self, stop: threading.Event) -> None:
+        flow = self._compiled.flow
+        writer = Writer(
+            self._cluster, flow.name, self.transactional_id, self._settings.transaction_timeout_ms
+        )
+        try:
+            opened = open_flow(
+                self._spark,
+                self._cluster,
+                self._app,
+                self._compiled,
+                writer,
+                self._settings,
+                rebuild=self._rebuild,
+            )
+            self._rebuild = ""
+            self.opened.set()
+            running = Running(
+                self._spark,
+                self._cluster,
+                self._app,
+                self._compiled,
+                self._schemas,
+                writer,
+                opened,
+                self._settings,
+                self._rows_at_once(opened),
+            )
+            running.start()
+            self.status.state, self.status.why = "running", ""
+            self._watch(running, stop)
+        finally:
+            writer.close()
+
+    def _watch(self, running: Running, stop: threading.Event) -> None:
+        while running.query.isActive and not stop.wait(0.1):
+            pass
+        if stop.is_set():
+            running.stop()
+            return
+        failed = running.query.exception()
+        if running.error is not None:
+            raise running.error
+        if failed is not None:
+            raise failed
+
+    def _rows_at_once(self, opened: Opened) -> int:
+        """As many rows as fit the bytes that a batch may have, going by those that come next."""
+        sizes = []
+        for one in opened.generation.inputs:
+            if one.kind != "events":
+                continue
+            reached = (
+                {n: to for n, (_, to) in opened.last.inputs.get(one.log, {}).items()}
+                if opened.last
+                else one.starts
+            )
+            ends = self._cluster.ends(one.log)
+            ranges = {int(n): (at, min(ends[int(n)], at + _SAMPLE)) for n, at in reached.items()}
+            sizes += [len(message) for message in read(self._cluster, one.log, ranges)]
+        average = max(1, sum(sizes) // len(sizes)) if sizes else 1
+        return max(1, min(self._settings.max_rows, self._settings.max_bytes // average))

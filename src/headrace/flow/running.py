@@ -1,0 +1,253 @@
+"""A flow that runs: Spark's streaming query, and what happens to each of its batches.
+
+A flow without tables is one plan, from its topics to keys and values, that Spark runs batch by batch with its own state. A
+flow that reads tables keeps no state: its function is called for each batch, with the tables as they are at that moment, and
+the moment goes into the progress record.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.app import App
+from headrace.client.cluster import Cluster
+from headrace.flow.batch import Counts, Made, SideRow, commit_batch, ranges_of
+from headrace.flow.checkpoint import Checkpoint
+from headrace.flow.compiled import Compiled
+from headrace.flow.decoding import decode
+from headrace.flow.encoding import encode
+from headrace.flow.inputs import counted, live, observed, side_rows
+from headrace.flow.opening import Opened
+from headrace.flow.settings import FlowSettings
+from headrace.flow.tables import TableState
+from headrace.flow.watermark import WatermarkCell, watermark_column
+from headrace.flow.writer import Writer
+from headrace.model.progress import Ranges
+from headrace.model.schema import Schema
+from headrace.model.topic import Topic
+
+__all__ = ["Running"]
+
+
+class Running:
+    """One run of a flow, from its start to its first error or its stop."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        cluster: Cluster,
+        app: App,
+        compiled: Compiled,
+        schemas: dict[str, Schema],
+        writer: Writer,
+        opened: Opened,
+        settings: FlowSettings,
+        rows: int,
+    ) -> None:
+        self.opened = opened
+        self.error: BaseException | None = None
+        self._spark = spark
+        self._cluster = cluster
+        self._app = app
+        self._compiled = compiled
+        self._flow = compiled.flow
+        self._schemas = schemas
+        self._writer = writer
+        self._settings = settings
+        self._rows = rows
+        self._logs = {one.topic: one for one in opened.generation.inputs}
+        location = settings.checkpoint_of(self._flow.name, opened.generation.checkpoint)
+        self._checkpoint = Checkpoint(spark, location)
+        self._cell = WatermarkCell(spark)
+        self._started = threading.Event()
+        self._tables = [
+            TableState(spark, cluster, self._with_schema(topic), self._logs[topic.name].log, settings.bounds)
+            for topic in self._flow.tables
+        ]
+        self.query: StreamingQuery
+
+    def start(self) -> None:
+        last = self.opened.last
+        if last is not None:
+            self._cell.set(last.watermark_us if self.opened.will_repeat else last.next_watermark_us)
+        # A batch without data can only let go of old state or, where rows are appended, send what is complete.
+        empty_batches = self._compiled.stateful and self._compiled.mode == "append"
+        self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(empty_batches).lower())
+        frame = self._raw(self._flow.streams[0]) if self._tables else self._planned()
+        output = frame.writeStream.queryName(f"{self._flow.name}.g{self.opened.generation.generation}")
+        self.query = (
+            output.outputMode(self._compiled.mode)
+            .option("checkpointLocation", self._checkpoint.location)
+            .trigger(processingTime=f"{self._settings.trigger_ms} milliseconds")
+            .foreachBatch(self._batch)
+            .start()
+        )
+        self._started.set()
+
+    def stop(self) -> None:
+        """Between batches if that is soon, else in the middle of one, which then runs again."""
+        self.query.stop()
+        for table in self._tables:
+            table.close()
+
+    def _with_schema(self, topic: Topic) -> Topic:
+        return Topic(
+            topic.name,
+            self._schemas[topic.name],
+            topic.key,
+            topic.time,
+            topic.late,
+            topic.kind,
+            topic.partitions,
+        )
+
+    def _raw(self, topic: Topic) -> DataFrame:
+        known = self._logs[topic.name]
+        return live(self._spark, self._cluster, known.log, known.starts, self._rows)
+
+    def _planned(self) -> DataFrame:
+        frames = []
+        for at, topic in enumerate(self._flow.reads):
+            shaped = self._with_schema(topic)
+            decoded = decode(self._raw(topic), shaped, self._settings.bounds)
+            seen = observed(decoded, f"in{at}", self._cell.column)
+            frames.append(counted(seen, shaped, self._cell.column, streaming=True))
+        return self._encoded(self._flow.function(*frames))
+
+    def _encoded(self, rows: DataFrame) -> DataFrame:
+        return encode(rows, self._compiled.schema, self._flow.writes.key)
+
+    def _batch(self, frame: DataFrame, number: int) -> None:
+        """Called by Spark; what it raises ends the query, and is kept as it was raised."""
+        try:
+            self._started.wait()
+            self._commit(frame, number)
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def _commit(self, frame: DataFrame, number: int) -> None:
+        last = self.opened.last
+        if last is not None and number <= last.batch:
+            if self._compiled.stateful:
+                frame.write.format("noop").mode("append").save()
+            self._cell.set(last.next_watermark_us)
+            return
+        watermark_us = self._cell.get()
+        planned = self._checkpoint.planned_offsets(number)
+        inputs = ranges_of(self.opened, planned)
+        if self._tables:
+            made = self._made_with_tables(frame, number, inputs, watermark_us)
+        else:
+            made = self._made(frame, number, inputs, watermark_us)
+        if not made.keys and not _advances(inputs):
+            return
+        self.opened.last = commit_batch(self._cluster, self._writer, self._flow, self.opened, made)
+        self._cell.set(self.opened.last.next_watermark_us)
+
+    def _made(self, frame: DataFrame, number: int, inputs: Ranges, watermark_us: int | None) -> Made:
+        rows = frame.toArrow()
+        metrics = self._metrics()
+        counts = {topic.name: metrics[f"in{at}"] for at, topic in enumerate(self._flow.reads)}
+        state_rows, state_bytes = self._state()
+        return Made(
+            number=number,
+            keys=rows.column("key").to_pylist(),
+            values=rows.column("value").to_pylist(),
+            counts=counts,
+            inputs=inputs,
+            tables={},
+            sides=self._sides(counts, inputs, watermark_us),
+            watermark_us=watermark_us,
+            state_rows=state_rows,
+            state_bytes=state_bytes,
+        )
+
+    def _made_with_tables(
+        self, raw: DataFrame, number: int, inputs: Ranges, watermark_us: int | None
+    ) -> Made:
+        stream = self._flow.streams[0]
+        shaped = self._with_schema(stream)
+        at = watermark_column(watermark_us)
+        observation = Observation()
+        decoded = decode(raw, shaped, self._settings.bounds)
+        seen = observed(decoded, observation, at)
+        tables = {state.topic.name: state for state in self._tables}
+        dead: list[SideRow] = []
+        for state in self._tables:
+            dead += state.refresh()
+        frames = [
+            counted(seen, shaped, at, streaming=False) if topic.kind == "events" else tables[topic.name].frame
+            for topic in self._flow.reads
+        ]
+        rows = self._encoded(self._flow.function(*frames)).toArrow()
+        counts = {stream.name: _counts(observation.get)}
+        return Made(
+            number=number,
+            keys=rows.column("key").to_pylist(),
+            values=rows.column("value").to_pylist(),
+            counts=counts,
+            inputs=inputs,
+            tables={state.log: state.reached for state in self._tables},
+            sides=[*self._sides(counts, inputs, watermark_us), *dead],
+            watermark_us=watermark_us,
+        )
+
+    def _sides(self, counts: dict[str, Counts], inputs: Ranges, watermark_us: int | None) -> list[SideRow]:
+        found: list[SideRow] = []
+        for topic in self._flow.streams:
+            if counts[topic.name].late or counts[topic.name].dead:
+                log = self._logs[topic.name].log
+                rows = side_rows(
+                    self._spark,
+                    self._cluster,
+                    self._with_schema(topic),
+                    log,
+                    inputs[log],
+                    watermark_column(watermark_us),
+                    self._settings.bounds,
+                )
+                found += [SideRow(log, *row) for row in rows]
+        return found
+
+    def _metrics(self) -> dict[str, Counts]:
+        """What was counted on the way, from the plan that has just run."""
+        query: Any = self.query._jsq
+        metrics = query.streamingQuery().lastExecution().observedMetrics()
+        found = {}
+        for at in range(len(self._flow.reads)):
+            row = metrics.apply(f"in{at}")
+            names = ("rows", "seen_us", "late", "dead", "bytes")
+            found[f"in{at}"] = _counts(
+                {
+                    name: None if row.isNullAt(place) else row.getLong(place)
+                    for place, name in enumerate(names)
+                }
+            )
+        return found
+
+    def _state(self) -> tuple[int, int]:
+        """As of the batch before; Spark tells of one when it is over."""
+        if not self._compiled.stateful:
+            return 0, 0
+        told = self.query.lastProgress
+        operators = told.stateOperators if told else []
+        return sum(one.numRowsTotal for one in operators), sum(one.memoryUsedBytes for one in operators)
+
+
+def _counts(told: dict[str, Any]) -> Counts:
+    return Counts(
+        rows=told["rows"] or 0,
+        late=told["late"] or 0,
+        dead=told["dead"] or 0,
+        bytes=told["bytes"] or 0,
+        seen_us=told["seen_us"],
+    )
+
+
+def _advances(inputs: Ranges) -> bool:
+    return any(low < high for ranges in inputs.values() for low, high in ranges.values())

@@ -1,0 +1,128 @@
+"""The one producer that writes a flow: a batch's rows, its side records and its progress record are one transaction.
+
+``transactional.id`` is the flow, so that whoever opens it fences whoever had it before: a driver that was paused and comes
+back can write nothing, whatever it believes. An error inside a batch aborts the transaction, and the batch runs again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from headrace.client.cluster import Cluster
+from headrace.client.errors import from_kafka
+from headrace.errors import HeadraceError
+from headrace.flow.errors import FlowFenced
+
+__all__ = ["Side", "Writer"]
+
+_FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
+_ANSWER_S = 30.0
+_FLUSH_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A record beside the rows: one late, one dead, or the progress."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+class Writer:
+    """Opened once for a run of the flow; after any error it must be opened anew."""
+
+    def __init__(self, cluster: Cluster, flow: str, transactional_id: str, timeout_ms: int = 60_000) -> None:
+        self.flow = flow
+        self._producer: Producer = cluster.producer(
+            {
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": timeout_ms,
+                "compression.type": "lz4",
+                "linger.ms": 5,
+                "batch.size": 1_000_000,
+                "batch.num.messages": 50_000,
+                "queue.buffering.max.messages": 1_000_000,
+                "queue.buffering.max.kbytes": 262_144,
+                "retry.backoff.ms": 5,
+                "retry.backoff.max.ms": 500,
+            }
+        )
+        self._failed: KafkaError | None = None
+        self._guarded(lambda: self._producer.init_transactions(_ANSWER_S), "taking the flow over")
+
+    def begin(self) -> None:
+        self._failed = None
+        self._guarded(self._producer.begin_transaction, "beginning a transaction")
+
+    def rows(
+        self, topic: str, keys: Sequence[bytes | str | None], values: Sequence[bytes | str | None]
+    ) -> None:
+        """Into the queue; ``flush`` waits until the log has them."""
+        produce = self._producer.produce
+        for key, value in zip(keys, values, strict=True):
+            try:
+                produce(topic, value, key)
+            except BufferError:
+                self._wait_for_room()
+                produce(topic, value, key)
+
+    def sides(self, records: Iterable[Side]) -> None:
+        for one in records:
+            headers: Any = list(one.headers) or None
+            try:
+                self._producer.produce(one.topic, one.value, one.key, headers=headers)
+            except BufferError:
+                self._wait_for_room()
+                self._producer.produce(one.topic, one.value, one.key, headers=headers)
+
+    def flush(self) -> None:
+        """All of the transaction so far is in the log, though nobody who reads committed records sees it."""
+        left = self._guarded(lambda: self._producer.flush(_FLUSH_S), "sending a batch")
+        if left:
+            raise from_kafka(
+                KafkaError(KafkaError._TIMED_OUT), f"{left} records of flow {self.flow} were not taken"
+            )
+
+    def commit(self) -> None:
+        deadline = time.monotonic() + _FLUSH_S
+        while True:
+            try:
+                self._producer.commit_transaction(_ANSWER_S)
+                return
+            except KafkaException as error:
+                # The same commit may be asked for again: it happens once, or is said to have happened.
+                if not error.args[0].retriable() or time.monotonic() > deadline:
+                    raise self._told(error, "committing a batch") from error
+
+    def abort(self) -> None:
+        """As well as it goes: whoever opens the flow next has the log abort what is left open."""
+        try:
+            self._producer.purge()
+            self._producer.abort_transaction(_ANSWER_S)
+        except KafkaException:
+            return
+
+    def close(self) -> None:
+        self._producer.purge()
+        self._producer.flush(1.0)
+
+    def _wait_for_room(self) -> None:
+        self._producer.poll(0.05)
+
+    def _guarded(self, act: Any, doing: str) -> Any:
+        try:
+            return act()
+        except KafkaException as error:
+            raise self._told(error, doing) from error
+
+    def _told(self, error: KafkaException, doing: str) -> HeadraceError:
+        if error.args[0].code() in _FENCED:
+            return FlowFenced(self.flow)
+        return from_kafka(error, f"flow {self.flow}: {doing}")
