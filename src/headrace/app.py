@@ -18,7 +18,7 @@ from typing import Any
 
 from headrace.model.errors import AppError
 from headrace.model.flow import Flow
-from headrace.model.place import caller, place_of
+from headrace.model.place import Place, caller, place_of
 from headrace.model.schema import Schema, schema_of
 from headrace.model.store import SQLite, Store
 from headrace.model.topic import Topic
@@ -48,7 +48,9 @@ class App:
         partitions: int | None = None,
     ) -> Topic:
         """Facts, all of which count. Without a schema, the flow that writes it gives it one."""
-        made = Topic(name, self._schema(schema), _names(key), time, late, "events", partitions, caller())
+        made = Topic(
+            name, self._schema(schema), _names(key, caller()), time, late, "events", partitions, caller()
+        )
         self.topics.append(made)
         return made
 
@@ -62,7 +64,14 @@ class App:
     ) -> Topic:
         """Rows, of which the last of each key counts, and a null value deletes: a compacted topic."""
         made = Topic(
-            name, self._schema(schema), _names(key), None, timedelta(0), "table", partitions, caller()
+            name,
+            self._schema(schema),
+            _names(key, caller()),
+            None,
+            timedelta(0),
+            "table",
+            partitions,
+            caller(),
         )
         self.topics.append(made)
         return made
@@ -78,10 +87,15 @@ class App:
     ) -> Callable[[Callable[..., Any]], Flow]:
         """The function under it derives ``writes`` from ``reads``: DataFrames in their order in, one DataFrame out."""
         at = caller()
+        if not isinstance(reads, (list, tuple)):
+            raise _wrong("reads", reads, "a list of topics", at)
+        for topic in reads:
+            _expect_topic("reads", topic, at)
+        _expect_topic("writes", writes, at)
 
         def declare(function: Callable[..., Any]) -> Flow:
             if not hasattr(function, "__code__"):
-                raise AppError(f"a flow must be a function, not {function!r}", place=at)
+                raise _wrong("what is decorated", function, "a function", at)
             made = Flow(
                 name or function.__name__,
                 function,
@@ -100,7 +114,11 @@ class App:
         self, name: str, topic: Topic, *, key: str | Sequence[str] = (), store: Store | None = None
     ) -> View:
         """The topic folded by its key, or by another one, in a store that follows it."""
-        made = View(name, topic, _names(key) or topic.key, store or SQLite(), caller())
+        at = caller()
+        _expect_topic("a view's topic", topic, at)
+        if store is not None and not isinstance(store, Store):
+            raise _wrong("store", store, "one of headrace.stores", at)
+        made = View(name, topic, _names(key, at) or topic.key, store or SQLite(), at)
         self.views.append(made)
         return made
 
@@ -112,5 +130,19 @@ class App:
         return None if given is None else schema_of(given, place=caller())
 
 
-def _names(key: str | Sequence[str]) -> tuple[str, ...]:
-    return (key,) if isinstance(key, str) else tuple(key)
+def _names(key: str | Sequence[str], at: Place) -> tuple[str, ...]:
+    names = (key,) if isinstance(key, str) else key
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise _wrong("key", key, "a field's name, or a list of names", at)
+    return tuple(names)
+
+
+def _expect_topic(what: str, given: Any, at: Place) -> None:
+    if not isinstance(given, Topic):
+        hint = f"what it writes is {given.name}.writes" if isinstance(given, Flow) else ""
+        raise _wrong(what, given, "a topic, as app.topic(...) and app.table(...) return it", at, hint)
+
+
+def _wrong(what: str, given: Any, expected: str, at: Place, hint: str = "") -> AppError:
+    found = f"flow {given.name!r}" if isinstance(given, Flow) else repr(given)
+    return AppError(f"{what} must be {expected}, not {found}", place=at, code="HR-APP-ARGUMENT", hint=hint)

@@ -1,8 +1,10 @@
-"""Mistakes in an app, found before anything starts, and shown where they were made.
+"""Mistakes in an app, found before anything starts and shown where they were made; and values that do not fit.
 
-AppError          one mistake, with the user's file and line     (HR-APP-…)
-├── SchemaError   a type or a field that events cannot have
-└── AppMistakes   all mistakes of an app at once
+HeadraceError
+├── AppError            one mistake, with the user's file and line           (HR-APP-…)
+│   └── SchemaError     a type or a field that events cannot have
+├── AppMistakes         all mistakes of an app at once
+└── ValueDoesNotFit     a value that its topic's schema does not allow       (HR-VALUE-…)
 """
 
 from __future__ import annotations
@@ -12,15 +14,19 @@ from collections.abc import Sequence
 from headrace.errors import HeadraceError
 from headrace.model.place import Place
 
-__all__ = ["AppError", "AppMistakes", "SchemaError"]
+__all__ = ["AppError", "AppMistakes", "SchemaError", "ValueDoesNotFit"]
 
 
 class AppError(HeadraceError):
     code = "HR-APP-INVALID"
 
-    def __init__(self, message: str, *, place: Place | None, detail: str = "", hint: str = "") -> None:
+    def __init__(
+        self, message: str, *, place: Place | None, detail: str = "", hint: str = "", code: str = ""
+    ) -> None:
         super().__init__(message, detail=detail, hint=hint)
         self.place = place
+        if code:
+            self.code = code
 
     def __str__(self) -> str:
         told = super().__str__()
@@ -43,3 +49,19 @@ class AppMistakes(HeadraceError):
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self.mistakes), super().__str__()])
+
+
+class ValueDoesNotFit(HeadraceError):
+    """``path`` leads to the part that does not fit, as in ``items[2].price``; it is empty for the value as a whole."""
+
+    code = "HR-VALUE-UNFIT"
+
+    def __init__(self, reason: str, *, path: str = "") -> None:
+        super().__init__(f"{path or 'the value'}: {reason}")
+        self.reason = reason
+        self.path = path
+
+    def inside(self, step: str) -> ValueDoesNotFit:
+        """The same, seen from one level further out."""
+        between = "." if self.path and not self.path.startswith("[") else ""
+        return ValueDoesNotFit(self.reason, path=f"{step}{between}{self.path}")

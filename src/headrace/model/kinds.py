@@ -12,7 +12,8 @@ A kind says nothing of Spark, JSON or SQLite; each of them has its own translati
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 __all__ = ["Choice", "Digits", "Field", "Kind", "Many", "Named", "Plain", "Record"]
@@ -56,9 +57,19 @@ class Field:
     name: str
     kind: Kind
     optional: bool
-    """Whether it may be null or absent."""
-    default: Any = None
+    """Whether it may be null or absent, which are one: either way the event is read with the default."""
+    # Not in the hash: it may be a list.
+    default: Any = field(default=None, hash=False)
     """What an event that was written before the field existed is read with."""
+
+    @property
+    def may_be_none(self) -> bool:
+        """None of a field with another default would be read back as that default; so it is not written."""
+        return self.optional and self.default is None
+
+    def fresh_default(self) -> Any:
+        """A list or a map is the reader's own, to change as it likes."""
+        return copy.deepcopy(self.default) if isinstance(self.default, (list, dict)) else self.default
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +12,8 @@ from typing import Any
 
 __all__ = ["Place", "caller", "place_of"]
 
-_OWN = str(Path(__file__).resolve().parents[1])
+# With the separator: a user's ``headrace_shop.py`` beside this package is not ours.
+_OWN = str(Path(__file__).parents[1]) + os.sep
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,8 @@ def caller() -> Place:
 
 
 def place_of(function: Callable[..., Any]) -> Place:
-    code = function.__code__
+    """Its first line, decorators included; of one that wraps another, the other's."""
+    code = getattr(inspect.unwrap(function), "__code__", function.__code__)
     return Place(code.co_filename, code.co_firstlineno)
 
 

@@ -1,8 +1,9 @@
 """The shape of a topic's values, taken from a dataclass.
 
 A field is optional if its type allows None or if it has a default; every other field must be there. So a schema may
-gain fields with defaults while old events stay readable. What cannot be told apart in JSON (a union of two types) or
-compared in SQL (a set) is refused where the schema is declared.
+gain fields with defaults while old events stay readable. What cannot be told apart in JSON (a union of two types, null
+and a default that is not None) or compared in SQL (a set, names that differ by case) is refused where the schema is
+declared.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
-from headrace.model.errors import SchemaError
+from headrace.model.default_text import default_from_text, default_text
+from headrace.model.errors import SchemaError, ValueDoesNotFit
 from headrace.model.kinds import Choice, Digits, Field, Kind, Many, Named, Plain, Record
 from headrace.model.place import Place
 
@@ -78,6 +80,14 @@ def _fields(cls: type, path: tuple[str, ...], depth: int) -> tuple[Field, ...]:
     declared = dataclasses.fields(cls)
     if not declared:
         raise SchemaError(f"{cls.__name__} has no fields", place=_place(cls))
+    names = [one.name for one in declared]
+    twins = [name for name in names if [other.lower() for other in names].count(name.lower()) > 1]
+    if twins:
+        raise SchemaError(
+            f"{cls.__name__} has the fields {' and '.join(twins)}, which differ by case only",
+            place=_place(cls),
+            hint="SQL does not tell them apart: rename one",
+        )
     return tuple(_field(cls, one, hints[one.name], (*path, one.name), depth) for one in declared)
 
 
@@ -86,20 +96,44 @@ def _field(
 ) -> Field:
     inner, nullable = _without_none(hint)
     kind = _kind(cls, inner, path, depth)
-    default, has_default = None, False
     if declared.default is not dataclasses.MISSING:
-        default, has_default = declared.default, True
+        default = declared.default
     elif declared.default_factory is not dataclasses.MISSING:
-        default, has_default = declared.default_factory(), True
-    if has_default and default is not None and isinstance(kind, Record):
+        default = declared.default_factory()
+    else:
+        return Field(declared.name, kind, nullable)
+    return Field(declared.name, kind, True, _default(cls, declared.name, kind, nullable, default))
+
+
+def _default(cls: type, name: str, kind: Kind, nullable: bool, default: Any) -> Any:
+    """As it will be read: an enum's value, a time in UTC."""
+    where = f"{cls.__name__}.{name}"
+    if default is None:
+        if not nullable:
+            raise SchemaError(
+                f"{where} has the default None, which its type does not allow",
+                place=_place(cls),
+                hint="give it the type ... | None",
+            )
+        return None
+    if isinstance(kind, Record):
         raise SchemaError(
-            f"{cls.__name__}.{declared.name} is a dataclass with a default",
+            f"{where} is a dataclass with a default",
             place=_place(cls),
             hint="give it the type ... | None and the default None",
         )
-    if isinstance(default, enum.Enum):
-        default = default.value
-    return Field(declared.name, kind, nullable or has_default, default)
+    if nullable:
+        raise SchemaError(
+            f"{where} may be None, and has another default",
+            place=_place(cls),
+            hint="an absent field and a null are one: make the default None, or take None out of the type",
+        )
+    try:
+        return default_from_text(kind, default_text(kind, default))
+    except ValueDoesNotFit as error:
+        raise SchemaError(
+            f"{where} has a default that does not fit: {error.message}", place=_place(cls)
+        ) from None
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
@@ -129,9 +163,9 @@ def _kind(cls: type, hint: Any, path: tuple[str, ...], depth: int) -> Kind:
         inner, optional = _without_none(arguments[1])
         return Named(_kind(cls, inner, path, depth + 1), optional)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        if not all(isinstance(one.value, str) for one in hint):
+        if not list(hint) or not all(isinstance(one.value, str) for one in hint):
             raise SchemaError(
-                f"{cls.__name__}.{path[-1]}: the values of {hint.__name__} are not all strings",
+                f"{cls.__name__}.{path[-1]}: {hint.__name__} must have values, and all of them strings",
                 place=_place(cls),
                 hint=f"make it class {hint.__name__}(StrEnum)",
             )

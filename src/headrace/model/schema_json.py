@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.model.default_text import default_from_text, default_text
+from headrace.model.errors import SchemaError
 from headrace.model.kinds import Choice, Digits, Field, Kind, Many, Named, Plain, Record
 from headrace.model.schema import Schema
 
@@ -13,23 +15,25 @@ __all__ = ["fields_from_json", "fields_to_json", "schema_from_json"]
 def fields_to_json(fields: tuple[Field, ...]) -> list[dict[str, Any]]:
     return [
         {"name": one.name, "kind": _kind_to_json(one.kind), "optional": one.optional}
-        | ({} if one.default is None else {"default": _default_to_json(one.default)})
+        | ({} if one.default is None else {"default": default_text(one.kind, one.default)})
         for one in fields
     ]
 
 
 def fields_from_json(told: list[dict[str, Any]]) -> tuple[Field, ...]:
-    return tuple(
-        Field(one["name"], _kind_from_json(one["kind"]), one["optional"], one.get("default")) for one in told
-    )
+    return tuple(map(_field_from_json, told))
 
 
 def schema_from_json(name: str, told: list[dict[str, Any]]) -> Schema:
     return Schema(name, fields_from_json(told))
 
 
-def _default_to_json(value: Any) -> Any:
-    return value if isinstance(value, (bool, int, float, str, list, dict)) else str(value)
+def _field_from_json(told: dict[str, Any]) -> Field:
+    kind = _kind_from_json(told["kind"])
+    text = told.get("default")
+    return Field(
+        told["name"], kind, told["optional"], None if text is None else default_from_text(kind, text)
+    )
 
 
 def _kind_to_json(kind: Kind) -> Any:
@@ -49,9 +53,9 @@ def _kind_to_json(kind: Kind) -> Any:
 
 
 def _kind_from_json(told: Any) -> Kind:
-    if isinstance(told, str):
-        return Plain(told)  # type: ignore[arg-type]
     match told:
+        case "text" | "int" | "float" | "bool" | "time" | "date" | "bytes":
+            return Plain(told)
         case {"digits": [precision, scale]}:
             return Digits(precision, scale)
         case {"choice": values}:
@@ -62,4 +66,8 @@ def _kind_from_json(told: Any) -> Kind:
             return Named(_kind_from_json(of), optional)
         case {"record": fields}:
             return Record(fields_from_json(fields))
-    raise ValueError(f"{told!r} is not a kind of field")
+    raise SchemaError(
+        f"{told!r} is not a kind of field that this release knows",
+        place=None,
+        hint="run the release that wrote it, or a later one",
+    )

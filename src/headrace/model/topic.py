@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from headrace.model.place import Place
 from headrace.model.schema import Schema
+from headrace.model.values import encode_record
 
 __all__ = ["Topic"]
 
@@ -26,3 +27,7 @@ class Topic:
     partitions: int | None = None
     """None leaves it to the setting ``topics.partitions``."""
     place: Place | None = field(default=None, compare=False)
+
+    def encode(self, value: Any) -> tuple[bytes | None, bytes]:
+        """Key and value of the record that says so; a topic without a key has none."""
+        return encode_record(self, value)
