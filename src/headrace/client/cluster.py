@@ -104,7 +104,7 @@ class Cluster:
                 .result(self.timeout_s)
             )
         except KafkaException as error:
-            raise from_kafka(error, f"asking for the configs of topic {topic!r}") from error
+            raise from_kafka(error, f"asking for the configs of topic {topic!r}", topic=topic) from error
         return {name: entry.value for name, entry in entries.items()}
 
     def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> TopicInfo:
@@ -144,6 +144,8 @@ class Cluster:
         asked = {TopicPartition(topic, number): spec for number in partitions}
         answers = self.admin().list_offsets(asked, isolation_level=level, request_timeout=self.timeout_s)
         try:
-            return {place.partition: answer.result(self.timeout_s).offset for place, answer in answers.items()}
+            return {
+                place.partition: answer.result(self.timeout_s).offset for place, answer in answers.items()
+            }
         except KafkaException as error:
-            raise from_kafka(error, f"asking for the offsets of topic {topic!r}") from error
+            raise from_kafka(error, f"asking for the offsets of topic {topic!r}", topic=topic) from error
