@@ -28,8 +28,6 @@ from headrace.client.errors import LogError, TopicMissing, from_kafka
 
 __all__ = ["Cluster", "TopicInfo"]
 
-_TIMEOUT_S = 30.0
-
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
@@ -44,6 +42,8 @@ class Cluster:
 
     bootstrap: str
     properties: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = 30.0
+    """How long an answer is waited for."""
     _admin: AdminClient | None = field(default=None, repr=False)
     _making: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -80,9 +80,9 @@ class Cluster:
         return Consumer(self.config({**defaults, **(extra or {})}))
 
     def topic(self, name: str) -> TopicInfo | None:
-        found = self.admin().describe_topics(TopicCollection([name]), request_timeout=_TIMEOUT_S)[name]
+        found = self.admin().describe_topics(TopicCollection([name]), request_timeout=self.timeout_s)[name]
         try:
-            described = found.result(_TIMEOUT_S)
+            described = found.result(self.timeout_s)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
@@ -100,11 +100,11 @@ class Cluster:
         try:
             entries = (
                 self.admin()
-                .describe_configs([resource], request_timeout=_TIMEOUT_S)[resource]
-                .result(_TIMEOUT_S)
+                .describe_configs([resource], request_timeout=self.timeout_s)[resource]
+                .result(self.timeout_s)
             )
         except KafkaException as error:
-            raise from_kafka(error, f"asking for the configs of topic {topic!r}") from error
+            raise from_kafka(error, f"asking for the configs of topic {topic!r}", topic=topic) from error
         return {name: entry.value for name, entry in entries.items()}
 
     def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> TopicInfo:
@@ -114,7 +114,7 @@ class Cluster:
             return found
         new = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(configs or {}))
         try:
-            self.admin().create_topics([new], request_timeout=_TIMEOUT_S)[name].result(_TIMEOUT_S)
+            self.admin().create_topics([new], request_timeout=self.timeout_s)[name].result(self.timeout_s)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise from_kafka(error, f"creating topic {name!r}") from error
@@ -142,8 +142,10 @@ class Cluster:
         self, topic: str, partitions: Iterable[int], spec: Any, level: IsolationLevel
     ) -> dict[int, int]:
         asked = {TopicPartition(topic, number): spec for number in partitions}
-        answers = self.admin().list_offsets(asked, isolation_level=level, request_timeout=_TIMEOUT_S)
+        answers = self.admin().list_offsets(asked, isolation_level=level, request_timeout=self.timeout_s)
         try:
-            return {place.partition: answer.result(_TIMEOUT_S).offset for place, answer in answers.items()}
+            return {
+                place.partition: answer.result(self.timeout_s).offset for place, answer in answers.items()
+            }
         except KafkaException as error:
-            raise from_kafka(error, f"asking for the offsets of topic {topic!r}") from error
+            raise from_kafka(error, f"asking for the offsets of topic {topic!r}", topic=topic) from error

@@ -12,12 +12,25 @@ from headrace.errors import HeadraceError
 
 __all__ = ["LogError", "TopicMissing", "from_kafka"]
 
-_HEALS = {
+_UNREACHABLE = {
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TIMED_OUT,
     KafkaError._TIMED_OUT_QUEUE,
     KafkaError._RESOLVE,
+}
+_HEALS = _UNREACHABLE | {
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.KAFKA_STORAGE_ERROR,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.NOT_ENOUGH_REPLICAS,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.REQUEST_TIMED_OUT,
 }
 
 
@@ -39,11 +52,13 @@ class TopicMissing(LogError):
         )
 
 
-def from_kafka(error: KafkaException | KafkaError, doing: str) -> LogError:
+def from_kafka(error: KafkaException | KafkaError, doing: str, *, topic: str = "") -> LogError:
     cause = error.args[0] if isinstance(error, KafkaException) else error
+    if cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART and topic:
+        return TopicMissing(topic)
     return LogError(
         f"{doing}: {cause.str()}",
         name=cause.name().lstrip("_"),
         retriable=cause.retriable() or cause.code() in _HEALS,
-        hint="the broker cannot be reached; it is tried again" if cause.code() in _HEALS else "",
+        hint="the broker cannot be reached; it is tried again" if cause.code() in _UNREACHABLE else "",
     )

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import LogError, from_kafka
 
-__all__ = ["last_record", "read"]
+__all__ = ["last_record", "read", "take"]
 
 _PATIENCE_S = 30.0
 _AT_ONCE = 10_000
+
+
+def take(consumer: Consumer, at_most: int, timeout_s: float) -> list[Message]:
+    """What has arrived, waiting for the first. ``Consumer.consume`` by itself waits until there are so many."""
+    first = consumer.poll(timeout_s)
+    return [] if first is None else [first, *consumer.consume(at_most - 1, 0)]
 
 
 def read(
@@ -26,7 +32,7 @@ def read(
     try:
         consumer.assign([TopicPartition(topic, number, start) for number, (start, _) in open_ranges.items()])
         while open_ranges:
-            found = consumer.consume(_AT_ONCE, _PATIENCE_S)
+            found = take(consumer, _AT_ONCE, _PATIENCE_S)
             if not found:
                 raise LogError(
                     f"topic {topic!r} did not answer for {_PATIENCE_S:.0f} s",

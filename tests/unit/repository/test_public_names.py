@@ -36,6 +36,7 @@ PINNED: dict[str, set[str]] = {
     "headrace.log": set(),
     "headrace.memory_files": {"MemoryFile", "MemoryFiles"},
     "headrace.testing": set(),
+    "headrace.views": set(),
     "headrace.truth": {"VOLATILE_CONFIG", "NotASourceOfTruth", "expect_source_of_truth", "is_volatile"},
     "headrace.wire": {
         *("Api", "ErrorCode", "Header", "WireError", "advertised", "versions"),

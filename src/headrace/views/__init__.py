@@ -1,0 +1,1 @@
+"""Views: topics folded by their keys into stores that follow them."""

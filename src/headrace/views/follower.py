@@ -1,0 +1,109 @@
+"""A follower keeps one view: it opens the store, follows the log, and outlasts what can heal by itself.
+
+A broker that is gone, a store that is locked or full: it waits, longer each time, says so once, and goes on. What
+cannot heal (a store that is not ours, a newer follower of the same view) ends ``run`` with the error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headrace.client.cluster import Cluster
+from headrace.client.errors import LogError
+from headrace.clock import Clock, SystemClock
+from headrace.errors import HeadraceError
+from headrace.model.flow import Flow
+from headrace.model.view import View
+from headrace.views.dead import DeadLetters
+from headrace.views.following import Following
+from headrace.views.status import Status
+from headrace.views.store import Owner, Store
+
+__all__ = ["Follower"]
+
+_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+
+
+class Follower:
+    """``open_store`` is called in the thread that runs it, also after a failure. ``tell`` takes a line for a person."""
+
+    def __init__(
+        self,
+        view: View,
+        flows: Sequence[Flow],
+        cluster: Cluster,
+        open_store: Callable[[], Store],
+        *,
+        clock: Clock | None = None,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.view = view
+        self._flows = flows
+        self._cluster = cluster
+        self._open_store = open_store
+        self._clock = clock or SystemClock()
+        self._tell = tell
+        self._status = Status(view.name)
+        self._troubled = False
+        self._tries = 0
+        self._owner: Owner | None = None
+
+    @property
+    def status(self) -> Status:
+        return self._status
+
+    def run(self, stop: threading.Event) -> None:
+        """Follow until ``stop`` is set; raises what cannot heal."""
+        dead = DeadLetters(self._cluster, self.view.dead_topic)
+        try:
+            while not stop.is_set():
+                try:
+                    self._sit(dead, stop)
+                except (HeadraceError, TimeoutError) as error:
+                    if not getattr(error, "retriable", True):
+                        raise
+                    self._wait(error, stop)
+        finally:
+            dead.close()
+            self._status = dataclasses.replace(self._status, state="stopped")
+
+    def _sit(self, dead: DeadLetters, stop: threading.Event) -> None:
+        store = self._open_store()
+        try:
+            name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+            self._owner = store.take(name, self._clock.now_ms(), self._owner)
+            Following(
+                self.view, self._flows, self._cluster, store, self._owner, self._clock, dead, self._note
+            ).run(stop)
+        finally:
+            store.close()
+
+    def _wait(self, error: HeadraceError | TimeoutError, stop: threading.Event) -> None:
+        reason = error.message if isinstance(error, HeadraceError) else "the log does not answer"
+        self._note(state="waiting", reason=reason)
+        if not self._troubled:
+            self._troubled = True
+            self._tell(f"view {self.view.name!r} waits: {error if isinstance(error, LogError) else reason}")
+        stop.wait(_BACKOFF_S[min(self._tries, len(_BACKOFF_S) - 1)])
+        self._tries += 1
+
+    def _note(self, *, applied: int = 0, dead: int = 0, **changed: Any) -> None:
+        before = self._status
+        state = changed.get("state", before.state)
+        if state == "rebuilding" and before.state != "rebuilding":
+            changed["rebuilds"] = before.rebuilds + 1
+            self._tell(f"view {before.view!r} is built: {changed.get('reason', before.reason)}")
+        if dead and not before.dead:
+            self._tell(f"view {before.view!r}: values that do not fit go to {self.view.dead_topic!r}")
+        if state in ("following", "rebuilding") and self._troubled:
+            self._troubled, self._tries = False, 0
+            self._tell(f"view {before.view!r} goes on")
+        self._status = dataclasses.replace(
+            before, applied=before.applied + applied, dead=before.dead + dead, **changed
+        )

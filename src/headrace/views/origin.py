@@ -1,0 +1,135 @@
+"""What a view has to follow right now: a topic of the log, and of a topic that a flow writes, its newest generation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.client.cluster import Cluster
+from headrace.client.reading import last_record, read
+from headrace.model.errors import AppError
+from headrace.model.flow import Flow
+from headrace.model.progress import Batch, Generation, UnreadableProgress, decode
+from headrace.model.schema_json import fields_from_json
+from headrace.model.view import View
+from headrace.truth import expect_source_of_truth
+from headrace.views.errors import ShapeRefused
+from headrace.views.position import Position, Shape
+
+__all__ = ["NotYet", "Origin", "find_origin", "flow_that_writes"]
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """There is nothing to follow, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    topic: str
+    topic_id: str
+    partitions: int
+    shape: Shape
+    topic_key: tuple[str, ...]
+    """Which fields the key of a record holds."""
+    generation: Generation | None = None
+    generation_offset: int = 0
+    last: Batch | None = None
+    """The newest batch when this was asked for."""
+    progress: str = ""
+    progress_id: str = ""
+
+    @property
+    def number(self) -> int:
+        return self.generation.generation if self.generation else 0
+
+    def start(self, cluster: Cluster, removed_below: dict[int, int], now_ms: int) -> Position:
+        """Before the first record that there is."""
+        return Position(
+            self.topic,
+            self.topic_id,
+            cluster.starts(self.topic),
+            generation=self.number,
+            progress_id=self.progress_id,
+            progress_offset=self.generation_offset + 1 if self.generation else 0,
+            removed_below=removed_below,
+            complete_ms=now_ms,
+            stored_ms=now_ms,
+        )
+
+
+def flow_that_writes(topic: str, flows: Sequence[Flow]) -> Flow | None:
+    return next((flow for flow in flows if flow.writes.name == topic), None)
+
+
+def find_origin(cluster: Cluster, view: View, flows: Sequence[Flow]) -> Origin | NotYet:
+    flow = flow_that_writes(view.topic.name, flows)
+    return _of_topic(cluster, view) if flow is None else _of_flow(cluster, view, flow)
+
+
+def _of_topic(cluster: Cluster, view: View) -> Origin | NotYet:
+    topic = view.topic
+    info = cluster.topic(topic.name)
+    if info is None:
+        return NotYet(f"topic {topic.name!r} does not exist yet")
+    if topic.schema is None:
+        raise AppError(
+            f"view {view.name!r} follows topic {topic.name!r}, which has no schema and no flow that writes it",
+            place=view.place,
+            hint="give the topic a schema",
+        )
+    shape = _shape(view, Shape(topic.schema.fields, view.key))
+    expect_source_of_truth(topic.name, cluster.configs(topic.name), f"view {view.name!r}")
+    return Origin(topic.name, info.id, info.partitions, shape, topic.key)
+
+
+def _of_flow(cluster: Cluster, view: View, flow: Flow) -> Origin | NotYet:
+    progress = cluster.topic(flow.progress_topic)
+    message = last_record(cluster, flow.progress_topic) if progress else None
+    if progress is None or message is None:
+        return NotYet(f"flow {flow.name!r} has not been started yet")
+    at = message.offset() or 0
+    record = decode(message.value() or b"", where=f"{flow.progress_topic} at offset {at}")
+    last = record if isinstance(record, Batch) else None
+    if isinstance(record, Batch):
+        at = record.generation_offset
+        for found in read(cluster, flow.progress_topic, {0: (at, at + 1)}):
+            record = decode(found.value() or b"", where=f"{flow.progress_topic} at offset {at}")
+    if not isinstance(record, Generation):
+        raise UnreadableProgress(
+            f"{flow.progress_topic} has no record of a generation at offset {at}",
+            hint="the topic must keep all of its records; rebuild the flow",
+        )
+    info = cluster.topic(record.output)
+    if info is None or info.id != record.output_id:
+        state = (
+            "is not there" if info is None else "is not the one that the flow wrote, but another of that name"
+        )
+        return NotYet(f"topic {record.output!r} of flow {flow.name!r} {state}; rebuild the flow")
+    key = view.key or tuple(record.key)
+    shape = _shape(view, Shape(fields_from_json(record.schema), key))
+    return Origin(
+        info.name,
+        info.id,
+        info.partitions,
+        shape,
+        tuple(record.key),
+        record,
+        at,
+        last,
+        flow.progress_topic,
+        progress.id,
+    )
+
+
+def _shape(view: View, shape: Shape) -> Shape:
+    absent = [name for name in shape.key if name not in shape.names]
+    if absent or not shape.key:
+        wrong = f"its key names {absent[0]!r}, which is not a column" if absent else "it has no key"
+        raise ShapeRefused(
+            f"view {view.name!r}: {wrong}",
+            hint=f"the columns are {', '.join(shape.names)}; name some as key=…",
+        )
+    return shape

@@ -1,0 +1,93 @@
+"""Whether what a store has of a view can be gone on with, or must be built again from the first offset.
+
+A part is past mending if it is of another topic (also one of the same name, made again), of another generation or
+shape, if the log has deleted or never had what comes next, or if a deletion may have been missed. The last is asked of
+compacted topics only: a deletion is kept for a while (``delete.retention.ms``) and then removed, and who comes later
+keeps a row that nobody has. Headrace's broker tells below which offset it has removed any; of Apache Kafka all that is
+known is how long ago the log was last read to its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.client.cluster import Cluster
+from headrace.views.origin import Origin
+from headrace.views.position import Position, Standing
+
+__all__ = ["Retention", "retention_of", "why_build_again"]
+
+_REMOVED_BELOW = "headrace.tombstones.removed.below"
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What the log says about deletions in a topic."""
+
+    compacted: bool
+    kept_ms: int
+    removed_below: dict[int, int] | None
+    """None where the log does not tell."""
+
+    def why_missed(self, position: Position, starts: dict[int, int], now_ms: int) -> str | None:
+        """Why a deletion may have been removed before the position's reader came to it."""
+        begun = [number for number, at in position.offsets.items() if at > starts.get(number, 0)]
+        if not self.compacted or not begun:
+            return None
+        too_late = now_ms - position.complete_ms > self.kept_ms
+        if self.removed_below is None:
+            return (
+                f"deletions in {position.topic!r} are kept for {self.kept_ms} ms, and it was not read to its end for"
+                f" {now_ms - position.complete_ms} ms"
+                if too_late
+                else None
+            )
+        for number in begun:
+            at, below = position.offsets[number], self.removed_below.get(number, 0)
+            # Below what was removed already when reading began, only those can have been missed since that had
+            # their value then; and such a deletion is kept for its time.
+            if below > at and (below != position.removed_below.get(number, 0) or too_late):
+                return (
+                    f"deletions in partition {number} of {position.topic!r} were removed up to offset {below},"
+                    f" and the view is at {at}"
+                )
+        return None
+
+
+def retention_of(cluster: Cluster, topic: str) -> Retention:
+    configs = cluster.configs(topic)
+    told = configs.get(_REMOVED_BELOW)
+    pairs = None if told is None else [pair.split(":") for pair in told.split(",") if pair]
+    return Retention(
+        "compact" in (configs.get("cleanup.policy") or ""),
+        int(configs.get("delete.retention.ms") or _DAY_MS),
+        None if pairs is None else {int(number): int(offset) for number, offset in pairs},
+    )
+
+
+def why_build_again(
+    cluster: Cluster, origin: Origin, standing: Standing, retention: Retention, now_ms: int
+) -> str | None:
+    position = standing.position
+    if position.topic_id != origin.topic_id or position.progress_id != origin.progress_id:
+        if position.generation != origin.number and position.progress_id == origin.progress_id:
+            return f"generation {origin.number} of the flow begins"
+        return f"topic {origin.topic!r} is not the one that was followed: it was made again"
+    if position.generation != origin.number:
+        return f"generation {origin.number} of the flow begins"
+    if standing.shape.tell() != origin.shape.tell():
+        return "the schema or the key has changed"
+    starts = cluster.starts(origin.topic)
+    ends = cluster.ends(origin.topic, committed=False)
+    for number, at in position.offsets.items():
+        if at > ends.get(number, 0):
+            return f"partition {number} of {origin.topic!r} ends at {ends.get(number, 0)}, and the view is at {at}"
+        if at < starts.get(number, 0):
+            return (
+                f"records {at} to {starts[number] - 1} in partition {number} of {origin.topic!r} were deleted"
+                " before they were read"
+            )
+    if origin.progress and position.progress_offset > cluster.ends(origin.progress, committed=False)[0]:
+        return f"{origin.progress!r} ends before offset {position.progress_offset}, where the view is"
+    return retention.why_missed(position, starts, now_ms)

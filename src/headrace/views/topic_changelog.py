@@ -1,0 +1,53 @@
+"""A topic that no flow writes, as a changelog: whatever has arrived, in pieces of a bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from confluent_kafka import Message, TopicPartition
+
+from headrace.client.cluster import Cluster
+from headrace.client.reading import take
+from headrace.views.piece import CONSUMER, Piece, expect_readable, high_watermark
+
+__all__ = ["TopicChangelog"]
+
+_RECORDS_MAX = 10_000
+
+
+class TopicChangelog:
+    def __init__(self, cluster: Cluster, topic: str, offsets: Mapping[int, int]) -> None:
+        self._topic = topic
+        self._taken = dict(offsets)
+        self._passed = dict(offsets)
+        self._ended: set[int] = set()
+        self._consumer = cluster.consumer(CONSUMER)
+        self._consumer.assign([TopicPartition(topic, number, at) for number, at in offsets.items()])
+
+    def take(self, timeout_s: float) -> Piece | None:
+        messages: list[Message] = []
+        for message in take(self._consumer, _RECORDS_MAX, timeout_s):
+            number, offset = message.partition() or 0, message.offset() or 0
+            if expect_readable(message):
+                messages.append(message)
+                self._taken[number] = self._passed[number] = offset + 1
+                self._ended.discard(number)
+            else:
+                self._passed[number] = max(offset, self._passed[number])
+                self._ended.add(number)
+        return Piece(messages, dict(self._taken)) if messages else None
+
+    def at_end(self) -> bool:
+        return len(self._ended) == len(self._taken)
+
+    def passed(self) -> dict[int, int]:
+        return self._passed
+
+    def lag(self) -> int:
+        behind = [number for number in self._passed if number not in self._ended]
+        return sum(
+            max(0, high_watermark(self._consumer, self._topic, one) - self._passed[one]) for one in behind
+        )
+
+    def close(self) -> None:
+        self._consumer.close()
