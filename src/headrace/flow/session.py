@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import sys
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["ended", "start", "stop"]
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_COLLECTOR = "-XX:+UseParallelGC"
 _LOCAL = "127.0.0.1"
 _one_at_a_time = threading.Lock()
 _running: dict[int, Jvm] = {}
@@ -48,7 +50,7 @@ def start(settings: Settings, app_name: str, *, say: Say = _quiet) -> SparkSessi
             spark_home=jars.pyspark_home(),
             jars=jars.provide(runtime.path, folder=settings.spark.jars, say=say),
             memory=settings.spark.driver_memory,
-            options=("-XX:+UseParallelGC", *shlex.split(settings.spark.java_options)),
+            options=_java_options(settings.spark.java_options),
         )
         folder = settings.spark_dir.absolute()
         folder.mkdir(parents=True, exist_ok=True)
@@ -88,6 +90,13 @@ def ended(session: SparkSession) -> SparkEnded | None:
     """The reason, if the JVM ended by itself; then every call to Spark fails with an error of the connection."""
     jvm = _running.get(id(session))
     return None if jvm is None else jvm.ended()
+
+
+def _java_options(given: str) -> list[str]:
+    """With a collector of our choice, unless there is one already: two are refused by the JVM."""
+    options = shlex.split(given)
+    chosen = any(re.fullmatch(r"-XX:\+Use\w+GC", option) for option in options)
+    return options if chosen else [_COLLECTOR, *options]
 
 
 def _conf(settings: Settings, app_name: str, folder: Path, connector: Sequence[Path]) -> dict[str, str]:
