@@ -1,4 +1,9 @@
-"""The project's own scripts: they set a clone up. Nothing here ships with the package.
+"""Scripts that set the clone up: run by ``make``, on a plain Python, before anything is installed.
 
-``tools.setup`` runs before there is a virtual environment, so this package needs nothing but Python's standard library.
+What the product itself does to get Java and jars, they take from the product, which is not installed yet.
 """
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "src"))

@@ -51,5 +51,5 @@ def test_spark_and_its_connector_are_of_one_version() -> None:
 
 
 def test_no_jar_is_pinned_twice() -> None:
-    files = [jar.path.name for jar in pinned()]
+    files = [jar.file_name for jar in pinned()]
     assert len(files) == len(set(files))

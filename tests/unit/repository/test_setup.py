@@ -1,4 +1,4 @@
-"""The set-up says what is missing and what to do, and takes no Java that is too old."""
+"""The set-up says what is missing and what to do."""
 
 from __future__ import annotations
 
@@ -8,49 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tools import compiler, debian, java
+from tools import compiler, debian
 from tools.console import SetupError, run
 from tools.debian import Package
 from tools.places import cache_dir
 
 from .tracked import ROOT
-
-
-def fake_java(home: Path, version: str) -> Path:
-    path = home / "bin" / "java"
-    path.parent.mkdir(parents=True)
-    path.write_text(
-        f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\nprintf '%s\\n' \"$@\"\n"
-    )
-    path.chmod(0o755)
-    return path
-
-
-@pytest.mark.parametrize(
-    ("version", "taken"), [("17.0.15", True), ("25", True), ("11.0.2", False), ("1.8.0_402", False)]
-)
-def test_java_home_counts_when_it_is_new_enough(
-    version: str, taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = fake_java(tmp_path, version)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert (java.find() == path) is taken
-
-
-def test_the_runtime_in_a_wheel_is_started_without_the_module_it_lacks(tmp_path: Path) -> None:
-    real = fake_java(tmp_path / "it's real", "25")
-    starter = tmp_path / "java"
-    java.write_starter(starter, real)
-    arguments = [
-        "--add-modules=jdk.incubator.vector",
-        "-cp",
-        "a b:c",
-        "--add-opens=x=ALL-UNNAMED",
-        "Main",
-        "",
-    ]
-    done = subprocess.run([starter, *arguments], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == arguments[1:]
 
 
 def test_missing_packages_are_named_with_the_command_that_brings_them() -> None:

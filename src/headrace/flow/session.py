@@ -1,0 +1,206 @@
+"""Spark, started and stopped: one JVM and one session in a process, for all flows of an app."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.flow import jars, java
+from headrace.flow.jars import Say
+from headrace.flow.jvm import Jvm, Launch
+from headrace.flow.start_errors import ExtraMissing, SparkEnded, SparkNotStarted
+from headrace.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["ended", "start", "stop"]
+
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_COLLECTOR = "-XX:+UseParallelGC"
+_LOCAL = "127.0.0.1"
+_one_at_a_time = threading.Lock()
+_running: dict[int, Jvm] = {}
+"""The JVM by the identity of its session; one at most."""
+
+
+def _quiet(line: str) -> None:
+    """For whoever wants to hear nothing."""
+
+
+def start(settings: Settings, app_name: str, *, say: Say = _quiet) -> SparkSession:
+    """A session in a JVM of its own. ``say`` is told of what takes long: jars that are fetched, once."""
+    with _one_at_a_time, _interrupts_as_they_were():
+        if _running:
+            raise SparkNotStarted(
+                "Spark runs already in this process", hint="stop it first; a process can have one only"
+            )
+        runtime = java.require()
+        launch = Launch(
+            java=runtime.path,
+            spark_home=jars.pyspark_home(),
+            jars=jars.provide(runtime.path, folder=settings.spark.jars, say=say),
+            memory=settings.spark.driver_memory,
+            options=_java_options(settings.spark.java_options),
+        )
+        folder = settings.spark_dir.absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        # Workers for functions in Python must be of this Python, with its packages.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        jvm = Jvm(
+            launch, _conf(settings, app_name, folder, launch.jars), folder, _environment(settings, launch)
+        )
+        try:
+            session = _connect(jvm)
+        except BaseException:
+            _forget()
+            jvm.stop()
+            raise
+        _running[id(session)] = jvm
+        return session
+
+
+def stop(session: SparkSession) -> None:
+    """Stop the session and end its JVM; also when that is gone already."""
+    with _one_at_a_time:
+        jvm = _running.pop(id(session), None)
+        if jvm is None:
+            return
+        gateway: Any = session.sparkContext._gateway
+        # Of a JVM that is gone, py4j and PySpark would each say so in their own way.
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            session.stop()
+        with contextlib.suppress(Exception):
+            gateway.shutdown()
+        _forget()
+        jvm.stop()
+
+
+def ended(session: SparkSession) -> SparkEnded | None:
+    """The reason, if the JVM ended by itself; then every call to Spark fails with an error of the connection."""
+    jvm = _running.get(id(session))
+    return None if jvm is None else jvm.ended()
+
+
+def _java_options(given: str) -> list[str]:
+    """With a collector of our choice, unless there is one already: two are refused by the JVM."""
+    options = shlex.split(given)
+    chosen = any(re.fullmatch(r"-XX:\+Use\w+GC", option) for option in options)
+    return options if chosen else [_COLLECTOR, *options]
+
+
+def _conf(settings: Settings, app_name: str, folder: Path, connector: Sequence[Path]) -> dict[str, str]:
+    spark = settings.spark
+    conf = {
+        "spark.app.name": app_name,
+        "spark.master": spark.master,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if settings.is_local:
+        conf["spark.driver.host"] = conf["spark.driver.bindAddress"] = _LOCAL
+        conf["spark.default.parallelism"] = str(settings.cores)
+    else:
+        # A local master has them on its class path; executors elsewhere must be sent them.
+        conf["spark.jars"] = ",".join(map(str, connector))
+        conf["spark.driver.memory"] = spark.driver_memory
+    partitions = spark.shuffle_partitions or (settings.cores if settings.is_local else None)
+    if partitions:
+        conf["spark.sql.shuffle.partitions"] = str(partitions)
+    if spark.state == "rocksdb":
+        conf["spark.sql.streaming.stateStore.providerClass"] = _ROCKSDB
+    return {**conf, **spark.conf}
+
+
+def _environment(settings: Settings, launch: Launch) -> dict[str, str]:
+    environment = {**os.environ, "SPARK_HOME": str(launch.spark_home), "SPARK_CONNECT_MODE": "0"}
+    if settings.is_local:
+        # Otherwise Spark looks for an address by the machine's name, and warns of what it finds.
+        environment["SPARK_LOCAL_IP"] = _LOCAL
+    return environment
+
+
+def _connect(jvm: Jvm) -> SparkSession:
+    with warnings.catch_warnings():
+        # PySpark's own imports warn of what Python has deprecated.
+        warnings.simplefilter("ignore")
+        try:
+            from pyspark import SparkContext
+            from pyspark.errors import PySparkException
+            from pyspark.java_gateway import launch_gateway
+            from pyspark.sql import SparkSession
+        except ImportError as error:
+            raise ExtraMissing(error.name or "pyspark") from error
+        try:
+            with _in_environment(
+                {"PYSPARK_GATEWAY_PORT": str(jvm.port), "PYSPARK_GATEWAY_SECRET": jvm.secret}
+            ):
+                gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
+            gateway.proc = jvm.process
+            return SparkSession(SparkContext(gateway=gateway))
+        except (PySparkException, OSError, _py4j_error()) as error:
+            raise jvm.ended() or SparkNotStarted(
+                "Spark's session did not start",
+                detail=f"{_first_line(error)}\n{jvm.tail()}",
+                hint="look at [spark] in headrace.toml first: headrace config shows what is set, and from where",
+            ) from error
+
+
+def _py4j_error() -> type[Exception]:
+    from py4j.protocol import Py4JError
+
+    error: type[Exception] = Py4JError
+    return error
+
+
+def _first_line(error: BaseException) -> str:
+    java_side = getattr(error, "java_exception", None)
+    text = str(java_side.toString()) if java_side is not None else str(error)
+    return text.strip().partition("\n")[0]
+
+
+def _forget() -> None:
+    """PySpark keeps the gateway of a stopped session for the next one; ours ends with its JVM."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
+    SparkSession._activeSession = None
+
+
+@contextlib.contextmanager
+def _interrupts_as_they_were() -> Iterator[None]:
+    """PySpark takes over Ctrl-C when it starts in the main thread. What Ctrl-C means is the command's to say."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _in_environment(values: Mapping[str, str]) -> Iterator[None]:
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            os.environ.pop(name, None)

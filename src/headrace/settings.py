@@ -1,0 +1,126 @@
+"""What can be set, each with its default; ``headrace.toml``, the environment and flags come above it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+__all__ = [
+    "FlowSettings",
+    "LogSettings",
+    "Settings",
+    "SparkSettings",
+    "TopicSettings",
+    "VerifySettings",
+    "ViewSettings",
+]
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    bootstrap_servers: Text | None = None
+    """Of the log that everything uses; without it, the embedded broker is started."""
+    listen: Text = "127.0.0.1:9092"
+    """Where the embedded broker listens."""
+    durability: Literal["synced", "os"] = "synced"
+    """What an acknowledgement of the embedded broker means."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Of librdkafka, for every client; passwords among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkSettings:
+    master: Text = "local[*]"
+    driver_memory: Text = "1g"
+    shuffle_partitions: Count | None = None
+    """For a local master as many as it has cores; otherwise what Spark says."""
+    state: Literal["memory", "rocksdb"] = "memory"
+    """Where the state of flows is: memory is two to three times as fast, RocksDB holds more than memory does."""
+    jars: Path | None = None
+    """A folder that has the connector's jars; otherwise they are fetched once into the user's cache."""
+    java_options: str = ""
+    """More options for its JVM, as a shell would take them."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Any other configuration of Spark, over all that is set by us."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowSettings:
+    max_rows: Count = 100_000
+    """Of a batch."""
+    max_bytes: Count = 64 * 1024 * 1024
+    """Of a batch's input."""
+    trigger_ms: NotNegative = 0
+    """How long a batch waits for more; 0 for not at all."""
+    future_ms: NotNegative = 3_600_000
+    """How far an event's time may be ahead of its receipt."""
+    transaction_timeout_ms: Count = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettings:
+    partitions: Count = 1
+    """Of a topic that is made and does not say."""
+    replication: Annotated[int, msgspec.Meta(ge=-1)] = -1
+    """Copies of each partition; -1 for the cluster's default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewSettings:
+    max_rows: Count = 10_000
+    """That one transaction of a store takes, where a batch may be split."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifySettings:
+    every_s: NotNegative = 0
+    """How often ``headrace run`` proves every view; 0 for never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    data: Path = Path("headrace-data")
+    """Where everything is kept: the embedded log, Spark's checkpoints, views."""
+    log: LogSettings = field(default_factory=LogSettings)
+    spark: SparkSettings = field(default_factory=SparkSettings)
+    flow: FlowSettings = field(default_factory=FlowSettings)
+    topics: TopicSettings = field(default_factory=TopicSettings)
+    views: ViewSettings = field(default_factory=ViewSettings)
+    verify: VerifySettings = field(default_factory=VerifySettings)
+
+    @property
+    def log_dir(self) -> Path:
+        """The embedded broker's."""
+        return self.data / "log"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.data / "checkpoints"
+
+    @property
+    def spark_dir(self) -> Path:
+        """Spark's own log, and what it spills."""
+        return self.data / "spark"
+
+    @property
+    def cores(self) -> int:
+        """That a local master works on; of a cluster, this machine's."""
+        here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        asked = self.spark.master.partition("[")[2].partition("]")[0].partition(",")[0]
+        if self.spark.master == "local":
+            return 1
+        return int(asked) if asked.isdecimal() else here
+
+    @property
+    def is_local(self) -> bool:
+        """Whether Spark runs in one JVM on this machine."""
+        return self.spark.master == "local" or self.spark.master.startswith("local[")
