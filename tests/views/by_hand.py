@@ -121,7 +121,9 @@ class FlowByHand:
         assert error is None
         self._at = message.offset() or 0
 
-    def batch(self, changes: Sequence[Change], *, raw: Sequence[tuple[bytes | None, bytes | None]] = ()) -> int:
+    def batch(
+        self, changes: Sequence[Change], *, raw: Sequence[tuple[bytes | None, bytes | None]] = ()
+    ) -> int:
         """One committed batch; ``raw`` are records that no oracle can read."""
         number, consumed = self.batches, self.consumed + len(changes)
         self._producer.begin_transaction()

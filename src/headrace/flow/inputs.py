@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
@@ -18,17 +17,9 @@ from headrace.flow.decoding import TimeBounds, decode
 from headrace.flow.watermark import spark_delay
 from headrace.model.topic import Topic
 
-__all__ = ["Limits", "counted", "history", "live", "observed", "side_rows"]
+__all__ = ["counted", "history", "live", "observed", "side_rows"]
 
 _PREFIX = "kafka."
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one batch may take in."""
-
-    rows: int = 100_000
-    bounds: TimeBounds = TimeBounds()
 
 
 def live(

@@ -25,7 +25,7 @@ from headrace.flow.errors import (
     InputReplaced,
     rebuild_hint,
 )
-from headrace.flow.settings import FlowSettings
+from headrace.flow.options import FlowOptions
 from headrace.flow.writer import Side, Writer
 from headrace.model.progress import Batch, Generation, Input, encode
 from headrace.model.schema_json import fields_to_json
@@ -57,7 +57,7 @@ def log_topic(cluster: Cluster, app: App, topic: Topic) -> str:
     return topic.name if found is None else found.generation.output
 
 
-def ensure_declared(cluster: Cluster, topic: Topic, log_name: str, settings: FlowSettings) -> str:
+def ensure_declared(cluster: Cluster, topic: Topic, log_name: str, settings: FlowOptions) -> str:
     """Makes the topic if it is not there, and gives its id."""
     configs = KEEP if topic.kind == "events" else {"cleanup.policy": "compact"}
     return cluster.ensure_topic(log_name, topic.partitions or settings.partitions, configs).id
@@ -69,7 +69,7 @@ def open_flow(
     app: App,
     compiled: Compiled,
     writer: Writer,
-    settings: FlowSettings,
+    settings: FlowOptions,
     *,
     rebuild: str = "",
 ) -> Opened:
@@ -92,7 +92,7 @@ def _begin(
     app: App,
     compiled: Compiled,
     writer: Writer,
-    settings: FlowSettings,
+    settings: FlowOptions,
     before: Progress | None,
     reason: str,
 ) -> Opened:

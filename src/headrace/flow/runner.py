@@ -17,7 +17,7 @@ from headrace.flow.compiled import Compiled
 from headrace.flow.failures import explain, heals
 from headrace.flow.opening import Opened, open_flow
 from headrace.flow.running import Running
-from headrace.flow.settings import FlowSettings
+from headrace.flow.options import FlowOptions
 from headrace.flow.writer import Writer
 from headrace.model.schema import Schema
 
@@ -47,7 +47,7 @@ class FlowRunner:
         app: App,
         compiled: Compiled,
         schemas: dict[str, Schema],
-        settings: FlowSettings,
+        settings: FlowOptions,
         *,
         rebuild: str = "",
     ) -> None:

@@ -22,7 +22,7 @@ from headrace.flow.decoding import decode
 from headrace.flow.encoding import encode
 from headrace.flow.inputs import counted, live, observed, side_rows
 from headrace.flow.opening import Opened
-from headrace.flow.settings import FlowSettings
+from headrace.flow.options import FlowOptions
 from headrace.flow.tables import TableState
 from headrace.flow.watermark import WatermarkCell, watermark_column
 from headrace.flow.writer import Writer
@@ -45,7 +45,7 @@ class Running:
         schemas: dict[str, Schema],
         writer: Writer,
         opened: Opened,
-        settings: FlowSettings,
+        settings: FlowOptions,
         rows: int,
     ) -> None:
         self.opened = opened

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.flow.decoding import TimeBounds
+from headrace.settings import Settings
 
-__all__ = ["FlowSettings"]
+__all__ = ["FlowOptions"]
 
 
 @dataclass(frozen=True, slots=True)
-class FlowSettings:
+class FlowOptions:
     checkpoints: str
     """A folder, or any location that Spark can write to."""
     max_rows: int = 100_000
@@ -19,6 +20,19 @@ class FlowSettings:
     future_ms: int = 3_600_000
     transaction_timeout_ms: int = 60_000
     partitions: int = 1
+
+    @classmethod
+    def of(cls, settings: Settings) -> FlowOptions:
+        flow = settings.flow
+        return cls(
+            checkpoints=settings.checkpoints.absolute().as_uri(),
+            max_rows=flow.max_rows,
+            max_bytes=flow.max_bytes,
+            trigger_ms=flow.trigger_ms,
+            future_ms=flow.future_ms,
+            transaction_timeout_ms=flow.transaction_timeout_ms,
+            partitions=settings.topics.partitions,
+        )
 
     def checkpoint_of(self, flow: str, name: str) -> str:
         return f"{self.checkpoints.rstrip('/')}/{flow}/{name}"
