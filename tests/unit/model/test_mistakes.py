@@ -347,3 +347,20 @@ def test_an_argument_of_the_wrong_kind_is_told_by_the_declaration(
     (line,) = [number for number, line in enumerate(text.splitlines(), start=1) if "# !" in line]
     assert str(caught.value.place) == f"{tmp_path / 'shop.py'}:{line}"
     assert said in str(caught.value)
+
+
+def test_every_code_has_its_line_in_the_docs() -> None:
+    root = Path(__file__).parents[3]
+    sources = [root / "src/headrace/app.py", *(root / "src/headrace/model").glob("*.py")]
+    codes = {
+        code
+        for path in sources
+        for code in re.findall(r'"(HR-APP-[A-Z-]+)"', path.read_text(encoding="utf-8"))
+    }
+    told = set(
+        re.findall(
+            r"^\| `(HR-APP-[A-Z-]+)`", (root / "docs/apps.md").read_text(encoding="utf-8"), re.MULTILINE
+        )
+    )
+    # What every mistake is unless it says more, and what holds all of them.
+    assert codes - {"HR-APP-INVALID", "HR-APP-MISTAKES"} == told

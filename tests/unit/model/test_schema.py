@@ -148,6 +148,13 @@ def test_a_mistake_in_a_schema_is_shown_at_its_class() -> None:
     assert "class Endless" in "".join(lines[caught.value.place.line - 1 : caught.value.place.line + 1])
 
 
+def test_a_mistake_in_a_class_without_a_file_is_shown_where_it_is_used() -> None:
+    with pytest.raises(SchemaError) as caught:
+        headrace.App("shop").topic("t", make_dataclass("A", [("x", set)]))
+    assert caught.value.place is not None
+    assert caught.value.place.file == __file__
+
+
 def test_a_kind_of_a_later_release_is_told_as_such() -> None:
     with pytest.raises(SchemaError, match="'interval' is not a kind of field that this release knows"):
         fields_from_json([{"name": "x", "kind": "interval", "optional": False}])
