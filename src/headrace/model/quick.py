@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -28,11 +28,12 @@ from headrace.model.fitting import FLOAT_NAMES, INT_MAX, INT_MIN
 from headrace.model.kinds import Choice, Digits, Field, Kind, Many, Named, Plain, Record
 from headrace.model.texts import bytes_from, date_from, exactly, time_from
 
-__all__ = ["QuickDecoder"]
+__all__ = ["QuickDecoder", "quick_decoder"]
 
 _LONG_NUMBER_BYTES = 1_000
 # A number that long has such a run on one side of its point.
 _MANY_DIGITS = re.compile(rb"[0-9]{300}").search
+_ESCAPED = re.compile(r'[\x00-\x1f"\\]').search
 _BLANK_BEFORE_COLON = re.compile(rb":(?<=[ \t\r\n]:)").search
 
 
@@ -46,7 +47,14 @@ class _Part:
     """How many distinct keys of objects there are in it; None where there is none."""
 
 
+def quick_decoder(fields: tuple[Field, ...]) -> QuickDecoder | None:
+    """None where there is no quick way: msgspec knows no names that JSON must escape, and a column may have one."""
+    return None if any(map(_ESCAPED, _names(fields))) else QuickDecoder(fields)
+
+
 class QuickDecoder:
+    """Made by ``quick_decoder``."""
+
     __slots__ = ("_decode", "_finish", "_keys")
 
     def __init__(self, fields: tuple[Field, ...]) -> None:
@@ -69,6 +77,17 @@ class QuickDecoder:
             # Why it does not fit is for those to say who read it with care.
             return None
         return made
+
+
+def _names(fields: tuple[Field, ...]) -> Iterator[str]:
+    """Of all fields, those inside others too."""
+    for field in fields:
+        yield field.name
+        kind = field.kind
+        while isinstance(kind, Many | Named):
+            kind = kind.of
+        if isinstance(kind, Record):
+            yield from _names(kind.fields)
 
 
 def _may_hide_keys(raw: bytes) -> bool:

@@ -61,7 +61,12 @@ def schema_of(cls: type, *, place: Place | None = None) -> Schema:
             place=place,
             hint="write @dataclass(frozen=True) above the class",
         )
-    return Schema(cls.__name__, _fields(cls, (), 0))
+    try:
+        return Schema(cls.__name__, _fields(cls, (), 0))
+    except SchemaError as error:
+        # A class that was made in an interactive session has no file; its declaration may.
+        error.place = error.place or place
+        raise
 
 
 def _fields(cls: type, path: tuple[str, ...], depth: int) -> tuple[Field, ...]:

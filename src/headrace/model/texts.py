@@ -53,7 +53,7 @@ def exactly(kind: Digits) -> Callable[[Decimal], Decimal]:
         if not made.is_finite():
             raise ValueError(f"{number} is not a number")
         # Zero has no sign elsewhere: not in Spark, not in JSON's integers.
-        return made or abs(made)
+        return made or made.copy_abs()
 
     return fit
 

@@ -26,7 +26,7 @@ from headrace.model.errors import AppError, ValueDoesNotFit
 from headrace.model.fitting import fit, fit_fields
 from headrace.model.json_text import parse
 from headrace.model.kinds import Choice, Kind, Plain
-from headrace.model.quick import QuickDecoder
+from headrace.model.quick import quick_decoder
 from headrace.model.schema import Schema
 from headrace.model.writing import writer_of_fields
 
@@ -44,7 +44,7 @@ class Codec:
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
-        self._quick = QuickDecoder(schema.fields)
+        self._quick = quick_decoder(schema.fields)
         self._write = writer_of_fields(schema.fields)
         self._encode = msgspec.json.Encoder().encode
         self._keys: dict[tuple[str, ...], KeyCodec] = {}
@@ -54,7 +54,7 @@ class Codec:
 
     def decode(self, raw: bytes) -> dict[str, Any]:
         """All fields of the schema, in its order."""
-        found = self._quick.decode(raw)
+        found = self._quick.decode(raw) if self._quick else None
         return fit_fields(self.schema.fields, parse(raw)) if found is None else found
 
     def key(self, names: tuple[str, ...]) -> KeyCodec:

@@ -66,9 +66,9 @@ def writer_of_fields(fields: tuple[Field, ...], *, all_of_them: bool = True) -> 
                 made[name] = write_one(given[name] if name in given else _absent(field))
             except ValueDoesNotFit as error:
                 raise error.inside(name) from None
-        if all_of_them and len(given) > len(made):
+        if all_of_them and not known.issuperset(given):
             unknown = next(name for name in given if name not in known)
-            raise ValueDoesNotFit(f"the schema has no field {shown(unknown)}")
+            raise ValueDoesNotFit(f"the schema has no field {unknown!a}")
         return made
 
     return write

@@ -148,7 +148,9 @@ class Reader:
 
     def _run_python(self, block: Block) -> None:
         # Blank lines in front keep the page's line numbers in a traceback.
-        code = compile("\n" * (block.line - 1) + self._localised(block.text), str(self.page), "exec")
+        text = "\n" * (block.line - 1) + self._localised(block.text)
+        # What this file asks of the future its pages do not.
+        code = compile(text, str(self.page), "exec", dont_inherit=True)
         with contextlib.chdir(self.folder):
             exec(code, self.namespace)
 
