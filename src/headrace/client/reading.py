@@ -29,7 +29,7 @@ def read(
     if not open_ranges:
         return
     isolation = "read_committed" if committed else "read_uncommitted"
-    # The end of a range may be a marker, which only an answer without records tells of: that one must not be waited for.
+    # The end of a range may be a marker, which only an answer without records tells of: it must come soon.
     consumer = cluster.consumer({"isolation.level": isolation, "fetch.wait.max.ms": 10})
     try:
         consumer.assign([TopicPartition(topic, number, start) for number, (start, _) in open_ranges.items()])
