@@ -122,10 +122,16 @@ class FlowByHand:
         self._at = message.offset() or 0
 
     def batch(
-        self, changes: Sequence[Change], *, raw: Sequence[tuple[bytes | None, bytes | None]] = ()
+        self,
+        changes: Sequence[Change],
+        *,
+        raw: Sequence[tuple[bytes | None, bytes | None]] = (),
+        consumed: int | None = None,
     ) -> int:
-        """One committed batch; ``raw`` are records that no oracle can read."""
-        number, consumed = self.batches, self.consumed + len(changes)
+        """One committed batch; ``raw`` are records that no oracle can read, ``consumed`` how far its input was read."""
+        number = self.batches
+        if consumed is None:
+            consumed = self.consumed + len(changes)
         self._producer.begin_transaction()
         records = [(key_bytes(product), value_bytes(row)) for product, row in changes]
         outputs = self.rows([*records, *raw])
@@ -133,7 +139,7 @@ class FlowByHand:
             flow=self.flow.name,
             generation=self.generation,
             batch=number,
-            inputs={self._inputs: {"0": (self.consumed, consumed)}},
+            inputs={self._inputs: {str(one): (self.consumed, consumed) for one in range(self._partitions)}},
             tables={},
             outputs={self.output: outputs},
             watermark_us=None,

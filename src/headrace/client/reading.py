@@ -28,7 +28,9 @@ def read(
     open_ranges = {partition: bounds for partition, bounds in ranges.items() if bounds[0] < bounds[1]}
     if not open_ranges:
         return
-    consumer = cluster.consumer({"isolation.level": "read_committed" if committed else "read_uncommitted"})
+    isolation = "read_committed" if committed else "read_uncommitted"
+    # The end of a range may be a marker, which only an answer without records tells of: it must come soon.
+    consumer = cluster.consumer({"isolation.level": isolation, "fetch.wait.max.ms": 10})
     try:
         consumer.assign([TopicPartition(topic, number, start) for number, (start, _) in open_ranges.items()])
         while open_ranges:

@@ -31,7 +31,7 @@ __all__ = ["APPLICATION_ID", "FORMAT", "SqliteFile", "told_as"]
 
 APPLICATION_ID = int.from_bytes(b"HDRC")
 FORMAT = 1
-_BUSY_MS = 5_000
+_BUSY_MS = 1_000
 _CACHE_KIB = 8_192
 _CHECKPOINT_PAGES = 4_096
 _TABLES = """

@@ -1,0 +1,574 @@
+"""The contract of a store: one suite, which every store must pass.
+
+A store is looked at by its own means, past the code under test: ``See`` gives the batch that its position names and the
+rows that are read with it, in one look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from headrace.model.kinds import Digits, Field, Plain
+from headrace.views.changes import Changes
+from headrace.views.errors import NameRefused, PositionMoved, StaleWriter
+from headrace.views.position import NO_BATCH, Position, Shape
+from headrace.views.rows import Row
+from headrace.views.sqlite import SqliteStore
+from headrace.views.store import Fence, Owner, Part, Store
+from tests.contract.store_writer import SHAPE, position_of, rows_after
+
+INT_MIN, INT_MAX = -(2**63), 2**63 - 1
+EVERYTHING = Shape(
+    (
+        Field("key", Plain("text"), False),
+        Field("many", Plain("int"), True),
+        Field("share", Plain("float"), True),
+        Field("is it", Plain("bool"), True),
+        Field("amount", Digits(), True),
+        Field('raw"bytes', Plain("bytes"), True),
+    ),
+    ("key",),
+)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+ROWS = st.tuples(
+    TEXT,
+    st.none() | st.integers(INT_MIN, INT_MAX),
+    st.none() | st.floats(allow_nan=False).map(lambda one: one + 0.0) | st.just("NaN"),
+    st.none() | st.booleans(),
+    st.none()
+    | st.decimals(places=6, allow_nan=False, allow_infinity=False).map(lambda one: format(one, "f")),
+    st.none() | st.binary(max_size=8),
+)
+
+
+def changes(shape: Shape, *rows: Row, gone: tuple[Row, ...] = ()) -> Changes:
+    made = Changes(shape)
+    for row in rows:
+        made.put(row)
+    for key in gone:
+        made.remove(key)
+    return made
+
+
+class See(ABC):
+    """How a store is opened, and seen from outside."""
+
+    @abstractmethod
+    def open(self, view: str = "sales") -> Store: ...
+
+    @abstractmethod
+    def look(self, view: str = "sales") -> tuple[int, list[tuple[Any, ...]]] | None:
+        """The batch of what serves, and its rows by key, as of one moment; None if nothing serves."""
+
+    @abstractmethod
+    def opener(self) -> str:
+        """For a process of its own: an expression that opens view ``sales``."""
+
+
+class SeeSqlite(See):
+    def __init__(self, home: Path) -> None:
+        self.path = home / "shop.db"
+
+    def open(self, view: str = "sales") -> Store:
+        return SqliteStore(self.path, view)
+
+    def look(self, view: str = "sales") -> tuple[int, list[tuple[Any, ...]]] | None:
+        with contextlib.closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)) as connection:
+            connection.execute("BEGIN")
+            found = connection.execute(
+                "SELECT batch, shape FROM _headrace_views WHERE view = ? AND part = 'serving'", (view,)
+            ).fetchone()
+            if found is None:
+                return None
+            key = ", ".join(json.loads(found[1])["key"])
+            return found[0], connection.execute(f'SELECT * FROM "{view}" ORDER BY {key}').fetchall()
+
+    def opener(self) -> str:
+        return f"SqliteStore(Path({str(self.path)!r}), 'sales')"
+
+
+@pytest.fixture(params=[SeeSqlite], ids=["sqlite"])
+def see(request: pytest.FixtureRequest, tmp_path: Path) -> See:
+    made: See = request.param(tmp_path)
+    return made
+
+
+class Hand:
+    """A follower by hand: an open store, and where its part is."""
+
+    def __init__(self, store: Store, *, generation: int = 1) -> None:
+        self.store = store
+        self.owner = store.take("hand", 1)
+        self.generation = generation
+        self.position = position_of(NO_BATCH, generation)
+
+    @property
+    def fence(self) -> Fence:
+        return Fence(self.owner, self.generation)
+
+    def begin(self, shape: Shape = SHAPE) -> None:
+        self.position = position_of(NO_BATCH, self.generation)
+        self.store.begin(shape, self.position, "a test", self.fence)
+
+    def apply(self, changed: Changes, part: Part = Part.SERVING) -> None:
+        after = position_of(self.position.batch + 1, self.generation)
+        self.store.apply(part, changed, self.position, after, self.fence)
+        self.position = after
+
+    def serve(self, shape: Shape = SHAPE) -> None:
+        self.begin(shape)
+        self.store.swap(self.fence)
+
+
+@pytest.fixture
+def hand(see: See) -> Iterator[Hand]:
+    with contextlib.closing(see.open()) as store:
+        yield Hand(store)
+
+
+# Rows and positions
+
+
+def test_a_view_serves_nothing_before_its_first_swap(see: See, hand: Hand) -> None:
+    assert hand.store.standing(Part.SERVING) is None
+    hand.begin()
+    hand.apply(changes(SHAPE, ("a", 1)), Part.BUILDING)
+    assert see.look() is None
+    hand.store.swap(hand.fence)
+    assert see.look() == (0, [("a", 1)])
+    assert hand.store.standing(Part.BUILDING) is None
+
+
+def test_rows_are_put_replaced_and_deleted_by_their_key(see: See, hand: Hand) -> None:
+    hand.serve()
+    hand.apply(changes(SHAPE, ("a", 1), ("b", 1), ("c", 1)))
+    hand.apply(changes(SHAPE, ("b", 2), gone=(("c",), ("never there",))))
+    assert see.look() == (1, [("a", 1), ("b", 2)])
+
+
+def test_of_one_key_in_a_batch_the_last_change_counts(see: See, hand: Hand) -> None:
+    hand.serve()
+    made = changes(SHAPE, ("a", 1), ("a", 2), ("b", 1), gone=(("b",), ("c",)))
+    made.put(("c", 3))
+    hand.apply(made)
+    assert see.look() == (0, [("a", 2), ("c", 3)])
+
+
+def test_what_is_known_of_a_view_is_there_after_it_was_closed(see: See) -> None:
+    with contextlib.closing(see.open()) as store:
+        hand = Hand(store)
+        hand.serve(EVERYTHING)
+        hand.apply(changes(EVERYTHING))
+        assert store.standing(Part.SERVING) is not None
+    with contextlib.closing(see.open()) as store:
+        found = store.standing(Part.SERVING)
+        assert found is not None
+        assert (found.position, found.shape.tell(), found.reason) == (
+            hand.position,
+            EVERYTHING.tell(),
+            "a test",
+        )
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(ROWS, max_size=6, unique_by=lambda row: row[0]))
+def test_every_value_comes_back_as_it_was_put_in(hand: Hand, rows: list[Row]) -> None:
+    hand.serve(EVERYTHING)
+    hand.apply(changes(EVERYTHING, *rows))
+    assert sorted(hand.store.rows(), key=lambda row: str(row[0])) == sorted(rows, key=lambda row: str(row[0]))
+    assert [list(map(type, row)) for row in sorted(hand.store.rows(), key=lambda row: str(row[0]))] == [
+        list(map(type, row)) for row in sorted(rows, key=lambda row: str(row[0]))
+    ]
+
+
+def test_a_key_of_several_columns_is_one_key(hand: Hand) -> None:
+    shape = Shape((Field("a", Plain("text"), False), Field("b", Plain("int"), False)), ("b", "a"))
+    hand.serve(shape)
+    hand.apply(changes(shape, ("x", 1), ("x", 2), ("y", 1)))
+    hand.apply(changes(shape, gone=((1, "x"),)))
+    assert list(hand.store.rows()) == [("y", 1), ("x", 2)]
+
+
+@pytest.mark.parametrize("unfit", [("b", 2**63), ("b\ud800", 1)], ids=["2**63", "lone surrogate"])
+def test_a_batch_with_a_row_that_the_store_refuses_changes_nothing(see: See, hand: Hand, unfit: Row) -> None:
+    hand.serve()
+    hand.apply(changes(SHAPE, ("a", 1)))
+    with pytest.raises((OverflowError, UnicodeEncodeError)):
+        hand.apply(changes(SHAPE, ("a", 2), unfit, gone=(("c",),)))
+    assert see.look() == (0, [("a", 1)])
+    hand.apply(changes(SHAPE, ("a", 3)))
+    assert see.look() == (1, [("a", 3)])
+
+
+# Fences
+
+
+def everything_that_writes(hand: Hand) -> dict[str, Callable[[], object]]:
+    return {
+        "begin": hand.begin,
+        "apply": lambda: hand.apply(changes(SHAPE, ("z", 9))),
+        "apply beside": lambda: hand.apply(changes(SHAPE, ("z", 9)), Part.BUILDING),
+        "swap": lambda: hand.store.swap(hand.fence),
+        "drop": lambda: hand.store.drop_building(hand.fence),
+    }
+
+
+@pytest.mark.parametrize("what", ["begin", "apply", "apply beside", "swap", "drop"])
+def test_a_replaced_follower_is_refused_whatever_it_writes(see: See, hand: Hand, what: str) -> None:
+    hand.serve()
+    hand.apply(changes(SHAPE, ("a", 1)))
+    at = hand.position
+    hand.begin()
+    hand.position = at
+    with contextlib.closing(see.open()) as other:
+        successor = Hand(other)
+        with pytest.raises(StaleWriter) as refused:
+            everything_that_writes(hand)[what]()
+        told = str(refused.value)
+        assert f"epoch {hand.owner.epoch} " in told
+        assert f"epoch {successor.owner.epoch} " in told
+        assert other.standing(Part.BUILDING) is not None
+    assert see.look() == (0, [("a", 1)])
+
+
+def test_an_epoch_is_given_out_once(see: See) -> None:
+    epochs = []
+    for _ in range(3):
+        with contextlib.closing(see.open()) as store:
+            epochs += [store.take("a", 1).epoch, store.take("a", 1).epoch]
+    assert epochs == sorted(set(epochs))
+
+
+def test_a_follower_that_comes_back_after_its_replacement_is_refused(see: See, hand: Hand) -> None:
+    with contextlib.closing(see.open()) as other:
+        other.take("other", 1)
+        with pytest.raises(StaleWriter):
+            hand.store.take("hand", 1, hand.owner)
+        again = other.take("other", 1, Owner(2, "other"))
+    assert again.epoch == 3
+
+
+def test_a_follower_keeps_its_view_when_the_store_was_restored_to_before_it(hand: Hand) -> None:
+    """As after a backup was put back: the store knows an older owner."""
+    assert hand.store.take("hand", 1, Owner(7, "hand")).epoch == 8
+
+
+def test_a_write_of_another_generation_is_refused_and_both_are_named(see: See, hand: Hand) -> None:
+    hand.generation = 2
+    hand.serve()
+    hand.apply(changes(SHAPE, ("a", 1)))
+    old = Fence(hand.owner, 1)
+    attempts: list[Callable[[], object]] = [
+        lambda: hand.store.apply(
+            Part.SERVING, changes(SHAPE, ("a", 0)), hand.position, position_of(1, 1), old
+        ),
+        lambda: hand.store.apply(
+            Part.SERVING, changes(SHAPE, ("a", 0)), hand.position, position_of(1, 1), hand.fence
+        ),
+        lambda: hand.store.begin(SHAPE, position_of(NO_BATCH, 1), "", old),
+    ]
+    for attempt in attempts:
+        with pytest.raises(StaleWriter, match=r"generation [12]\b.*generation [12]\b") as refused:
+            attempt()
+        assert "generation 1" in str(refused.value)
+        assert "generation 2" in str(refused.value)
+    assert see.look() == (0, [("a", 1)])
+
+
+def test_a_write_from_another_position_than_the_store_s_is_refused(see: See, hand: Hand) -> None:
+    hand.serve()
+    hand.apply(changes(SHAPE, ("a", 1)))
+    with pytest.raises(PositionMoved):
+        hand.store.apply(
+            Part.SERVING, changes(SHAPE, ("a", 0)), position_of(7, 1), position_of(8, 1), hand.fence
+        )
+    with pytest.raises(PositionMoved):
+        hand.apply(changes(SHAPE, ("a", 0)), Part.BUILDING)
+    assert see.look() == (0, [("a", 1)])
+
+
+# Building beside
+
+
+def test_the_old_table_serves_until_the_new_one_takes_its_place(see: See, hand: Hand) -> None:
+    hand.serve()
+    hand.apply(changes(SHAPE, ("a", 1)))
+    hand.generation = 2
+    hand.begin(EVERYTHING)
+    row: Row = ("b", 1, 0.5, True, "1.000000", b"x")
+    hand.apply(changes(EVERYTHING, row), Part.BUILDING)
+    assert see.look() == (0, [("a", 1)])
+    hand.store.swap(hand.fence)
+    assert list(hand.store.rows()) == [row]
+    found = hand.store.standing(Part.SERVING)
+    assert found is not None
+    assert (found.position, found.shape.key) == (hand.position, ("key",))
+    assert hand.store.standing(Part.BUILDING) is None
+
+
+def test_a_build_goes_on_after_a_restart_and_begins_anew_when_asked_to(see: See) -> None:
+    with contextlib.closing(see.open()) as store:
+        hand = Hand(store)
+        hand.begin()
+        hand.apply(changes(SHAPE, ("a", 1)), Part.BUILDING)
+    with contextlib.closing(see.open()) as store:
+        again = Hand(store)
+        again.position = hand.position
+        again.apply(changes(SHAPE, ("b", 1)), Part.BUILDING)
+        assert list(store.rows(Part.BUILDING)) == [("a", 1), ("b", 1)]
+        again.begin()
+        assert list(store.rows(Part.BUILDING)) == []
+        again.store.drop_building(again.fence)
+        assert store.standing(Part.BUILDING) is None
+
+
+def test_a_wish_to_rebuild_is_fulfilled_by_what_is_begun_after_it(see: See, hand: Hand) -> None:
+    hand.serve()
+    with contextlib.closing(see.open()) as other:
+        other.ask_rebuild()
+    serving = hand.store.standing(Part.SERVING)
+    assert serving is not None
+    assert serving.wish < hand.store.wish()
+    hand.serve()
+    serving = hand.store.standing(Part.SERVING)
+    assert serving is not None
+    assert serving.wish == hand.store.wish()
+
+
+def test_views_of_one_store_do_not_meet(see: See) -> None:
+    with contextlib.closing(see.open("one")) as first, contextlib.closing(see.open("two")) as second:
+        one, two = Hand(first), Hand(second)
+        one.serve()
+        two.begin()
+        two.apply(changes(SHAPE, ("b", 2)), Part.BUILDING)
+        one.apply(changes(SHAPE, ("a", 1)))
+        two.store.swap(two.fence)
+    assert see.look("one") == (0, [("a", 1)])
+    assert see.look("two") == (0, [("b", 2)])
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "a/b", "a\0b", "a b", "ä", "x" * 245, 'x"; DROP TABLE y; --']
+)
+def test_a_name_that_could_be_a_path_or_sql_is_refused(see: See, tmp_path: Path, name: str) -> None:
+    before = sorted(tmp_path.parent.rglob("*"))
+    with pytest.raises(NameRefused):
+        see.open(name)
+    assert sorted(tmp_path.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["x" * 244, "a-b.c_d", "select", "1", "group"])
+def test_a_name_that_a_topic_may_have_is_taken(see: See, name: str) -> None:
+    with contextlib.closing(see.open(name)) as store:
+        hand = Hand(store)
+        hand.serve()
+        hand.apply(changes(SHAPE, ("a", 1)))
+        assert list(store.rows()) == [("a", 1)]
+
+
+# At every moment
+
+
+def test_a_reader_sees_whole_batches_only(see: See, hand: Hand) -> None:
+    """Every row of a batch has its number, and builds beside are swapped in between."""
+    hand.serve()
+    done, seen, problems = threading.Event(), set(), []
+
+    def read() -> None:
+        while not done.is_set() or not seen:
+            found = see.look()
+            assert found is not None
+            batch, rows = found
+            seen.add(batch)
+            if batch != NO_BATCH and {number for _, number in rows} != {batch}:
+                problems.append(found)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for number in range(150):
+        rows: list[Row] = [(f"k{one}", number) for one in range(40)]
+        if number % 30 == 29:
+            at = hand.position
+            hand.begin()
+            hand.store.apply(Part.BUILDING, changes(SHAPE), hand.position, at, hand.fence)
+            hand.position = at
+            hand.apply(changes(SHAPE, *rows), Part.BUILDING)
+            hand.store.swap(hand.fence)
+        else:
+            hand.apply(changes(SHAPE, *rows))
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert not problems
+    assert len(seen) > 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_killed_writer_leaves_rows_and_position_of_one_batch(see: See, seed: int) -> None:
+    rng = random.Random(seed)
+    last = -2
+    for _ in range(2):
+        writer = subprocess.Popen(
+            [sys.executable, "-m", "tests.contract.store_writer", see.opener()],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert writer.stdout is not None
+        wanted = rng.randint(1, 30)
+        for line in writer.stdout:
+            if int(line) >= last + wanted:
+                break
+        # Somewhere inside what comes next.
+        threading.Event().wait(rng.uniform(0, 0.003))
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.wait()
+        writer.stdout.close()
+        found = see.look()
+        assert found is not None
+        batch, rows = found
+        assert batch > last
+        assert rows == rows_after(batch)
+        last = batch
+
+
+class Model(RuleBasedStateMachine):
+    """Two followers take turns at one view; a dict beside each part says what must be there."""
+
+    see: See
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hands = [Hand(self.see.open()), Hand(self.see.open())]
+        self.owner = 1
+        self.parts: dict[Part, tuple[int, int, dict[str, int]] | None] = dict.fromkeys(Part)
+        """Generation, batch, rows."""
+
+    def teardown(self) -> None:
+        for hand in self.hands:
+            hand.store.close()
+
+    def _try(self, who: int, do: Callable[[Hand], None]) -> bool:
+        if who == self.owner:
+            do(self.hands[who])
+            return True
+        with pytest.raises((StaleWriter, PositionMoved)):
+            do(self.hands[who])
+        return False
+
+    @rule(who=st.integers(0, 1))
+    def take(self, who: int) -> None:
+        self.hands[who].owner = self.hands[who].store.take(f"hand {who}", 1)
+        self.owner = who
+
+    @rule(who=st.integers(0, 1))
+    def reopen(self, who: int) -> None:
+        self.hands[who].store.close()
+        self.hands[who].store = self.see.open()
+
+    @rule(who=st.integers(0, 1), newer=st.booleans())
+    def begin(self, who: int, newer: bool) -> None:
+        serving = self.parts[Part.SERVING]
+        generation = (serving[0] if serving else 1) + newer
+
+        def do(hand: Hand) -> None:
+            hand.generation = generation
+            hand.begin()
+
+        if self._try(who, do):
+            self.parts[Part.BUILDING] = (generation, NO_BATCH, {})
+
+    @rule(
+        who=st.integers(0, 1),
+        part=st.sampled_from(Part),
+        put=st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 9)),
+        gone=st.sets(st.sampled_from("abcdef")),
+    )
+    def apply(self, who: int, part: Part, put: dict[str, int], gone: set[str]) -> None:
+        known = self.parts[part]
+        made = changes(SHAPE, *put.items(), gone=tuple((key,) for key in gone))
+        if known is None:
+            with pytest.raises((PositionMoved, StaleWriter)):
+                self.hands[who].apply(made, part)
+            return
+        generation, batch, rows = known
+
+        def do(hand: Hand) -> None:
+            hand.generation, hand.position = generation, position_of(batch, generation)
+            hand.apply(made, part)
+
+        if self._try(who, do):
+            left = {key: value for key, value in {**rows, **put}.items() if key not in gone}
+            self.parts[part] = (generation, batch + 1, left)
+
+    @rule(who=st.integers(0, 1))
+    @precondition(lambda self: self.parts[Part.BUILDING] is not None)
+    def swap(self, who: int) -> None:
+        built = self.parts[Part.BUILDING]
+        assert built is not None
+
+        def do(hand: Hand) -> None:
+            hand.generation = built[0]
+            hand.store.swap(hand.fence)
+
+        if self._try(who, do):
+            self.parts = {Part.SERVING: built, Part.BUILDING: None}
+
+    @invariant()
+    def what_serves_is_what_was_applied(self) -> None:
+        serving, found = self.parts[Part.SERVING], self.see.look()
+        assert found == (None if serving is None else (serving[1], sorted(serving[2].items())))
+
+    @invariant()
+    def what_is_built_is_what_was_applied(self) -> None:
+        built = self.parts[Part.BUILDING]
+        store = self.hands[0].store
+        standing = store.standing(Part.BUILDING)
+        assert (standing is None) == (built is None)
+        if built is not None and standing is not None:
+            assert (standing.position.generation, standing.position.batch) == built[:2]
+            assert list(store.rows(Part.BUILDING)) == sorted(built[2].items())
+
+
+def test_a_store_agrees_with_a_dict_through_any_history(
+    see: See, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    class Fresh(Model):
+        def __init__(self) -> None:
+            self.see = type(see)(tmp_path_factory.mktemp("model"))  # type: ignore[call-arg]
+            super().__init__()
+
+    run_state_machine_as_test(Fresh, settings=settings(max_examples=40, stateful_step_count=25))
+
+
+def test_positions_of_every_kind_come_back(hand: Hand) -> None:
+    position = Position(
+        "t.g2", "id", {0: 5, 12: 2**62}, 1, 7, "pid", 99, {0: 3}, complete_ms=5, stored_ms=6, dead=4
+    )
+    hand.store.begin(SHAPE, position, "why", hand.fence)
+    found = hand.store.standing(Part.BUILDING)
+    assert found is not None
+    assert found.position == position

@@ -1,0 +1,33 @@
+"""A log for followers, and names that no other test uses."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from headrace.client.cluster import Cluster
+from tests.support.embedded import start_headrace
+from tests.support.server import Server
+
+_counter = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Compaction looks often, so that a test need not wait for it."""
+    options = ("--set", "log.cleaner.backoff.ms=100", "--set", "log.retention.check.interval.ms=100")
+    server = start_headrace(tmp_path_factory.mktemp("views") / "headrace", options)
+    yield server
+    assert server.stop() == 0, server.log.read_text()[-4000:]
+
+
+@pytest.fixture(scope="session")
+def cluster(log: Server) -> Cluster:
+    return Cluster(log.bootstrap, timeout_s=5.0)
+
+
+@pytest.fixture
+def fresh() -> Callable[[str], str]:
+    return lambda what="sales": f"{what}-{next(_counter)}"

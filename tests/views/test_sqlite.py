@@ -1,0 +1,271 @@
+"""What is SQLite's own about its store: files that are not ours, what users add, errors in words."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import string
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.model.kinds import Field, Plain
+from headrace.views.changes import Changes
+from headrace.views.errors import (
+    NameRefused,
+    ShapeRefused,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreForeign,
+    StoreFull,
+    StoreReplaced,
+    StoreUnusable,
+)
+from headrace.views.position import NO_BATCH, Shape
+from headrace.views.sqlite import SqliteStore
+from headrace.views.store import Fence, Part
+from tests.contract.store_writer import SHAPE, position_of
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "er" / "shop.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteStore]:
+    with contextlib.closing(SqliteStore(path, "sales")) as store:
+        yield store
+
+
+def serve(store: SqliteStore, shape: Shape = SHAPE, rows: int = 3) -> Fence:
+    fence = Fence(store.take("a test", 1), 1)
+    store.begin(shape, position_of(NO_BATCH), "", fence)
+    changes = Changes(shape)
+    for number in range(rows):
+        changes.put((f"k{number}", number))
+    store.apply(Part.BUILDING, changes, position_of(NO_BATCH), position_of(0), fence)
+    store.swap(fence)
+    return fence
+
+
+def sql(path: Path, *statements: str) -> list[tuple[object, ...]]:
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        found = [connection.execute(statement).fetchall() for statement in statements]
+    return found[-1]
+
+
+def test_a_table_has_the_view_s_name_its_key_and_plain_types(store: SqliteStore, path: Path) -> None:
+    kinds = ("text", "int", "float", "bool", "time", "date", "bytes")
+    fields = tuple(Field(f"a {name}", Plain(name), True) for name in kinds)
+    shape = Shape(fields, ("a time", "a text"))
+    fence = Fence(store.take("a test", 1), 1)
+    store.begin(shape, position_of(NO_BATCH), "", fence)
+    store.swap(fence)
+    assert sql(path, "SELECT name, type, pk FROM pragma_table_info('sales')") == [
+        ("a text", "TEXT", 2),
+        ("a int", "INTEGER", 0),
+        ("a float", "REAL", 0),
+        ("a bool", "INTEGER", 0),
+        ("a time", "TEXT", 1),
+        ("a date", "TEXT", 0),
+        ("a bytes", "BLOB", 0),
+    ]
+    assert sql(path, "PRAGMA journal_mode") == [("wal",)]
+
+
+def foreign(path: Path, how: str) -> None:
+    path.parent.mkdir(parents=True)
+    match how:
+        case "a directory":
+            path.mkdir()
+        case "a text":
+            path.write_text("hello\n" * 1000)
+        case "another database":
+            sql(path, "CREATE TABLE mine (x)", "INSERT INTO mine VALUES (1)")
+        case "another application":
+            sql(path, "PRAGMA application_id = 7")
+        case "a newer format":
+            SqliteStore(path, "sales").close()
+            sql(path, "PRAGMA user_version = 99")
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ("a directory", StoreUnusable),
+        ("a text", StoreForeign),
+        ("another database", StoreForeign),
+        ("another application", StoreForeign),
+        ("a newer format", StoreUnusable),
+    ],
+)
+def test_what_is_not_ours_is_left_as_it_is(path: Path, how: str, error: type[StoreError]) -> None:
+    foreign(path, how)
+    before = path.read_bytes() if path.is_file() else b""
+    with pytest.raises(error) as refused:
+        SqliteStore(path, "sales")
+    assert str(path) in str(refused.value)
+    assert refused.value.hint
+    assert not refused.value.retriable
+    assert (path.read_bytes() if path.is_file() else b"") == before
+
+
+def test_a_file_with_nothing_in_it_is_taken(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.touch()
+    with contextlib.closing(SqliteStore(path, "sales")) as store:
+        serve(store)
+
+
+def test_a_damaged_file_is_told_and_what_to_do(store: SqliteStore, path: Path) -> None:
+    serve(store, rows=2_000)
+    store.close()
+    sql(path, "PRAGMA wal_checkpoint(TRUNCATE)")
+    data = bytearray(path.read_bytes())
+    data[4096:] = b"\xa5" * (len(data) - 4096)
+    path.write_bytes(data)
+    with contextlib.closing(SqliteStore(path, "sales")) as damaged, pytest.raises(StoreDamaged) as told:
+        serve(damaged)
+    assert "move it away" in told.value.hint
+
+
+def test_a_table_that_a_user_made_is_not_replaced(store: SqliteStore, path: Path) -> None:
+    sql(path, "CREATE TABLE Sales (x)", "INSERT INTO sales VALUES (7)")
+    with pytest.raises(StoreForeign, match="'sales'"):
+        serve(store)
+    assert sql(path, "SELECT x FROM sales") == [(7,)]
+
+
+def test_what_a_user_adds_to_a_view_outlasts_a_rebuild(store: SqliteStore, path: Path) -> None:
+    serve(store)
+    sql(
+        path,
+        "CREATE INDEX by_number ON sales (number)",
+        "CREATE INDEX by_both ON Sales (number, key)",
+        "CREATE VIEW big AS SELECT * FROM sales WHERE number > 0",
+    )
+    other = Shape((Field("key", Plain("text"), False), Field("number", Plain("int"), True)), ("key",))
+    serve(store, other, rows=2)
+    indexes = "SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL ORDER BY 1"
+    assert sql(path, indexes) == [("by_both",), ("by_number",)]
+    assert sql(path, "SELECT * FROM big") == [("k1", 1)]
+    fence = Fence(store.take("a test", 1), 1)
+    store.begin(Shape((Field("key", Plain("text"), False),), ("key",)), position_of(NO_BATCH), "", fence)
+    store.swap(fence)
+    assert sql(path, indexes) == []
+    assert list(store.rows()) == []
+
+
+def test_names_that_differ_by_case_alone_cannot_be_side_by_side(store: SqliteStore, path: Path) -> None:
+    serve(store)
+    with contextlib.closing(SqliteStore(path, "SALES")) as twin, pytest.raises(NameRefused, match="'SALES'"):
+        twin.take("a test", 1)
+    shape = Shape((Field("key", Plain("text"), False), Field("KEY", Plain("int"), True)), ("key",))
+    with pytest.raises(ShapeRefused, match="duplicate column"):
+        serve(store, shape)
+    assert len(list(store.rows())) == 3
+
+
+@pytest.mark.parametrize("name", ["sqlite_x", "SQLite_y", "_headrace_views", "_Headrace_new_sales"])
+def test_names_that_are_taken_for_other_things_are_refused(path: Path, name: str) -> None:
+    with pytest.raises(NameRefused):
+        SqliteStore(path, name)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    names=st.lists(
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
+        | st.sampled_from(
+            ["select", '"', "'); DROP TABLE _headrace_views; --", "a]b", "`", "rowid", "_rowid_"]
+        ),
+        min_size=2,
+        max_size=4,
+        unique_by=lambda name: name.translate(str.maketrans(string.ascii_uppercase, string.ascii_lowercase)),
+    )
+)
+def test_a_column_may_have_any_name(store: SqliteStore, names: list[str]) -> None:
+    shape = Shape(tuple(Field(name, Plain("int"), True) for name in names), (names[0],))
+    fence = Fence(store.take("a test", 1), 1)
+    store.begin(shape, position_of(NO_BATCH), "", fence)
+    changes = Changes(shape)
+    changes.put(tuple(range(len(names))))
+    changes.put(tuple(range(1, len(names) + 1)))
+    changes.remove((0,))
+    store.apply(Part.BUILDING, changes, position_of(NO_BATCH), position_of(0), fence)
+    store.swap(fence)
+    assert list(store.rows()) == [tuple(range(1, len(names) + 1))]
+
+
+def test_a_column_without_a_name_is_refused(store: SqliteStore) -> None:
+    for name in ("", "a\0b"):
+        with pytest.raises(ShapeRefused):
+            serve(store, Shape((Field(name, Plain("int"), True),), (name,)))
+
+
+def test_a_store_that_another_program_writes_is_busy_and_heals(store: SqliteStore, path: Path) -> None:
+    fence = serve(store)
+    store._file.connection.execute("PRAGMA busy_timeout = 10")
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreBusy) as told:
+            store.apply(Part.SERVING, Changes(SHAPE), position_of(0), position_of(1), fence)
+        assert told.value.retriable
+        other.execute("ROLLBACK")
+    store.apply(Part.SERVING, Changes(SHAPE), position_of(0), position_of(1), fence)
+
+
+def test_a_store_without_room_says_so_and_keeps_what_it_has(store: SqliteStore) -> None:
+    fence = serve(store)
+    (pages,) = store._file.connection.execute("PRAGMA page_count").fetchone()
+    store._file.connection.execute(f"PRAGMA max_page_count = {pages}")
+    changes = Changes(SHAPE)
+    for number in range(5_000):
+        changes.put((f"k{number}", -1))
+    with pytest.raises(StoreFull) as told:
+        store.apply(Part.SERVING, changes, position_of(0), position_of(1), fence)
+    assert told.value.retriable
+    assert list(store.rows()) == [("k0", 0), ("k1", 1), ("k2", 2)]
+    store._file.connection.execute("PRAGMA max_page_count = 1000000")
+    store.apply(Part.SERVING, changes, position_of(0), position_of(1), fence)
+    assert len(list(store.rows())) == 5_000
+
+
+def test_a_file_that_was_removed_while_open_is_noticed_by_the_next_write(
+    store: SqliteStore, path: Path
+) -> None:
+    fence = serve(store)
+    path.unlink()
+    with pytest.raises(StoreReplaced):
+        store.apply(Part.SERVING, Changes(SHAPE), position_of(0), position_of(1), fence)
+    assert not path.exists()
+
+
+def test_many_followers_of_one_file_take_turns(path: Path) -> None:
+    stores = 6
+    problems: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            with contextlib.closing(SqliteStore(path, f"view-{number}")) as store:
+                fence = serve(store)
+                for batch in range(60):
+                    changes = Changes(SHAPE)
+                    changes.put(("k", batch))
+                    store.apply(Part.SERVING, changes, position_of(batch), position_of(batch + 1), fence)
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(stores)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    assert sql(path, "SELECT count(*), min(batch), max(batch) FROM _headrace_views") == [(stores, 60, 60)]
