@@ -5,7 +5,8 @@
     the progress record is sent                      with the offsets that the rows have got
     commit                                           everybody sees all of it
 
-A batch whose progress record is there already is not written again. Its plan still runs, since Spark's state comes from it.
+A batch whose progress record is there already is not written again. Its plan still runs, since Spark's state comes
+from it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from headrace.flow.opening import Opened
 from headrace.flow.watermark import next_watermark
 from headrace.flow.writer import Side, Writer
 from headrace.model.flow import Flow
-from headrace.model.progress import Batch, Ranges, encode
+from headrace.model.progress import Batch, Ranges, Totals, encode
 
 __all__ = ["Counts", "Made", "SideRow", "commit_batch", "ranges_of"]
 
@@ -125,6 +126,7 @@ def commit_batch(cluster: Cluster, writer: Writer, flow: Flow, opened: Opened, m
             dead=sum(one.dead for one in made.counts.values()),
             fingerprint=generation.fingerprint,
             keyless=len(keyless),
+            totals=_totals(opened, made, sent, len(keyless)),
             generation_offset=opened.generation_offset,
             state_rows=made.state_rows,
             state_bytes=made.state_bytes,
@@ -137,6 +139,17 @@ def commit_batch(cluster: Cluster, writer: Writer, flow: Flow, opened: Opened, m
         writer.abort()
         raise
     return batch
+
+
+def _totals(opened: Opened, made: Made, sent: int, keyless: int) -> Totals:
+    before = opened.last.totals if opened.last else Totals()
+    return Totals(
+        rows_in=before.rows_in + sum(one.rows for one in made.counts.values()),
+        rows_out=before.rows_out + sent,
+        late=before.late + sum(one.late for one in made.counts.values()),
+        dead=before.dead + sum(one.dead for one in made.counts.values()),
+        keyless=before.keyless + keyless,
+    )
 
 
 def _later(before: int | None, after: int | None) -> int | None:

@@ -11,7 +11,8 @@ __all__ = ["Checkpoint"]
 
 
 class Checkpoint:
-    """What there is of a flow's checkpoint: batches that were planned (``offsets``) and that were done (``commits``)."""
+    """What there is of a flow's checkpoint: batches that were planned (``offsets``) and that were done
+    (``commits``)."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         self.location = location

@@ -1,7 +1,7 @@
 """A flow, looked at before it runs: what its function makes of its inputs, and whether Spark can run that as a stream.
 
-The function is called twice, on empty inputs: once as history, for the schema of its rows and the fingerprint, and once as a live stream,
-for what only Spark can tell. Mistakes come with the user's file and line.
+The function is called twice, on empty inputs: once as history, for the schema of its rows and the fingerprint, and
+once as a live stream, for what only Spark can tell. Mistakes come with the user's file and line.
 """
 
 from __future__ import annotations
@@ -151,8 +151,7 @@ def _expect_deterministic(flow: Flow, output: DataFrame) -> None:
             raise FlowMistake(
                 f"flow {flow.name} is not deterministic: {_first_line(node.toString())}",
                 place=flow.place,
-                hint="rand(), uuid(), monotonically_increasing_id() and the like give other rows when a batch runs again;"
-                " derive from the event instead",
+                hint="rand(), uuid() and the like give other rows when a batch runs again: derive from the event instead",
             )
         nodes += _children(node)
     told = analyzed.toString()

@@ -1,9 +1,9 @@
 """From the bytes of a topic to rows of its schema, and the reason why a value is none.
 
-``decode`` gives every record of the log a row (``row``), or the reason why it has none (``reason``), and keeps its place. It is the
-same over the live stream and over history, so that both leave out the same records. Spark's own parser is lenient; what it
-would let pass in silence is looked for here: bytes that are not UTF-8, lone surrogates, a key that is there twice, a
-decimal with too many digits, an absurd event time.
+``decode`` gives every record of the log a row (``row``), or the reason why it has none (``reason``), and keeps its
+place. It is the same over the live stream and over history, so that both leave out the same records. Spark's own
+parser is lenient; what it would let pass in silence is looked for here: bytes that are not UTF-8, lone surrogates, a
+key that is there twice, a decimal with too many digits, an absurd event time.
 
 A value is parsed once. Twin keys are excluded by counting where a record is as expected (every field there, as
 many keys as fields); only others are looked at key by key.

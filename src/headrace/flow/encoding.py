@@ -1,7 +1,7 @@
 """From the rows that a function returns to keys and values of its topic.
 
-A row with a true ``_deleted`` becomes a null value: it deletes its key in every table and view that follows. A row without a
-key has nowhere to go, and is left to the caller, who has a place for it.
+A row with a true ``_deleted`` becomes a null value: it deletes its key in every table and view that follows. A row
+without a key has nowhere to go, and is left to the caller, who has a place for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a flow's function does, as a short text: two functions with the same one derive the same rows.
 
-It is taken from Spark's plan of the function over empty inputs, so that moving code around or naming things anew changes
-nothing. What runs in Python is not in the plan; where there is some, the code of the function and of what it calls counts too.
+It is taken from Spark's plan of the function over empty inputs, so that moving code around or naming things anew
+changes nothing. What runs in Python is not in the plan; where there is some, the code of the function and of what it
+calls counts too.
 """
 
 from __future__ import annotations

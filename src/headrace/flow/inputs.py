@@ -99,7 +99,8 @@ def side_rows(
     watermark: Column,
     bounds: TimeBounds,
 ) -> list[tuple[int, int, bytes | None, bytes | None, str | None, int | None]]:
-    """Those of a batch that were late or dead: place, key, value, reason, event time. Read once more, since they are few."""
+    """Those of a batch that were late or dead: place, key, value, reason, event time. Read once more, since they are
+    few."""
     decoded = decode(history(spark, cluster, log_topic, ranges), topic, bounds)
     found = decoded.where(F.col("reason").isNotNull() | is_late(watermark)).select(
         "partition", "offset", "key", "value", "reason", "event_us"

@@ -1,7 +1,7 @@
 """What a flow goes on from: its generation, its last batch, and a checkpoint that belongs to both.
 
-Everything that must fit is looked at before a row is read. What does not fit is never guessed around: the flow stays where it is, and
-the error says what was found, what was expected, and the command that starts anew.
+Everything that must fit is looked at before a row is read. What does not fit is never guessed around: the flow stays
+where it is, and the error says what was found, what was expected, and the command that starts anew.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
+from headrace.client.declaring import KEEP, ensure_declared
 from headrace.client.progress_log import Progress, current
 from headrace.flow.checkpoint import Checkpoint
 from headrace.flow.compiled import Compiled
@@ -34,9 +35,6 @@ from headrace.truth import expect_source_of_truth
 
 __all__ = ["Opened", "log_topic", "open_flow"]
 
-KEEP = {"retention.ms": "-1", "retention.bytes": "-1"}
-"""Facts are kept until somebody says otherwise."""
-
 
 @dataclass(slots=True)
 class Opened:
@@ -55,12 +53,6 @@ def log_topic(cluster: Cluster, app: App, topic: Topic) -> str:
         return topic.name
     found = current(cluster, writer.progress_topic)
     return topic.name if found is None else found.generation.output
-
-
-def ensure_declared(cluster: Cluster, topic: Topic, log_name: str, settings: FlowOptions) -> str:
-    """Makes the topic if it is not there, and gives its id."""
-    configs = KEEP if topic.kind == "events" else {"cleanup.policy": "compact"}
-    return cluster.ensure_topic(log_name, topic.partitions or settings.partitions, configs).id
 
 
 def open_flow(
@@ -99,11 +91,11 @@ def _begin(
     flow = compiled.flow
     number = 1 if before is None else before.generation.generation + 1
     output = flow.writes.name if number == 1 else f"{flow.writes.name}.g{number}"
-    output_id = ensure_declared(cluster, flow.writes, output, settings)
+    output_id = ensure_declared(cluster, flow.writes, output, settings.partitions)
     inputs = []
     for topic in flow.reads:
         log_name = log_topic(cluster, app, topic)
-        topic_id = ensure_declared(cluster, topic, log_name, settings)
+        topic_id = ensure_declared(cluster, topic, log_name, settings.partitions)
         expect_source_of_truth(log_name, cluster.configs(log_name), f"flow {flow.name}")
         starts = {str(partition): offset for partition, offset in cluster.starts(log_name).items()}
         inputs.append(Input(topic.name, log_name, topic_id, topic.kind, starts))
@@ -177,13 +169,13 @@ def _expect_offsets(cluster: Cluster, flow: str, log_name: str, was: Input, foun
         partition = int(number)
         if offset < starts[partition]:
             raise InputGone(
-                f"flow {flow} is at offset {offset} of {log_name}, partition {number}, which begins at {starts[partition]}",
+                f"flow {flow} is at offset {offset} of {log_name}/{number}, which begins at {starts[partition]}",
                 detail=f"offsets {offset} to {starts[partition] - 1} were deleted before the flow read them",
                 hint=rebuild_hint(flow) + "; it will be without them",
             )
         if offset > ends[partition]:
             raise InputReplaced(
-                f"flow {flow} has read {log_name}, partition {number}, up to {offset}, and it ends at {ends[partition]}",
+                f"flow {flow} has read {log_name}/{number} up to {offset}, and it ends at {ends[partition]}",
                 detail="the log was set back, for example from an older backup",
                 hint=rebuild_hint(flow),
             )

@@ -11,13 +11,15 @@ from pyspark.sql import SparkSession
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
+from headrace.client.errors import LogError
 from headrace.client.reading import read
 from headrace.errors import HeadraceError
 from headrace.flow.compiled import Compiled
+from headrace.flow.errors import FlowChanged, InputReplaced
 from headrace.flow.failures import explain, heals
 from headrace.flow.opening import Opened, open_flow
-from headrace.flow.running import Running
 from headrace.flow.options import FlowOptions
+from headrace.flow.running import Running
 from headrace.flow.writer import Writer
 from headrace.model.schema import Schema
 
@@ -50,6 +52,7 @@ class FlowRunner:
         settings: FlowOptions,
         *,
         rebuild: str = "",
+        rebuild_changed: bool = False,
     ) -> None:
         self.status = FlowStatus(compiled.flow.name)
         self.opened = threading.Event()
@@ -61,6 +64,9 @@ class FlowRunner:
         self._schemas = schemas
         self._settings = settings
         self._rebuild = rebuild
+        self._rebuild_changed = rebuild_changed
+        self.current: Opened | None = None
+        self._ends: tuple[float, dict[str, dict[int, int]]] = (0.0, {})
 
     @property
     def transactional_id(self) -> str:
@@ -91,16 +97,9 @@ class FlowRunner:
             self._cluster, flow.name, self.transactional_id, self._settings.transaction_timeout_ms
         )
         try:
-            opened = open_flow(
-                self._spark,
-                self._cluster,
-                self._app,
-                self._compiled,
-                writer,
-                self._settings,
-                rebuild=self._rebuild,
-            )
+            opened = self._open(writer)
             self._rebuild = ""
+            self.current = opened
             self.opened.set()
             running = Running(
                 self._spark,
@@ -118,6 +117,45 @@ class FlowRunner:
             self._watch(running, stop)
         finally:
             writer.close()
+
+    def _open(self, writer: Writer) -> Opened:
+        def open_it(rebuild: str) -> Opened:
+            return open_flow(
+                self._spark,
+                self._cluster,
+                self._app,
+                self._compiled,
+                writer,
+                self._settings,
+                rebuild=rebuild,
+            )
+
+        try:
+            return open_it(self._rebuild)
+        except (FlowChanged, InputReplaced) as changed:
+            if not self._rebuild_changed:
+                raise
+            return open_it(changed.message)
+
+    def lag(self) -> int:
+        """Records of its input topics that no committed batch has read; asked of the log, at most once a second."""
+        opened = self.current
+        if opened is None:
+            return 0
+        now = time.monotonic()
+        streams = [one for one in opened.generation.inputs if one.kind == "events"]
+        if now - self._ends[0] > 1.0:
+            try:
+                self._ends = (now, {one.log: self._cluster.ends(one.log) for one in streams})
+            except LogError:
+                return 0
+        last = opened.last.inputs if opened.last else {}
+        behind = 0
+        for one in streams:
+            reached = {number: to for number, (_, to) in last.get(one.log, {}).items()} or one.starts
+            ends = self._ends[1].get(one.log, {})
+            behind += sum(max(0, end - reached.get(str(number), 0)) for number, end in ends.items())
+        return behind
 
     def _watch(self, running: Running, stop: threading.Event) -> None:
         while running.query.isActive and not stop.wait(0.1):

@@ -1,8 +1,8 @@
 """A flow that runs: Spark's streaming query, and what happens to each of its batches.
 
-A flow without tables is one plan, from its topics to keys and values, that Spark runs batch by batch with its own state. A
-flow that reads tables keeps no state: its function is called for each batch, with the tables as they are at that moment, and
-the moment goes into the progress record.
+A flow without tables is one plan, from its topics to keys and values, that Spark runs batch by batch with its own
+state. A flow that reads tables keeps no state: its function is called for each batch, with the tables as they are at
+that moment, and the moment goes into the progress record.
 """
 
 from __future__ import annotations

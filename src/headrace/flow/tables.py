@@ -1,11 +1,11 @@
 """A table that a flow reads: the last row of each key, kept fresh from its changelog.
 
-The first look reads the whole topic, in Spark, and keeps the rows there. After that only what was added is read, by one consumer that
-stays, and laid over what is kept; when that has grown, both are made one. No event asks anybody: a batch
-joins with the table as it was when the batch began, through offsets that its progress record names.
+The first look reads the whole topic, in Spark, and keeps the rows there. After that only what was added is read, by
+one consumer that stays, and laid over what is kept; when that has grown, both are made one. No event asks anybody: a
+batch joins with the table as it was when the batch began, through offsets that its progress record names.
 
-A row that comes before its table row finds no match: an inner join leaves it out, a left join fills nulls. It is not looked at
-again when the table row arrives; which of the two it shall be is said by the join.
+A row that comes before its table row finds no match: an inner join leaves it out, a left join fills nulls. It is not
+looked at again when the table row arrives; which of the two it shall be is said by the join.
 """
 
 from __future__ import annotations

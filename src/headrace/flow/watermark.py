@@ -1,12 +1,12 @@
 """The watermark that decides which rows are late, once for each batch.
 
-Spark moves its own watermark at the end of a batch, and tells nobody which rows it then drops. So the flow decides before Spark can: a
-row is late if its event time is before the watermark that this batch began with. That watermark is in the progress record
-of the batch before, so that a batch that runs again decides as it did the first time. Spark's own watermark is
-given a millisecond more, and so never drops a row that was not late.
+Spark moves its own watermark at the end of a batch, and tells nobody which rows it then drops. So the flow decides
+before Spark can: a row is late if its event time is before the watermark that this batch began with. That watermark is
+in the progress record of the batch before, so that a batch that runs again decides as it did the first time. Spark's
+own watermark is given a millisecond more, and so never drops a row that was not late.
 
-In a running query the watermark changes from batch to batch while the plan stays: the plan has an expression that reads a cell in
-the JVM. Spark plans every batch anew and puts in its place what the cell holds then.
+In a running query the watermark changes from batch to batch while the plan stays: the plan has an expression that
+reads a cell in the JVM. Spark plans every batch anew and puts in its place what the cell holds then.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The one producer that writes a flow: a batch's rows, its side records and its progress record are one transaction.
 
-``transactional.id`` is the flow, so that whoever opens it fences whoever had it before: a driver that was paused and comes
-back can write nothing, whatever it believes. An error inside a batch aborts the transaction, and the batch runs again.
+``transactional.id`` is the flow, so that whoever opens it fences whoever had it before: a driver that was paused and
+comes back can write nothing, whatever it believes. An error inside a batch aborts the transaction, and the batch runs
+again.
 """
 
 from __future__ import annotations

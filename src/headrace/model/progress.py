@@ -24,7 +24,7 @@ import msgspec
 
 from headrace.errors import HeadraceError
 
-__all__ = ["Batch", "Generation", "Input", "Ranges", "UnreadableProgress", "decode", "encode"]
+__all__ = ["Batch", "Generation", "Input", "Ranges", "Totals", "UnreadableProgress", "decode", "encode"]
 
 Ranges = dict[str, dict[str, tuple[int, int]]]
 """Per topic of the log and partition (as text, since it is JSON): from, inclusive, and to, exclusive."""
@@ -66,6 +66,16 @@ class Generation(msgspec.Struct, frozen=True, tag_field="record", tag="generatio
     """Where its rows begin, per partition."""
 
 
+class Totals(msgspec.Struct, frozen=True):
+    """Over all batches of the generation so far."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    late: int = 0
+    dead: int = 0
+    keyless: int = 0
+
+
 class Batch(msgspec.Struct, frozen=True, tag_field="record", tag="batch"):
     flow: str
     generation: int
@@ -86,6 +96,7 @@ class Batch(msgspec.Struct, frozen=True, tag_field="record", tag="batch"):
     fingerprint: str
     keyless: int = 0
     """Rows without a key, which have no place in the output; they are among the dead letters."""
+    totals: Totals = Totals()
     generation_offset: int = 0
     """Where in this topic the record of its generation is."""
     state_rows: int = 0

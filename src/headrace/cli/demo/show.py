@@ -15,7 +15,6 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from headrace.cli.client import open_admin, result_of
-from headrace.cli.demo.child import BrokerChild
 from headrace.cli.demo.display import Display, choose_display
 from headrace.cli.demo.latency import Latencies
 from headrace.cli.demo.ledger import Ledger
@@ -26,6 +25,7 @@ from headrace.cli.kafka_admin import NewTopic
 from headrace.cli.lookup import bounds_of
 from headrace.cli.session import Session
 from headrace.cli.standing import standings
+from headrace.runtime.embedded import BrokerChild
 
 __all__ = ["run_demo"]
 
@@ -228,7 +228,7 @@ def run_demo(session: Session, *, seconds: float | None, data: Path | None, list
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-demo-")))
-        child = BrokerChild(listen, data or scratch / "data", scratch / "broker.log")
+        child = BrokerChild(listen, data or scratch / "data", scratch / "broker.log", failure=DemoFailed)
         stack.callback(child.stop)
         demo = _set_up(session, child, rate)
         display = stack.enter_context(choose_display(session, child.address, data))

@@ -1,4 +1,4 @@
-"""The demo's broker: a process of its own, started and stopped like any other."""
+"""The embedded broker, as a process of its own: started first, stopped last, and gone when we are."""
 
 from __future__ import annotations
 
@@ -8,30 +8,47 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from headrace.cli.errors import DemoFailed
+from headrace.errors import HeadraceError
 
-__all__ = ["BrokerChild"]
+__all__ = ["BrokerChild", "BrokerFailed"]
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
 _PR_SET_PDEATHSIG = 1
 
 
+class BrokerFailed(HeadraceError):
+    code = "HR-RUN-BROKER"
+
+
 def _end_with_parent() -> None:
-    """So that no broker is left behind when the demo is killed; where the system cannot do it, it may be."""
+    """So that no broker is left behind when its parent is killed; where the system cannot do it, it may be."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class BrokerChild:
-    def __init__(self, listen: str, data: Path, log: Path) -> None:
+    """``failure`` is the error that is raised when it does not start, or ends by itself."""
+
+    def __init__(
+        self,
+        listen: str,
+        data: Path,
+        log: Path,
+        *,
+        options: Sequence[str] = (),
+        failure: type[HeadraceError] = BrokerFailed,
+    ) -> None:
         self._log = log
+        self._failure = failure
         self._log_file: IO[bytes] = log.open("wb")
-        command = [sys.executable, "-m", "headrace.cli", "broker", "--listen", listen, "--data", str(data)]
-        # In a session of its own: Ctrl-C is for the demo, which stops its clients first and the broker last.
+        start = [sys.executable, "-m", "headrace.cli", "broker"]
+        command = [*start, "--listen", listen, "--data", str(data), *options]
+        # In a session of its own: Ctrl-C is for the parent, which stops its clients first and the broker last.
         self._process = subprocess.Popen(  # noqa: S603  our own command
             command,
             stdout=subprocess.PIPE,
@@ -50,14 +67,14 @@ class BrokerChild:
         stdout = self._process.stdout
         assert stdout is not None
         if not select.select([stdout], [], [], START_TIMEOUT_S)[0]:
-            raise DemoFailed(
+            raise self._failure(
                 f"the broker was not ready within {START_TIMEOUT_S:g} s", detail=self.last_words()
             )
         line = stdout.readline().decode("utf-8", "replace")
         _, found, rest = line.partition(" ready on ")
         if not found:
             self._process.wait(STOP_TIMEOUT_S)
-            raise DemoFailed("the broker did not start", detail=self.last_words() or line.strip())
+            raise self._failure("the broker did not start", detail=self.last_words() or line.strip())
         return rest.split()[0]
 
     def last_words(self) -> str:
@@ -67,7 +84,7 @@ class BrokerChild:
     def check_alive(self) -> None:
         code = self._process.poll()
         if code is not None:
-            raise DemoFailed(f"the broker ended by itself with exit code {code}", detail=self.last_words())
+            raise self._failure(f"the broker ended by itself with exit code {code}", detail=self.last_words())
 
     def rss_bytes(self) -> int | None:
         """Resident memory, where the system tells."""

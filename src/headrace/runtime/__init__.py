@@ -1,0 +1,1 @@
+"""Everything that an app needs, run together on one machine: the log, the flows, the followers."""

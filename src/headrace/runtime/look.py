@@ -1,0 +1,46 @@
+"""What a running app is doing, at a moment: for a display, a line, or a program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["FlowLook", "Look", "ViewLook"]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowLook:
+    name: str
+    state: str
+    why: str
+    generation: int
+    batch: int | None
+    rows_per_s: float
+    """Taken in, since the last look."""
+    rows_in: int
+    rows_out: int
+    lag: int
+    """Records of its inputs that it has not read yet."""
+    watermark_us: int | None
+    state_rows: int
+    late: int
+    dead: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViewLook:
+    name: str
+    state: str
+    why: str
+    applied: int
+    per_s: float
+    lag: int
+    dead: int
+    verified: str = ""
+    """How the last proof went, and when."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    at_s: float
+    flows: list[FlowLook] = field(default_factory=list)
+    views: list[ViewLook] = field(default_factory=list)

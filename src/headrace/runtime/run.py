@@ -1,0 +1,225 @@
+"""An app that runs: the log first, then Spark, the flows in the order in which they build on each other, and the
+followers.
+
+Parts meet at topics only. A part that fails is told of once, with what to do; the others go on. Stopping is the other
+way round: whoever writes last stops first, and the log stops last.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.app import App
+from headrace.client.cluster import Cluster
+from headrace.client.declaring import ensure_declared
+from headrace.model.graph import check
+from headrace.model.view import View
+from headrace.runtime.embedded import BrokerChild
+from headrace.runtime.look import FlowLook, Look, ViewLook
+from headrace.runtime.part import Part
+from headrace.settings import Settings
+from headrace.views.follower import Follower
+from headrace.views.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.flow.compiled import Compiled
+    from headrace.flow.runner import FlowRunner
+    from headrace.model.schema import Schema
+
+__all__ = ["Run", "store_path"]
+
+_OPEN_S = 120.0
+_STOP_S = 60.0
+
+
+def store_path(settings: Settings, app: App, view: View) -> Path:
+    return Path(view.store.path) if view.store.path else settings.data / f"{app.name}.db"
+
+
+class Run:
+    """``tell`` takes a line for a person; it may be called from any thread."""
+
+    def __init__(
+        self,
+        app: App,
+        settings: Settings,
+        *,
+        tell: Callable[[str], None],
+        rebuild_changed: bool = False,
+    ) -> None:
+        self.app = app
+        self.settings = settings
+        self.stop_asked = threading.Event()
+        self.cluster: Cluster
+        self.spark: SparkSession
+        self.compiled: list[Compiled] = []
+        self.schemas: dict[str, Schema] = {}
+        self.flows: list[FlowRunner] = []
+        self.followers: list[Follower] = []
+        self._tell = tell
+        self._rebuild_changed = rebuild_changed
+        self._broker: BrokerChild | None = None
+        self._parts: list[Part] = []
+        self._told: set[str] = set()
+        self._began = time.monotonic()
+        self._before: dict[str, tuple[float, int]] = {}
+
+    # Starting
+
+    def start(self) -> None:
+        check(self.app)
+        self.settings.data.mkdir(parents=True, exist_ok=True)
+        self._start_log()
+        self._start_followers()
+        self._start_flows()
+
+    def _start_log(self) -> None:
+        log = self.settings.log
+        address = log.bootstrap_servers
+        if address is None:
+            self.settings.log_dir.mkdir(parents=True, exist_ok=True)
+            self._broker = BrokerChild(
+                log.listen,
+                self.settings.log_dir,
+                self.settings.data / "broker.log",
+                options=["--durability", log.durability],
+            )
+            address = self._broker.address
+        self.cluster = Cluster(address, log.properties)
+        for topic in self.app.topics:
+            if self.app.writer_of(topic) is None:
+                ensure_declared(self.cluster, topic, topic.name, self.settings.topics.partitions)
+        self._tell(f"log at {address}, data in {self.settings.data}")
+
+    def _start_followers(self) -> None:
+        for view in self.app.views:
+            path = store_path(self.settings, self.app, view)
+            follower = Follower(
+                view,
+                self.app.flows,
+                self.cluster,
+                lambda path=path, view=view: SqliteStore(path, view.name),  # type: ignore[misc]
+                tell=self._tell,
+            )
+            self.followers.append(follower)
+            self._begin(Part(f"view {view.name}", follower.run, self.stop_asked))
+
+    def _start_flows(self) -> None:
+        if not self.app.flows:
+            return
+        from headrace.flow.compiling import compile_app
+        from headrace.flow.options import FlowOptions
+        from headrace.flow.runner import FlowRunner
+        from headrace.flow.session import start
+
+        self._tell("starting Spark")
+        self.spark = start(self.settings, self.app.name, say=self._tell)
+        self.compiled, self.schemas = compile_app(self.spark, self.app)
+        options = FlowOptions.of(self.settings)
+        for one in self.compiled:
+            runner = FlowRunner(
+                self.spark,
+                self.cluster,
+                self.app,
+                one,
+                self.schemas,
+                options,
+                rebuild_changed=self._rebuild_changed,
+            )
+            self.flows.append(runner)
+            part = Part(f"flow {one.flow.name}", runner.run, self.stop_asked)
+            self._begin(part)
+            # What reads its output asks the log which topic that is, so its generation must be there first.
+            deadline = time.monotonic() + _OPEN_S
+            while not runner.opened.wait(0.1) and part.is_running and time.monotonic() < deadline:
+                pass
+
+    def _begin(self, part: Part) -> None:
+        self._parts.append(part)
+        part.start()
+
+    # Running
+
+    def check_parts(self) -> None:
+        """Tells of each part that has failed, once; raises if the log is gone."""
+        if self._broker is not None:
+            self._broker.check_alive()
+        for part in self._parts:
+            if part.error is not None and part.name not in self._told:
+                self._told.add(part.name)
+                self._tell(f"{part.name} has stopped: {part.error}")
+
+    @property
+    def failed(self) -> list[Part]:
+        return [part for part in self._parts if part.error is not None]
+
+    def look(self) -> Look:
+        now = time.monotonic()
+        return Look(
+            round(now - self._began, 1),
+            [self._flow_look(runner, now) for runner in self.flows],
+            [self._view_look(follower, now) for follower in self.followers],
+        )
+
+    def _flow_look(self, runner: FlowRunner, now: float) -> FlowLook:
+        opened = runner.current
+        last = opened.last if opened else None
+        rows_in = last.totals.rows_in if last else 0
+        return FlowLook(
+            name=runner.status.name,
+            state=runner.status.state,
+            why=runner.status.why,
+            generation=opened.generation.generation if opened else 0,
+            batch=last.batch if last else None,
+            rows_per_s=self._rate(f"flow {runner.status.name}", now, rows_in),
+            rows_in=rows_in,
+            rows_out=last.totals.rows_out if last else 0,
+            lag=runner.lag(),
+            watermark_us=last.next_watermark_us if last else None,
+            state_rows=last.state_rows if last else 0,
+            late=last.totals.late if last else 0,
+            dead=last.totals.dead if last else 0,
+        )
+
+    def _view_look(self, follower: Follower, now: float) -> ViewLook:
+        status = follower.status
+        return ViewLook(
+            name=status.view,
+            state=status.state,
+            why=status.reason,
+            applied=status.applied,
+            per_s=self._rate(f"view {status.view}", now, status.applied),
+            lag=status.lag,
+            dead=status.dead,
+        )
+
+    def _rate(self, name: str, now: float, count: int) -> float:
+        before = self._before.get(name)
+        self._before[name] = (now, count)
+        if before is None or now <= before[0]:
+            return 0.0
+        return max(0.0, (count - before[1]) / (now - before[0]))
+
+    # Stopping
+
+    def stop_flows(self) -> None:
+        """All parts end; Spark and the log stay, for a last proof."""
+        self.stop_asked.set()
+        for part in self._parts:
+            if not part.join(_STOP_S):
+                self._tell(f"{part.name} did not stop within {_STOP_S:.0f} s, and is left behind")
+
+    def close(self) -> None:
+        self.stop_flows()
+        if hasattr(self, "spark"):
+            from headrace.flow.session import stop
+
+            stop(self.spark)
+        if self._broker is not None:
+            self._broker.stop()
