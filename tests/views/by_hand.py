@@ -73,8 +73,8 @@ class FlowByHand:
         self.output = ""
         self._partitions = partitions
         self._names: tuple[str, ...] = ()
+        self._ends: dict[int, int] = {}
         self._at = 0
-        self._configs: dict[str, str] = {}
         cluster.ensure_topic(self.flow.progress_topic, 1, {"retention.ms": "-1"})
         self._producer = self.transactional()
 
@@ -93,7 +93,7 @@ class FlowByHand:
         self.generation += 1
         self.output = self.topic.name if self.generation == 1 else f"{self.topic.name}.g{self.generation}"
         info = self.cluster.ensure_topic(self.output, self._partitions, configs)
-        self.batches, self.consumed, self.derived = 0, 0, Derived()
+        self.batches, self.consumed, self.derived, self._ends = 0, 0, Derived(), {}
         told: Schema = schema_of(schema)
         self._names = told.names
         source = inputs or self.flow.reads[0].name
@@ -135,6 +135,11 @@ class FlowByHand:
         self._producer.begin_transaction()
         records = [(key_bytes(product), value_bytes(row)) for product, row in changes]
         outputs = self.rows([*records, *raw])
+        if number % 2 == 0:
+            # As flows say it: from where the last one ended, whatever lies in between, in all partitions.
+            ends = self.cluster.ends(self.output, committed=False)
+            outputs = {str(one): (self._ends.get(one, 0), end) for one, end in ends.items()}
+        self._ends |= {int(one): end for one, (_, end) in outputs.items()}
         record = Batch(
             flow=self.flow.name,
             generation=self.generation,

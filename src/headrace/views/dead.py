@@ -13,7 +13,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import from_kafka
-from headrace.views.errors import DeadLetterRefused, ValueDoesNotFit
+from headrace.model.errors import ValueDoesNotFit
+from headrace.views.errors import DeadLetterRefused
 
 __all__ = ["DeadLetter", "DeadLetters"]
 

@@ -14,7 +14,7 @@ ViewError                 (HR-VIEW-…)
     ├── StoreDamaged      what is there does not read back
     └── ShapeRefused      a schema or a key that the store cannot hold
 
-ValueDoesNotFit           one value; it becomes a dead letter, and the follower goes on
+A single value that does not fit is no error here: it becomes a dead letter (``headrace.model.errors``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ __all__ = [
     "StoreFull",
     "StoreReplaced",
     "StoreUnusable",
-    "ValueDoesNotFit",
     "ViewError",
 ]
 
@@ -93,7 +92,3 @@ class StoreDamaged(StoreError):
 
 class ShapeRefused(StoreError):
     code = "HR-STORE-SHAPE"
-
-
-class ValueDoesNotFit(HeadraceError):
-    code = "HR-VALUE-UNFIT"

@@ -12,11 +12,11 @@ import msgspec
 from headrace.client.cluster import Cluster
 from headrace.client.errors import TopicMissing
 from headrace.clock import Clock
+from headrace.model.errors import ValueDoesNotFit
 from headrace.model.flow import Flow
 from headrace.model.view import View
 from headrace.views.changes import Changes
 from headrace.views.dead import DeadLetter, DeadLetters
-from headrace.views.errors import ValueDoesNotFit
 from headrace.views.flow_changelog import FlowChangelog
 from headrace.views.goal import FlowGoal, Goal, TopicGoal
 from headrace.views.origin import NotYet, Origin, find_origin

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
-
+from headrace.model.names import NAME_CHARS_MAX, name_fault, table_fault
 from headrace.views.errors import NameRefused
 
 __all__ = ["CHARS_MAX", "expect_view_name"]
 
-CHARS_MAX = 249 - len(".dead")
-_ALLOWED = re.compile(r"[a-zA-Z0-9._-]+")
+CHARS_MAX = NAME_CHARS_MAX - len(".dead")
 
 
 def expect_view_name(name: str) -> None:
-    if name in (".", "..") or not _ALLOWED.fullmatch(name) or len(name) > CHARS_MAX:
+    fault = name_fault(name) or table_fault(name)
+    if fault is None and len(name) > CHARS_MAX:
+        fault = f"the name of a view has at most {CHARS_MAX} characters, this one has {len(name)}"
+    if fault is not None:
         raise NameRefused(
-            f"{name[:CHARS_MAX]!r} cannot name a view",
-            hint=f"1 to {CHARS_MAX} ASCII letters, digits, '.', '_' and '-', and neither '.' nor '..'",
+            f"{fault[:400]}; it cannot name a view", hint="use letters, digits, '.', '_' and '-'"
         )

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.client.cluster import Cluster
-from headrace.client.reading import last_record, read
+from headrace.client.progress_log import current
 from headrace.model.errors import AppError
 from headrace.model.flow import Flow
-from headrace.model.progress import Batch, Generation, UnreadableProgress, decode
+from headrace.model.progress import Batch, Generation
 from headrace.model.schema_json import fields_from_json
 from headrace.model.view import View
 from headrace.truth import expect_source_of_truth
@@ -87,21 +87,10 @@ def _of_topic(cluster: Cluster, view: View) -> Origin | NotYet:
 
 def _of_flow(cluster: Cluster, view: View, flow: Flow) -> Origin | NotYet:
     progress = cluster.topic(flow.progress_topic)
-    message = last_record(cluster, flow.progress_topic) if progress else None
-    if progress is None or message is None:
+    found = current(cluster, flow.progress_topic) if progress else None
+    if progress is None or found is None:
         return NotYet(f"flow {flow.name!r} has not been started yet")
-    at = message.offset() or 0
-    record = decode(message.value() or b"", where=f"{flow.progress_topic} at offset {at}")
-    last = record if isinstance(record, Batch) else None
-    if isinstance(record, Batch):
-        at = record.generation_offset
-        for found in read(cluster, flow.progress_topic, {0: (at, at + 1)}):
-            record = decode(found.value() or b"", where=f"{flow.progress_topic} at offset {at}")
-    if not isinstance(record, Generation):
-        raise UnreadableProgress(
-            f"{flow.progress_topic} has no record of a generation at offset {at}",
-            hint="the topic must keep all of its records; rebuild the flow",
-        )
+    record = found.generation
     info = cluster.topic(record.output)
     if info is None or info.id != record.output_id:
         state = (
@@ -117,8 +106,8 @@ def _of_flow(cluster: Cluster, view: View, flow: Flow) -> Origin | NotYet:
         shape,
         tuple(record.key),
         record,
-        at,
-        last,
+        found.generation_offset,
+        found.last,
         flow.progress_topic,
         progress.id,
     )

@@ -40,10 +40,6 @@ _BESIDE = "_headrace_new_"
 class SqliteStore(Store):
     def __init__(self, path: Path, view: str) -> None:
         expect_view_name(view)
-        if view.lower().startswith(("sqlite_", "_headrace")):
-            raise NameRefused(
-                f"{view!r} is a name that SQLite or Headrace keeps for itself", hint="name it otherwise"
-            )
         self.view = view
         self.path = path
         self._file = SqliteFile(path)
