@@ -23,7 +23,7 @@ from pathlib import Path
 
 from headrace.flow.start_errors import SparkEnded, SparkNotStarted
 
-__all__ = ["Jvm", "Launch", "write_properties"]
+__all__ = ["STOP_S_MAX", "Jvm", "Launch", "write_properties"]
 
 START_S_MAX = 120.0
 STOP_S_MAX = 30.0
@@ -152,13 +152,13 @@ class Jvm:
         lines = [line for name in ("spark.log", "jvm.out") for line in _last_lines(self._logs / name)]
         return "\n".join(lines)
 
-    def stop(self) -> None:
+    def stop(self, patience_s: float = STOP_S_MAX) -> None:
         """The end of its input tells it to end; it is killed when it takes too long over that."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
         try:
-            self.process.wait(STOP_S_MAX)
+            self.process.wait(patience_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
