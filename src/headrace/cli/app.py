@@ -29,6 +29,7 @@ class Entry:
 
 
 COMMANDS = (
+    Entry("run", "headrace.cli.run", "Run a whole app on this machine: log, flows, views."),
     Entry("demo", "headrace.cli.demo", "Run a broker with live traffic and watch it."),
     Entry("broker", "headrace.cli.broker", "Run the embedded broker, which speaks the Kafka protocol."),
     Entry("topic", "headrace.cli.topic", "Create, list, describe, change and delete topics.", alias="topics"),
@@ -42,6 +43,7 @@ _SECTIONS = (
     (
         "Examples",
         """
+        headrace run examples.shop:app
         headrace demo
         headrace broker --data ./headrace-data
         headrace topic create orders -p 3

@@ -33,6 +33,8 @@ class Session:
     properties: dict[str, str]
     verbose: bool
     out: Output = field(repr=False)
+    named_bootstrap: str | None = None
+    """The brokers that somebody has named; None where ``bootstrap`` is the default."""
 
     @property
     def timeout_s(self) -> float:
@@ -54,5 +56,6 @@ class Session:
         properties = parse_pairs(client_property, "-X")
         from_property = properties.pop("bootstrap.servers", None)
         from_environment = next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), None)
-        bootstrap = bootstrap_servers or from_property or from_environment or DEFAULT_BOOTSTRAP
-        return cls(bootstrap, properties, verbose, Output(as_json=as_json, quiet=quiet))
+        named = bootstrap_servers or from_property or from_environment
+        out = Output(as_json=as_json, quiet=quiet)
+        return cls(named or DEFAULT_BOOTSTRAP, properties, verbose, out, named)

@@ -151,7 +151,7 @@ def _expect_deterministic(flow: Flow, output: DataFrame) -> None:
             raise FlowMistake(
                 f"flow {flow.name} is not deterministic: {_first_line(node.toString())}",
                 place=flow.place,
-                hint="rand(), uuid() and the like give other rows when a batch runs again: derive from the event instead",
+                hint="rand(), uuid() and the like give other rows when a batch runs again: use the event instead",
             )
         nodes += _children(node)
     told = analyzed.toString()

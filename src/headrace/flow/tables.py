@@ -45,8 +45,7 @@ def latest(decoded: DataFrame) -> DataFrame:
     A value that does not fit changes nothing: the row that was there before it stays.
     """
     fits = decoded.where(F.col("reason").isNull())
-    last = fits.groupBy("key").agg(F.max_by("row", "offset").alias("row"))
-    return last
+    return fits.groupBy("key").agg(F.max_by("row", "offset").alias("row"))
 
 
 class TableState:

@@ -1,0 +1,75 @@
+"""``headrace run``: a whole app on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli.session import Session
+from headrace.cli.verb import Command, build, verb
+
+__all__ = ["command", "run"]
+
+
+@verb(
+    "run",
+    examples="""
+    headrace run shop:app
+    headrace run shop:app --data ./shop-data --for 60 --verify
+    headrace run shop:app -b kafka:9092 --master spark://cluster:7077
+    headrace run examples.shop:app --feed examples.shop.traffic:feed
+    """,
+)
+def run(
+    session: Session,
+    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The app, as Python would import it.")],
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", "-d", metavar="DIR", help="Where the log, state and views are kept."),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option("--listen", "-l", metavar="HOST:PORT", help="Where the embedded broker listens."),
+    ] = None,
+    master: Annotated[
+        str | None, typer.Option("--master", metavar="URL", help="Spark's master; otherwise this machine.")
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--for", metavar="SECONDS", help="Stop by itself; otherwise with Ctrl-C.", min=1),
+    ] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Prove every view at the end.")] = False,
+    feed: Annotated[
+        str | None,
+        typer.Option(
+            "--feed",
+            metavar="MODULE:FUNCTION",
+            help="Run feed(cluster, stop) beside it, to write events.",
+        ),
+    ] = None,
+    watch: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--watch", metavar="SQL", help="Show the rows of this query over the views; may be repeated."
+        ),
+    ] = None,
+    rebuild_changed: Annotated[
+        bool,
+        typer.Option("--rebuild-changed", help="Start a new generation of flows whose function was changed."),
+    ] = False,
+) -> int:
+    """Run a whole app on this machine: the log, its flows on Spark, and its views.
+
+    Without -b an embedded broker is started. It keeps running until Ctrl-C; starting it again goes on exactly where it
+    stopped. A flow or view that fails is told of, and the others go on; the exit code is then 1.
+    """
+    from headrace.cli.run.show import Asked, run_app
+
+    asked = Asked(app, data, listen, master, seconds, verify, feed, tuple(watch or ()), rebuild_changed)
+    return run_app(session, asked)
+
+
+def command() -> Command:
+    return build(run)
