@@ -18,6 +18,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Display", "choose_display"]
 
+_FLOW_HEADINGS = (
+    "flow",
+    "state",
+    "gen",
+    "batch",
+    "rows/s",
+    "in",
+    "out",
+    "lag",
+    "watermark",
+    "state rows",
+    "late",
+    "dead",
+)
+
 
 class Display:
     """Plain lines; the base of the others."""
@@ -119,23 +134,7 @@ def _panel(app: App, look: Look, watched: list[Watched]) -> RenderableType:
     from rich.text import Text
 
     parts: list[RenderableType] = [Text(f"{app.name}   {look.at_s:.0f} s", style="bold")]
-    flows = _table(
-        "flows",
-        (
-            "flow",
-            "state",
-            "gen",
-            "batch",
-            "rows/s",
-            "in",
-            "out",
-            "lag",
-            "watermark",
-            "state rows",
-            "late",
-            "dead",
-        ),
-    )
+    flows = _table("flows", _FLOW_HEADINGS)
     for flow in look.flows:
         flows.add_row(
             flow.name,
@@ -169,7 +168,8 @@ def _panel(app: App, look: Look, watched: list[Watched]) -> RenderableType:
             for row in one.rows:
                 table.add_row(*map(_cell, row))
             parts.append(table)
-    parts += [Text(f"{one.name}: {one.why}", style="yellow") for one in (*look.flows, *look.views) if one.why]
+    troubles = {one.name: one.why for one in look.flows} | {one.name: one.why for one in look.views}
+    parts += [Text(f"{name}: {why}", style="yellow") for name, why in troubles.items() if why]
     parts.append(Text("Ctrl-C ends it; starting again goes on where it stopped", style="dim"))
     return Group(*parts)
 

@@ -111,8 +111,8 @@ def _settle(run: Run, app: App, display: Display, asked: Asked, asked_to_stop: C
         look = run.look()
         behind = sum(one.lag for one in look.flows) + sum(one.lag for one in look.views)
         quiet = quiet + 1 if behind == 0 else 0
-        _show(run, app, display, asked)
-        time.sleep(min(0.5, display.every_s))
+        run.check_parts()
+        time.sleep(0.5)
     _show(run, app, display, asked)
 
 
