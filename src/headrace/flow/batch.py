@@ -12,6 +12,7 @@ from it.
 from __future__ import annotations
 
 import time
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,6 +42,13 @@ class SideRow:
     reason: str | None
     event_us: int | None
 
+    @classmethod
+    def of(cls, log: str, told: str) -> SideRow:
+        row = msgspec.json.decode(told)
+        key, value = (None if row.get(name) is None else b64decode(row[name]) for name in ("key", "value"))
+        place = (row["partition"], row["offset"])
+        return cls(log, *place, key, value, row.get("reason"), row.get("event_us"))
+
 
 @dataclass(frozen=True, slots=True)
 class Counts:
@@ -51,6 +59,8 @@ class Counts:
     dead: int = 0
     bytes: int = 0
     seen_us: int | None = None
+    aside: Sequence[str] = ()
+    """The late and the dead ones, as ``headrace.flow.inputs`` lays them aside."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,10 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from headrace.client.cluster import Cluster
-from headrace.flow.decoding import TimeBounds, decode
 from headrace.flow.watermark import spark_delay
 from headrace.model.topic import Topic
 
-__all__ = ["counted", "history", "live", "observed", "side_rows"]
+__all__ = ["counted", "history", "live", "observed"]
 
 _PREFIX = "kafka."
 
@@ -64,7 +63,10 @@ def _options(cluster: Cluster) -> dict[str, str]:
 
 
 def observed(decoded: DataFrame, name: str | Observation, watermark: Column) -> DataFrame:
-    """The same rows, counted on their way; the counts are there when the batch has run."""
+    """The same rows, counted on their way, with those laid aside that are late or dead; there when the batch has run.
+
+    What is laid aside is no more than the batch, whose bytes are bounded.
+    """
     late = is_late(watermark)
     return decoded.observe(
         name,
@@ -73,7 +75,14 @@ def observed(decoded: DataFrame, name: str | Observation, watermark: Column) -> 
         F.count_if(late).alias("late"),
         F.count_if(F.col("reason").isNotNull()).alias("dead"),
         F.sum(F.length("value")).alias("bytes"),
+        F.collect_list(F.when(late | F.col("reason").isNotNull(), _aside(late))).alias("aside"),
     )
+
+
+def _aside(late: Column) -> Column:
+    """What is kept of a record that is late or dead, as text; of one that is late only where it is."""
+    key, value = (F.when(~late, F.base64(name)).alias(name) for name in ("key", "value"))
+    return F.to_json(F.struct("partition", "offset", key, value, "reason", "event_us"))
 
 
 def is_late(watermark: Column) -> Column:
@@ -88,21 +97,3 @@ def counted(decoded: DataFrame, topic: Topic, watermark: Column, *, streaming: b
     if streaming and topic.time:
         return rows.withWatermark(topic.time, spark_delay(topic))
     return rows
-
-
-def side_rows(
-    spark: SparkSession,
-    cluster: Cluster,
-    topic: Topic,
-    log_topic: str,
-    ranges: Mapping[str, tuple[int, int]],
-    watermark: Column,
-    bounds: TimeBounds,
-) -> list[tuple[int, int, bytes | None, bytes | None, str | None, int | None]]:
-    """Those of a batch that were late or dead: place, key, value, reason, event time. Read once more, since they are
-    few."""
-    decoded = decode(history(spark, cluster, log_topic, ranges), topic, bounds)
-    found = decoded.where(F.col("reason").isNotNull() | is_late(watermark)).select(
-        "partition", "offset", "key", "value", "reason", "event_us"
-    )
-    return [tuple(row.values()) for row in found.toArrow().to_pylist()]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import msgspec
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -20,7 +21,7 @@ from headrace.flow.checkpoint import Checkpoint
 from headrace.flow.compiled import Compiled
 from headrace.flow.decoding import decode
 from headrace.flow.encoding import encode
-from headrace.flow.inputs import counted, live, observed, side_rows
+from headrace.flow.inputs import counted, live, observed
 from headrace.flow.opening import Opened
 from headrace.flow.options import FlowOptions
 from headrace.flow.tables import TableState
@@ -161,7 +162,7 @@ class Running:
             counts=counts,
             inputs=inputs,
             tables={},
-            sides=self._sides(counts, inputs, watermark_us),
+            sides=self._sides(counts),
             watermark_us=watermark_us,
             state_rows=state_rows,
             state_bytes=state_bytes,
@@ -193,42 +194,20 @@ class Running:
             counts=counts,
             inputs=inputs,
             tables={state.log: state.reached for state in self._tables},
-            sides=[*self._sides(counts, inputs, watermark_us), *dead],
+            sides=[*self._sides(counts), *dead],
             watermark_us=watermark_us,
         )
 
-    def _sides(self, counts: dict[str, Counts], inputs: Ranges, watermark_us: int | None) -> list[SideRow]:
-        found: list[SideRow] = []
-        for topic in self._flow.streams:
-            if counts[topic.name].late or counts[topic.name].dead:
-                log = self._logs[topic.name].log
-                rows = side_rows(
-                    self._spark,
-                    self._cluster,
-                    self._with_schema(topic),
-                    log,
-                    inputs[log],
-                    watermark_column(watermark_us),
-                    self._settings.bounds,
-                )
-                found += [SideRow(log, *row) for row in rows]
-        return found
+    def _sides(self, counts: dict[str, Counts]) -> list[SideRow]:
+        logs = {topic.name: self._logs[topic.name].log for topic in self._flow.streams}
+        return [SideRow.of(logs[name], told) for name, one in counts.items() for told in one.aside]
 
     def _metrics(self) -> dict[str, Counts]:
         """What was counted on the way, from the plan that has just run."""
         query: Any = self.query._jsq
         metrics = query.streamingQuery().lastExecution().observedMetrics()
-        found = {}
-        for at in range(len(self._flow.reads)):
-            row = metrics.apply(f"in{at}")
-            names = ("rows", "seen_us", "late", "dead", "bytes")
-            found[f"in{at}"] = _counts(
-                {
-                    name: None if row.isNullAt(place) else row.getLong(place)
-                    for place, name in enumerate(names)
-                }
-            )
-        return found
+        names = [f"in{at}" for at in range(len(self._flow.reads))]
+        return {name: _counts(msgspec.json.decode(metrics.apply(name).json())) for name in names}
 
     def _state(self) -> tuple[int, int]:
         """As of the batch before; Spark tells of one when it is over."""
@@ -241,11 +220,12 @@ class Running:
 
 def _counts(told: dict[str, Any]) -> Counts:
     return Counts(
-        rows=told["rows"] or 0,
-        late=told["late"] or 0,
-        dead=told["dead"] or 0,
-        bytes=told["bytes"] or 0,
-        seen_us=told["seen_us"],
+        rows=told["rows"],
+        late=told["late"],
+        dead=told["dead"],
+        bytes=told.get("bytes") or 0,
+        seen_us=told.get("seen_us"),
+        aside=told["aside"],
     )
 
 

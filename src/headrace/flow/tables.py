@@ -11,6 +11,7 @@ looked at again when the table row arrives; which of the two it shall be is said
 from __future__ import annotations
 
 import datetime
+import time
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
@@ -104,9 +105,13 @@ class TableState:
         places = [TopicPartition(self.log, number, self.reached.get(str(number), 0)) for number in wanted]
         self._consumer.assign(places)
         found: list[tuple[bytes | None, bytes | None, int, int]] = []
+        deadline = time.monotonic() + _PATIENCE_S
         while wanted:
-            messages = self._consumer.consume(10_000, _PATIENCE_S)
-            if not messages:
+            # It waits for as many as it is asked for: so for what is there, and not for long.
+            messages = self._consumer.consume(10_000, 0.01)
+            if messages:
+                deadline = time.monotonic() + _PATIENCE_S
+            elif time.monotonic() > deadline:
                 raise LogError(f"topic {self.log!r} did not answer", name="TIMED_OUT", retriable=True)
             for message in messages:
                 error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
