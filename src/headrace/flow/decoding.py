@@ -22,7 +22,7 @@ from headrace.flow.types import parsed_struct, type_of
 from headrace.model.kinds import Choice, Digits, Field, Kind, Many, Named, Plain, Record
 from headrace.model.topic import Topic
 
-__all__ = ["EARLIEST_US", "TimeBounds", "decode"]
+__all__ = ["EARLIEST_US", "Decoder", "TimeBounds", "decode"]
 
 # Event times before are those of clocks that were never set, and of nothing that a stream would hold.
 EARLIEST_US = 365 * 86_400 * 1_000_000
@@ -33,6 +33,12 @@ _LONE_SURROGATE = (
     r"|(?<!\\ud[89ab][0-9a-f]{2})(?<!\\)(?:\\\\)*\\ud[c-f][0-9a-f]{2}"
 )
 _SHOWN = 60
+_OPTIONS = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": _CORRUPT,
+    "allowNonNumericNumbers": "false",
+    "timeZone": "UTC",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,40 +52,35 @@ def decode(raw: DataFrame, topic: Topic, bounds: TimeBounds) -> DataFrame:
     """Columns ``row`` (null where it does not fit), ``reason`` (null where it does), ``event_us``, ``key``, ``value``,
     ``partition``, ``offset``. A null value has neither row nor reason in a table, where it deletes.
     """
-    assert topic.schema is not None
-    fields = topic.schema.fields
-    parsed = T.StructType([*parsed_struct(fields).fields, T.StructField(_CORRUPT, T.StringType())])
-    text = F.col("value").cast("string")
-    options = {
-        "mode": "PERMISSIVE",
-        "columnNameOfCorruptRecord": _CORRUPT,
-        "allowNonNumericNumbers": "false",
-        "timeZone": "UTC",
-    }
-    told = raw.select(
-        "key",
-        "value",
-        "partition",
-        "offset",
-        F.unix_micros("timestamp").alias("logged_us"),
-        F.from_json(text, parsed, options).alias("told"),
-    )
-    told = told.withColumn(
-        "row", F.struct(*(_converted(F.col("told")[one.name], one).alias(one.name) for one in fields))
-    )
-    event_us = F.unix_micros(F.col("row")[topic.time]) if topic.time else F.lit(None).cast("long")
-    told = told.withColumn("event_us", event_us)
-    judged = told.withColumn("reason", _reason(topic, fields, bounds))
-    fits = F.col("reason").isNull() & F.col("value").isNotNull()
-    return judged.select(
-        F.when(fits, F.col("row")).alias("row"),
-        "reason",
-        F.when(fits, F.col("event_us")).alias("event_us"),
-        "key",
-        "value",
-        "partition",
-        "offset",
-    )
+    return Decoder(topic, bounds).decode(raw)
+
+
+class Decoder:
+    """The expressions of a topic's decoding, made once: they are many, and each is a call to the JVM."""
+
+    def __init__(self, topic: Topic, bounds: TimeBounds) -> None:
+        assert topic.schema is not None
+        fields = topic.schema.fields
+        parsed = T.StructType([*parsed_struct(fields).fields, T.StructField(_CORRUPT, T.StringType())])
+        told = F.from_json(F.col("value").cast("string"), parsed, _OPTIONS)
+        place = [F.col(name) for name in ("key", "value", "partition", "offset")]
+        self._parsed = [*place, F.unix_micros("timestamp").alias("logged_us"), told.alias("told")]
+        row = F.struct(*(_converted(F.col("told")[one.name], one).alias(one.name) for one in fields))
+        self._converted = row
+        event_us = F.unix_micros(F.col("row")[topic.time]) if topic.time else F.lit(None).cast("long")
+        self._event_us = event_us
+        self._reason = _reason(topic, fields, bounds)
+        fits = F.col("reason").isNull() & F.col("value").isNotNull()
+        fitting = [F.when(fits, F.col("row")).alias("row"), F.when(fits, F.col("event_us")).alias("event_us")]
+        self._judged = [*fitting, F.col("reason"), *place]
+
+    def decode(self, raw: DataFrame) -> DataFrame:
+        told = raw.select(*self._parsed).withColumn("row", self._converted)
+        return (
+            told.withColumn("event_us", self._event_us)
+            .withColumn("reason", self._reason)
+            .select(*self._judged)
+        )
 
 
 def _converted(told: Column, field: Field) -> Column:

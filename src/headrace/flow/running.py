@@ -19,13 +19,13 @@ from headrace.client.cluster import Cluster
 from headrace.flow.batch import Counts, Made, SideRow, commit_batch, ranges_of
 from headrace.flow.checkpoint import Checkpoint
 from headrace.flow.compiled import Compiled
-from headrace.flow.decoding import decode
+from headrace.flow.decoding import Decoder
 from headrace.flow.encoding import encode
 from headrace.flow.inputs import counted, live, observed
 from headrace.flow.opening import Opened
 from headrace.flow.options import FlowOptions
 from headrace.flow.tables import TableState
-from headrace.flow.watermark import WatermarkCell, watermark_column
+from headrace.flow.watermark import WatermarkCell
 from headrace.flow.writer import Writer
 from headrace.model.progress import Ranges
 from headrace.model.schema import Schema
@@ -69,6 +69,9 @@ class Running:
             TableState(spark, cluster, self._with_schema(topic), self._logs[topic.name].log, settings.bounds)
             for topic in self._flow.tables
         ]
+        self._decoders = {
+            topic.name: Decoder(self._with_schema(topic), settings.bounds) for topic in self._flow.streams
+        }
         self.query: StreamingQuery
 
     def start(self) -> None:
@@ -114,7 +117,7 @@ class Running:
         frames = []
         for at, topic in enumerate(self._flow.reads):
             shaped = self._with_schema(topic)
-            decoded = decode(self._raw(topic), shaped, self._settings.bounds)
+            decoded = self._decoders[topic.name].decode(self._raw(topic))
             seen = observed(decoded, f"in{at}", self._cell.column)
             frames.append(counted(seen, shaped, self._cell.column, streaming=True))
         return self._encoded(self._flow.function(*frames))
@@ -173,16 +176,16 @@ class Running:
     ) -> Made:
         stream = self._flow.streams[0]
         shaped = self._with_schema(stream)
-        at = watermark_column(watermark_us)
         observation = Observation()
-        decoded = decode(raw, shaped, self._settings.bounds)
-        seen = observed(decoded, observation, at)
+        seen = observed(self._decoders[stream.name].decode(raw), observation, self._cell.column)
         tables = {state.topic.name: state for state in self._tables}
         dead: list[SideRow] = []
         for state in self._tables:
             dead += state.refresh()
         frames = [
-            counted(seen, shaped, at, streaming=False) if topic.kind == "events" else tables[topic.name].frame
+            counted(seen, shaped, self._cell.column, streaming=False)
+            if topic.kind == "events"
+            else tables[topic.name].frame
             for topic in self._flow.reads
         ]
         rows = self._encoded(self._flow.function(*frames)).toArrow()

@@ -1,8 +1,9 @@
 """A table that a flow reads: the last row of each key, kept fresh from its changelog.
 
-The first look reads the whole topic, in Spark, and keeps the rows there. After that only what was added is read, by
-one consumer that stays, and laid over what is kept; when that has grown, both are made one. No event asks anybody: a
-batch joins with the table as it was when the batch began, through offsets that its progress record names.
+The first look reads the whole topic, in Spark. A small table is then held here, and given to every batch as it is; of a
+large one the rows stay in Spark, and what has changed since is held here and laid over them, until both are made one.
+After the first look only what was added is read, by one consumer that stays. No event asks anybody: a batch joins with
+the table as it was when the batch began, through offsets that its progress record names.
 
 A row that comes before its table row finds no match: an inner join leaves it out, a left join fills nulls. It is not
 looked at again when the table row arrives; which of the two it shall be is said by the join.
@@ -11,7 +12,7 @@ looked at again when the table row arrives; which of the two it shall be is said
 from __future__ import annotations
 
 import datetime
-import time
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
@@ -20,14 +21,17 @@ from pyspark.sql import types as T
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import LogError, from_kafka
+from headrace.client.reading import take
 from headrace.flow.batch import SideRow
-from headrace.flow.decoding import TimeBounds, decode
+from headrace.flow.decoding import Decoder, TimeBounds
 from headrace.flow.inputs import history
+from headrace.flow.types import struct_of
 from headrace.model.topic import Topic
 
 __all__ = ["TableState", "latest"]
 
-_MERGE_ABOVE = 10_000
+_FEW = 20_000
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PATIENCE_S = 30.0
 _ADDED = T.StructType(
     [
@@ -53,34 +57,37 @@ class TableState:
     def __init__(
         self, spark: SparkSession, cluster: Cluster, topic: Topic, log: str, bounds: TimeBounds
     ) -> None:
+        assert topic.schema is not None
         self.topic = topic
         self.log = log
         self.reached: dict[str, int] = {}
         self.frame: DataFrame
         self._spark = spark
         self._cluster = cluster
-        self._bounds = bounds
+        self._decoder = Decoder(topic, bounds)
+        self._shape = struct_of(topic.schema.fields)
+        self._loaded = False
         self._kept: DataFrame | None = None
-        self._added: dict[bytes | None, tuple[bytes | None, int, int]] = {}
+        """The rows that stay in Spark, if they are many: columns ``key`` and ``row``."""
+        self._held: dict[bytes | None, dict[str, Any] | None] = {}
+        """All rows, if they are few; else those that have changed since, None where one was deleted."""
         self._consumer: Consumer | None = None
 
     def refresh(self) -> list[SideRow]:
         """Bring ``frame`` to the topic's end; gives the values that do not fit."""
         ends = self._cluster.ends(self.log)
-        if self._kept is None:
+        if not self._loaded:
             return self._load({str(number): end for number, end in ends.items()})
         behind = {number: end for number, end in ends.items() if end > self.reached.get(str(number), 0)}
         if not behind:
             return []
-        new = self._read(behind)
-        dead = self._dead(new)
-        bad = {(row.partition, row.offset) for row in dead}
-        for key, value, partition, offset in new:
-            if (partition, offset) not in bad:
-                self._added[key] = (value, partition, offset)
+        decoded = self._decoder.decode(self._frame_of(self._read(behind))).toArrow().to_pylist()
+        for one in sorted(decoded, key=lambda record: (record["partition"], record["offset"])):
+            if one["reason"] is None:
+                self._held[one["key"]] = one["row"]
         self.reached |= {str(number): end for number, end in ends.items()}
-        self._lay_over()
-        return dead
+        self._show()
+        return [_side(self.log, one) for one in decoded if one["reason"] is not None]
 
     def close(self) -> None:
         if self._consumer is not None:
@@ -89,29 +96,52 @@ class TableState:
     def _load(self, ends: dict[str, int]) -> list[SideRow]:
         starts = self._cluster.starts(self.log)
         ranges = {number: (starts[int(number)], end) for number, end in ends.items()}
-        decoded = decode(history(self._spark, self._cluster, self.log, ranges), self.topic, self._bounds)
-        self._keep(latest(decoded))
+        decoded = self._decoder.decode(history(self._spark, self._cluster, self.log, ranges))
+        rows = latest(decoded).where(F.col("row").isNotNull()).localCheckpoint(eager=True)
+        if rows.count() <= _FEW:
+            self._held = {one["key"]: one["row"] for one in rows.toArrow().to_pylist()}
+            rows.unpersist()
+        else:
+            self._kept = rows
+        dead = decoded.where(F.col("reason").isNotNull()).toArrow().to_pylist()
         self.reached = ends
-        self.frame = self._rows(self._kept_frame)
-        dead = decoded.where(F.col("reason").isNotNull()).select(
-            "partition", "offset", "key", "value", "reason", "event_us"
+        self._loaded = True
+        self._show()
+        return [_side(self.log, one) for one in dead]
+
+    def _show(self) -> None:
+        """Make ``frame`` of what is held and kept."""
+        changed = [row for row in self._held.values() if row is not None]
+        shown = self._spark.createDataFrame(
+            [tuple(row.values()) for row in changed], self._shape, verifySchema=False
         )
-        return [SideRow(self.log, *row.values()) for row in dead.toArrow().to_pylist()]
+        if self._kept is not None:
+            keys = self._spark.createDataFrame([(key,) for key in self._held], "key binary")
+            rest = self._kept.join(F.broadcast(keys), "key", "left_anti")
+            shown = rest.select("row.*").unionByName(shown)
+            if len(self._held) > _FEW:
+                self._merge(rest)
+        self.frame = shown
+
+    def _merge(self, rest: DataFrame) -> None:
+        shape = T.StructType([T.StructField("key", T.BinaryType()), T.StructField("row", self._shape)])
+        changed = [(key, tuple(row.values())) for key, row in self._held.items() if row is not None]
+        merged = rest.unionByName(self._spark.createDataFrame(changed, shape, verifySchema=False))
+        before, self._kept = self._kept, merged.localCheckpoint(eager=True)
+        self._held = {}
+        if before is not None:
+            before.unpersist()
 
     def _read(self, behind: dict[int, int]) -> list[tuple[bytes | None, bytes | None, int, int]]:
         if self._consumer is None:
-            self._consumer = self._cluster.consumer()
+            self._consumer = self._cluster.consumer({"fetch.wait.max.ms": 10})
         wanted = dict(behind)
         places = [TopicPartition(self.log, number, self.reached.get(str(number), 0)) for number in wanted]
         self._consumer.assign(places)
         found: list[tuple[bytes | None, bytes | None, int, int]] = []
-        deadline = time.monotonic() + _PATIENCE_S
         while wanted:
-            # It waits for as many as it is asked for: so for what is there, and not for long.
-            messages = self._consumer.consume(10_000, 0.01)
-            if messages:
-                deadline = time.monotonic() + _PATIENCE_S
-            elif time.monotonic() > deadline:
+            messages = take(self._consumer, 10_000, _PATIENCE_S)
+            if not messages:
                 raise LogError(f"topic {self.log!r} did not answer", name="TIMED_OUT", retriable=True)
             for message in messages:
                 error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
@@ -126,39 +156,10 @@ class TableState:
         self._consumer.unassign()
         return found
 
-    def _dead(self, new: list[tuple[bytes | None, bytes | None, int, int]]) -> list[SideRow]:
-        decoded = decode(self._frame_of(new), self.topic, self._bounds)
-        bad = decoded.where(F.col("reason").isNotNull()).select(
-            "partition", "offset", "key", "value", "reason", "event_us"
-        )
-        return [SideRow(self.log, *row.values()) for row in bad.toArrow().to_pylist()]
-
     def _frame_of(self, records: list[tuple[bytes | None, bytes | None, int, int]]) -> DataFrame:
-        epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-        return self._spark.createDataFrame([(*one, epoch) for one in records], _ADDED)
+        return self._spark.createDataFrame([(*one, _EPOCH) for one in records], _ADDED, verifySchema=False)
 
-    def _lay_over(self) -> None:
-        added = [(key, value, partition, offset) for key, (value, partition, offset) in self._added.items()]
-        changes = latest(decode(self._frame_of(added), self.topic, self._bounds))
-        kept = self._kept_frame
-        merged = kept.join(F.broadcast(changes.select("key")), "key", "left_anti").unionByName(changes)
-        if len(added) > _MERGE_ABOVE:
-            self._keep(merged)
-            self._added = {}
-            merged = self._kept_frame
-        self.frame = self._rows(merged)
 
-    def _keep(self, frame: DataFrame) -> None:
-        before = self._kept
-        self._kept = frame.localCheckpoint(eager=True)
-        if before is not None:
-            before.unpersist()
-
-    @property
-    def _kept_frame(self) -> DataFrame:
-        assert self._kept is not None
-        return self._kept
-
-    @staticmethod
-    def _rows(frame: DataFrame) -> DataFrame:
-        return frame.where(F.col("row").isNotNull()).select("row.*")
+def _side(log: str, record: dict[str, Any]) -> SideRow:
+    names = ("partition", "offset", "key", "value", "reason", "event_us")
+    return SideRow(log, *(record[name] for name in names))

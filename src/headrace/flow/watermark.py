@@ -6,7 +6,7 @@ in the progress record of the batch before, so that a batch that runs again deci
 own watermark is given a millisecond more, and so never drops a row that was not late.
 
 In a running query the watermark changes from batch to batch while the plan stays: the plan has an expression that
-reads a cell in the JVM. Spark plans every batch anew and puts in its place what the cell holds then.
+reads a cell in the JVM. Tasks are sent with what the cell holds when their batch begins.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ class WatermarkCell:
         expressions = jvm.org.apache.spark.sql.catalyst.expressions
         literal = expressions.Literal
         to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
+        # The place is asked for by a column, though it is always the first: Spark would put the value of what has no
+        # column into the code that it makes for the batch, and compile that anew whenever the watermark has moved.
+        first = F.col("partition").bitwiseAND(0)
         arguments = jvm.java.util.ArrayList()
-        arguments.add(literal.fromObject(0))
+        arguments.add(jvm.org.apache.spark.sql.classic.ExpressionUtils.expression(first._jc))
         long_type = jvm.org.apache.spark.sql.types.DataTypes.LongType
         read = expressions.objects.Invoke(
             literal.fromObject(self._cell),
