@@ -178,16 +178,12 @@ class Running:
         shaped = self._with_schema(stream)
         observation = Observation()
         seen = observed(self._decoders[stream.name].decode(raw), observation, self._cell.column)
-        tables = {state.topic.name: state for state in self._tables}
         dead: list[SideRow] = []
         for state in self._tables:
             dead += state.refresh()
-        frames = [
-            counted(seen, shaped, self._cell.column, streaming=False)
-            if topic.kind == "events"
-            else tables[topic.name].frame
-            for topic in self._flow.reads
-        ]
+        rows_of = {state.topic.name: state.frame for state in self._tables}
+        rows_of[stream.name] = counted(seen, shaped, self._cell.column, streaming=False)
+        frames = [rows_of[topic.name] for topic in self._flow.reads]
         rows = self._encoded(self._flow.function(*frames)).toArrow()
         counts = {stream.name: _counts(observation.get)}
         return Made(

@@ -75,10 +75,5 @@ def spark_delay(topic: Topic) -> str:
     return f"{-(-_microseconds(topic.late) // 1000) + 1} milliseconds"
 
 
-def watermark_column(watermark_us: int | None) -> Column:
-    """The same for a batch whose watermark is known."""
-    return F.lit(NONE_US if watermark_us is None else watermark_us).cast("long")
-
-
 def _microseconds(duration: timedelta) -> int:
     return duration // timedelta(microseconds=1)
