@@ -86,7 +86,17 @@ def test_without_a_broker_there_are_no_names_and_no_noise() -> None:
 
 def test_commands_verbs_options_and_choices_are_offered() -> None:
     away = Headrace("127.0.0.1:1")
-    assert offered(away, "headrace ") == ["demo", "broker", "topic", "produce", "consume", "group", "lag"]
+    assert offered(away, "headrace ") == [
+        "demo",
+        "broker",
+        "topic",
+        "produce",
+        "consume",
+        "group",
+        "lag",
+        "view",
+        "query",
+    ]
     assert "add-partitions" in offered(away, "headrace topic ")
     assert offered(away, "headrace produce t --acks ") == ["all", "-1", "1", "0"]
     assert "--durability" in offered(away, "headrace broker --d")

@@ -28,6 +28,7 @@ from headrace.views.errors import (
 )
 from headrace.views.position import NO_BATCH, Shape
 from headrace.views.sqlite import SqliteStore
+from headrace.views.sqlite_reading import QueryFailed, SqliteReader
 from headrace.views.store import Fence, Part
 from tests.contract.store_writer import SHAPE, position_of
 
@@ -269,3 +270,40 @@ def test_many_followers_of_one_file_take_turns(path: Path) -> None:
         thread.join()
     assert not problems
     assert sql(path, "SELECT count(*), min(batch), max(batch) FROM _headrace_views") == [(stores, 60, 60)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("DELETE FROM sales", "only reading"),
+        ("INSERT INTO sales SELECT * FROM sales", "only reading"),
+        ("CREATE TABLE x (y)", "only reading"),
+        ("CREATE TEMP TABLE x (y)", "only reading"),
+        ("ATTACH DATABASE 'x.db' AS x", "only reading"),
+        ("PRAGMA query_only = 0", "only reading"),
+        ("BEGIN IMMEDIATE", "only reading"),
+        ("VACUUM INTO 'x.db'", "only reading"),
+        ("SELECT 1; DROP TABLE sales", "one statement"),
+        ("SELECT missing FROM sales", "no such column"),
+        ("SELECT * FROM nowhere", "no such table"),
+        (" ", "reads nothing"),
+        ("SELECT load_extension('x')", "not authorized"),
+        (
+            "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n",
+            "stopped after",
+        ),
+    ],
+)
+def test_a_reader_can_only_read_and_not_without_end(
+    store: SqliteStore, path: Path, statement: str, says: str
+) -> None:
+    serve(store)
+    store.close()
+    before = path.read_bytes()
+    with contextlib.closing(SqliteReader(path)) as reader:
+        with pytest.raises(QueryFailed, match=says), reader.query(statement, 0.1) as (_, rows):
+            list(rows)
+        with reader.query("SELECT count(*) AS n, 1 AS n FROM sales", 5) as (names, rows):
+            assert (names, list(rows)) == (["n", "n_2"], [(3, 1)])
+    assert path.read_bytes() == before
+    assert not list(path.parent.glob("x*"))

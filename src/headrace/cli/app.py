@@ -37,6 +37,8 @@ COMMANDS = (
     Entry("consume", "headrace.cli.consume", "Read records from topics and print them."),
     Entry("group", "headrace.cli.group", "List, describe, move and delete consumer groups.", alias="groups"),
     Entry("lag", "headrace.cli.lag", "Show how far behind groups are."),
+    Entry("view", "headrace.cli.view", "List, describe, follow and rebuild an app's views.", alias="views"),
+    Entry("query", "headrace.cli.query", "Read a view, or ask several with SQL."),
 )
 
 _SECTIONS = (

@@ -1,9 +1,12 @@
-"""``module:app`` becomes an App: the user's module is imported as Python would, from the current directory first."""
+"""``module:app`` becomes an App: the user's module is imported as Python would, from the current directory first.
+
+What is wrong with it is told in the user's terms: the module that is not there, the name that is not in it, the line of
+their file that raised.
+"""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 import traceback
 from pathlib import Path
@@ -15,6 +18,8 @@ from headrace.errors import HeadraceError
 
 __all__ = ["AppNotLoaded", "load_app", "load_object"]
 
+_OWN = str(Path(__file__).resolve().parents[1])
+
 
 class AppNotLoaded(CliError):
     code = "HR-CLI-APP"
@@ -24,7 +29,7 @@ def load_app(name: str) -> App:
     found = load_object(name, default="app")
     if not isinstance(found, App):
         raise AppNotLoaded(
-            f"{name} is a {type(found).__name__}, not an App",
+            f"{name} is of type {type(found).__name__}, not an App",
             hint="name the variable that holds headrace.App(...)",
         )
     return found
@@ -34,7 +39,7 @@ def load_object(name: str, *, default: str = "") -> Any:
     """What ``module:attribute`` names."""
     module_name, _, attribute = name.partition(":")
     attribute = attribute or default
-    if not module_name or not attribute:
+    if not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
         raise UsageError(
             f"{name!r} does not name an app", hint="write module:variable, for example examples.shop:app"
         )
@@ -55,7 +60,7 @@ def _imported(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except HeadraceError:
-        raise
+        raise  # It names the user's line by itself.
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise AppNotLoaded(
@@ -63,16 +68,25 @@ def _imported(name: str) -> Any:
                 hint="run the command from the folder that holds it, or name it as Python would import it",
             ) from error
         raise _broken(name, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _broken(name, error) from error
 
 
 def _broken(name: str, error: BaseException) -> AppNotLoaded:
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [one for one in frames if "importlib" not in one.filename and one.filename != __file__]
     missing = isinstance(error, ModuleNotFoundError) and error.name in ("pyspark", "pyarrow", "pandas")
+    told = error.msg if isinstance(error, SyntaxError) else str(error)
     return AppNotLoaded(
-        f"{own[-1].filename}:{own[-1].lineno}: {type(error).__name__}: {error}" if own else str(error),
+        f"{_place(error)}{type(error).__name__}: {told}",
         detail=f"while importing {name}",
         hint="pip install 'headrace[spark]'" if missing else "-v shows the whole way to it",
     )
+
+
+def _place(error: BaseException) -> str:
+    """The last line outside this package on the way to what went wrong."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}: "
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [one for one in frames if not one.filename.startswith((_OWN, "<"))]
+    theirs = [one for one in theirs if Path(one.filename).parent.name != "importlib"]
+    return f"{theirs[-1].filename}:{theirs[-1].lineno}: " if theirs else ""

@@ -12,6 +12,9 @@
     ├── TopicExists       1  HR-CLI-TOPIC-EXISTS
     ├── GroupUnknown      1  HR-CLI-GROUP-UNKNOWN
     ├── GroupActive       1  HR-CLI-GROUP-ACTIVE   a group whose members are at work
+    ├── ViewUnknown       1  HR-CLI-VIEW-UNKNOWN
+    ├── ViewNotBuilt      1  HR-CLI-VIEW-NOT-BUILT a view whose store has nothing of it that could be read yet
+    ├── QueryRefused      1  HR-CLI-QUERY          a query that does not make sense, is not allowed, or takes too long
     └── BrokerRefused     1  HR-KAFKA-…            any other answer of the broker that is not a yes
 
 An interrupt (Ctrl-C) leaves with 130, a reader of the output that went away
@@ -35,10 +38,13 @@ __all__ = [
     "GroupUnknown",
     "LagAbove",
     "NotConfirmed",
+    "QueryRefused",
     "RecordsGone",
     "TopicExists",
     "TopicUnknown",
     "UsageError",
+    "ViewNotBuilt",
+    "ViewUnknown",
     "exit_code_of",
 ]
 
@@ -121,6 +127,24 @@ class GroupUnknown(CliError):
 class GroupActive(CliError):
     code = "HR-CLI-GROUP-ACTIVE"
     retriable = True
+
+
+class ViewUnknown(CliError):
+    code = "HR-CLI-VIEW-UNKNOWN"
+
+    def __init__(self, where: str, view: str, known: list[str]) -> None:
+        super().__init__(
+            f"{where} has no view {view!r}", hint=f"it has {', '.join(known)}" if known else "it has no views"
+        )
+
+
+class ViewNotBuilt(CliError):
+    code = "HR-CLI-VIEW-NOT-BUILT"
+    retriable = True
+
+
+class QueryRefused(CliError):
+    code = "HR-CLI-QUERY"
 
 
 class BrokerRefused(CliError):

@@ -92,16 +92,11 @@ class QuickRows:
 
 
 def _may_hide(value: bytes) -> bool:
-    find = (
-        value.find
-    )  # ``in`` would first try whether the bytes are a number, which takes four times as long.
-    return (
-        find(b" :") >= 0
-        or find(b"\t:") >= 0
-        or find(b"\n:") >= 0
-        or find(b"\r:") >= 0
-        or (len(value) > _LONG_BYTES and _MANY_DIGITS(value) is not None)
-    )
+    if len(value) > _LONG_BYTES and _MANY_DIGITS(value) is not None:
+        return True
+    # Most values have no blank at all, which is found out fastest. And ``in`` would be four times as slow as ``find``.
+    find = value.find
+    return len(value.split(None, 1)) > 1 and max(find(b" :"), find(b"\t:"), find(b"\n:"), find(b"\r:")) >= 0
 
 
 def _type(field: Field) -> Any:

@@ -1,0 +1,137 @@
+"""``headrace query``: what the views hold, as anybody may read it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.view.options import Data
+from headrace.cli.errors import QueryRefused, UsageError, ViewNotBuilt, ViewUnknown
+from headrace.cli.session import Session
+from headrace.cli.verb import Command, build, verb
+
+if TYPE_CHECKING:
+    from headrace.views.sqlite_reading import SqliteReader
+
+__all__ = ["command", "query"]
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+_LIMIT = 1_000
+_TIMEOUT_S = 30.0
+
+
+@verb(
+    "query",
+    examples="""
+    headrace query examples.shop:app revenue
+    headrace query examples.shop:app 'SELECT product_id, sum(amount) FROM revenue GROUP BY 1' --json
+    headrace query ./headrace-data/shop.db revenue --limit 0
+    """,
+    shared=("as_json", "quiet", "verbose"),
+)
+def query(
+    session: Session,
+    source: Annotated[
+        str, typer.Argument(metavar="MODULE:APP|FILE", help="The app, as Python would import it, or a SQLite file of views.")
+    ],
+    what: Annotated[
+        str, typer.Argument(metavar="VIEW|SQL", help="A view's name, or a SELECT in SQLite's SQL.")
+    ],
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", min=0, help="At most so many rows; 0 for all.")
+    ] = _LIMIT,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", help="Stop what takes longer.")
+    ] = _TIMEOUT_S,
+    data: Data = None,
+) -> None:
+    """Read a view, or ask several with SQL.
+
+    Every view is a table with its name. Only reading is possible, and what is read is one state of all views of a file,
+    each as of the end of a batch. Exact numbers and times are text, in their one form; bytes are shown as base64.
+    """
+    import contextlib
+
+    from headrace.views.sqlite_reading import QueryFailed, SqliteReader
+
+    view = what if _NAME.fullmatch(what) else None
+    path = _path(session, source, view, data)
+    with contextlib.closing(SqliteReader(path)) as reader:
+        if view is not None:
+            _expect_built(reader, view)
+        try:
+            more = _show(session, reader, what if view is None else f'SELECT * FROM "{view}"', limit, timeout)  # noqa: S608
+        except QueryFailed as failed:
+            raise QueryRefused(failed.message, hint=failed.hint) from failed
+    if more:
+        session.out.note(f"there are more rows; --limit says how many are shown, 0 for all ({limit} now)")
+
+
+def _path(session: Session, source: str, view: str | None, data: Path | None) -> Path:
+    from headrace.cli.view.options import checked_app, data_dir, views_of
+    from headrace.views.opening import file_of
+
+    if Path(source).is_file():
+        return Path(source)
+    if "/" in source or source.endswith(".db"):
+        raise UsageError(
+            f"there is no file {source}", hint="name a SQLite file of views, or an app as MODULE:APP"
+        )
+    app = checked_app(source)
+    if view is not None:
+        (found,) = views_of(app, [view])
+        path = file_of(found, app.name, data_dir(session, data))
+    else:
+        path = data_dir(session, data) / f"{app.name}.db"
+    if not path.is_file():
+        raise ViewNotBuilt(
+            f"nothing has been built yet: there is no file {path}",
+            hint=f"follow the views: headrace view follow {source}",
+        )
+    return path
+
+
+def _expect_built(reader: SqliteReader, view: str) -> None:
+    known = reader.known()
+    if any(one.view == view and one.part == "serving" for one in known):
+        return
+    if any(one.view == view for one in known):
+        raise ViewNotBuilt(
+            f"view {view!r} is being built, and has not come as far as the log was when that began",
+            hint="wait for it; see how far it is with: headrace view describe",
+        )
+    raise ViewUnknown(str(reader.path), view, sorted({one.view for one in known}))
+
+
+def _show(session: Session, reader: SqliteReader, sql: str, limit: int, timeout_s: float) -> bool:
+    """Whether there are more rows than were shown."""
+    import itertools
+
+    with reader.query(sql, timeout_s) as (names, rows):
+        shown = itertools.islice(rows, limit) if limit else rows
+        if session.out.as_json:
+            for row in shown:
+                session.out.json_line(dict(zip(names, map(_json, row), strict=True)))
+        else:
+            table = [dict(zip(names, map(_json, row), strict=True)) for row in shown]
+            session.out.table(table, empty="no rows")
+        return next(rows, None) is not None if limit else False
+
+
+def _json(value: object) -> object:
+    """As values are written in the log: what is no number in JSON is a text."""
+    import base64
+    import math
+
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def command() -> Command:
+    return build(query)

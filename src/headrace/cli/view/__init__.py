@@ -1,0 +1,18 @@
+"""``headrace view``: one verb per file."""
+
+from __future__ import annotations
+
+from headrace.cli.verb import Noun, noun
+
+__all__ = ["command"]
+
+
+def command() -> Noun:
+    from headrace.cli.view.describe import describe
+    from headrace.cli.view.follow import follow
+    from headrace.cli.view.list import list_views
+    from headrace.cli.view.rebuild import rebuild
+
+    return noun(
+        "view", "List, describe, follow and rebuild an app's views.", [list_views, describe, follow, rebuild]
+    )

@@ -1,0 +1,221 @@
+"""``headrace view`` and ``headrace query``: an app's views from the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.app_loading import AppNotLoaded, load_app
+from headrace.cli.errors import UsageError
+from headrace.cli.view.options import checked_app
+from headrace.client.cluster import Cluster
+from headrace.errors import HeadraceError
+from tests.cli.runner import Headrace
+from tests.support.server import Server, free_port
+from tests.support.waiting import until
+
+APP = "tests.cli.shop:app"
+PRODUCTS = b"""\
+a\t{"product_id":"a","name":"apple","price":1.5,"weight":"Infinity","picture":"aGk="}
+b\t{"product_id":"b","name":"b\\u00e4r","price":2}
+c\tnot JSON
+"""
+
+
+@pytest.fixture(scope="module")
+def followed(embedded: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory in which one view is up to date."""
+    data = tmp_path_factory.mktemp("view-data")
+    headrace = Headrace(embedded.bootstrap)
+    Cluster(embedded.bootstrap).ensure_topic("cli-products", 2)
+    headrace.ok("produce", "cli-products", "-f", "%k\t%v\n", stdin=PRODUCTS)
+    shown = headrace.ok("view", "follow", APP, "products", "--data", str(data), "--exit", "--json")
+    assert shown.json == [
+        {"view": "products", "generation": None, "batch": None, "applied": 3, "dead": 1, "lag": 0}
+    ]
+    assert "do not fit" in shown.err
+    return data
+
+
+def test_list_tells_what_there_is_without_a_broker(followed: Path) -> None:
+    away = Headrace(f"127.0.0.1:{free_port()}")
+    rows = away.ok("view", "list", APP, "--data", str(followed), "--json").json
+    assert [(row["view"], row["topic"], row["key"], row["state"], row["dead"]) for row in rows] == [
+        ("products", "cli-products", ["product_id"], "serving", 1),
+        ("sales", "cli-sales", ["product"], "not built", None),
+    ]
+    assert rows[0]["store"] == str(followed / "shop.db")
+    assert "not built" in away.ok("views", "list", APP, "--data", str(followed)).out
+
+
+def test_describe_tells_columns_rows_position_and_how_far_behind_it_is(
+    headrace: Headrace, followed: Path
+) -> None:
+    (told,) = headrace.ok("view", "describe", APP, "products", "--data", str(followed), "--json").json
+    assert (told["rows"], told["behind"], told["state"], told["dead"]) == (2, 0, "serving", 1)
+    assert told["columns"][0] == {"column": "product_id", "kind": "text", "optional": False, "key": True}
+    shown = headrace.ok("view", "describe", APP, "--data", str(followed))
+    assert "COLUMN" in shown.out
+    assert "not built" in shown.out
+    away = Headrace(f"127.0.0.1:{free_port()}")
+    without = away.ok("view", "describe", APP, "products", "--data", str(followed), "--json")
+    assert without.json[0]["behind"] is None
+    assert "cannot be said" in without.err
+
+
+def test_a_view_is_read_as_a_table_or_as_json(headrace: Headrace, followed: Path) -> None:
+    apple = {"product_id": "a", "name": "apple", "price": "1.500000", "weight": "Infinity", "picture": "aGk="}
+    bear = {"product_id": "b", "name": "bär", "price": "2.000000", "weight": 0.0, "picture": None}
+    data = ("--data", str(followed))
+    assert headrace.ok("query", APP, "products", *data, "--json").json == [apple, bear]
+    assert headrace.ok("query", str(followed / "shop.db"), "products", "--json").json == [apple, bear]
+    shown = headrace.ok("query", APP, "products", *data, "--limit", "1")
+    assert shown.lines[0].split() == ["PRODUCT-ID", "NAME", "PRICE", "WEIGHT", "PICTURE"]
+    assert len(shown.lines) == 2
+    assert "more rows" in shown.err
+    assert "more rows" not in headrace.ok("query", APP, "products", *data, "--limit", "2").err
+    joined = "SELECT count(*) AS n, x.name, y.name FROM products x, products y WHERE x.name > 'b'"
+    assert headrace.ok("query", APP, joined, *data, "--json").json == [
+        {"n": 2, "name": "bär", "name_2": "apple"}
+    ]
+    assert headrace.ok("query", APP, "SELECT 1 AS x WHERE 0", *data).err == "no rows\n"
+
+
+def test_a_query_can_only_read(headrace: Headrace, followed: Path) -> None:
+    refused = headrace.run("query", APP, "DELETE FROM products", "--data", str(followed))
+    assert (refused.code, refused.out) == (1, "")
+    assert "only reading is allowed" in refused.err
+
+
+def test_a_query_without_an_end_is_stopped(headrace: Headrace, followed: Path) -> None:
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+    refused = headrace.run("query", APP, endless, "--data", str(followed), "--timeout", "0.2")
+    assert refused.code == 1
+    assert "stopped after 0.2 s" in refused.err
+
+
+def test_what_is_not_there_is_told_with_what_to_do(
+    headrace: Headrace, followed: Path, tmp_path: Path
+) -> None:
+    data = ("--data", str(followed))
+    for words, code, says in (
+        (("query", APP, "sales", *data), 1, "has no view 'sales'"),
+        (("query", APP, "other", *data), 1, "has no view 'other'"),
+        (("query", APP, "products", "--data", str(tmp_path)), 1, "headrace view follow"),
+        (("query", "./nowhere.db", "products"), 2, "there is no file"),
+        (("view", "follow", APP, "other", *data), 1, "it has products, sales"),
+        (("view", "list", "no-app"), 2, "module:variable"),
+        (("view", "list", "no_module:app"), 1, "no module 'no_module'"),
+    ):
+        result = headrace.run(*words)
+        assert (result.code, result.out) == (code, ""), words
+        assert says in result.err
+    with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as other, other:
+        other.execute("CREATE TABLE products (x)")
+    assert "no follower made" in headrace.run("query", str(tmp_path / "other.db"), "products").err
+
+
+def test_a_rebuild_is_asked_for_and_made_by_who_follows(headrace: Headrace, followed: Path) -> None:
+    data = ("--data", str(followed))
+    rows = headrace.ok("view", "rebuild", APP, "products", "sales", *data, "--json").json
+    assert [row["status"].split(";")[0] for row in rows] == ["will be rebuilt", "not built yet"]
+    shown = headrace.ok("view", "follow", APP, "products", "--exit", *data)
+    assert "it was asked for" in shown.err
+    assert headrace.ok("query", APP, "SELECT count(*) AS n FROM products", *data, "--json").json == [{"n": 2}]
+
+
+def test_follow_goes_on_until_it_is_interrupted(headrace: Headrace, followed: Path, tmp_path: Path) -> None:
+    words = ("view", "follow", APP, "products", "--data", str(tmp_path))
+    with headrace.started(*words) as process:
+        until(lambda: (tmp_path / "shop.db").exists(), "the store")
+        until(lambda: headrace.run("query", str(tmp_path / "shop.db"), "products").code == 0, "the view")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert out.decode().splitlines()[0].split() == ["VIEW", "GENERATION", "BATCH", "APPLIED", "DEAD", "LAG"]
+
+
+def test_a_follower_that_ends_is_told_and_fails_the_command(headrace: Headrace, tmp_path: Path) -> None:
+    (tmp_path / "shop.db").mkdir()
+    failed = headrace.run("view", "follow", APP, "products", "--data", str(tmp_path))
+    assert failed.code == 1
+    assert "is a directory" in failed.err
+
+
+# Loading an app
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
+    """Modules in the current directory, which are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    before, path = set(sys.modules), list(sys.path)
+    yield lambda name, text: (tmp_path / name).write_text(text) and None
+    sys.path[:] = path
+    for name in set(sys.modules) - before:
+        if name.startswith("users_"):
+            del sys.modules[name]
+
+
+GOOD = """
+from dataclasses import dataclass
+from headrace import App
+
+@dataclass
+class Row:
+    key: str
+
+app = App("shop")
+app.view("rows", app.table("rows", Row, key="key"))
+"""
+
+
+def test_an_app_is_imported_from_the_current_directory(write: Callable[[str, str], None]) -> None:
+    write("users_good.py", GOOD)
+    assert load_app("users_good:app").name == "shop"
+    assert load_app("users_good").name == "shop"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("users_gone:app", None, ["there is no module 'users_gone'"]),
+        ("users_gone.sub:app", None, ["there is no module 'users_gone'"]),
+        ("users_a:app", "import users_b", ["users_a.py:1: ModuleNotFoundError", "users_b"]),
+        ("users_c:app", "\n\nx = 1 / 0", ["users_c.py:3: ZeroDivisionError"]),
+        ("users_d:app", "def f():\n    boom()\nf()", ["users_d.py:2: NameError: name 'boom'"]),
+        ("users_e:app", "x = (", ["users_e.py:1: SyntaxError"]),
+        ("users_f:app", "import sys\nsys.exit(3)", ["users_f.py:2: SystemExit"]),
+        ("users_g:other", GOOD, ["no 'other'", "the app app"]),
+        ("users_h:Row", GOOD, ["of type type, not an App"]),
+        ("users_i:app", "x = 1", ["no 'app'", "no App at all"]),
+    ],
+)
+def test_an_app_that_does_not_load_is_told_in_the_user_s_terms(
+    write: Callable[[str, str], None], name: str, text: str | None, says: list[str]
+) -> None:
+    if text is not None:
+        write(f"{name.partition(':')[0]}.py", text)
+    with pytest.raises(AppNotLoaded) as told:
+        load_app(name)
+    for one in says:
+        assert one in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["", ":", "a b:app", "../x:app", "x:a.b", "x:1", "a..b:app"])
+def test_what_cannot_name_an_app_is_refused(name: str) -> None:
+    with pytest.raises(UsageError):
+        load_app(name)
+
+
+def test_a_mistake_in_an_app_is_shown_at_its_line(write: Callable[[str, str], None]) -> None:
+    write("users_wrong.py", GOOD.replace('key="key"))', "key=()))"))
+    with pytest.raises(HeadraceError) as told:
+        checked_app("users_wrong:app")
+    assert "users_wrong.py:10" in str(told.value)
