@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -83,13 +84,15 @@ def test_what_is_written_is_read_back_field_by_field(made: tuple[Schema, dict[st
 
 
 @given(schemas_with_rows())
-def test_the_quick_way_takes_what_has_no_quotes_in_its_texts_and_agrees(
+def test_the_quick_way_takes_all_but_what_looks_like_more_keys_and_agrees(
     made: tuple[Schema, dict[str, Any]],
 ) -> None:
     schema, row = made
     raw = Codec(schema).encode(row)
     quick = quickly(schema, raw)
-    if quick_decoder(schema.fields) and b"\\" not in raw and b" :" not in raw:
+    # A text that begins with a colon, or has a quote or a blank before one, may look like the end of a key.
+    doubtful = b"\\" in raw or re.search(rb'[\[{,:]":|[ \t\r\n]:', raw)
+    if quick_decoder(schema.fields) and not doubtful:
         assert quick is not None
     assert quick is None or same(quick, row)
     assert same(fit_fields(schema.fields, parse(raw)), row)
