@@ -30,6 +30,7 @@ class Entry:
 
 COMMANDS = (
     Entry("run", "headrace.cli.run", "Run a whole app on this machine: log, flows, views."),
+    Entry("flow", "headrace.cli.flow", "List, run and rebuild an app's flows.", alias="flows"),
     Entry("demo", "headrace.cli.demo", "Run a broker with live traffic and watch it."),
     Entry("broker", "headrace.cli.broker", "Run the embedded broker, which speaks the Kafka protocol."),
     Entry("topic", "headrace.cli.topic", "Create, list, describe, change and delete topics.", alias="topics"),

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.view.options import Data
 from headrace.cli.errors import QueryRefused, UsageError, ViewNotBuilt, ViewUnknown
 from headrace.cli.session import Session
 from headrace.cli.verb import Command, build, verb
+from headrace.cli.view.options import Data
 
 if TYPE_CHECKING:
     from headrace.views.sqlite_reading import SqliteReader
@@ -35,7 +35,10 @@ _TIMEOUT_S = 30.0
 def query(
     session: Session,
     source: Annotated[
-        str, typer.Argument(metavar="MODULE:APP|FILE", help="The app, as Python would import it, or a SQLite file of views.")
+        str,
+        typer.Argument(
+            metavar="MODULE:APP|FILE", help="The app, as Python would import it, or a SQLite file of views."
+        ),
     ],
     what: Annotated[
         str, typer.Argument(metavar="VIEW|SQL", help="A view's name, or a SELECT in SQLite's SQL.")

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.client.errors import LogError
+from headrace.client.flow_lag import behind
 from headrace.client.reading import read
 from headrace.errors import HeadraceError
 from headrace.flow.compiled import Compiled
@@ -21,9 +22,10 @@ from headrace.flow.opening import Opened, open_flow
 from headrace.flow.options import FlowOptions
 from headrace.flow.running import Running
 from headrace.flow.writer import Writer
+from headrace.model.flow import Flow
 from headrace.model.schema import Schema
 
-__all__ = ["FlowRunner", "FlowStatus"]
+__all__ = ["FlowRunner", "FlowStatus", "transactional_id"]
 
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _SETTLED_S = 30.0
@@ -37,6 +39,11 @@ class FlowStatus:
     name: str
     state: Literal["starting", "running", "waiting", "stopped", "failed"] = "starting"
     why: str = ""
+
+
+def transactional_id(app: App, flow: Flow) -> str:
+    """Whoever has it writes the flow."""
+    return f"headrace.{app.name}.{flow.name}"
 
 
 class FlowRunner:
@@ -68,10 +75,6 @@ class FlowRunner:
         self.current: Opened | None = None
         self._ends: tuple[float, dict[str, dict[int, int]]] = (0.0, {})
 
-    @property
-    def transactional_id(self) -> str:
-        return f"headrace.{self._app.name}.{self._compiled.flow.name}"
-
     def run(self, stop: threading.Event) -> None:
         failures = 0
         while not stop.is_set():
@@ -94,7 +97,7 @@ class FlowRunner:
     def _run_once(self, stop: threading.Event) -> None:
         flow = self._compiled.flow
         writer = Writer(
-            self._cluster, flow.name, self.transactional_id, self._settings.transaction_timeout_ms
+            self._cluster, flow.name, transactional_id(self._app, flow), self._settings.transaction_timeout_ms
         )
         try:
             opened = self._open(writer)
@@ -149,13 +152,7 @@ class FlowRunner:
                 self._ends = (now, {one.log: self._cluster.ends(one.log) for one in streams})
             except LogError:
                 return 0
-        last = opened.last.inputs if opened.last else {}
-        behind = 0
-        for one in streams:
-            reached = {number: to for number, (_, to) in last.get(one.log, {}).items()} or one.starts
-            ends = self._ends[1].get(one.log, {})
-            behind += sum(max(0, end - reached.get(str(number), 0)) for number, end in ends.items())
-        return behind
+        return behind(opened.generation, opened.last, self._ends[1])
 
     def _watch(self, running: Running, stop: threading.Event) -> None:
         while running.query.isActive and not stop.wait(0.1):

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.client.declaring import ensure_declared
 from headrace.model.graph import check
-from headrace.model.view import View
 from headrace.runtime.embedded import BrokerChild
 from headrace.runtime.look import FlowLook, Look, ViewLook
 from headrace.runtime.part import Part
 from headrace.settings import Settings
 from headrace.views.follower import Follower
-from headrace.views.sqlite import SqliteStore
+from headrace.views.opening import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,18 +30,14 @@ if TYPE_CHECKING:
     from headrace.flow.runner import FlowRunner
     from headrace.model.schema import Schema
 
-__all__ = ["Run", "store_path"]
+__all__ = ["Run"]
 
 _OPEN_S = 120.0
 _STOP_S = 60.0
 
 
-def store_path(settings: Settings, app: App, view: View) -> Path:
-    return Path(view.store.path) if view.store.path else settings.data / f"{app.name}.db"
-
-
 class Run:
-    """``tell`` takes a line for a person; it may be called from any thread."""
+    """``tell`` takes a line for a person; it may be called from any thread. ``only`` names the flows to run."""
 
     def __init__(
         self,
@@ -52,6 +46,8 @@ class Run:
         *,
         tell: Callable[[str], None],
         rebuild_changed: bool = False,
+        only: Sequence[str] = (),
+        with_views: bool = True,
     ) -> None:
         self.app = app
         self.settings = settings
@@ -64,6 +60,8 @@ class Run:
         self.followers: list[Follower] = []
         self._tell = tell
         self._rebuild_changed = rebuild_changed
+        self._only = only
+        self._with_views = with_views
         self._broker: BrokerChild | None = None
         self._parts: list[Part] = []
         self._told: set[str] = set()
@@ -76,7 +74,8 @@ class Run:
         check(self.app)
         self.settings.data.mkdir(parents=True, exist_ok=True)
         self._start_log()
-        self._start_followers()
+        if self._with_views:
+            self._start_followers()
         self._start_flows()
 
     def _start_log(self) -> None:
@@ -99,12 +98,11 @@ class Run:
 
     def _start_followers(self) -> None:
         for view in self.app.views:
-            path = store_path(self.settings, self.app, view)
             follower = Follower(
                 view,
                 self.app.flows,
                 self.cluster,
-                lambda path=path, view=view: SqliteStore(path, view.name),  # type: ignore[misc]
+                lambda view=view: open_store(view, self.app.name, self.settings.data),  # type: ignore[misc]
                 tell=self._tell,
             )
             self.followers.append(follower)
@@ -123,6 +121,8 @@ class Run:
         self.compiled, self.schemas = compile_app(self.spark, self.app)
         options = FlowOptions.of(self.settings)
         for one in self.compiled:
+            if self._only and one.flow.name not in self._only:
+                continue
             runner = FlowRunner(
                 self.spark,
                 self.cluster,

@@ -30,14 +30,17 @@ class Asked:
     """The command line."""
 
     app: str
-    data: Path | None
-    listen: str | None
-    master: str | None
-    seconds: float | None
-    verify: bool
-    feed: str | None
-    watch: tuple[str, ...]
-    rebuild_changed: bool
+    data: Path | None = None
+    listen: str | None = None
+    master: str | None = None
+    seconds: float | None = None
+    verify: bool = False
+    feed: str | None = None
+    watch: tuple[str, ...] = ()
+    rebuild_changed: bool = False
+    only: tuple[str, ...] = ()
+    """The flows to run, where not all of them."""
+    with_views: bool = True
 
 
 def run_app(session: Session, asked: Asked) -> int:
@@ -45,7 +48,14 @@ def run_app(session: Session, asked: Asked) -> int:
     feed = load_object(asked.feed) if asked.feed else None
     settings = _settings(session, asked)
     display = choose_display(session, app)
-    run = Run(app, settings, tell=display.tell, rebuild_changed=asked.rebuild_changed)
+    run = Run(
+        app,
+        settings,
+        tell=display.tell,
+        rebuild_changed=asked.rebuild_changed,
+        only=asked.only,
+        with_views=asked.with_views,
+    )
     with Stopping() as stopping:
         try:
             run.start()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.view.options import AppName, Data, Views
 from headrace.cli.session import Session
 from headrace.cli.verb import verb
+from headrace.cli.view.options import AppName, Data, Views
 
 if TYPE_CHECKING:
     from headrace.app import App

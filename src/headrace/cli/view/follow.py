@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.view.options import AppName, Data, Views
 from headrace.cli.session import Session
 from headrace.cli.verb import verb
+from headrace.cli.view.options import AppName, Data, Views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,8 +47,8 @@ def follow(
 
     Whoever else follows one of them is replaced, and told so. Where no broker answers, it is waited for.
     """
-    from headrace.cli.view.options import checked_app, data_dir, views_of
     from headrace.cli.stopping import Stopping
+    from headrace.cli.view.options import checked_app, data_dir, views_of
 
     loaded = checked_app(app)
     stop = threading.Event()

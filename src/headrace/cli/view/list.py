@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.cli.view.options import AppName, Data
 from headrace.cli.session import Session
 from headrace.cli.verb import verb
+from headrace.cli.view.options import AppName, Data
 
 __all__ = ["list_views"]
 

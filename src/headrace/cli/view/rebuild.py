@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.view.options import AppName, Data
 from headrace.cli.session import Session
 from headrace.cli.verb import verb
+from headrace.cli.view.options import AppName, Data
 
 __all__ = ["rebuild"]
 

@@ -1,0 +1,64 @@
+"""A new generation of flows: their output derived again from the log, into topics of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from headrace.app import App
+from headrace.client.cluster import Cluster
+from headrace.errors import HeadraceError
+from headrace.model.flow import Flow
+from headrace.model.graph import check, downstream, order
+from headrace.model.progress import Generation
+from headrace.settings import Settings
+
+__all__ = ["FlowUnknown", "rebuild", "to_rebuild"]
+
+
+class FlowUnknown(HeadraceError):
+    code = "HR-FLOW-UNKNOWN"
+
+
+def to_rebuild(app: App, names: Sequence[str]) -> list[Flow]:
+    """The flows, and all that read what they write, in the order in which they build on each other."""
+    known = {flow.name: flow for flow in app.flows}
+    for name in names:
+        if name not in known:
+            raise FlowUnknown(
+                f"app {app.name} has no flow {name!r}", hint=f"it has {', '.join(known) or 'none'}"
+            )
+    chosen = set(names)
+    chosen |= {flow.name for name in names for flow in downstream(app, known[name])}
+    return [flow for flow in order(app) if flow.name in chosen]
+
+
+def rebuild(
+    app: App, settings: Settings, cluster: Cluster, names: Sequence[str], *, tell: Callable[[str], None]
+) -> list[Generation]:
+    """Begins the generations; whoever runs the flows next derives them."""
+    from headrace.flow.compiling import compile_app
+    from headrace.flow.opening import open_flow
+    from headrace.flow.options import FlowOptions
+    from headrace.flow.runner import transactional_id
+    from headrace.flow.session import start, stop
+    from headrace.flow.writer import Writer
+
+    check(app)
+    flows = to_rebuild(app, names)
+    spark = start(settings, app.name, say=tell)
+    try:
+        compiled = {one.flow.name: one for one in compile_app(spark, app)[0]}
+        options = FlowOptions.of(settings)
+        begun = []
+        for flow in flows:
+            writer = Writer(cluster, flow.name, transactional_id(app, flow), options.transaction_timeout_ms)
+            try:
+                opened = open_flow(
+                    spark, cluster, app, compiled[flow.name], writer, options, rebuild="asked for"
+                )
+            finally:
+                writer.close()
+            begun.append(opened.generation)
+        return begun
+    finally:
+        stop(spark)
