@@ -14,7 +14,15 @@ import typer
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
-from headrace.cli.shared import AsJson, BootstrapServers, ClientProperty, Quiet, Verbose, shared_values
+from headrace.cli.shared import (
+    AsJson,
+    BootstrapServers,
+    ClientProperty,
+    Config,
+    Quiet,
+    Verbose,
+    shared_values,
+)
 from headrace.cli.verb import Noun, write_sections
 
 __all__ = ["COMMANDS", "run"]
@@ -31,6 +39,7 @@ class Entry:
 COMMANDS = (
     Entry("run", "headrace.cli.run", "Run a whole app on this machine: log, flows, views."),
     Entry("flow", "headrace.cli.flow", "List, run and rebuild an app's flows.", alias="flows"),
+    Entry("config", "headrace.cli.config", "Show every setting, its value, and where that comes from."),
     Entry("demo", "headrace.cli.demo", "Run a broker with live traffic and watch it."),
     Entry("broker", "headrace.cli.broker", "Run the embedded broker, which speaks the Kafka protocol."),
     Entry("topic", "headrace.cli.topic", "Create, list, describe, change and delete topics.", alias="topics"),
@@ -72,6 +81,7 @@ _SECTIONS = (
         "Environment",
         """
         HEADRACE_BOOTSTRAP_SERVERS, KAFKA_BOOTSTRAP_SERVERS   brokers, unless -b is given
+        HEADRACE_<SECTION>__<NAME>                            any other setting: headrace config
         NO_COLOR                                              no colours
         """,
     ),
@@ -113,6 +123,7 @@ def _build() -> TyperGroup:
         context: typer.Context,
         bootstrap_servers: BootstrapServers = None,
         client_property: ClientProperty = None,
+        config: Config = None,
         as_json: AsJson = False,
         quiet: Quiet = False,
         verbose: Verbose = False,
@@ -128,6 +139,7 @@ def _build() -> TyperGroup:
         given = {
             "bootstrap_servers": bootstrap_servers,
             "client_property": client_property,
+            "config": config,
             "as_json": as_json,
             "quiet": quiet,
             "verbose": verbose,

@@ -10,8 +10,8 @@ from typing import Any
 
 import typer
 
-from headrace.cli.errors import CliError
 from headrace.cli.session import Session
+from headrace.errors import HeadraceError
 
 __all__ = ["complete_groups", "complete_topics"]
 
@@ -32,6 +32,7 @@ def _session(context: typer.Context) -> Session:
         as_json=False,
         quiet=True,
         verbose=False,
+        config=typed.get("config"),
     )
 
 
@@ -44,7 +45,7 @@ def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
         check_reachable(session.bootstrap, timeout_s=_CONNECT_TIMEOUT_S)
         admin = open_admin(session)
         topics = cluster_metadata(session, admin, COMPLETION_TIMEOUT_S).topics
-    except (CliError, TimeoutError):
+    except (HeadraceError, TimeoutError):
         return []
     return sorted(name for name in topics if incomplete.startswith("_") or not name.startswith("__"))
 
@@ -61,6 +62,6 @@ def complete_groups(context: typer.Context, incomplete: str) -> list[str]:
         admin = open_admin(session)
         future = admin.list_consumer_groups(request_timeout=COMPLETION_TIMEOUT_S)
         listing = future.result(timeout=COMPLETION_TIMEOUT_S)
-    except (CliError, KafkaException, TimeoutError):
+    except (HeadraceError, KafkaException, TimeoutError):
         return []
     return sorted(group.group_id for group in listing.valid)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from headrace.cli.errors import UsageError
 from headrace.cli.output import Output
+from headrace.settings.loading import Flag, Loaded, load
 
 __all__ = ["DEFAULT_BOOTSTRAP", "Session", "parse_pairs"]
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 TIMEOUT_S = 10.0
-_VARIABLES = ("HEADRACE_BOOTSTRAP_SERVERS", "KAFKA_BOOTSTRAP_SERVERS")
 
 
 def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
@@ -33,14 +33,20 @@ class Session:
     properties: dict[str, str]
     verbose: bool
     out: Output = field(repr=False)
-    named_bootstrap: str | None = None
-    """The brokers that somebody has named; None where ``bootstrap`` is the default."""
+    loaded: Loaded
+    """What is set, and where."""
+    _flags: tuple[Flag, ...]
+    _file: Path | None
 
     @property
     def timeout_s(self) -> float:
         """How long to wait for one answer: the client's own property for it, or ten seconds."""
         given = self.properties.get("socket.timeout.ms", "")
         return int(given) / 1_000 if given.isdecimal() else TIMEOUT_S
+
+    def with_flags(self, *flags: Flag) -> Loaded:
+        """The settings under a verb's own options as well."""
+        return load((*self._flags, *flags), file=self._file)
 
     @classmethod
     def begin(
@@ -51,11 +57,18 @@ class Session:
         as_json: bool,
         quiet: bool,
         verbose: bool,
+        config: Path | None = None,
     ) -> Session:
-        """Flag before property before environment before default."""
+        """Flag before property before environment before file before default."""
         properties = parse_pairs(client_property, "-X")
         from_property = properties.pop("bootstrap.servers", None)
-        from_environment = next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), None)
-        named = bootstrap_servers or from_property or from_environment
+        flags = (
+            Flag("log.bootstrap_servers", from_property, "-X"),
+            Flag("log.bootstrap_servers", bootstrap_servers, "-b"),
+            Flag("log.properties", properties, "-X"),
+        )
+        loaded = load(flags, file=config)
+        log = loaded.settings.log
         out = Output(as_json=as_json, quiet=quiet)
-        return cls(named or DEFAULT_BOOTSTRAP, properties, verbose, out, named)
+        bootstrap = log.bootstrap_servers or DEFAULT_BOOTSTRAP
+        return cls(bootstrap, dict(log.properties), verbose, out, loaded, flags, config)

@@ -1,18 +1,21 @@
-"""The settings that a command works with."""
+"""The settings that a command works with: its own options above everything else."""
 
 from __future__ import annotations
 
-import dataclasses
+from pathlib import Path
 
 from headrace.cli.session import Session
 from headrace.settings import Settings
+from headrace.settings.loading import Flag
 
 __all__ = ["settings_for"]
 
 
-def settings_for(session: Session) -> Settings:
-    settings = Settings()
-    log = dataclasses.replace(
-        settings.log, bootstrap_servers=session.named_bootstrap, properties=session.properties
-    )
-    return dataclasses.replace(settings, log=log)
+def settings_for(
+    session: Session, *, data: Path | None = None, listen: str | None = None, master: str | None = None
+) -> Settings:
+    return session.with_flags(
+        Flag("data", data, "--data"),
+        Flag("log.listen", listen, "--listen"),
+        Flag("spark.master", master, "--master"),
+    ).settings

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-__all__ = ["SHARED", "AsJson", "BootstrapServers", "ClientProperty", "Quiet", "Verbose", "shared_values"]
+__all__ = [
+    "SHARED",
+    "AsJson",
+    "BootstrapServers",
+    "ClientProperty",
+    "Config",
+    "Quiet",
+    "Verbose",
+    "shared_values",
+]
 
 BootstrapServers = Annotated[
     str | None,
@@ -14,8 +24,8 @@ BootstrapServers = Annotated[
         "--bootstrap-servers",
         "-b",
         metavar="HOST:PORT,…",
-        help="Brokers to ask first. Otherwise HEADRACE_BOOTSTRAP_SERVERS, KAFKA_BOOTSTRAP_SERVERS or "
-        "127.0.0.1:9092.",
+        help="Brokers to ask first. Otherwise HEADRACE_BOOTSTRAP_SERVERS, KAFKA_BOOTSTRAP_SERVERS, "
+        "headrace.toml or 127.0.0.1:9092.",
     ),
 ]
 ClientProperty = Annotated[
@@ -27,6 +37,10 @@ ClientProperty = Annotated[
         help="A property of librdkafka, e.g. security.protocol=ssl; may be repeated.",
     ),
 ]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Settings, instead of headrace.toml of this folder."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only data and errors.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="The client's log, and full traces.")]
@@ -34,6 +48,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="The client's log
 SHARED: dict[str, tuple[Any, object]] = {
     "bootstrap_servers": (BootstrapServers, None),
     "client_property": (ClientProperty, None),
+    "config": (Config, None),
     "as_json": (AsJson, False),
     "quiet": (Quiet, False),
     "verbose": (Verbose, False),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from headrace.cli.settings import settings_for
 from headrace.cli.stopping import Stopping
 from headrace.errors import HeadraceError
 from headrace.runtime.run import Run
-from headrace.settings import Settings
 
 __all__ = ["Asked", "run_app"]
 
@@ -46,7 +44,7 @@ class Asked:
 def run_app(session: Session, asked: Asked) -> int:
     app = load_app(asked.app)
     feed = load_object(asked.feed) if asked.feed else None
-    settings = _settings(session, asked)
+    settings = settings_for(session, data=asked.data, listen=asked.listen, master=asked.master)
     display = choose_display(session, app)
     run = Run(
         app,
@@ -67,16 +65,6 @@ def run_app(session: Session, asked: Asked) -> int:
     for part in run.failed:
         display.tell(f"{part.name} had stopped: {part.error}")
     return 0 if proven and not run.failed else 1
-
-
-def _settings(session: Session, asked: Asked) -> Settings:
-    settings = settings_for(session)
-    log, spark = settings.log, settings.spark
-    if asked.listen:
-        log = dataclasses.replace(log, listen=asked.listen)
-    if asked.master:
-        spark = dataclasses.replace(spark, master=asked.master)
-    return dataclasses.replace(settings, data=asked.data or settings.data, log=log, spark=spark)
 
 
 def _keep_showing(
