@@ -9,8 +9,8 @@ BIN := .venv/bin
 FOR ?=
 
 help:
-	@echo 'make run            set up what is needed, start the broker, drive traffic through it, show it live'
-	@echo 'make run FOR=20     the same, ending by itself after 20 seconds with a summary'
+	@echo 'make run            set up what is needed, run the shop with generated traffic, show it live'
+	@echo 'make run FOR=60     the same, ending by itself after 60 seconds with a proof of every view'
 	@echo 'make test           set up everything, run all tests'
 	@echo 'make test-one T=... one test, for example T=tests/unit/records or T="-k torn_last_batch"'
 	@echo 'make check          ruff, mypy, import-linter'
@@ -28,7 +28,9 @@ setup-test: _python
 	@$(PYTHON) -m tools.setup test
 
 run: setup
-	@$(BIN)/headrace demo $(if $(FOR),--for $(FOR))
+	@$(BIN)/headrace run examples.shop:app --feed examples.shop.traffic:feed --listen 127.0.0.1:0 --data build/shop \
+		--watch 'SELECT product_id, amount, pieces FROM ranking ORDER BY CAST(amount AS REAL) DESC LIMIT 5' \
+		$(if $(FOR),--for $(FOR) --verify)
 
 test: setup-test
 	@$(BIN)/python -m pytest --capabilities -n 3 --dist loadfile --no-loadscope-reorder
