@@ -18,8 +18,8 @@ from headrace.cli.shared import (
     AsJson,
     BootstrapServers,
     ClientProperty,
-    Config,
     Quiet,
+    SettingsFile,
     Verbose,
     shared_values,
 )
@@ -37,7 +37,11 @@ class Entry:
 
 
 COMMANDS = (
-    Entry("run", "headrace.cli.run", "Run a whole app on this machine: log, flows, views."),
+    Entry(
+        "run",
+        "headrace.cli.run",
+        "Run a whole app on this machine: log, flows and views.",
+    ),
     Entry("flow", "headrace.cli.flow", "List, run and rebuild an app's flows.", alias="flows"),
     Entry("config", "headrace.cli.config", "Show every setting, its value, and where that comes from."),
     Entry("demo", "headrace.cli.demo", "Run a broker with live traffic and watch it."),
@@ -123,7 +127,7 @@ def _build() -> TyperGroup:
         context: typer.Context,
         bootstrap_servers: BootstrapServers = None,
         client_property: ClientProperty = None,
-        config: Config = None,
+        settings_file: SettingsFile = None,
         as_json: AsJson = False,
         quiet: Quiet = False,
         verbose: Verbose = False,
@@ -139,7 +143,7 @@ def _build() -> TyperGroup:
         given = {
             "bootstrap_servers": bootstrap_servers,
             "client_property": client_property,
-            "config": config,
+            "settings_file": settings_file,
             "as_json": as_json,
             "quiet": quiet,
             "verbose": verbose,

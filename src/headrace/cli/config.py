@@ -12,7 +12,7 @@ __all__ = ["command", "config"]
     "config",
     examples="""
     headrace config
-    headrace config --config production.toml --json
+    headrace config --settings production.toml --json
     HEADRACE_SPARK__MASTER='local[4]' headrace config
     """,
     reference=[
@@ -22,7 +22,7 @@ __all__ = ["command", "config"]
             1. an option of the command, e.g. --master or -b
             2. the environment: HEADRACE_<SECTION>__<NAME>, e.g. HEADRACE_FLOW__MAX_ROWS=50000
                (HEADRACE_BOOTSTRAP_SERVERS and KAFKA_BOOTSTRAP_SERVERS for log.bootstrap_servers)
-            3. headrace.toml in the current folder, or the file that --config names
+            3. headrace.toml in the current folder, or the file that --settings names
             4. the default
             """,
         )

@@ -12,8 +12,8 @@ __all__ = [
     "AsJson",
     "BootstrapServers",
     "ClientProperty",
-    "Config",
     "Quiet",
+    "SettingsFile",
     "Verbose",
     "shared_values",
 ]
@@ -37,9 +37,9 @@ ClientProperty = Annotated[
         help="A property of librdkafka, e.g. security.protocol=ssl; may be repeated.",
     ),
 ]
-Config = Annotated[
+SettingsFile = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="Settings, instead of headrace.toml of this folder."),
+    typer.Option("--settings", metavar="FILE", help="Settings, instead of headrace.toml of this folder."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only data and errors.")]
@@ -48,7 +48,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="The client's log
 SHARED: dict[str, tuple[Any, object]] = {
     "bootstrap_servers": (BootstrapServers, None),
     "client_property": (ClientProperty, None),
-    "config": (Config, None),
+    "settings_file": (SettingsFile, None),
     "as_json": (AsJson, False),
     "quiet": (Quiet, False),
     "verbose": (Verbose, False),

@@ -177,7 +177,7 @@ def _run(function: Callable[..., int | None], given: dict[str, Any], arguments: 
             as_json=as_json,
             quiet=bool(given.get("quiet")),
             verbose=verbose,
-            config=given.get("config"),
+            config=given.get("settings_file"),
         )
         code = function(session, **arguments)
         session.out.flush()

@@ -112,7 +112,7 @@ def _from_file(path: Path) -> Iterator[_Given]:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FileUnreadable(
-            f"{path} cannot be read: {error.strerror or error}", hint="name another file with --config"
+            f"{path} cannot be read: {error.strerror or error}", hint="name another file with --settings"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FileUnreadable(f"{path} is not TOML: {error}", hint="mend the place that it names") from error

@@ -60,7 +60,7 @@ def run(
         typer.Option("--rebuild-changed", help="Start a new generation of flows whose function was changed."),
     ] = False,
 ) -> int:
-    """Run a whole app on this machine: the log, its flows on Spark, and its views.
+    """Run a whole app on this machine: log, flows and views.
 
     Without -b an embedded broker is started. It keeps running until Ctrl-C; starting it again goes on exactly where it
     stopped. A flow or view that fails is told of, and the others go on; the exit code is then 1.
