@@ -45,6 +45,7 @@ FAULTS = {
         Fault("X5", "damaged files", ("x5_damage", "x5_compaction"), 200, at_once=2),
         Fault("X8", "clock jumps", ("x8_clock",), 18, at_once=2),
         Fault("X12", "zombie producer", ("x12_zombie",), 50, at_once=2),
+        Fault("X13", "zombie follower", ("x13_follower",), 50, at_once=2),
         Fault("X14", "broker gone for a minute", ("x14_gone",), 50, at_once=10),
         Fault("X18", "far behind and past retention", ("x18_behind",), 6),
         Fault("X19", "size lies", ("x19_sizes",), 10),
@@ -52,6 +53,7 @@ FAULTS = {
         Fault("X21", "lying batches", ("x21_batches",), 100, at_once=2),
         Fault("X22", "slow and many", ("x22_slow",), 5),
         Fault("X24", "names as paths", ("x24_names",), 100),
+        Fault("followers", "killed followers", ("follower_killed",), 50, at_once=2),
         Fault("operations", "every operation fails once", ("operations",), 50, at_once=2),
     )
 }

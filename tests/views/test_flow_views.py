@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from bench.faults.flow_by_hand import Change, FlowByHand
 from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.views.errors import ShapeRefused, StaleWriter
 from headrace.views.flow_changelog import FlowChangelog
 from headrace.views.opening import open_store
 from tests.support.waiting import until
-from tests.views.by_hand import Change, FlowByHand
 from tests.views.seeing import following, look
 
 Fresh = Callable[[str], str]

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.faults.flow_by_hand import FlowByHand
 from headrace.client.cluster import Cluster
 from headrace.errors import HeadraceError
 from headrace.views.errors import StoreForeign, StoreUnusable
 from tests.support.embedded import start_headrace
 from tests.support.waiting import until
-from tests.views.by_hand import FlowByHand
 from tests.views.seeing import dead_letters, following
 from tests.views.test_flow_views import row, some
 

@@ -19,7 +19,7 @@ from headrace.model.schema import Schema, schema_of
 from headrace.model.schema_json import fields_to_json
 from headrace.model.view import View
 
-__all__ = ["Change", "Derived", "FlowByHand", "Sale", "key_bytes", "value_bytes"]
+__all__ = ["Change", "Derived", "FlowByHand", "Sale", "view_of"]
 
 Change = tuple[str, dict[str, Any] | None]
 """A product, and its row or that it is gone."""
@@ -57,15 +57,20 @@ class Derived:
         self.states.append(dict(self.rows))
 
 
+def view_of(name: str) -> tuple[App, Flow, View]:
+    """An app with one flow and the view of what it writes, all by this name."""
+    app = App("shop")
+    source = app.topic(f"{name}-in", Sale, key="product")
+    output = app.topic(f"{name}-out", key="product")
+    flow = app.flow(reads=[source], writes=output, name=name)(_derive)
+    return app, flow, app.view(name, output)
+
+
 class FlowByHand:
-    def __init__(self, cluster: Cluster, name: str, *, partitions: int = 3, table: bool = False) -> None:
+    def __init__(self, cluster: Cluster, name: str, *, partitions: int = 3) -> None:
         self.cluster = cluster
-        self.app = App("shop")
-        make = self.app.table if table else self.app.topic
-        source = self.app.topic(f"{name}-in", Sale, key="product")
-        self.topic = make(f"{name}-out", key="product")
-        self.flow: Flow = self.app.flow(reads=[source], writes=self.topic, name=name)(_derive)
-        self.view: View = self.app.view(name, self.topic)
+        self.app, self.flow, self.view = view_of(name)
+        self.topic = self.flow.writes
         self.generation = 0
         self.batches = 0
         self.consumed = 0
