@@ -97,8 +97,11 @@ class SqliteFile:
 
     def _is_ours(self) -> bool:
         """Raises if it is somebody else's; False for a file with nothing in it."""
-        (application,) = self.connection.execute("PRAGMA application_id").fetchone()
-        (version,) = self.connection.execute("PRAGMA user_version").fetchone()
+        # In one statement: another follower may be making the file at this moment.
+        application, version, things = self.connection.execute(
+            "SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version),"
+            " (SELECT count(*) FROM sqlite_master)"
+        ).fetchone()
         if application == APPLICATION_ID:
             if version > FORMAT:
                 raise StoreUnusable(
@@ -106,7 +109,6 @@ class SqliteFile:
                     hint="use the release that wrote it, or move the file away: the views are built again",
                 )
             return True
-        (things,) = self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if things or application:
             raise StoreForeign(
                 f"{self.path} is a SQLite file that no follower made",
