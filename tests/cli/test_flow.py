@@ -1,0 +1,65 @@
+"""``headrace flow`` and the errors of ``headrace run`` that come before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.runner import Headrace
+
+APP = '''
+from dataclasses import dataclass
+from datetime import datetime
+from headrace import App
+
+app = App("small")
+
+@dataclass(frozen=True)
+class Fact:
+    fact_id: str
+    at: datetime
+
+facts = app.topic("facts", Fact, key="fact_id", time="at")
+kept = app.topic("kept", key="fact_id")
+
+@app.flow(reads=[facts], writes=kept)
+def keep(facts):
+    return facts
+
+app.view("kept", kept)
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_flows_that_never_ran_are_listed_as_such(headrace: Headrace, folder: Path) -> None:
+    (folder / "small_listed.py").write_text(APP)
+    listed = headrace.call("flow", "list", "small_listed:app", "--json").json
+    assert [(row["flow"], row["generation"], row["rows_in"]) for row in listed] == [("keep", None, 0)]
+
+
+def test_an_app_that_is_not_there_is_named(headrace: Headrace, folder: Path) -> None:
+    result = headrace.run("run", "nowhere_at_all:app")
+    assert result.code == 1
+    assert "nowhere_at_all" in result.err
+
+
+def test_a_mistake_in_an_app_is_shown_at_its_line_and_nothing_starts(headrace: Headrace, folder: Path) -> None:
+    (folder / "small_wrong.py").write_text(APP.replace('key="fact_id")\n\n@app', ")\n\n@app"))
+    result = headrace.run("run", "small_wrong:app", "--data", str(folder / "data"))
+    assert result.code == 1
+    assert f"{folder / 'small_wrong.py'}:" in result.err
+    assert not (folder / "data").exists()
+
+
+def test_an_unknown_flow_is_refused_with_those_that_there_are(headrace: Headrace, folder: Path) -> None:
+    (folder / "small_unknown.py").write_text(APP)
+    result = headrace.run("flow", "rebuild", "small_unknown:app", "nothing", "--yes")
+    assert result.code == 1
+    assert "nothing" in result.err
+    assert "keep" in result.err
