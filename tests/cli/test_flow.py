@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.runner import Headrace
 
-APP = '''
+APP = """
 from dataclasses import dataclass
 from datetime import datetime
 from headrace import App
@@ -28,7 +28,7 @@ def keep(facts):
     return facts
 
 app.view("kept", kept)
-'''
+"""
 
 
 @pytest.fixture
@@ -49,7 +49,9 @@ def test_an_app_that_is_not_there_is_named(headrace: Headrace, folder: Path) -> 
     assert "nowhere_at_all" in result.err
 
 
-def test_a_mistake_in_an_app_is_shown_at_its_line_and_nothing_starts(headrace: Headrace, folder: Path) -> None:
+def test_a_mistake_in_an_app_is_shown_at_its_line_and_nothing_starts(
+    headrace: Headrace, folder: Path
+) -> None:
     (folder / "small_wrong.py").write_text(APP.replace('key="fact_id")\n\n@app', ")\n\n@app"))
     result = headrace.run("run", "small_wrong:app", "--data", str(folder / "data"))
     assert result.code == 1

@@ -155,9 +155,9 @@ class FlowRunner:
         return behind(opened.generation, opened.last, self._ends[1])
 
     def _watch(self, running: Running, stop: threading.Event) -> None:
-        while running.query.isActive and not stop.wait(0.1):
+        while running.query.isActive and not running.too_large and not stop.wait(0.1):
             pass
-        if stop.is_set():
+        if stop.is_set() or (running.too_large and running.error is None):
             running.stop()
             return
         failed = running.query.exception()

@@ -33,6 +33,9 @@ from headrace.model.topic import Topic
 
 __all__ = ["Running"]
 
+_TOO_LARGE = 2
+_one_at_a_time = threading.Lock()
+
 
 class Running:
     """One run of a flow, from its start to its first error or its stop."""
@@ -51,6 +54,8 @@ class Running:
     ) -> None:
         self.opened = opened
         self.error: BaseException | None = None
+        self.too_large = False
+        """Whether the last batch had far more bytes than it may: then records have grown, and fewer fit a batch."""
         self._spark = spark
         self._cluster = cluster
         self._app = app
@@ -78,18 +83,20 @@ class Running:
         last = self.opened.last
         if last is not None:
             self._cell.set(last.watermark_us if self.opened.will_repeat else last.next_watermark_us)
-        # A batch without data can only let go of old state or, where rows are appended, send what is complete.
-        empty_batches = self._compiled.stateful and self._compiled.mode == "append"
-        self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(empty_batches).lower())
         frame = self._raw(self._flow.streams[0]) if self._tables else self._planned()
         output = frame.writeStream.queryName(f"{self._flow.name}.g{self.opened.generation.generation}")
-        self.query = (
+        ready = (
             output.outputMode(self._compiled.mode)
             .option("checkpointLocation", self._checkpoint.location)
             .trigger(processingTime=f"{self._settings.trigger_ms} milliseconds")
             .foreachBatch(self._batch)
-            .start()
         )
+        # A batch without data can only let go of old state or, where rows are appended, send what is complete. It is a
+        # setting of the session, which a query takes along when it starts.
+        empty_batches = self._compiled.stateful and self._compiled.mode == "append"
+        with _one_at_a_time:
+            self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(empty_batches).lower())
+            self.query = ready.start()
         self._started.set()
 
     def stop(self) -> None:
@@ -152,6 +159,8 @@ class Running:
             return
         self.opened.last = commit_batch(self._cluster, self._writer, self._flow, self.opened, made)
         self._cell.set(self.opened.last.next_watermark_us)
+        size = sum(one.bytes for one in made.counts.values())
+        self.too_large = size > _TOO_LARGE * self._settings.max_bytes
 
     def _made(self, frame: DataFrame, number: int, inputs: Ranges, watermark_us: int | None) -> Made:
         rows = frame.toArrow()
