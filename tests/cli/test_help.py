@@ -12,6 +12,7 @@ from tests.cli.runner import Headrace, Result
 
 AWAY = Headrace("127.0.0.1:1")
 VERBS = [
+    "config",
     "demo",
     "broker",
     "produce",

@@ -32,7 +32,7 @@ def _session(context: typer.Context) -> Session:
         as_json=False,
         quiet=True,
         verbose=False,
-        config=typed.get("config"),
+        config=typed.get("settings_file"),
     )
 
 

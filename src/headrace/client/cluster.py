@@ -44,6 +44,8 @@ class Cluster:
     properties: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 30.0
     """How long an answer is waited for."""
+    replication: int = -1
+    """Copies of the partitions of a topic that is made; -1 for the cluster's own default."""
     _admin: AdminClient | None = field(default=None, repr=False)
     _making: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -112,7 +114,9 @@ class Cluster:
         found = self.topic(name)
         if found is not None:
             return found
-        new = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(configs or {}))
+        new = NewTopic(
+            name, num_partitions=partitions, replication_factor=self.replication, config=dict(configs or {})
+        )
         try:
             self.admin().create_topics([new], request_timeout=self.timeout_s)[name].result(self.timeout_s)
         except KafkaException as error:

@@ -90,7 +90,7 @@ class Run:
                 options=["--durability", log.durability],
             )
             address = self._broker.address
-        self.cluster = Cluster(address, log.properties)
+        self.cluster = Cluster(address, log.properties, replication=self.settings.topics.replication)
         for topic in self.app.topics:
             if self.app.writer_of(topic) is None:
                 ensure_declared(self.cluster, topic, topic.name, self.settings.topics.partitions)

@@ -76,8 +76,8 @@ class TopicSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewSettings:
-    max_rows: Count = 10_000
-    """That one transaction of a store takes, where a batch may be split."""
+    database: Path | None = None
+    """The SQLite file of views that name none; otherwise ``<app>.db`` in the data directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +101,10 @@ class Settings:
     def log_dir(self) -> Path:
         """The embedded broker's."""
         return self.data / "log"
+
+    def database_of(self, app: str) -> Path:
+        """The SQLite file of an app's views, where they name none of their own."""
+        return self.views.database or self.data / f"{app}.db"
 
     @property
     def checkpoints(self) -> Path:
