@@ -34,6 +34,7 @@ from headrace.model.topic import Topic
 __all__ = ["Running"]
 
 _TOO_LARGE = 2
+_FINISH_S = 20.0
 _one_at_a_time = threading.Lock()
 
 
@@ -70,6 +71,7 @@ class Running:
         self._checkpoint = Checkpoint(spark, location)
         self._cell = WatermarkCell(spark)
         self._started = threading.Event()
+        self._busy = threading.Lock()
         self._tables = [
             TableState(spark, cluster, self._with_schema(topic), self._logs[topic.name].log, settings.bounds)
             for topic in self._flow.tables
@@ -101,7 +103,12 @@ class Running:
 
     def stop(self) -> None:
         """Between batches if that is soon, else in the middle of one, which then runs again."""
-        self.query.stop()
+        finished = self._busy.acquire(timeout=_FINISH_S)
+        try:
+            self.query.stop()
+        finally:
+            if finished:
+                self._busy.release()
         for table in self._tables:
             table.close()
 
@@ -136,7 +143,8 @@ class Running:
         """Called by Spark; what it raises ends the query, and is kept as it was raised."""
         try:
             self._started.wait()
-            self._commit(frame, number)
+            with self._busy:
+                self._commit(frame, number)
         except BaseException as error:
             self.error = error
             raise
