@@ -16,13 +16,12 @@ from confluent_kafka import Message, TopicPartition
 
 from headrace.client.cluster import Cluster
 from headrace.client.reading import take
-from headrace.model.progress import Batch, Generation, decode
+from headrace.model.progress import Batch, decode
 from headrace.views.piece import CONSUMER, LookAgain, Piece, expect_readable, high_watermark
 
 __all__ = ["FlowChangelog"]
 
 _AT_ONCE = 10_000
-_MERGED_ROWS = 10_000
 _AHEAD_BYTES = 32 << 20
 _AHEAD_BATCHES = 2_000
 
@@ -37,11 +36,13 @@ class FlowChangelog:
         generation: int,
         topic: str,
         offsets: Mapping[int, int],
+        max_rows: int = 10_000,
         ahead_bytes: int = _AHEAD_BYTES,
     ) -> None:
         self._progress = progress
         self._topic = topic
         self._generation = generation
+        self._max_rows = max_rows
         self._ahead_bytes = ahead_bytes
         self._taken = dict(offsets)
         self._passed = dict(offsets)
@@ -84,8 +85,6 @@ class FlowChangelog:
         elif isinstance(record, Batch) and record.generation == self._generation:
             self._expect_partitions(record)
             self._batches.append((record, offset + 1))
-        elif isinstance(record, Generation) and record.generation == self._generation:
-            raise LookAgain(f"{self._progress}: generation {self._generation} began again")
 
     def _expect_partitions(self, batch: Batch) -> None:
         if any(number not in self._held for number in _ranges(batch, self._topic)):
@@ -108,7 +107,7 @@ class FlowChangelog:
     def _next(self) -> Piece | None:
         messages: list[Message] = []
         last, progress_offset = None, 0
-        while self._batches and len(messages) < _MERGED_ROWS and self._is_whole(self._batches[0][0]):
+        while self._batches and len(messages) < self._max_rows and self._is_whole(self._batches[0][0]):
             last, progress_offset = self._batches.popleft()
             for number, (begin, end) in sorted(_ranges(last, self._topic).items()):
                 messages += self._rows(number, begin, end)
@@ -151,7 +150,7 @@ class FlowChangelog:
         return self._progress_ended and not self._batches and not self._superseded
 
     def passed(self) -> dict[int, int]:
-        return self._taken
+        return self._passed if self.at_end() and not any(self._held.values()) else self._taken
 
     def lag(self) -> int:
         if self.at_end():

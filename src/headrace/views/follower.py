@@ -14,8 +14,10 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from confluent_kafka import KafkaError, KafkaException
+
 from headrace.client.cluster import Cluster
-from headrace.client.errors import LogError
+from headrace.client.errors import LogError, from_kafka
 from headrace.clock import Clock, SystemClock
 from headrace.errors import HeadraceError
 from headrace.model.flow import Flow
@@ -27,11 +29,15 @@ from headrace.views.store import Owner, Store
 
 __all__ = ["Follower"]
 
+# So that it is soon said that the log does not answer, and a stop is not kept waiting.
+_TIMEOUT_S = 5.0
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 class Follower:
-    """``open_store`` is called in the thread that runs it, also after a failure. ``tell`` takes a line for a person."""
+    """``open_store`` is called in the thread that runs it, also after a failure. ``tell`` takes a line for a person.
+    ``max_rows`` is how many rows one transaction of the store takes, where a batch does not ask for more.
+    """
 
     def __init__(
         self,
@@ -42,7 +48,9 @@ class Follower:
         *,
         clock: Clock | None = None,
         tell: Callable[[str], None] = lambda line: None,
+        max_rows: int = 10_000,
     ) -> None:
+        self._max_rows = max_rows
         self.view = view
         self._flows = flows
         self._cluster = cluster
@@ -60,15 +68,19 @@ class Follower:
 
     def run(self, stop: threading.Event) -> None:
         """Follow until ``stop`` is set; raises what cannot heal."""
+        self._cluster.admin()  # One for all who share the cluster.
+        self._cluster = dataclasses.replace(self._cluster, timeout_s=min(self._cluster.timeout_s, _TIMEOUT_S))
         dead = DeadLetters(self._cluster, self.view.dead_topic)
         try:
             while not stop.is_set():
                 try:
                     self._sit(dead, stop)
-                except (HeadraceError, TimeoutError) as error:
-                    if not getattr(error, "retriable", True):
+                except HeadraceError as error:
+                    if not error.retriable:
                         raise
                     self._wait(error, stop)
+                except (KafkaException, TimeoutError) as error:
+                    self._wait(_told(error, self.view.name), stop)
         finally:
             dead.close()
             self._status = dataclasses.replace(self._status, state="stopped")
@@ -79,17 +91,24 @@ class Follower:
             name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
             self._owner = store.take(name, self._clock.now_ms(), self._owner)
             Following(
-                self.view, self._flows, self._cluster, store, self._owner, self._clock, dead, self._note
+                self.view,
+                self._flows,
+                self._cluster,
+                store,
+                self._owner,
+                self._clock,
+                dead,
+                self._note,
+                self._max_rows,
             ).run(stop)
         finally:
             store.close()
 
-    def _wait(self, error: HeadraceError | TimeoutError, stop: threading.Event) -> None:
-        reason = error.message if isinstance(error, HeadraceError) else "the log does not answer"
-        self._note(state="waiting", reason=reason)
+    def _wait(self, error: HeadraceError, stop: threading.Event) -> None:
+        self._note(state="waiting", reason=error.message)
         if not self._troubled:
             self._troubled = True
-            self._tell(f"view {self.view.name!r} waits: {error if isinstance(error, LogError) else reason}")
+            self._tell(f"view {self.view.name!r} waits: {error}")
         stop.wait(_BACKOFF_S[min(self._tries, len(_BACKOFF_S) - 1)])
         self._tries += 1
 
@@ -107,3 +126,12 @@ class Follower:
         self._status = dataclasses.replace(
             before, applied=before.applied + applied, dead=before.dead + dead, **changed
         )
+
+
+def _told(error: KafkaException | TimeoutError, view: str) -> LogError:
+    """Raises what waiting cannot mend, such as a property that the client does not know."""
+    cause = error if isinstance(error, KafkaException) else KafkaError(KafkaError._TIMED_OUT)
+    told = from_kafka(cause, f"following the log for view {view!r}")
+    if not told.retriable:
+        raise told from error
+    return told

@@ -30,7 +30,8 @@ from headrace.views.topic_changelog import TopicChangelog
 __all__ = ["Following"]
 
 _POLL_S = 0.2
-_LOOK_S = 1.0
+_GLANCE_S = 1.0
+_LOOK_S = 5.0
 _NOT_YET_S = 0.2
 _AGAIN_S = 0.05
 _TOUCH_MS = 60_000
@@ -65,7 +66,9 @@ class Following:
         clock: Clock,
         dead: DeadLetters,
         note: Callable[..., None],
+        max_rows: int,
     ) -> None:
+        self._max_rows = max_rows
         self._view = view
         self._flows = flows
         self._cluster = cluster
@@ -74,6 +77,7 @@ class Following:
         self._clock = clock
         self._dead = dead
         self._note = note
+        self._glanced = 0.0
         self._looked = 0.0
 
     def run(self, stop: threading.Event) -> None:
@@ -129,7 +133,7 @@ class Following:
         offsets = {number: position.offsets.get(number, 0) for number in range(origin.partitions)}
         changelog: Changelog
         if origin.generation is None:
-            changelog = TopicChangelog(self._cluster, origin.topic, offsets)
+            changelog = TopicChangelog(self._cluster, origin.topic, offsets, max_rows=self._max_rows)
         else:
             changelog = FlowChangelog(
                 self._cluster,
@@ -138,6 +142,7 @@ class Following:
                 generation=origin.number,
                 topic=origin.topic,
                 offsets=offsets,
+                max_rows=self._max_rows,
             )
         decoder = RowDecoder(origin.shape, origin.topic_key)
         # Not known to be complete before it has been read to its end once.
@@ -165,9 +170,11 @@ class Following:
             if piece is not None:
                 self._look_before(work)
                 self._apply(work, piece)
-            elif self._is_time_to_look():
-                self._look(work)
-                self._touch(work)
+            elif self._is_time_to_glance():
+                self._glance(work)
+                if self._clock.steady() - self._looked >= _LOOK_S:
+                    self._look(work)
+                    self._touch(work)
             if work.goal is not None and work.goal.reached(work.changelog):
                 self._store.swap(work.fence)
                 work.part, work.goal = Part.SERVING, None
@@ -223,26 +230,33 @@ class Following:
 
     # Looking around
 
-    def _is_time_to_look(self) -> bool:
-        return self._clock.steady() - self._looked >= _LOOK_S
+    def _is_time_to_glance(self) -> bool:
+        return self._clock.steady() - self._glanced >= _GLANCE_S
 
     def _look_before(self, work: _Work) -> None:
         """What was read may be of another topic of the same name, or lack deletions: it is asked before it counts."""
+        if self._is_time_to_glance():
+            self._glance(work)
         away_s = self._clock.steady() - work.complete_steady
-        if self._is_time_to_look() or (work.retention.compacted and away_s * 2_000 > work.retention.kept_ms):
+        if work.retention.compacted and away_s * 2_000 > work.retention.kept_ms:
             self._look(work)
 
-    def _look(self, work: _Work) -> None:
-        """Raises ``LookAgain`` if what is followed is not what it was."""
-        now = self._clock.steady()
+    def _glance(self, work: _Work) -> None:
+        """Raises ``LookAgain`` if what is followed is not what it was, or not wanted any more."""
         info = self._cluster.topic(work.origin.topic)
         if info is None or (info.id, info.partitions) != (work.origin.topic_id, work.origin.partitions):
             raise LookAgain(f"topic {work.origin.topic!r} is another")
         if self._store.wish() > (self._store_wish(work) or 0):
             raise LookAgain("a rebuild was asked for")
+        self._glanced = self._clock.steady()
+
+    def _look(self, work: _Work) -> None:
+        """Raises ``LookAgain`` if a deletion may have been missed; else notes whether all there is has been read."""
+        now = self._clock.steady()
         work.retention = retention_of(self._cluster, work.origin.topic)
         starts = self._cluster.starts(work.origin.topic) if work.retention.compacted else {}
-        if work.retention.why_missed(work.position, starts, self._clock.now_ms()) is not None:
+        known = msgspec.structs.replace(work.position, complete_ms=self._complete_ms(work))
+        if work.retention.why_missed(known, starts, self._clock.now_ms()) is not None:
             raise LookAgain("deletions may have been missed")
         passed = work.changelog.passed()
         ends = self._cluster.ends(work.origin.topic)

@@ -80,13 +80,14 @@ def why_build_again(
         return "the schema or the key has changed"
     starts = cluster.starts(origin.topic)
     ends = cluster.ends(origin.topic, committed=False)
-    for number, at in position.offsets.items():
-        if at > ends.get(number, 0):
-            return f"partition {number} of {origin.topic!r} ends at {ends.get(number, 0)}, and the view is at {at}"
-        if at < starts.get(number, 0):
+    for number, start in starts.items():
+        at, end = position.offsets.get(number, 0), ends.get(number, 0)
+        if at > end:
+            return f"partition {number} of {origin.topic!r} ends at {end}, and the view is at {at}"
+        if at < start:
             return (
-                f"records {at} to {starts[number] - 1} in partition {number} of {origin.topic!r} were deleted"
-                " before they were read"
+                f"records {at} to {start - 1} in partition {number} of {origin.topic!r} were deleted before they"
+                " were read"
             )
     if origin.progress and position.progress_offset > cluster.ends(origin.progress, committed=False)[0]:
         return f"{origin.progress!r} ends before offset {position.progress_offset}, where the view is"

@@ -12,11 +12,12 @@ from headrace.views.piece import CONSUMER, Piece, expect_readable, high_watermar
 
 __all__ = ["TopicChangelog"]
 
-_RECORDS_MAX = 10_000
-
 
 class TopicChangelog:
-    def __init__(self, cluster: Cluster, topic: str, offsets: Mapping[int, int]) -> None:
+    def __init__(
+        self, cluster: Cluster, topic: str, offsets: Mapping[int, int], *, max_rows: int = 10_000
+    ) -> None:
+        self._max_rows = max_rows
         self._topic = topic
         self._taken = dict(offsets)
         self._passed = dict(offsets)
@@ -26,7 +27,7 @@ class TopicChangelog:
 
     def take(self, timeout_s: float) -> Piece | None:
         messages: list[Message] = []
-        for message in take(self._consumer, _RECORDS_MAX, timeout_s):
+        for message in take(self._consumer, self._max_rows, timeout_s):
             number, offset = message.partition() or 0, message.offset() or 0
             if expect_readable(message):
                 messages.append(message)
