@@ -25,7 +25,7 @@ from headrace.flow.start_errors import SparkEnded, SparkNotStarted
 
 __all__ = ["STOP_S_MAX", "Jvm", "Launch", "write_properties"]
 
-START_S_MAX = 120.0
+START_S_MAX = 300.0
 STOP_S_MAX = 30.0
 _LOOK_S = 0.01
 _TAIL_LINES = 12

@@ -17,7 +17,6 @@ __all__ = [
     "SparkSettings",
     "TopicSettings",
     "VerifySettings",
-    "ViewSettings",
 ]
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -75,12 +74,6 @@ class TopicSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ViewSettings:
-    database: Path | None = None
-    """The SQLite file of views that name none; otherwise ``<app>.db`` in the data directory."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class VerifySettings:
     every_s: NotNegative = 0
     """How often ``headrace run`` proves every view; 0 for never."""
@@ -94,17 +87,12 @@ class Settings:
     spark: SparkSettings = field(default_factory=SparkSettings)
     flow: FlowSettings = field(default_factory=FlowSettings)
     topics: TopicSettings = field(default_factory=TopicSettings)
-    views: ViewSettings = field(default_factory=ViewSettings)
     verify: VerifySettings = field(default_factory=VerifySettings)
 
     @property
     def log_dir(self) -> Path:
         """The embedded broker's."""
         return self.data / "log"
-
-    def database_of(self, app: str) -> Path:
-        """The SQLite file of an app's views, where they name none of their own."""
-        return self.views.database or self.data / f"{app}.db"
 
     @property
     def checkpoints(self) -> Path:

@@ -47,7 +47,6 @@ PINNED: dict[str, set[str]] = {
         "SparkSettings",
         "TopicSettings",
         "VerifySettings",
-        "ViewSettings",
     },
     "headrace.stores": {"SQLite"},
     "headrace.testing": set(),

@@ -105,10 +105,10 @@ def test_tables_are_merged_name_by_name_and_dotted_names_are_one_name() -> None:
 def test_a_relative_path_in_a_file_is_relative_to_the_file(here: Path) -> None:
     (here / "deploy").mkdir()
     file = here / "deploy" / "production.toml"
-    file.write_text('data = "data"\n[views]\ndatabase = "/var/lib/shop.db"\n')
+    file.write_text('data = "data"\n[spark]\njars = "/opt/jars"\n')
     found = load(file=file, environment={})
     assert found.settings.data == here / "deploy" / "data"
-    assert found.settings.database_of("shop") == Path("/var/lib/shop.db")
+    assert found.settings.spark.jars == Path("/opt/jars")
     assert load(
         (Flag("data", Path("elsewhere"), "--data"),), file=file, environment={}
     ).settings.data == Path("elsewhere")

@@ -98,7 +98,7 @@ def _show(run: Run, app: App, display: Display, asked: Asked) -> None:
 
 
 def _watched(run: Run, app: App, sql: str) -> Watched:
-    return watched(run.settings.database_of(app.name), sql)
+    return watched(run.settings.data / f"{app.name}.db", sql)
 
 
 def _settle(run: Run, app: App, display: Display, asked: Asked, asked_to_stop: Callable[[], bool]) -> None:
