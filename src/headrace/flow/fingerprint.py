@@ -20,8 +20,8 @@ from headrace.model.schema import Schema
 __all__ = ["fingerprint"]
 
 _SITE = ("site-packages", "dist-packages", "/lib/python")
-_PYTHON_NODES = re.compile(
-    r"\b(python|pythonUDF|PythonUDF|MapInArrow|MapInPandas|FlatMapGroups\w*|ArrowEval\w*)\b"
+_PYTHON_STEPS = re.compile(
+    r"\b(Map\w*InArrow|Map\w*InPandas|FlatMap\w*(Pandas|Arrow|Python)\w*|TransformWithStateInPy\w*)\b"
 )
 
 
@@ -34,8 +34,13 @@ def fingerprint(flow: Flow, output: DataFrame, schema: Schema) -> str:
 
 
 def runs_python(output: DataFrame) -> bool:
-    plan: Any = output._jdf.queryExecution().analyzed().toString()
-    return _PYTHON_NODES.search(plan) is not None
+    """Whether rows go through a function in Python, as an expression or as a step of its own."""
+    analyzed: Any = output._jdf.queryExecution().analyzed()
+    jvm: Any = output.sparkSession._jvm
+    patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    if analyzed.containsPattern(patterns.PYTHON_UDF()):
+        return True
+    return _PYTHON_STEPS.search(analyzed.toString()) is not None
 
 
 def _input(topic: Any) -> tuple[Any, ...]:
