@@ -1,0 +1,203 @@
+"""Flows that run on one broker and one Spark for all tests: an app's, until all that was written is derived."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.app import App
+from headrace.client.cluster import Cluster
+from headrace.client.declaring import ensure_declared
+from headrace.client.progress_log import current
+from headrace.model.topic import Topic
+from headrace.settings import FlowSettings, Settings
+from headrace.views.follower import Follower
+from headrace.views.opening import file_of, open_store
+from tests.support.embedded import start_headrace
+from tests.support.server import Server
+from tests.support.spark import start_spark, stop_spark
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.flow.compiled import Compiled
+    from headrace.flow.runner import FlowRunner
+    from headrace.model.schema import Schema
+
+__all__ = ["FlowWorld", "RunningApp", "flow_world"]
+
+
+@dataclass
+class FlowWorld:
+    """A log and a Spark; apps in it must name their topics and flows so that they do not meet."""
+
+    server: Server
+    cluster: Cluster
+    spark: SparkSession
+    home: Path
+
+    def settings(self, *, max_rows: int = 100_000) -> Settings:
+        return Settings(data=self.home, flow=FlowSettings(max_rows=max_rows))
+
+    def declare(self, app: App) -> None:
+        for topic in app.topics:
+            if app.writer_of(topic) is None:
+                ensure_declared(self.cluster, topic, topic.name, 1)
+
+    def write(self, topic: Topic, values: Sequence[Any], *, partition: int = -1) -> None:
+        """Dataclasses, or (key, value) as bytes."""
+        where = {} if partition < 0 else {"partition": partition}
+        producer = self.cluster.producer({"linger.ms": 5})
+        for one in values:
+            key, value = one if isinstance(one, tuple) else topic.encode(one)
+            producer.produce(topic.name, key=key, value=value, **where)
+        assert producer.flush(30) == 0
+
+    @contextlib.contextmanager
+    def running(self, app: App, *, max_rows: int = 100_000, follow: bool = True) -> Iterator[RunningApp]:
+        """All flows and followers of the app, until the block ends."""
+        from headrace.flow.compiling import compile_app
+
+        self.declare(app)
+        compiled, schemas = compile_app(self.spark, app)
+        run = RunningApp(self, app, compiled, schemas, max_rows)
+        try:
+            run.start(follow=follow)
+            yield run
+        finally:
+            run.stop()
+        if run.errors:
+            raise run.errors[0]
+
+
+class RunningApp:
+    def __init__(
+        self,
+        world: FlowWorld,
+        app: App,
+        compiled: list[Compiled],
+        schemas: dict[str, Schema],
+        max_rows: int,
+    ) -> None:
+        self.world = world
+        self.app = app
+        self.compiled = compiled
+        self.schemas = schemas
+        self.errors: list[BaseException] = []
+        self.runners: list[FlowRunner] = []
+        self._max_rows = max_rows
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, *, follow: bool) -> None:
+        from headrace.flow.options import FlowOptions
+        from headrace.flow.runner import FlowRunner
+
+        world = self.world
+        options = FlowOptions.of(world.settings(max_rows=self._max_rows))
+        for one in self.compiled:
+            runner = FlowRunner(world.spark, world.cluster, self.app, one, self.schemas, options)
+            self.runners.append(runner)
+            self._begin(runner.run)
+            until(lambda runner=runner: runner.opened.is_set() or self.errors, f"flow {one.flow.name} opens")  # type: ignore[misc]
+        for view in self.app.views if follow else ():
+            follower = Follower(
+                view,
+                self.app.flows,
+                world.cluster,
+                lambda view=view: open_store(view, self.app.name, world.home),  # type: ignore[misc]
+                tell=lambda line: None,
+            )
+            self._begin(follower.run)
+
+    def _begin(self, run: Any) -> None:
+        def guarded() -> None:
+            try:
+                run(self._stop)
+            except BaseException as error:
+                self.errors.append(error)
+
+        thread = threading.Thread(target=guarded, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def derived(self) -> None:
+        """Wait until every flow has read its inputs to their end, those behind others too."""
+
+        def reached() -> bool:
+            if self.errors:
+                raise self.errors[0]
+            return all(self._is_at_end(one.flow.progress_topic) for one in self.compiled)
+
+        try:
+            until(reached, "all input is derived", timeout_s=150, pause_s=0.1)
+        except AssertionError as late:
+            told = [(one.status, one.current and one.current.last) for one in self.runners]
+            raise AssertionError("\n".join(map(str, told))) from late
+
+    def _is_at_end(self, progress: str) -> bool:
+        found = current(self.world.cluster, progress)
+        if found is None:
+            return False
+        read = found.last.inputs if found.last else {}
+        for one in found.generation.inputs:
+            if one.kind != "events":
+                continue
+            ends = self.world.cluster.ends(one.log)
+            at = {int(number): to for number, (_, to) in read.get(one.log, {}).items()}
+            if any(at.get(number, 0) < end for number, end in ends.items()):
+                return False
+        return True
+
+    def followed(self) -> None:
+        """Wait until every view of a flow is at its flow's last batch, and every other at its topic's end."""
+        self.derived()
+        for view in self.app.views:
+            until(lambda view=view: self._is_followed(view), f"view {view.name}", pause_s=0.05)  # type: ignore[misc]
+
+    def _is_followed(self, view: Any) -> bool:
+        import json
+        import sqlite3
+
+        if self.errors:
+            raise self.errors[0]
+        path = file_of(view, self.app.name, self.world.home)
+        if not path.exists():
+            return False
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+            found = connection.execute(
+                "SELECT batch, offsets FROM _headrace_views WHERE view = ? AND part = 'serving'", (view.name,)
+            ).fetchone()
+        if found is None:
+            return False
+        flow = self.app.writer_of(view.topic)
+        if flow is None:
+            ends = self.world.cluster.ends(view.topic.name)
+            return {int(one): at for one, at in json.loads(found[1]).items()} == ends
+        progress = current(self.world.cluster, flow.progress_topic)
+        return progress is not None and (progress.last is None or progress.last.batch == found[0])
+
+    def stop(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+
+
+@pytest.fixture(scope="session")
+def flow_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlowWorld]:
+    home = tmp_path_factory.mktemp("flows")
+    options = ("--set", "log.cleaner.backoff.ms=100", "--set", "log.retention.check.interval.ms=100")
+    server = start_headrace(home / "log", options)
+    spark = start_spark(home)
+    try:
+        yield FlowWorld(server, Cluster(server.bootstrap), spark, home)
+    finally:
+        stop_spark(spark)
+        assert server.stop() == 0, server.log.read_text()[-4000:]
