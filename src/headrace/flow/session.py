@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["ended", "launch_for", "start", "stop"]
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_KEEPS_COUNTS = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
 _LOCAL = "127.0.0.1"
 _one_at_a_time = threading.Lock()
 _running: dict[int, Jvm] = {}
@@ -117,6 +118,9 @@ def _conf(settings: Settings, app_name: str, folder: Path, connector: Sequence[P
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # It takes a part of the plan that turns out empty away, and what was counted in it along with it: a batch of
+        # nothing but dead letters would have no counts.
+        "spark.sql.adaptive.optimizer.excludedRules": _KEEPS_COUNTS,
     }
     if settings.is_local:
         conf["spark.driver.host"] = conf["spark.driver.bindAddress"] = _LOCAL

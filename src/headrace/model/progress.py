@@ -24,7 +24,17 @@ import msgspec
 
 from headrace.errors import HeadraceError
 
-__all__ = ["Batch", "Generation", "Input", "Ranges", "Totals", "UnreadableProgress", "decode", "encode"]
+__all__ = [
+    "Batch",
+    "Ends",
+    "Generation",
+    "Input",
+    "Ranges",
+    "Totals",
+    "UnreadableProgress",
+    "decode",
+    "encode",
+]
 
 Ranges = dict[str, dict[str, tuple[int, int]]]
 """Per topic of the log and partition (as text, since it is JSON): from, inclusive, and to, exclusive."""
