@@ -7,140 +7,36 @@ rows that are read with it, in one look.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    precondition,
-    rule,
     run_state_machine_as_test,
 )
 
-from headrace.model.kinds import Digits, Field, Plain
-from headrace.views.changes import Changes
+from headrace.model.kinds import Field, Plain
 from headrace.views.errors import NameRefused, PositionMoved, StaleWriter
 from headrace.views.position import NO_BATCH, Position, Shape
 from headrace.views.rows import Row
-from headrace.views.sqlite import SqliteStore
-from headrace.views.store import Fence, Owner, Part, Store
+from headrace.views.store import Fence, Owner, Part
+from tests.contract.store_hand import EVERYTHING, ROWS, Hand, See, SeeSqlite, changes
+from tests.contract.store_model import Model
 from tests.contract.store_writer import SHAPE, position_of, rows_after
-
-INT_MIN, INT_MAX = -(2**63), 2**63 - 1
-EVERYTHING = Shape(
-    (
-        Field("key", Plain("text"), False),
-        Field("many", Plain("int"), True),
-        Field("share", Plain("float"), True),
-        Field("is it", Plain("bool"), True),
-        Field("amount", Digits(), True),
-        Field('raw"bytes', Plain("bytes"), True),
-    ),
-    ("key",),
-)
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-ROWS = st.tuples(
-    TEXT,
-    st.none() | st.integers(INT_MIN, INT_MAX),
-    st.none() | st.floats(allow_nan=False).map(lambda one: one + 0.0) | st.just("NaN"),
-    st.none() | st.booleans(),
-    st.none()
-    | st.decimals(places=6, allow_nan=False, allow_infinity=False).map(lambda one: format(one, "f")),
-    st.none() | st.binary(max_size=8),
-)
-
-
-def changes(shape: Shape, *rows: Row, gone: tuple[Row, ...] = ()) -> Changes:
-    made = Changes(shape)
-    for row in rows:
-        made.put(row)
-    for key in gone:
-        made.remove(key)
-    return made
-
-
-class See(ABC):
-    """How a store is opened, and seen from outside."""
-
-    @abstractmethod
-    def open(self, view: str = "sales") -> Store: ...
-
-    @abstractmethod
-    def look(self, view: str = "sales") -> tuple[int, list[tuple[Any, ...]]] | None:
-        """The batch of what serves, and its rows by key, as of one moment; None if nothing serves."""
-
-    @abstractmethod
-    def opener(self) -> str:
-        """For a process of its own: an expression that opens view ``sales``."""
-
-
-class SeeSqlite(See):
-    def __init__(self, home: Path) -> None:
-        self.path = home / "shop.db"
-
-    def open(self, view: str = "sales") -> Store:
-        return SqliteStore(self.path, view)
-
-    def look(self, view: str = "sales") -> tuple[int, list[tuple[Any, ...]]] | None:
-        with contextlib.closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)) as connection:
-            connection.execute("BEGIN")
-            found = connection.execute(
-                "SELECT batch, shape FROM _headrace_views WHERE view = ? AND part = 'serving'", (view,)
-            ).fetchone()
-            if found is None:
-                return None
-            key = ", ".join(json.loads(found[1])["key"])
-            return found[0], connection.execute(f'SELECT * FROM "{view}" ORDER BY {key}').fetchall()
-
-    def opener(self) -> str:
-        return f"SqliteStore(Path({str(self.path)!r}), 'sales')"
 
 
 @pytest.fixture(params=[SeeSqlite], ids=["sqlite"])
 def see(request: pytest.FixtureRequest, tmp_path: Path) -> See:
     made: See = request.param(tmp_path)
     return made
-
-
-class Hand:
-    """A follower by hand: an open store, and where its part is."""
-
-    def __init__(self, store: Store, *, generation: int = 1) -> None:
-        self.store = store
-        self.owner = store.take("hand", 1)
-        self.generation = generation
-        self.position = position_of(NO_BATCH, generation)
-
-    @property
-    def fence(self) -> Fence:
-        return Fence(self.owner, self.generation)
-
-    def begin(self, shape: Shape = SHAPE) -> None:
-        self.position = position_of(NO_BATCH, self.generation)
-        self.store.begin(shape, self.position, "a test", self.fence)
-
-    def apply(self, changed: Changes, part: Part = Part.SERVING) -> None:
-        after = position_of(self.position.batch + 1, self.generation)
-        self.store.apply(part, changed, self.position, after, self.fence)
-        self.position = after
-
-    def serve(self, shape: Shape = SHAPE) -> None:
-        self.begin(shape)
-        self.store.swap(self.fence)
 
 
 @pytest.fixture
@@ -453,104 +349,6 @@ def test_a_killed_writer_leaves_rows_and_position_of_one_batch(see: See, seed: i
         assert batch > last
         assert rows == rows_after(batch)
         last = batch
-
-
-class Model(RuleBasedStateMachine):
-    """Two followers take turns at one view; a dict beside each part says what must be there."""
-
-    see: See
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hands = [Hand(self.see.open()), Hand(self.see.open())]
-        self.owner = 1
-        self.parts: dict[Part, tuple[int, int, dict[str, int]] | None] = dict.fromkeys(Part)
-        """Generation, batch, rows."""
-
-    def teardown(self) -> None:
-        for hand in self.hands:
-            hand.store.close()
-
-    def _try(self, who: int, do: Callable[[Hand], None]) -> bool:
-        if who == self.owner:
-            do(self.hands[who])
-            return True
-        with pytest.raises((StaleWriter, PositionMoved)):
-            do(self.hands[who])
-        return False
-
-    @rule(who=st.integers(0, 1))
-    def take(self, who: int) -> None:
-        self.hands[who].owner = self.hands[who].store.take(f"hand {who}", 1)
-        self.owner = who
-
-    @rule(who=st.integers(0, 1))
-    def reopen(self, who: int) -> None:
-        self.hands[who].store.close()
-        self.hands[who].store = self.see.open()
-
-    @rule(who=st.integers(0, 1), newer=st.booleans())
-    def begin(self, who: int, newer: bool) -> None:
-        serving = self.parts[Part.SERVING]
-        generation = (serving[0] if serving else 1) + newer
-
-        def do(hand: Hand) -> None:
-            hand.generation = generation
-            hand.begin()
-
-        if self._try(who, do):
-            self.parts[Part.BUILDING] = (generation, NO_BATCH, {})
-
-    @rule(
-        who=st.integers(0, 1),
-        part=st.sampled_from(Part),
-        put=st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 9)),
-        gone=st.sets(st.sampled_from("abcdef")),
-    )
-    def apply(self, who: int, part: Part, put: dict[str, int], gone: set[str]) -> None:
-        known = self.parts[part]
-        made = changes(SHAPE, *put.items(), gone=tuple((key,) for key in gone))
-        if known is None:
-            with pytest.raises((PositionMoved, StaleWriter)):
-                self.hands[who].apply(made, part)
-            return
-        generation, batch, rows = known
-
-        def do(hand: Hand) -> None:
-            hand.generation, hand.position = generation, position_of(batch, generation)
-            hand.apply(made, part)
-
-        if self._try(who, do):
-            left = {key: value for key, value in {**rows, **put}.items() if key not in gone}
-            self.parts[part] = (generation, batch + 1, left)
-
-    @rule(who=st.integers(0, 1))
-    @precondition(lambda self: self.parts[Part.BUILDING] is not None)
-    def swap(self, who: int) -> None:
-        built = self.parts[Part.BUILDING]
-        assert built is not None
-
-        def do(hand: Hand) -> None:
-            hand.generation = built[0]
-            hand.store.swap(hand.fence)
-
-        if self._try(who, do):
-            self.parts = {Part.SERVING: built, Part.BUILDING: None}
-
-    @invariant()
-    def what_serves_is_what_was_applied(self) -> None:
-        serving, found = self.parts[Part.SERVING], self.see.look()
-        assert found == (None if serving is None else (serving[1], sorted(serving[2].items())))
-
-    @invariant()
-    def what_is_built_is_what_was_applied(self) -> None:
-        built = self.parts[Part.BUILDING]
-        store = self.hands[0].store
-        standing = store.standing(Part.BUILDING)
-        assert (standing is None) == (built is None)
-        if built is not None and standing is not None:
-            assert (standing.position.generation, standing.position.batch) == built[:2]
-            assert list(store.rows(Part.BUILDING)) == sorted(built[2].items())
 
 
 def test_a_store_agrees_with_a_dict_through_any_history(
