@@ -1,0 +1,158 @@
+"""Sales that are sent, drivers that derive from them, and what any reader of committed records then finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from bench.faults.forking import ROOT, dying_with_us
+from bench.faults.outcome import Outcome
+
+__all__ = ["Driver", "Sales"]
+
+_NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+_PATIENCE_S = 240.0
+
+
+class Driver:
+    """``bench.faults.flow_driver`` in a process of its own."""
+
+    def __init__(self, bootstrap: str, home: Path, *words: str) -> None:
+        self.log = home / f"driver-{time.monotonic_ns()}.log"
+        with self.log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [
+                    *dying_with_us(),
+                    sys.executable,
+                    "-m",
+                    "bench.faults.flow_driver",
+                    bootstrap,
+                    str(home),
+                    *words,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+            )
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait_for(self, word: str) -> bool:
+        """Whether it came to say so; False if it ended without."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while word not in self.said():
+            if self._process.poll() is not None and word not in self.said():
+                return False
+            assert time.monotonic() < deadline, f"the driver did not say {word!r}:\n{self.said()[-3000:]}"
+            time.sleep(0.05)
+        return True
+
+    def wait(self) -> int:
+        return self._process.wait(_PATIENCE_S)
+
+    def wake(self) -> None:
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def end(self) -> None:
+        if self._process.poll() is None:
+            self.wake()
+            self._process.kill()
+            self._process.wait()
+
+
+class Sales:
+    """What was sent, by hand, and what must follow from it."""
+
+    def __init__(self, bootstrap: str, rng: random.Random) -> None:
+        self._bootstrap = bootstrap
+        self._rng = rng
+        self._sent: dict[str, tuple[str, int, datetime]] = {}
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic("sales", 2, config={"retention.ms": "-1"})])["sales"].result(30)
+
+    def send(self, count: int) -> None:
+        producer = Producer({"bootstrap.servers": self._bootstrap})
+        for _ in range(count):
+            number = len(self._sent)
+            at = _NOON + timedelta(seconds=self._rng.randrange(300))
+            sale = (f"p{self._rng.randrange(3)}", self._rng.randrange(1, 100), at)
+            self._sent[f"s{number}"] = sale
+            row = {"sale_id": f"s{number}", "product_id": sale[0], "amount": sale[1], "at": at.isoformat()}
+            producer.produce("sales", json.dumps(row).encode(), f"s{number}".encode())
+        assert producer.flush(30) == 0
+
+    def judge(self, outcome: Outcome) -> None:
+        kept = Counter(row["sale_id"] for _, row in self._read("kept"))
+        outcome.lost += sum(1 for sale in self._sent if sale not in kept)
+        outcome.duplicated += sum(times - 1 for times in kept.values())
+        if strange := [sale for sale in kept if sale not in self._sent]:
+            outcome.problems.append(f"rows that nobody sent: {strange[:5]}")
+        sums = dict(self._read("sums"))
+        found = {(row["product_id"], row["minute"]): (row["amount"], row["sales"]) for row in sums.values()}
+        expected: dict[tuple[str, str], tuple[int, int]] = {}
+        for product, amount, at in self._sent.values():
+            minute = at.replace(second=0).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+            so_far = expected.get((product, minute), (0, 0))
+            expected[product, minute] = (so_far[0] + amount, so_far[1] + 1)
+        if found != expected:
+            wrong = sorted(key for key in expected | found if expected.get(key) != found.get(key))
+            told = [f"{key}: {found.get(key)} instead of {expected.get(key)}" for key in wrong[:5]]
+            outcome.problems.append(f"{len(wrong)} sums are wrong: {'; '.join(told)}")
+        self._judge_progress(outcome)
+
+    def _judge_progress(self, outcome: Outcome) -> None:
+        """Batches follow each other without a gap, and no number is there twice."""
+        for flow in ("keep", "sum_up"):
+            records = [row for _, row in self._read(f"{flow}.progress") if row["record"] == "batch"]
+            numbers = [row["batch"] for row in records]
+            if numbers != sorted(set(numbers)):
+                outcome.problems.append(f"{flow}: batches {numbers}")
+            reached: dict[tuple[str, str], int] = {}
+            for row in records:
+                for topic, ranges in row["inputs"].items():
+                    for number, (start, to) in ranges.items():
+                        before = reached.get((topic, number), 0)
+                        if start != before:
+                            outcome.problems.append(f"{flow}: {topic}/{number} from {start} after {before}")
+                        reached[topic, number] = to
+
+    def _read(self, topic: str) -> list[tuple[str, Any]]:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": "judge",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+            }
+        )
+        try:
+            partitions = set(consumer.list_topics(topic, 30).topics[topic].partitions)
+            consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+            found = []
+            while partitions:
+                message = consumer.poll(30)
+                assert message is not None, f"{topic} did not end"
+                error = message.error()
+                if error is None:
+                    found.append((message.key().decode(), json.loads(message.value())))
+                else:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    partitions.discard(message.partition())
+            return found
+        finally:
+            consumer.close()

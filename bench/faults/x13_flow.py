@@ -1,0 +1,55 @@
+"""X13, a zombie driver of flows: stopped inside a batch (SIGSTOP), replaced by a successor that derives everything,
+and woken again.
+
+Its rows are in the log when it sleeps, or its progress record too; it has not committed. When it wakes it must be told
+that it is fenced, and nothing of it may be read as committed.
+"""
+
+from __future__ import annotations
+
+import random
+
+from bench.faults.flow_scene import Driver, Sales
+from bench.faults.outcome import Outcome
+from bench.faults.process import BrokerProcess
+from bench.faults.workplace import workplace
+
+__all__ = ["UNPROTECTED", "run"]
+
+FAULT = "X13"
+UNPROTECTED = ("transaction",)
+
+
+def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0]) -> Outcome:
+    rng = random.Random(f"{FAULT} flow {seed}")
+    outcome = Outcome(FAULT, seed)
+    taken_out = [] if protected else ["--without", without]
+    with workplace(FAULT, seed) as home, BrokerProcess(home, forked=True) as broker:
+        broker.start()
+        sales = Sales(broker.bootstrap, rng)
+        sales.send(150)
+        step = rng.choice(("sent", "told"))
+        zombie = Driver(broker.bootstrap, home, "--strike", "stop", step, str(rng.randint(3, 5)), *taken_out)
+        successor = None
+        try:
+            if zombie.wait_for("striking"):
+                outcome.hits += 1
+            successor = Driver(broker.bootstrap, home, *taken_out)
+            if successor.wait() != 0:
+                outcome.problems.append(f"the successor did not finish:\n{successor.said()[-3000:]}")
+            sales.send(rng.randint(1, 20))
+            zombie.wake()
+            zombie.wait()
+            if protected and "fenced" not in zombie.said():
+                outcome.problems.append(f"the zombie was not fenced:\n{zombie.said()[-3000:]}")
+            if Driver(broker.bootstrap, home, *taken_out).wait() != 0:
+                outcome.problems.append("the last driver did not finish")
+        finally:
+            zombie.end()
+            if successor is not None:
+                successor.end()
+        sales.judge(outcome)
+        outcome.problems += broker.traces()
+        broker.kill()
+        outcome.peak_rss_mb = broker.peak_rss_mb
+    return outcome
