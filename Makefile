@@ -6,6 +6,10 @@
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$python; break; }; done)
 BIN := .venv/bin
+# What is fetched once is shared with other clones, unless there is no home that can be written.
+ifeq ($(shell test -w "$${XDG_CACHE_HOME:-$$HOME}" && echo yes),)
+export HEADRACE_CACHE ?= $(CURDIR)/.cache
+endif
 FOR ?=
 
 help:
@@ -14,7 +18,7 @@ help:
 	@echo 'make test           set up everything, run all tests'
 	@echo 'make test-one T=... one test, for example T=tests/unit/records or T="-k torn_last_batch"'
 	@echo 'make check          ruff, mypy, import-linter'
-	@echo 'make setup          only the command, at $(BIN)/headrace'
+	@echo 'make setup          the command, at $(BIN)/headrace, and Spark with what it needs'
 	@echo 'make setup-test     all that tests, checks and benchmarks need'
 	@echo 'make bench-log      measure the log beside Apache Kafka; results in bench/results/'
 	@echo 'make soak           the crash and fault tests at full count; results in bench/results/faults.json'

@@ -20,6 +20,7 @@ from tools.places import ROOT, VENV, cache_dir
 
 __all__ = [
     "fetch",
+    "for_flows",
     "jar",
     "java_client_classpath",
     "kafka_server_classpath",
@@ -34,6 +35,11 @@ _LOCK = ROOT / "tools" / "jars.lock"
 @cache
 def pinned() -> tuple[Jar, ...]:
     return (*jars.read_lock(_LOCK.read_text(encoding="utf-8"), "tools/jars.lock"), *jars.pinned())
+
+
+def for_flows() -> tuple[Jar, ...]:
+    """Those that the product itself needs."""
+    return jars.pinned()
 
 
 def path_of(one: Jar) -> Path:

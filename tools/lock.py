@@ -1,6 +1,7 @@
 """Resolves the dependencies again and writes the lock files: versions and hashes for every platform, no index address.
 
-The runtime is locked first and holds the versions of what the tests add on top, so that both run on the same packages.
+The runtime is locked first and holds the versions of what Spark and the tests add on top, so that all run on the same
+packages.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ _UV = (
 )
 _LOCKS = (
     ("requirements.lock", ("pyproject.toml", "requirements.in")),
-    ("requirements-test.lock", ("pyproject.toml", "requirements-test.in", "-c", "requirements.lock")),
+    (
+        "requirements-spark.lock",
+        ("pyproject.toml", "--extra=spark", "requirements.in", "-c", "requirements.lock"),
+    ),
+    ("requirements-test.lock", ("pyproject.toml", "requirements-test.in", "-c", "requirements-spark.lock")),
     ("requirements-java.lock", ("requirements-java.in",)),
 )
 
@@ -29,7 +34,8 @@ def main() -> int:
     try:
         for output, inputs in _LOCKS:
             say(
-                f"uv: {output}", f"resolved anew from {' and '.join(name for name in inputs if name != '-c')}"
+                f"uv: {output}",
+                f"resolved anew from {' and '.join(name for name in inputs if not name.startswith('-'))}",
             )
             sources = [part if part.startswith("-") else str(ROOT / part) for part in inputs]
             run(

@@ -1,6 +1,6 @@
 """Sets the clone up.
 
-    python3 -m tools.setup run      the command and what it imports
+    python3 -m tools.setup run      the command, and what it and an app's flows run on
     python3 -m tools.setup test     that, and all that the tests need
 
 Starts from Python and nothing else. Every step looks first and does nothing when it is done already: what was installed
@@ -35,9 +35,13 @@ _NETWORK = (
 
 
 def for_running() -> None:
-    """The command at ``.venv/bin/headrace`` and what it imports."""
+    """The command at ``.venv/bin/headrace`` and what it imports; Spark, Java and jars, on which flows run."""
     _install_for_running()
     _compile("src")
+    _install("spark", "Spark, on which flows run (456 MB, once)")
+    java.provide()
+    jars.fetch(jars.for_flows())
+    _read_classes()
 
 
 def _install_for_running() -> None:
@@ -69,31 +73,41 @@ def _install_for_running() -> None:
 
 
 def for_testing() -> None:
-    """All that the tests start or compare with: test packages, a Java runtime, Debian packages, jars."""
+    """All that the tests start or compare with: test packages, Debian packages, more jars."""
     # First what a person may have to do: nobody should wait for a large download to be told.
     debian.provide(debian.TEST_PACKAGES, may_install=debian.can_install())
     compiler.provide()
     for_running()
-    wanted = _fingerprint("requirements-test.lock")
-    if not _stamp("test").is_file() or _stamp("test").read_text(encoding="utf-8") != wanted:
-        say("pip: the packages of requirements-test.lock", "pytest, the checks, and PySpark (456 MB, once)")
-        run(
-            [
-                *_PIP,
-                "--require-hashes",
-                "--no-build-isolation",
-                "--use-pep517",
-                "-r",
-                ROOT / "requirements-test.lock",
-            ],
-            failing="pip could not install the packages of requirements-test.lock",
-            hint=_NETWORK,
-            doing="installing",
-        )
-        _stamp("test").write_text(wanted, encoding="utf-8")
+    _install("test", "pytest, the checks, and stock Kafka clients")
     _compile("tests", "bench", "tools")
-    java.provide()
     jars.fetch(jars.pinned())
+
+
+def _install(part: str, why: str) -> None:
+    """The packages of ``requirements-<part>.lock``, on top of what the command has."""
+    name = f"requirements-{part}.lock"
+    wanted = _fingerprint(name)
+    if _stamp(part).is_file() and _stamp(part).read_text(encoding="utf-8") == wanted:
+        return
+    say(f"pip: the packages of {name}", why)
+    run(
+        [*_PIP, "--require-hashes", "--no-build-isolation", "--use-pep517", "-r", ROOT / name],
+        failing=f"pip could not install the packages of {name}",
+        hint=_NETWORK,
+        doing="installing",
+    )
+    _stamp(part).write_text(wanted, encoding="utf-8")
+
+
+def _read_classes() -> None:
+    """Only makes Spark start sooner, so that it failed is told and no reason to stop."""
+    done = subprocess.run(
+        [VENV_PYTHON, "-m", "headrace.flow.training"], stdin=subprocess.DEVNULL, check=False
+    )
+    if done.returncode != 0:
+        say(
+            "Spark's classes could not be read in advance", "it works all the same, and takes longer to start"
+        )
 
 
 def _compile(*folders: str) -> None:

@@ -12,6 +12,8 @@ from tests.cli.runner import Headrace, Result
 
 AWAY = Headrace("127.0.0.1:1")
 VERBS = [
+    "init",
+    "doctor",
     "config",
     "demo",
     "broker",

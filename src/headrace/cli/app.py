@@ -43,6 +43,8 @@ COMMANDS = (
         "Run a whole app on this machine: log, flows and views.",
     ),
     Entry("flow", "headrace.cli.flow", "List, run and rebuild an app's flows.", alias="flows"),
+    Entry("init", "headrace.cli.init", "Make a small app that runs."),
+    Entry("doctor", "headrace.cli.doctor", "Say what is missing on this machine, and how to get it."),
     Entry("config", "headrace.cli.config", "Show every setting, its value, and where that comes from."),
     Entry("demo", "headrace.cli.demo", "Run a broker with live traffic and watch it."),
     Entry("broker", "headrace.cli.broker", "Run the embedded broker, which speaks the Kafka protocol."),

@@ -128,6 +128,8 @@ def main() -> int:
         print(f"  {line}", file=sys.stderr, flush=True)
 
     try:
+        if archive_of(session.launch_for(Settings(), say=say)).is_file():
+            return 0
         path = train(Settings(), say=say)
     except HeadraceError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -11,7 +11,7 @@ from tools.jars import pinned
 
 from .tracked import ROOT
 
-LOCKS = ("requirements.lock", "requirements-test.lock", "requirements-java.lock")
+LOCKS = ("requirements.lock", "requirements-spark.lock", "requirements-test.lock", "requirements-java.lock")
 
 
 def versions(name: str) -> dict[tuple[str, str], str]:
@@ -34,18 +34,21 @@ def test_every_package_has_hashes_and_no_line_says_where_from(name: str) -> None
 
 
 def test_the_tests_run_on_the_versions_that_users_get() -> None:
-    assert versions("requirements.lock").items() <= versions("requirements-test.lock").items()
+    command, flows, tests = (versions(f"requirements{part}.lock").items() for part in ("", "-spark", "-test"))
+    assert command <= flows <= tests
 
 
 def test_what_the_package_asks_for_is_locked() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    asked = {re.split(r"[<>=!~\[ ]", text)[0] for text in settings["project"]["dependencies"]}
-    locked = {package for package, _ in versions("requirements.lock")}
-    assert asked <= locked
+    extras = settings["project"]["optional-dependencies"]
+    asked = {"": settings["project"]["dependencies"], "-spark": extras["spark"], "-java": extras["java"]}
+    for part, wanted in asked.items():
+        locked = {package for package, _ in versions(f"requirements{part}.lock")}
+        assert {re.split(r"[<>=!~\[ ]", text)[0] for text in wanted} <= locked
 
 
 def test_spark_and_its_connector_are_of_one_version() -> None:
-    spark = versions("requirements-test.lock")["pyspark", ""]
+    spark = versions("requirements-spark.lock")["pyspark", ""]
     connector = next(jar for jar in pinned() if jar.name == "spark-sql-kafka-0-10_2.13")
     assert connector.revision == spark
 

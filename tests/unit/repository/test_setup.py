@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,6 @@ import pytest
 from tools import compiler, debian
 from tools.console import SetupError, run
 from tools.debian import Package
-from tools.places import cache_dir
 
 from .tracked import ROOT
 
@@ -46,15 +46,25 @@ def test_a_program_that_is_not_there_is_an_error_with_a_next_step() -> None:
         run(["no-such-command-anywhere"], failing="it broke", hint="mend it")
 
 
-def test_the_cache_is_shared_unless_told_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "here"))
-    assert cache_dir() == tmp_path / "here"
-    monkeypatch.delenv("HEADRACE_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_dir() == tmp_path / "headrace"
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
-    assert cache_dir() == ROOT / ".cache"
+def test_without_a_home_that_can_be_written_the_clone_has_the_cache() -> None:
+    def cache(**environment: str) -> str:
+        command = [
+            "make",
+            "-C",
+            str(ROOT),
+            "-s",
+            "-f",
+            "Makefile",
+            "--eval=show: ; @echo $$HEADRACE_CACHE",
+            "show",
+        ]
+        kept = {"PATH": os.environ["PATH"], **environment}
+        return subprocess.run(command, env=kept, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert cache(HOME="/nowhere") == str(ROOT / ".cache")
+    assert cache(HOME="/nowhere", HEADRACE_CACHE="/there") == "/there"
+    assert cache(HOME="/nowhere", XDG_CACHE_HOME="/tmp") == ""
+    assert cache(HOME="/tmp") == ""
 
 
 def test_make_names_the_next_step_when_there_is_no_python(tmp_path: Path) -> None:

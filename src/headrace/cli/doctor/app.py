@@ -1,0 +1,68 @@
+"""Is the app itself in order: it can be imported, it has no mistakes, and the stores of its views can be opened."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from headrace.app import App
+from headrace.cli.app_loading import load_app
+from headrace.cli.doctor.finding import Finding, fine, missing
+from headrace.errors import HeadraceError
+from headrace.model.errors import AppMistakes
+from headrace.model.graph import check
+from headrace.settings import Settings
+from headrace.views.opening import file_of
+
+__all__ = ["load_for_a_look", "look_at_stores"]
+
+
+def load_for_a_look(name: str) -> tuple[App | None, list[Finding]]:
+    """The app, if it can be loaded, and what is to be said about it."""
+    try:
+        app = load_app(name)
+        check(app)
+    except AppMistakes as error:
+        return None, [
+            missing("app", f"{one.place}: {one.message}", one.hint or "mend that line")
+            for one in error.mistakes
+        ]
+    except HeadraceError as error:
+        told = f"{error.message}" + (f" ({error.detail})" if error.detail else "")
+        return None, [missing("app", told, error.hint)]
+    counts = f"{len(app.topics)} topics, {len(app.flows)} flows, {len(app.views)} views"
+    return app, [fine("app", f"app {app.name}: {counts}")]
+
+
+def look_at_stores(app: App, settings: Settings) -> Iterator[Finding]:
+    files: dict[Path, list[str]] = {}
+    for view in app.views:
+        files.setdefault(file_of(view, app.name, settings.data), []).append(view.name)
+    for path, views in files.items():
+        yield _sqlite(path, ", ".join(views))
+
+
+def _sqlite(path: Path, views: str) -> Finding:
+    if not path.exists():
+        parent = next(one for one in path.absolute().parents if one.exists())
+        if parent.is_dir() and os.access(parent, os.W_OK | os.X_OK):
+            return fine("store", f"{path}, for {views}: made by the first start")
+        return missing(
+            "store", f"{path}, for {views}, cannot be made: {parent} cannot be written", "name another file"
+        )
+    try:
+        address = f"{path.absolute().as_uri()}?mode=ro"
+        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=5)) as store:
+            store.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.Error as error:
+        return missing(
+            "store",
+            f"{path}, for {views}, cannot be opened: {error}",
+            "move the file away: its views are then built again from the log",
+        )
+    if not os.access(path, os.W_OK):
+        return missing("store", f"{path}, for {views}, cannot be written", "change who may write to it")
+    return fine("store", f"{path}, for {views}")
