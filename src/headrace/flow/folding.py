@@ -2,8 +2,8 @@
 
 What is derived in one go has no order, and the last row of a key is the one that counts. Where a key has one row only
 (an event's own key, a group of an aggregation), that is it. Where it has several, the flow's topic is asked, which has
-them in the order in which the flow wrote them: its last row of that key must be one of those that were derived. So which
-of the derived rows is the last one is the log's word; that it was derived, and that no other was, is not.
+them in the order in which the flow wrote them: its last row of that key must be one of those that were derived. So
+which of the derived rows is the last one is the log's word; that it was derived is not.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def folded(
         F.count_if(value.isNull()).alias("deletions"),
         F.count(F.lit(1)).alias("rows"),
     )
-    one = (F.col("deletions") == F.col("rows")) | ((F.col("deletions") == 0) & (F.col("low") == F.col("high")))
+    one = (F.col("deletions") == F.col("rows")) | (
+        (F.col("deletions") == 0) & (F.col("low") == F.col("high"))
+    )
     keys = keys.select("key", F.col("high").alias("value"), one.alias("one"))
     operators, stateful = derived.operators, compiled.stateful
     holds_back = stateful and operators.holds_back
@@ -89,14 +91,16 @@ def _decided(held: DataFrame, *, whole: bool, holds_back: bool, unsure: bool) ->
     by_topic = there & (derived | F.lit(unsure))
     # A row that the topic lacks may be held back, or was compacted away; else it should be there.
     lacking = UNKNOWN if holds_back or not whole else DERIVED
-    known = F.when(there & (derived | F.lit(not unsure)), DERIVED).when(there, BY_TOPIC).when(refused, DERIVED)
+    known = (
+        F.when(there & (derived | F.lit(not unsure)), DERIVED).when(there, BY_TOPIC).when(refused, DERIVED)
+    )
     nothing = F.lit(None).cast("string")
     value = F.when(by_topic, F.col("told")).when(~there & refused, nothing).otherwise(F.col("value"))
     return held.select("key", value.alias("value"), known.otherwise(lacking).alias("known"))
 
 
 def last_written(topic: DataFrame) -> DataFrame:
-    """The topic folded by key: the value (null for a deletion) of the highest offset. A key is in one partition only."""
+    """The topic folded by key: the value (null for a deletion) of its highest offset. A key is in one partition."""
     last = F.max_by(F.struct("value"), "offset")
     return topic.groupBy("key").agg(last.alias("last")).select("key", F.col("last.value").alias("value"))
 

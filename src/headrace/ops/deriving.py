@@ -70,8 +70,12 @@ class Deriving:
     def told(flow: Flow, error: Exception) -> HeadraceError:
         """What Spark has raised, in our terms."""
         explained = explain(flow, error)
-        return explained if explained is error else CannotVerify(
-            f"flow {flow.name} could not be derived again: {explained.message}",
-            detail=explained.detail,
-            hint="records may have been deleted while they were read: try again; -v shows all of it",
+        return (
+            explained
+            if explained is error
+            else CannotVerify(
+                f"flow {flow.name} could not be derived again: {explained.message}",
+                detail=explained.detail,
+                hint="records may have been deleted while they were read: try again; -v shows all of it",
+            )
         )

@@ -1,12 +1,12 @@
 """A row of the log as the columns of a SQLite table, by the documented rule and by nobody else's code.
 
-    text, enum            TEXT
-    int                   INTEGER
-    float                 REAL; NaN is the text ``NaN``
-    bool                  INTEGER, 0 or 1
-    decimal, time, date   TEXT, as in the log: ``12.500000``, ``2026-01-31T12:00:00.123456Z``, ``2026-01-31``
-    bytes                 BLOB
-    list, map, record     TEXT, compact JSON
+text, enum            TEXT
+int                   INTEGER
+float                 REAL; NaN is the text ``NaN``
+bool                  INTEGER, 0 or 1
+decimal, time, date   TEXT, as in the log: ``12.500000``, ``2026-01-31T12:00:00.123456Z``, ``2026-01-31``
+bytes                 BLOB
+list, map, record     TEXT, compact JSON
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class PlainRows:
         if raw is None or set(self._topic_key) != set(self._key):
             raise ValueDoesNotFit("a deletion that does not name the key")
         found = self._codec.key(self._topic_key).decode(raw)
-        return tuple(self._plain[place](found[name]) for place, name in zip(self._places, self._key, strict=True))
+        return tuple(
+            self._plain[place](found[name]) for place, name in zip(self._places, self._key, strict=True)
+        )
 
 
 def _plain(kind: Kind) -> Callable[[Any], Value]:

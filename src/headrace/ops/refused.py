@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from headrace.client.cluster import Cluster
 from headrace.client.reading import read
@@ -22,7 +22,8 @@ def refused_places(
     starts, ends = cluster.starts(view.dead_topic), cluster.ends(view.dead_topic)
     found = set()
     for message in read(cluster, view.dead_topic, {one: (starts[one], end) for one, end in ends.items()}):
-        told = {name: text for name, text in message.headers() or [] if isinstance(text, bytes)}
+        headers: Iterable[tuple[str, object]] = message.headers() or []  # type: ignore[assignment]
+        told = {name: text for name, text in headers if isinstance(text, bytes)}
         try:
             log = told[f"{_PREFIX}topic"].decode()
             place = int(told[f"{_PREFIX}partition"]), int(told[f"{_PREFIX}offset"])

@@ -123,7 +123,9 @@ class Report(msgspec.Struct, kw_only=True):
 
     def line(self) -> str:
         """All in one."""
-        through = f"batch {self.batch} of generation {self.generation}" if self.generation else self._offsets()
+        through = (
+            f"batch {self.batch} of generation {self.generation}" if self.generation else self._offsets()
+        )
         told = {
             "proven": f"proven, {self.found_rows:,} rows, sha256 {self.found_sha256[:12]}",
             "different": f"NOT AS DERIVED: {self._differences()}",
@@ -137,7 +139,9 @@ class Report(msgspec.Struct, kw_only=True):
     def lines(self) -> list[str]:
         when = datetime.fromtimestamp(self.began_ms / 1_000, UTC).isoformat(timespec="seconds")
         told = [self.line()]
-        told += [f"  {one.kind}: {one.message}" + (f" ({one.hint})" if one.hint else "") for one in self.findings]
+        told += [
+            f"  {one.kind}: {one.message}" + (f" ({one.hint})" if one.hint else "") for one in self.findings
+        ]
         told += [f"  {one}" for one in self.unprovable]
         told += [f"  {one}" for one in self.notes]
         told += [f"  {line}" for one in self.differences for line in one.lines()]

@@ -1,8 +1,8 @@
 """Whether two rows say the same, though not to the letter.
 
 Lists, maps and records are JSON in a column, which has more than one spelling. And a sum of floats depends on the order
-in which they are added: a flow that adds up batch by batch comes to another last digit than one that adds up in one go. So
-floats of an aggregation are equal within a billionth; all else must be exact.
+in which they are added: a flow that adds up batch by batch comes to another last digit than one that adds up in one
+go. So floats of an aggregation are equal within a billionth; all else must be exact.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class Sameness:
                     name in known and self._is_same(known[name], one[name], other[name]) for name in one
                 )
             case Named(of) if isinstance(one, dict) and isinstance(other, dict):
-                return one.keys() == other.keys() and all(self._is_same(of, one[name], other[name]) for name in one)
+                return one.keys() == other.keys() and all(
+                    self._is_same(of, one[name], other[name]) for name in one
+                )
             case Many(of) if isinstance(one, list) and isinstance(other, list):
                 return len(one) == len(other) and all(
                     self._is_same(of, first, second) for first, second in zip(one, other, strict=True)

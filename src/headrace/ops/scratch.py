@@ -1,4 +1,4 @@
-"""Two sets of rows on disk, what was derived and what was found, and how they differ. Memory stays small for any number.
+"""Two sets of rows on disk, what was derived and what was found, and how they differ, in little memory.
 
 Columns are named by their number here, so that no name of a user's can be in the way. What cannot be proven is taken
 out of both sets before they are compared, and counted.
@@ -18,21 +18,21 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.ops.plain_rows import Column, Value
-from headrace.ops.report import Difference
+from headrace.ops.report import Difference, Report
 
-__all__ = ["Compared", "Scratch"]
+__all__ = ["Compared", "Scratch", "Side"]
 
 Row = tuple[Value, ...]
 Side = Literal["expected", "found"]
 
 _CACHE_KIB = 65_536
+_AT_ONCE = 10_000
 _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True)
 class Compared:
     expected_rows: int = 0
-    found_rows: int = 0
     expected_sha256: str = ""
     found_sha256: str = ""
     missing: int = 0
@@ -40,6 +40,13 @@ class Compared:
     different: int = 0
     unprovable_rows: int = 0
     differences: list[Difference] = field(default_factory=list)
+
+    def tell(self, report: Report) -> None:
+        report.expected_rows = self.expected_rows
+        report.expected_sha256, report.found_sha256 = self.expected_sha256, self.found_sha256
+        report.missing, report.extra, report.different = self.missing, self.extra, self.different
+        report.unprovable_rows += self.unprovable_rows
+        report.differences = self.differences
 
 
 class Scratch:
@@ -168,14 +175,14 @@ class Scratch:
 
     def _set_aside_unsure(self) -> int:
         keys = ", ".join(self._keys)
-        unknown = self._count("unknown")
-        self.set_aside(f"({keys}) IN (SELECT {keys} FROM unknown)")
+        unknown = self.count("unknown")
+        self.set_aside(f"({keys}) IN (SELECT {keys} FROM unknown)")  # noqa: S608
         # What the topic tells and the store has alike.
         self.connection.execute(
             f"INSERT INTO same SELECT {', '.join('e.' + one for one in self._keys)} FROM expected e JOIN found f"  # noqa: S608
             f" ON {self._joined('e', 'f')} WHERE e.by_topic AND {self._alike('e', 'f')}"
         )
-        alike = self.set_aside(f"({keys}) IN (SELECT {keys} FROM same)")
+        alike = self.set_aside(f"({keys}) IN (SELECT {keys} FROM same)")  # noqa: S608
         self.connection.execute("DELETE FROM same")
         return unknown + alike
 
@@ -183,8 +190,8 @@ class Scratch:
 
     def compare(self, *, sample: int, is_same: Callable[[Row, Row], bool] | None = None) -> Compared:
         """``is_same`` is asked about rows that are not equal to the letter."""
-        made = Compared(found_rows=self._count("found"), unprovable_rows=self._set_aside_unsure())
-        made.expected_rows = self._count("expected")
+        made = Compared(unprovable_rows=self._set_aside_unsure())
+        made.expected_rows = self.count("expected")
         first: list[tuple[Any, Difference]] = []
         for kind, differences in (
             ("missing", self._one_sided("expected", "found", "missing")),
@@ -224,6 +231,8 @@ class Scratch:
             expected, found = both[:width], both[width:]
             if is_same is not None and is_same(expected, found):
                 alike.append(tuple(expected[place] for place in self._key_places))
+                if len(alike) >= _AT_ONCE:
+                    self._note_same(alike)
                 continue
             pairs = zip(self.names, expected, found, strict=True)
             names = [name for name, one, other in pairs if one != other or type(one) is not type(other)]
@@ -231,9 +240,11 @@ class Scratch:
                 "different", self._key_of(expected), self._told(expected), self._told(found), names
             )
             yield self._order(expected), difference
-        self.connection.executemany(
-            f"INSERT INTO same VALUES ({', '.join('?' * len(self._keys))})", alike
-        )
+        self._note_same(alike)
+
+    def _note_same(self, keys: list[Row]) -> None:
+        self.connection.executemany(f"INSERT INTO same VALUES ({', '.join('?' * len(self._keys))})", keys)  # noqa: S608
+        keys.clear()
 
     def _make_alike(self) -> None:
         """Rows that say the same in other words count as equal, for the hash too."""
@@ -251,7 +262,7 @@ class Scratch:
             digest.update(b"\n")
         return digest.hexdigest()
 
-    def _count(self, table: str) -> int:
+    def count(self, table: str) -> int:
         return int(self.connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])  # noqa: S608
 
     def _joined(self, one: str, other: str) -> str:

@@ -46,7 +46,10 @@ class Served:
 def read_served(folder: Path, path: Path, view: str) -> tuple[Served, Scratch]:
     """The position, and the rows in a scratch file in ``folder``."""
     if not path.exists():
-        raise NotServed(f"there is no {path}", hint=f"nothing follows view {view} yet: headrace run, or headrace view follow")
+        raise NotServed(
+            f"there is no {path}",
+            hint=f"nothing follows view {view} yet: headrace run, or headrace view follow",
+        )
     connection = Scratch.open(folder)
     try:
         with _told(path):
@@ -102,14 +105,16 @@ def _expect_table(
     store: sqlite3.Connection, path: Path, view: str, table: str, columns: list[Column], key: tuple[str, ...]
 ) -> None:
     """A table that somebody has made anew is not read: it may hold a key twice, or columns of another meaning."""
-    found = store.execute("SELECT name, pk FROM pragma_table_info(?, 'store') ORDER BY cid", (table,)).fetchall()
+    found = store.execute(
+        "SELECT name, pk FROM pragma_table_info(?, 'store') ORDER BY cid", (table,)
+    ).fetchall()
     names = [name for name, _ in found]
     keys = [name for name, _ in sorted((one for one in found if one[1]), key=lambda one: int(one[1]))]
     if names != [name for name, _ in columns] or keys != list(key):
         raise StoreUnreadable(
             f"table {table} of view {view} in {path} is not as its follower made it",
             detail=f"it has the columns {', '.join(names) or '(none)'} and the key {', '.join(keys) or '(none)'}",
-            hint=f"headrace view rebuild makes it anew; views of your own on top of {view} are better than changes to it",
+            hint="headrace view rebuild makes it anew; rather than changing it, make a view of your own on top",
         )
 
 

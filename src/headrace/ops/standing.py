@@ -1,4 +1,4 @@
-"""Where a view of a flow's topic stands, by the flow's own progress records; or what is wrong about where it says it is.
+"""Where a view of a flow's topic stands, by the flow's own progress records, and what is wrong about it.
 
 A position names a batch three times: by its number, by the output offsets behind its rows, and by the place of its
 progress record. All three must agree, with a batch that was committed. If they do not, the rows are compared with the
@@ -59,14 +59,18 @@ def stand(cluster: Cluster, flow: Flow, served: Served) -> Standing:
     generations, number, by_offsets, at_record = _look(cluster, flow, served)
     made.generation = generations.get(served.generation)
     if made.generation is None:
-        wrong(f"it is at generation {served.generation}, and the flow's newest is {newest.generation.generation}")
+        wrong(
+            f"it is at generation {served.generation}, and the flow's newest is {newest.generation.generation}"
+        )
         return made
     if served.generation < newest.generation.generation:
         made.notes.append(
             f"it serves generation {served.generation}; generation {newest.generation.generation} is being built"
         )
     if (served.topic, served.topic_id) != (made.generation.output, made.generation.output_id):
-        wrong(f"it follows {served.topic}, and generation {served.generation} writes {made.generation.output}")
+        wrong(
+            f"it follows {served.topic}, and generation {served.generation} writes {made.generation.output}"
+        )
         made.generation = None
         return made
     if served.batch == NO_BATCH:

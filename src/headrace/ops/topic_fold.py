@@ -52,7 +52,9 @@ class TopicFold:
         """Fill the scratch's expected rows."""
         self.scratch.begin_fold()
         starts = self.cluster.starts(self.topic)
-        ranges = {one: (max(starts.get(one, 0), self.begin.get(one, 0)), at) for one, at in self.offsets.items()}
+        ranges = {
+            one: (max(starts.get(one, 0), self.begin.get(one, 0)), at) for one, at in self.offsets.items()
+        }
         self.scratch.fold(self._changes(ranges))
         self.scratch.end_fold(ordered=self.batch_ends is not None)
         for one, at in sorted(self.offsets.items()):
@@ -111,21 +113,30 @@ class TopicFold:
             return
         ends = self.cluster.ends(self.topic)
         told = self.cluster.configs(self.topic).get(_REMOVED_BELOW)
-        removed = {} if told is None else {int(p): int(at) for p, at in (one.split(":") for one in told.split(",") if one)}
+        removed = (
+            {}
+            if told is None
+            else {int(p): int(at) for p, at in (one.split(":") for one in told.split(",") if one)}
+        )
         for one in sorted(self._holes):
             at, end = self.offsets[one], ends.get(one, 0)
             if at >= end:
                 continue
-            seen = 0
-            for message in read(self.cluster, self.topic, {one: (at, end)}):
-                seen += 1
-                if self._is_new(message):
-                    self._lacks(one, at, "the topic is compacted, and what came later may have replaced it")
-                    break
-            else:
+            replaced, seen = self._look_on(one, at, end)
+            if replaced:
+                self._lacks(one, at, "the topic is compacted, and what came later may have replaced it")
+            elif seen < end - at and (told is None or removed.get(one, 0) > at):
                 # Deletions that were removed themselves would be the ones that are not seen.
-                if seen < end - at and (told is None or removed.get(one, 0) > at):
-                    self._lacks(one, at, "the topic is compacted, and deletions that came later may be gone")
+                self._lacks(one, at, "the topic is compacted, and deletions that came later may be gone")
+
+    def _look_on(self, number: int, at: int, end: int) -> tuple[bool, int]:
+        """Whether a key comes of which nothing is left from before, and how many records there were."""
+        seen = 0
+        for message in read(self.cluster, self.topic, {number: (at, end)}):
+            if self._is_new(message):
+                return True, seen
+            seen += 1
+        return False, seen
 
     def _is_new(self, message: Message) -> bool:
         """Whether nothing of its key is left from before."""

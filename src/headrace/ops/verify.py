@@ -22,7 +22,6 @@ from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.model.flow import Flow
 from headrace.model.graph import order
-from headrace.model.progress import Batch
 from headrace.model.view import View
 from headrace.ops.errors import CannotVerify
 from headrace.ops.report import Report
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
     from headrace.flow.compiled import Compiled
     from headrace.model.schema import Schema
+    from headrace.ops.deriving import Deriving
 
 __all__ = ["Verifier", "verify_view"]
 
@@ -82,7 +82,7 @@ class Verifier:
         self._settings = settings
         self._sample = sample
         self._say = say
-        self._deriving = None
+        self._deriving: Deriving | None = None
         if spark is not None:
             from headrace.ops.deriving import Deriving
 
@@ -132,22 +132,23 @@ class Verifier:
 
                     check_topic_view(self._cluster, view, served, scratch, report, self._sample)
                 else:
-                    from headrace.ops.flow_view import check_flow_view
+                    from headrace.ops.flow_view import FlowView
 
-                    check_flow_view(self._cluster, view, flow, served, scratch, report, self._needed(flow), self._sample)
+                    deriving = self._needed(flow)
+                    where = (self._cluster, view, flow, served, scratch, deriving, folder, self._sample)
+                    FlowView(*where).check(report)
             finally:
                 scratch.close()
         return self._finished(report, began_ms, began)
 
     def flow(self, flow: Flow, through: tuple[int, int] | None = None) -> Report:
         """``through`` is a generation and a batch; otherwise all that there is."""
-        from headrace.ops.flow_topic import check_flow_topic
+        from headrace.ops.flow_topic import FlowTopic
 
         began_ms, began = time.time_ns() // 1_000_000, time.monotonic()
         with self._folder() as folder:
-            report = check_flow_topic(
-                self._cluster, self._app, flow, through, self._needed(flow), folder, self._sample
-            )
+            topic = FlowTopic(self._cluster, flow, self._needed(flow), folder, self._sample)
+            report = topic.check(self._app, through)
         return self._finished(report, began_ms, began)
 
     def _needed(self, flow: Flow) -> Deriving:
