@@ -1,0 +1,150 @@
+"""A flow's topic, held against the flow's own function over its history.
+
+Where every row that the function gives is written, and written once, the topic must hold exactly these, each as often
+as it was derived: that is "exactly once", shown. Where rows of a key replace each other as they change (an
+aggregation), it is the last row of each key that must be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.app import App
+from headrace.client.cluster import Cluster
+from headrace.client.progress_log import batches, generations
+from headrace.errors import HeadraceError
+from headrace.flow.derived import Derived
+from headrace.flow.folding import (
+    BY_TOPIC,
+    DERIVED,
+    UNKNOWN,
+    bag,
+    collected,
+    folded,
+    is_bag_provable,
+    last_written,
+)
+from headrace.flow.written import is_whole, output_ranges, written
+from headrace.model.flow import Flow
+from headrace.model.progress import Batch, Generation
+from headrace.ops.derivation import can_derive, function_finding, tell_of_derivation
+from headrace.ops.deriving import Deriving
+from headrace.ops.errors import NotDerived
+from headrace.ops.report import Report
+from headrace.ops.sameness import Sameness
+from headrace.ops.scratch import Compared, Scratch, Side
+from headrace.ops.standing import progress_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["FlowTopic"]
+
+_BAG = [("key", "TEXT"), ("value", "TEXT"), ("times", "INTEGER")]
+_LAST = [("key", "TEXT"), ("value", "TEXT")]
+
+
+@dataclass(slots=True)
+class FlowTopic:
+    cluster: Cluster
+    flow: Flow
+    deriving: Deriving
+    folder: Path
+    sample: int
+
+    def check(self, app: App, through: tuple[int, int] | None) -> Report:
+        """``through`` is a generation and a batch; otherwise all that there is."""
+        generation, batch = self._find(through)
+        report = Report(app=app.name, what="flow", name=self.flow.name, topic=generation.output)
+        report.generation = generation.generation
+        changed = function_finding(self.deriving, self.flow, generation)
+        if changed is not None:
+            report.findings.append(changed)
+        if batch is None or not can_derive(self.deriving, self.flow, generation):
+            return report
+        report.batch = batch.batch
+        report.offsets = {one: end for one, (_, end) in batch.outputs.get(generation.output, {}).items()}
+        try:
+            derived = self.deriving.derived(self.flow, generation, batch)
+            tell_of_derivation(report, derived)
+            self.compare(generation, derived, report).tell(report)
+        except HeadraceError:
+            raise
+        except Exception as error:
+            raise self.deriving.told(self.flow, error) from error
+        return report
+
+    def _find(self, through: tuple[int, int] | None) -> tuple[Generation, Batch | None]:
+        newest = progress_of(self.cluster, self.flow)
+        if through is None or through == (newest.generation.generation, newest.last and newest.last.batch):
+            return newest.generation, newest.last
+        number, wanted = through
+        topic = self.flow.progress_topic
+        generation = next((one for one in generations(self.cluster, topic) if one.generation == number), None)
+        if generation is None:
+            raise NotDerived(f"flow {self.flow.name} has no generation {number}")
+        return generation, next(
+            (one for one in batches(self.cluster, topic, number) if one.batch == wanted), None
+        )
+
+    def compare(self, generation: Generation, derived: Derived, report: Report) -> Compared:
+        """The topic is told of in ``report``; the rest is what was found."""
+        compiled, spark = self.deriving.compiled(self.flow), self.deriving.spark
+        ranges = output_ranges(generation, derived.after, derived.through)
+        whole = is_whole(self.cluster, generation, ranges)
+        self.deriving.say(f"flow {self.flow.name}: comparing its topic {generation.output}")
+        topic = written(spark, self.cluster, generation, ranges)
+        # As many as were written, at most.
+        rows_max = derived.through.totals.rows_out + derived.count
+        if is_bag_provable(compiled, derived, whole=whole) and derived.extent.kind != "nothing":
+            with_times = Scratch(Scratch.open(self.folder), _BAG, ["key", "value"])
+            try:
+                _fill(with_times, "expected", collected(bag(derived.rows), rows_max))
+                _fill(with_times, "found", collected(bag(topic), rows_max))
+                report.found_rows = derived.through.totals.rows_out
+                if derived.after is not None:
+                    report.unprovable_rows += derived.after.totals.rows_out
+                return with_times.compare(sample=self.sample)
+            finally:
+                with_times.close()
+        scratch = Scratch(Scratch.open(self.folder), _LAST, ["key"])
+        try:
+            last = last_written(topic).where("value IS NOT NULL")
+            _fill(scratch, "found", collected(last, rows_max))
+            report.found_rows = scratch.count("found")
+            self._expect(scratch, folded(spark, self.cluster, compiled, generation, derived), rows_max)
+            self._set_aside(scratch, report, derived)
+            sameness = Sameness(compiled.schema.fields, floats_add_up=compiled.mode == "update")
+            return scratch.compare(sample=self.sample, is_same=sameness.of_values)
+        finally:
+            scratch.close()
+
+    @staticmethod
+    def _expect(scratch: Scratch, frame: DataFrame, rows_max: int) -> None:
+        for keys, values, known in collected(frame, rows_max):
+            rows = list(zip(keys, values, known, strict=True))
+            there = [(key, value, one) for key, value, one in rows if value is not None]
+            scratch.put("expected", ((key, value) for key, value, one in there if one == DERIVED))
+            scratch.expect_by_topic((key, value) for key, value, one in there if one == BY_TOPIC)
+            scratch.expect_absent((key,) for key, value, one in rows if value is None and one == DERIVED)
+            scratch.expect_unknown((key,) for key, _, one in rows if one == UNKNOWN)
+
+    @staticmethod
+    def _set_aside(scratch: Scratch, report: Report, derived: Derived) -> None:
+        extent = derived.extent
+        match extent.kind:
+            case "nothing":
+                report.unprovable_rows += scratch.set_aside("TRUE")
+            case "derived keys":
+                report.unprovable_rows += scratch.set_aside_underived()
+            case "later times":
+                condition, path = "json_extract(c1, ?) <= ?", f'$."{extent.field}"'
+                report.unprovable_rows += scratch.set_aside(condition, (path, extent.above))
+
+
+def _fill(scratch: Scratch, side: Side, some: Iterator[Sequence[list[Any]]]) -> None:
+    for columns in some:
+        scratch.put(side, zip(*columns, strict=True))
