@@ -23,7 +23,16 @@ pytest_plugins = [
 
 
 # Files with long tests begin first, so that no process is left alone with one at the end.
-_LONGEST_FIRST = ("tests/wire", "tests/crash", "tests/cli", "tests/unit/log", "tests/unit/records")
+_LONGEST_FIRST = (
+    "tests/verify",
+    "tests/flow",
+    "tests/examples",
+    "tests/wire",
+    "tests/crash",
+    "tests/cli",
+    "tests/unit/log",
+    "tests/unit/records",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
