@@ -39,6 +39,7 @@ PINNED: dict[str, set[str]] = {
     "headrace.log": set(),
     "headrace.memory_files": {"MemoryFile", "MemoryFiles"},
     "headrace.model": set(),
+    "headrace.ops": set(),
     "headrace.runtime": set(),
     "headrace.settings": {
         "FlowSettings",
