@@ -53,6 +53,7 @@ COMMANDS = (
     Entry("lag", "headrace.cli.lag", "Show how far behind groups are."),
     Entry("view", "headrace.cli.view", "List, describe, follow and rebuild an app's views.", alias="views"),
     Entry("query", "headrace.cli.query", "Read a view, or ask several with SQL."),
+    Entry("verify", "headrace.cli.verify", "Prove that views hold what follows from the log."),
 )
 
 _SECTIONS = (
@@ -77,6 +78,8 @@ _SECTIONS = (
         3    no broker can be reached
         4    the records asked for were deleted before they were read
         5    lag is above --fail-above
+        6    verify: input is gone, so a part cannot be proven; the rest is
+        7    verify: there is nothing that could be verified
         130  interrupted with Ctrl-C
         141  whoever read the output went away
         """,

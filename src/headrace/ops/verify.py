@@ -99,18 +99,19 @@ class Verifier:
         """Every view, and the topic of every flow, in the order in which they follow from each other."""
         for view in self._app.views:
             if self._app.writer_of(view.topic) is None:
-                yield self._tried(lambda view=view: self.view(view))  # type: ignore[misc]
+                yield self.tried(lambda view=view: self.view(view))  # type: ignore[misc]
         for flow in order(self._app):
             through = None
             for view in self._app.views:
                 if self._app.writer_of(view.topic) is flow:
-                    report = self._tried(lambda view=view: self.view(view))  # type: ignore[misc]
+                    report = self.tried(lambda view=view: self.view(view))  # type: ignore[misc]
                     through = (report.generation, report.batch) if isinstance(report, Report) else None
                     yield report
-            yield self._tried(lambda flow=flow, through=through: self.flow(flow, through))  # type: ignore[misc]
+            yield self.tried(lambda flow=flow, through=through: self.flow(flow, through))  # type: ignore[misc]
 
     @staticmethod
-    def _tried(act: Callable[[], Report]) -> Report | CannotVerify:
+    def tried(act: Callable[[], Report]) -> Report | CannotVerify:
+        """What keeps one from being verified does not keep the others."""
         try:
             return act()
         except CannotVerify as error:
@@ -119,7 +120,7 @@ class Verifier:
     def view(self, view: View) -> Report:
         began_ms, began = time.time_ns() // 1_000_000, time.monotonic()
         self._say(f"view {view.name}: reading what is served")
-        path = Path(view.store.path) if view.store.path else self._settings.database_of(self._app.name)
+        path = Path(view.store.path) if view.store.path else self._settings.data / f"{self._app.name}.db"
         with self._folder() as folder:
             served, scratch = read_served(folder, path, view.name)
             try:
