@@ -22,12 +22,24 @@ from headrace.flow.derived import Derived
 from headrace.flow.written import is_whole, output_ranges, written
 from headrace.model.progress import Generation
 
-__all__ = ["BY_TOPIC", "DERIVED", "UNKNOWN", "bag", "collected", "folded", "is_bag_provable", "last_written"]
+__all__ = [
+    "BY_TOPIC",
+    "DERIVED",
+    "UNKNOWN",
+    "Some",
+    "bag",
+    "collected",
+    "folded",
+    "is_bag_provable",
+    "last_written",
+]
 
 DERIVED, BY_TOPIC, UNKNOWN = 0, 1, 2
 """How a row is known: it was derived; or only the topic tells it; or nothing does."""
 _ROWS_AT_ONCE = 1_000_000
 _PLACE = "partition int, offset long"
+Some = Sequence[list[Any]]
+"""Columns of some rows."""
 
 
 def folded(
@@ -37,51 +49,75 @@ def folded(
     generation: Generation,
     derived: Derived,
     refused: Collection[tuple[int, int]] = (),
-) -> DataFrame:
-    """``key``, ``value`` (null for a key that should not be there) and ``known``, one row for each key.
+) -> Iterator[Some]:
+    """Key, value (None for a key that should not be there) and how it is known, for each key once.
 
     ``refused`` are places in the topic of rows that were not taken, and so count for nothing.
     """
+    unsure = compiled.stateful and (derived.operators.holds_back or derived.operators.deduplicates)
+    several = 0
+    if not unsure and not refused:
+        for keys, values, ones in collected(_by_key(derived.rows), derived.count):
+            sure = [(key, value) for key, value, one in zip(keys, values, ones, strict=True) if one]
+            several += len(keys) - len(sure)
+            yield [key for key, _ in sure], [value for _, value in sure], [DERIVED] * len(sure)
+        if not several:
+            return
+    asked = _asked(spark, cluster, compiled, generation, derived, refused, unsure=unsure)
+    yield from collected(asked, derived.count)
+
+
+def _by_key(rows: DataFrame) -> DataFrame:
+    """Each key with its value, and whether that is the only one."""
     value = F.col("value")
-    keys = derived.rows.groupBy("key").agg(
+    keys = rows.groupBy("key").agg(
         F.min(value).alias("low"),
         F.max(value).alias("high"),
         F.count_if(value.isNull()).alias("deletions"),
         F.count(F.lit(1)).alias("rows"),
     )
-    one = (F.col("deletions") == F.col("rows")) | (
-        (F.col("deletions") == 0) & (F.col("low") == F.col("high"))
-    )
-    keys = keys.select("key", F.col("high").alias("value"), one.alias("one"))
-    operators, stateful = derived.operators, compiled.stateful
-    holds_back = stateful and operators.holds_back
-    unsure = stateful and (holds_back or operators.deduplicates)
-    if not unsure and not refused and keys.where(~F.col("one")).isEmpty():
-        return keys.select("key", "value", F.lit(DERIVED).alias("known"))
+    alike = (F.col("deletions") == 0) & (F.col("low") == F.col("high"))
+    one = alike | (F.col("deletions") == F.col("rows"))
+    return keys.select("key", F.col("high").alias("value"), one.alias("one"))
+
+
+def _asked(
+    spark: SparkSession,
+    cluster: Cluster,
+    compiled: Compiled,
+    generation: Generation,
+    derived: Derived,
+    refused: Collection[tuple[int, int]],
+    *,
+    unsure: bool,
+) -> DataFrame:
+    """The same of keys with several values, and of all keys where some were refused, or the order decides (``unsure``)."""
     ranges = output_ranges(generation, derived.after, derived.through)
     topic = written(spark, cluster, generation, ranges)
-    asked = ~F.col("one") | F.lit(unsure)
+    keys = _by_key(derived.rows).withColumn("refused", F.lit(None).cast("boolean"))
     if refused:
         places = F.broadcast(spark.createDataFrame(sorted(refused), _PLACE))
         among = topic.join(places, ["partition", "offset"], "left_semi").select("key").distinct()
-        keys = keys.join(F.broadcast(among.withColumn("refused", F.lit(True))), "key", "left")
+        keys = keys.drop("refused").join(F.broadcast(among.withColumn("refused", F.lit(True))), "key", "left")
         topic = topic.join(places, ["partition", "offset"], "left_anti")
-        asked = asked | F.col("refused").isNotNull()
-    else:
-        keys = keys.withColumn("refused", F.lit(None).cast("boolean"))
-    sure = keys.where(~asked).select("key", "value", F.lit(DERIVED).alias("known"))
     last = last_written(topic).withColumnRenamed("value", "told").withColumn("there", F.lit(True))
     rows = derived.rows.distinct().select(
         F.col("key").alias("derived_key"), F.col("value").alias("derived_value"), F.lit(True).alias("derived")
     )
-    held = keys.where(asked).join(last, "key", "left")
+    ask = ~F.col("one") | F.col("refused").isNotNull() | F.lit(unsure)
+    held = keys.where(ask).join(last, "key", "left")
     held = held.join(
         rows,
         (F.col("derived_key") == F.col("key")) & F.col("derived_value").eqNullSafe(F.col("told")),
         "left",
     )
+    holds_back = unsure and derived.operators.holds_back
     whole = is_whole(cluster, generation, ranges)
-    return sure.unionByName(_decided(held, whole=whole, holds_back=holds_back, unsure=unsure))
+    decided = _decided(held, whole=whole, holds_back=holds_back, unsure=unsure)
+    if not refused or unsure:
+        return decided
+    sure = keys.where(~ask).select("key", "value", F.lit(DERIVED).alias("known"))
+    return sure.unionByName(decided)
 
 
 def _decided(held: DataFrame, *, whole: bool, holds_back: bool, unsure: bool) -> DataFrame:
@@ -118,7 +154,7 @@ def is_bag_provable(compiled: Compiled, derived: Derived, *, whole: bool) -> boo
     return whole and compiled.mode == "append" and not loose
 
 
-def collected(frame: DataFrame, rows_max: int) -> Iterator[Sequence[list[Any]]]:
+def collected(frame: DataFrame, rows_max: int) -> Iterator[Some]:
     """The columns of all rows, some rows at a time. ``rows_max`` is at least how many there are."""
     shares = max(1, math.ceil(rows_max / _ROWS_AT_ONCE))
     if shares == 1:
@@ -132,5 +168,5 @@ def collected(frame: DataFrame, rows_max: int) -> Iterator[Sequence[list[Any]]]:
         frame.unpersist()
 
 
-def _columns(frame: DataFrame) -> Sequence[list[Any]]:
+def _columns(frame: DataFrame) -> Some:
     return [column.to_pylist() for column in frame.toArrow().columns]

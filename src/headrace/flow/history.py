@@ -38,7 +38,7 @@ from headrace.flow.gone import (
 )
 from headrace.flow.operators import operators_of
 from headrace.flow.past_table import PastTable
-from headrace.flow.rereading import Counts, Rereading, counting_fit, counting_read
+from headrace.flow.rereading import Counts, Rereading, counting
 from headrace.flow.stretch import Stretch, stretches
 from headrace.model.kinds import Plain
 from headrace.model.progress import Batch, Generation, Ranges
@@ -157,7 +157,7 @@ class _Derivation:
             rows, counts, held = self._at_once(between(self._generation, after, self._through))
         return Derived(
             rows=rows,
-            count=rows.count(),
+            count=counts.rows,
             through=self._through,
             after=after,
             extent=extent,
@@ -202,38 +202,29 @@ class _Derivation:
         reading = self._reading
         ranges = self._there(ranges)
         self._say(f"{self._flow.name}: deriving {_offsets(ranges):,} records")
-        read: list[tuple[Topic, DataFrame]] = []
+        read: list[DataFrame] = []
         observed: list[Observation] = []
         frames = []
         for topic in self._flow.reads:
-            decoded = reading.decoded(topic, ranges.get(reading.input(topic).log, {}))
-            if decoded is None:
+            marked = reading.marked(topic, ranges.get(reading.input(topic).log, {}))
+            if marked is None:
                 frames.append(reading.empty(topic))
                 continue
-            read.append((topic, decoded))
-            first, second = Observation(f"read {topic.name}"), Observation(f"kept {topic.name}")
-            kept = reading.without_late(decoded.observe(first, *counting_read()), topic)
-            frames.append(reading.rows(kept.observe(second, counting_fit()), topic))
-            observed += [first, second]
+            read.append(marked)
+            observed.append(Observation(f"read {topic.name}"))
+            frames.append(reading.rows(marked.observe(observed[-1], *counting()), topic))
         rows = reading.derived(frames)
         plan: Any = rows._jdf.queryExecution().optimizedPlan()
         told = str(plan.toString())
-        rows.persist(StorageLevel.DISK_ONLY).count()
-        counts = Counts()
+        counts = Counts(rows=rows.persist(StorageLevel.DISK_ONLY).count())
         # A function may use an input twice, or not at all: then what is counted on the way is not what was read.
         if all(told.count(f"CollectMetrics {one._name},") == 1 for one in observed):
             for one in observed:
                 counts.add(one.get)
         else:
-            for topic, decoded in read:
-                self._count(counts, decoded, topic)
+            for marked in read:
+                _count(counts, marked)
         return rows, counts, [rows]
-
-    def _count(self, counts: Counts, decoded: DataFrame, topic: Topic) -> None:
-        kept = self._reading.without_late(decoded, topic)
-        for row in (decoded.agg(*counting_read()).first(), kept.agg(counting_fit()).first()):
-            assert row is not None
-            counts.add(row.asDict())
 
     def _there(self, ranges: Ranges) -> Ranges:
         """Of the ranges, what the log has."""
@@ -261,11 +252,11 @@ class _Derivation:
         if self._flow.unbounded or len(self._flow.streams) > 1:
             return NOTHING
         ranges = self._there(between(self._generation, None, self._through))
-        decoded = self._reading.decoded(topic, ranges[self._reading.input(topic).log])
-        if decoded is None:
+        marked = self._reading.marked(topic, ranges[self._reading.input(topic).log])
+        if marked is None:
             return NOTHING
         # Where the function would put all that is there if it had happened then.
-        moved = self._reading.rows(decoded, topic).withColumn(topic.time, F.timestamp_micros(F.lit(seen_us)))
+        moved = self._reading.rows(marked, topic).withColumn(topic.time, F.timestamp_micros(F.lit(seen_us)))
         value = self._reading.derived([moved]).select(F.get_json_object("value", f"$['{field}']").alias("at"))
         row = value.agg(F.max("at")).first()
         return NOTHING if row is None or row[0] is None else Extent("later times", field, row[0])
@@ -288,19 +279,18 @@ class _Derivation:
         log = self._reading.input(topic).log
         begin, end = some[0].inputs.get(log, {}), some[-1].inputs.get(log, {})
         ranges = {number: (begin.get(number, (low, 0))[0], high) for number, (low, high) in end.items()}
-        stream = self._reading.decoded(topic, ranges)
+        stream = self._reading.marked(topic, ranges)
         if stream is not None:
-            stream = stream.drop("key", "value").persist(StorageLevel.DISK_ONLY)
+            stream = stream.persist(StorageLevel.DISK_ONLY)
             held.append(stream)
-            self._count(counts, stream, topic)
-            stream = self._reading.without_late(stream, topic)
+            _count(counts, stream)
         bases = {}
         for name, table in self._tables.items():
             bases[name] = table.folded(some[0].tables[table.log]).persist(StorageLevel.MEMORY_AND_DISK)
             held.append(bases[name])
         parts = [self._stretch(one, some[0], stream, bases) for one in some]
         rows = reduce(DataFrame.unionByName, parts).persist(StorageLevel.DISK_ONLY)
-        rows.count()
+        counts.rows += rows.count()
         for frame in held:
             frame.unpersist()
         return rows
@@ -321,6 +311,12 @@ class _Derivation:
                 ranges = stretch.inputs[self._reading.input(topic).log]
                 frames.append(self._reading.rows(stream.where(_within(ranges)), topic))
         return self._reading.derived(frames)
+
+
+def _count(counts: Counts, marked: DataFrame) -> None:
+    row = marked.agg(*counting()).first()
+    assert row is not None
+    counts.add(row.asDict())
 
 
 def _chunks(found: Iterator[Stretch]) -> Iterator[list[Stretch]]:

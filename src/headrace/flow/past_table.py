@@ -71,7 +71,9 @@ class PastTable:
         self._records = decoded.select("key", "row", "reason", "partition", "offset").persist(
             StorageLevel.DISK_ONLY
         )
-        self._holes = self._look_for_holes() if self._compacted else {}
+        offsets = sum(end - self._starts[number] for number, end in self._ends.items())
+        has_holes = self._compacted and self._records.count() < offsets
+        self._holes = self._look_for_holes() if has_holes else {}
 
     def _look_for_holes(self) -> dict[int, _Holes]:
         starts = F.create_map(*(F.lit(one) for pair in self._starts.items() for one in pair))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -24,44 +23,35 @@ from headrace.model.progress import Batch, Generation, Input
 from headrace.model.schema import Schema
 from headrace.model.topic import Topic
 
-__all__ = ["Counts", "Rereading", "counting_fit", "counting_read"]
+__all__ = ["Counts", "Rereading", "counting"]
 
 _NOTE = "topic string, partition int, offset long, generation int, batch long"
 _LATE_BROADCAST_MAX = 1_000_000
+_WAS_LATE = "was_late"
 
 
 @dataclasses.dataclass(slots=True)
 class Counts:
-    """What became of the records that were read: each fits, or is dead; of those that fit, some were late."""
+    """Records that were read, of these those that were left out, and rows that were made of the others."""
 
     records: int = 0
     dead: int = 0
-    fit: int = 0
-    kept: int = 0
+    late: int = 0
+    rows: int = 0
 
-    @property
-    def late(self) -> int:
-        return self.fit - self.kept
-
-    def add(self, told: Mapping[str, Any]) -> None:
-        self.records += told.get("records", 0)
-        self.dead += told.get("dead", 0)
-        self.fit += told.get("fit", 0)
-        self.kept += told.get("kept", 0)
+    def add(self, told: Mapping[str, int]) -> None:
+        self.records += told["records"]
+        self.dead += told["dead"]
+        self.late += told["late"]
 
 
-def counting_read() -> list[Column]:
-    """Of decoded records."""
+def counting() -> list[Column]:
+    """Of records as ``Rereading.marked`` gives them."""
     return [
         F.count(F.lit(1)).alias("records"),
         F.count_if(F.col("reason").isNotNull()).alias("dead"),
-        F.count_if(F.col("row").isNotNull()).alias("fit"),
+        F.count_if(F.col("row").isNotNull() & F.col(_WAS_LATE)).alias("late"),
     ]
-
-
-def counting_fit() -> Column:
-    """Of decoded records without those that were late."""
-    return F.count_if(F.col("row").isNotNull()).alias("kept")
 
 
 class Rereading:
@@ -99,19 +89,18 @@ class Rereading:
         assert schema is not None
         return self.spark.createDataFrame([], struct_of(schema.fields))
 
-    def decoded(self, topic: Topic, ranges: Mapping[str, tuple[int, int]]) -> DataFrame | None:
-        """None where there is nothing to read."""
+    def marked(self, topic: Topic, ranges: Mapping[str, tuple[int, int]]) -> DataFrame | None:
+        """Decoded records, those that were late with a mark; None where there is nothing to read."""
         some = {number: bounds for number, bounds in ranges.items() if bounds[0] < bounds[1]}
         if not some:
             return None
         raw = history(self.spark, self.cluster, self.input(topic).log, some)
-        return decode(raw, self.topic(topic), self.bounds)
-
-    def without_late(self, decoded: DataFrame, topic: Topic) -> DataFrame:
+        decoded = decode(raw, self.topic(topic), self.bounds).drop("key", "value")
         if self._late is None:
-            return decoded
+            return decoded.withColumn(_WAS_LATE, F.lit(False))
         places = self._late.where(F.col("topic") == self.input(topic).log).drop("topic")
-        return decoded.join(places, ["partition", "offset"], "left_anti")
+        joined = decoded.join(places, ["partition", "offset"], "left")
+        return joined.withColumn(_WAS_LATE, F.col(_WAS_LATE).isNotNull())
 
     def _noted_as_late(self, generation: Generation, through: Batch) -> DataFrame | None:
         if not through.totals.late:
@@ -121,12 +110,18 @@ class Rereading:
         notes = history(self.spark, self.cluster, log, {str(one): (starts[one], ends[one]) for one in ends})
         told = notes.select(F.from_json(F.col("value").cast("string"), _NOTE).alias("note")).select("note.*")
         mine = (F.col("generation") == generation.generation) & (F.col("batch") <= through.batch)
-        places = told.where(mine).select("topic", "partition", "offset").distinct()
+        places = (
+            told.where(mine)
+            .select("topic", "partition", "offset")
+            .distinct()
+            .withColumn(_WAS_LATE, F.lit(True))
+        )
         return F.broadcast(places) if through.totals.late <= _LATE_BROADCAST_MAX else places
 
-    def rows(self, decoded: DataFrame, topic: Topic) -> DataFrame:
-        """What the function sees of records that were not late."""
-        return counted(decoded, self.topic(topic), F.lit(NONE_US), streaming=False)
+    def rows(self, marked: DataFrame, topic: Topic) -> DataFrame:
+        """What the function sees."""
+        in_time = marked.where(~F.col(_WAS_LATE))
+        return counted(in_time, self.topic(topic), F.lit(NONE_US), streaming=False)
 
     def derived(self, frames: list[DataFrame]) -> DataFrame:
         """What the function makes of its inputs, as keys and values; rows without a key have no place in a topic."""

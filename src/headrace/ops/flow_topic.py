@@ -7,10 +7,9 @@ aggregation), it is the last row of each key that must be right.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
@@ -21,6 +20,7 @@ from headrace.flow.folding import (
     BY_TOPIC,
     DERIVED,
     UNKNOWN,
+    Some,
     bag,
     collected,
     folded,
@@ -37,9 +37,6 @@ from headrace.ops.report import Report
 from headrace.ops.sameness import Sameness
 from headrace.ops.scratch import Compared, Scratch, Side
 from headrace.ops.standing import progress_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 __all__ = ["FlowTopic"]
 
@@ -115,7 +112,7 @@ class FlowTopic:
             last = last_written(topic).where("value IS NOT NULL")
             _fill(scratch, "found", collected(last, rows_max))
             report.found_rows = scratch.count("found")
-            self._expect(scratch, folded(spark, self.cluster, compiled, generation, derived), rows_max)
+            self._expect(scratch, folded(spark, self.cluster, compiled, generation, derived))
             self._set_aside(scratch, report, derived)
             sameness = Sameness(compiled.schema.fields, floats_add_up=compiled.mode == "update")
             return scratch.compare(sample=self.sample, is_same=sameness.of_values)
@@ -123,8 +120,8 @@ class FlowTopic:
             scratch.close()
 
     @staticmethod
-    def _expect(scratch: Scratch, frame: DataFrame, rows_max: int) -> None:
-        for keys, values, known in collected(frame, rows_max):
+    def _expect(scratch: Scratch, some: Iterator[Some]) -> None:
+        for keys, values, known in some:
             rows = list(zip(keys, values, known, strict=True))
             there = [(key, value, one) for key, value, one in rows if value is not None]
             scratch.put("expected", ((key, value) for key, value, one in there if one == DERIVED))
@@ -145,6 +142,6 @@ class FlowTopic:
                 report.unprovable_rows += scratch.set_aside(condition, (path, extent.above))
 
 
-def _fill(scratch: Scratch, side: Side, some: Iterator[Sequence[list[Any]]]) -> None:
+def _fill(scratch: Scratch, side: Side, some: Iterator[Some]) -> None:
     for columns in some:
         scratch.put(side, zip(*columns, strict=True))

@@ -10,7 +10,7 @@ from pathlib import Path
 from headrace.client.cluster import Cluster
 from headrace.errors import HeadraceError
 from headrace.flow.derived import Derived
-from headrace.flow.folding import BY_TOPIC, UNKNOWN, collected, folded
+from headrace.flow.folding import BY_TOPIC, UNKNOWN, folded
 from headrace.flow.gone import through_batch
 from headrace.model.errors import ValueDoesNotFit
 from headrace.model.flow import Flow
@@ -92,9 +92,9 @@ class FlowView:
         report: Report,
     ) -> None:
         compiled, scratch = self.deriving.compiled(self.flow), self.scratch
-        frame = folded(self.deriving.spark, self.cluster, compiled, generation, derived, refused)
         unfit: list[str] = []
-        for keys, values, known in collected(frame, derived.count):
+        some = folded(self.deriving.spark, self.cluster, compiled, generation, derived, refused)
+        for keys, values, known in some:
             rows = list(zip(keys, values, known, strict=True))
             scratch.put("expected", _rows(plain, rows, unfit, by_topic=False))
             scratch.expect_by_topic(_rows(plain, rows, unfit, by_topic=True))

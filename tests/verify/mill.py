@@ -1,0 +1,122 @@
+"""An app with a flow of each sort, random readings for it, and what must come of them, worked out in plain Python."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from headrace.app import App
+from headrace.model.topic import Topic
+
+__all__ = ["LATE", "Mill", "Reading", "Sensor", "readings"]
+
+BEGIN = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+LATE = timedelta(seconds=20)
+
+
+@dataclass(frozen=True)
+class Reading:
+    reading_id: str
+    sensor: str
+    amount: int
+    weight: float
+    at: datetime
+    tags: list[str]
+
+
+@dataclass(frozen=True)
+class Sensor:
+    sensor: str
+    name: str
+    factor: Decimal
+
+
+class Mill:
+    """``halves`` makes another version of one function, under the same name."""
+
+    def __init__(self, mark: str, *, halves: bool = False) -> None:
+        self.app = app = App(f"mill-{mark}")
+        self.sensors = app.table(f"sensors-{mark}", Sensor, key="sensor")
+        self.readings = app.topic(
+            f"readings-{mark}", Reading, key="reading_id", time="at", late=LATE, partitions=2
+        )
+        self.scaled = app.topic(f"scaled-{mark}", key="reading_id")
+        self.totals = app.topic(f"totals-{mark}", key=["sensor", "minute"])
+        self.newest = app.topic(f"newest-{mark}", key="sensor")
+
+        @app.flow(reads=[self.readings, self.sensors], writes=self.scaled, name=f"scale-{mark}")
+        def scale(readings: DataFrame, sensors: DataFrame) -> DataFrame:
+            """One row for each reading, with the factor of that moment."""
+            joined = readings.join(sensors, "sensor", "left")
+            amount = (F.col("amount") * F.col("factor")).cast("decimal(20,6)")
+            return joined.select("reading_id", "sensor", "name", amount.alias("amount"), "tags")
+
+        @app.flow(reads=[self.readings], writes=self.totals, name=f"total-{mark}")
+        def total(readings: DataFrame) -> DataFrame:
+            """Sums by minute; of floats too, which add up differently in another order."""
+            minutes = readings.groupBy("sensor", F.window("at", "1 minute").alias("window"))
+            amount = F.sum(F.col("amount") / 2 if halves else F.col("amount")).cast("long")
+            summed = minutes.agg(
+                amount.alias("amount"), F.sum("weight").alias("weight"), F.count("*").alias("readings")
+            )
+            return summed.select(
+                "sensor", F.col("window.start").alias("minute"), "amount", "weight", "readings"
+            )
+
+        @app.flow(reads=[self.readings], writes=self.newest, name=f"newest-of-{mark}")
+        def newest(readings: DataFrame) -> DataFrame:
+            """Many rows for each key, of which the last one counts; some delete it."""
+            return readings.select(
+                "sensor", "reading_id", "amount", (F.col("amount") % 10 == 0).alias("_deleted")
+            )
+
+        self.scale, self.total, self.newest_of = scale, total, newest
+        self.views = {
+            name: app.view(f"{name}-{mark}", topic)
+            for name, topic in (
+                ("sensors", self.sensors),
+                ("scaled", self.scaled),
+                ("totals", self.totals),
+                ("newest", self.newest),
+            )
+        }
+        # Under another key than the topic's: of all readings of a name the one that came last.
+        self.views["names"] = app.view(f"names-{mark}", self.scaled, key="sensor")
+
+
+def readings(seed: int, count: int, *, begin_s: int = 0, dead: int = 5) -> list[Any]:
+    """A second apart and not in order; every tenth is there twice, every twentieth long past, and some are no readings."""
+    choose = random.Random(seed)
+    made: list[Reading] = []
+    for number in range(count):
+        at = BEGIN + timedelta(seconds=begin_s + number + choose.uniform(-8, 8))
+        if choose.random() < 0.05:
+            at -= timedelta(hours=2)
+        made.append(
+            Reading(
+                f"{begin_s}-{number}",
+                f"s{choose.randrange(7)}",
+                choose.randrange(1, 40),
+                choose.uniform(0, 1),
+                at,
+                [f"t{choose.randrange(3)}", 'a "b"'][: choose.randrange(3)],
+            )
+        )
+        if choose.random() < 0.1:
+            made.append(choose.choice(made[-10:]))
+    sent: list[Any] = list(made)
+    for number in range(dead):
+        bad = choose.choice([b"{", b'{"reading_id":1}', b"\xff", json.dumps({"at": "1970-01-01"}).encode()])
+        sent.insert(choose.randrange(len(sent)), (b"dead-%d" % number, bad))
+    return sent
+
+
+def topics_of(mill: Mill) -> list[Topic]:
+    return [mill.sensors, mill.readings]
