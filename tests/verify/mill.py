@@ -92,7 +92,8 @@ class Mill:
 
 
 def readings(seed: int, count: int, *, begin_s: int = 0, dead: int = 5) -> list[Any]:
-    """A second apart and not in order; every tenth is there twice, every twentieth long past, and some are no readings."""
+    """A second apart and not in order; every tenth is there twice, every twentieth long past, and some are no
+    readings."""
     choose = random.Random(seed)
     made: list[Reading] = []
     for number in range(count):
