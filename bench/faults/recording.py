@@ -57,7 +57,7 @@ def recorded_frames() -> tuple[bytes, ...]:
         recorder = _Recorder(broker.port)
         # Clients go where the broker says it is: through the recorder.
         broker.stop()
-        broker._options += ["--advertise", f"127.0.0.1:{recorder.port}"]
+        broker.options += ["--advertise", f"127.0.0.1:{recorder.port}"]
         broker.start()
         recorder.start()
         address = {"bootstrap.servers": f"127.0.0.1:{recorder.port}"}

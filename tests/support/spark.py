@@ -17,17 +17,31 @@ if TYPE_CHECKING:
 __all__ = ["start_spark", "stop_spark"]
 
 
+_shared: list[SparkSession] = []
+_users = 0
+
+
 def start_spark(directory: Path) -> SparkSession:
-    """Two cores and a small heap; short runs are quicker without the second compiler."""
-    os.environ["JAVA_HOME"] = str(java_home())
-    spark = SparkSettings(
-        master="local[2]",
-        driver_memory="768m",
-        java_options=" ".join(QUICK_START),
-        jars=spark_jars()[0].parent,
-    )
-    return session.start(Settings(data=directory, spark=spark), "tests")
+    """Two cores and a small heap; short runs are quicker without the second compiler. Whoever asks again in the same
+    process is given the same one.
+    """
+    global _users
+    if not _shared:
+        os.environ["JAVA_HOME"] = str(java_home())
+        spark = SparkSettings(
+            master="local[2]",
+            driver_memory="768m",
+            java_options=" ".join(QUICK_START),
+            jars=spark_jars()[0].parent,
+        )
+        _shared.append(session.start(Settings(data=directory, spark=spark), "tests"))
+    _users += 1
+    return _shared[0]
 
 
 def stop_spark(running: SparkSession) -> None:
-    session.stop(running)
+    """The last one who has it stops it."""
+    global _users
+    _users -= 1
+    if not _users:
+        session.stop(_shared.pop())
