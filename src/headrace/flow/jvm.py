@@ -68,7 +68,8 @@ class Launch:
             # One that is out of memory answers, but does nothing any more. Better that it is seen to be gone.
             "-XX:+ExitOnOutOfMemoryError",
             f"-XX:ErrorFile={logs / 'jvm-crash-%p.log'}",
-            *self.options,
+            # Counters for tools that watch JVMs, kept in a file of the system's folder; nobody watches this one.
+            "-XX:-UsePerfData",
             "-XX:+IgnoreUnrecognizedVMOptions",
             *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED),
             "--sun-misc-unsafe-memory-access=allow",
@@ -78,6 +79,8 @@ class Launch:
             "-Djava.awt.headless=true",
             f"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()}",
             f"-Dheadrace.logs={logs}",
+            # Last, so that they count.
+            *self.options,
             "org.apache.spark.deploy.SparkSubmit",
             *("--properties-file", str(properties), "--load-spark-defaults", "pyspark-shell"),
         ]
@@ -104,6 +107,8 @@ class Jvm:
             try:
                 self.port, self.secret = self._wait_for(address)
             except BaseException:
+                # It has done nothing yet that would have to be ended well.
+                self.process.kill()
                 self.stop()
                 raise
 

@@ -10,15 +10,16 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.flow import jars, java
 from headrace.flow.archive import use_option
 from headrace.flow.jars import Say
 from headrace.flow.jvm import STOP_S_MAX, Jvm, Launch
+from headrace.flow.spark_conf import LOCAL, spark_conf
+from headrace.flow.spill import spill_folder
 from headrace.flow.start_errors import ExtraMissing, SparkEnded, SparkNotStarted
 from headrace.settings import Settings
 
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ended", "launch_for", "start", "stop"]
 
-_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_KEEPS_COUNTS = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
-_LOCAL = "127.0.0.1"
 _one_at_a_time = threading.Lock()
 _running: dict[int, Jvm] = {}
 """The JVM by the identity of its session; one at most."""
@@ -47,14 +45,14 @@ def start(settings: Settings, app_name: str, *, say: Say = _quiet) -> SparkSessi
                 "Spark runs already in this process", hint="stop it first; a process can have one only"
             )
         launch = launch_for(settings, say=say)
-        launch = replace(launch, options=[*use_option(launch), *launch.options])
-        folder = settings.spark_dir.absolute()
-        folder.mkdir(parents=True, exist_ok=True)
+        logs = settings.spark_dir.absolute()
+        logs.mkdir(parents=True, exist_ok=True)
+        spill = spill_folder(logs)
+        conf = spark_conf(settings, app_name, launch.jars, spill)
+        launch = replace(launch, options=[*use_option(launch), f"-Djava.io.tmpdir={spill}", *launch.options])
         # Workers for functions in Python must be of this Python, with its packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        jvm = Jvm(
-            launch, _conf(settings, app_name, folder, launch.jars), folder, _environment(settings, launch)
-        )
+        jvm = Jvm(launch, conf, logs, _environment(settings, launch))
         try:
             session = _connect(jvm)
         except BaseException:
@@ -109,39 +107,11 @@ def _java_options(settings: Settings) -> list[str]:
     return ["-XX:+UseSerialGC" if settings.cores <= 2 else "-XX:+UseParallelGC", *options]
 
 
-def _conf(settings: Settings, app_name: str, folder: Path, connector: Sequence[Path]) -> dict[str, str]:
-    spark = settings.spark
-    conf = {
-        "spark.app.name": app_name,
-        "spark.master": spark.master,
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        # It takes a part of the plan that turns out empty away, and what was counted in it along with it: a batch of
-        # nothing but dead letters would have no counts.
-        "spark.sql.adaptive.optimizer.excludedRules": _KEEPS_COUNTS,
-    }
-    if settings.is_local:
-        conf["spark.driver.host"] = conf["spark.driver.bindAddress"] = _LOCAL
-        conf["spark.default.parallelism"] = str(settings.cores)
-    else:
-        # A local master has them on its class path; executors elsewhere must be sent them.
-        conf["spark.jars"] = ",".join(map(str, connector))
-        conf["spark.driver.memory"] = spark.driver_memory
-    partitions = spark.shuffle_partitions or (settings.cores if settings.is_local else None)
-    if partitions:
-        conf["spark.sql.shuffle.partitions"] = str(partitions)
-    if spark.state == "rocksdb":
-        conf["spark.sql.streaming.stateStore.providerClass"] = _ROCKSDB
-    return {**conf, **spark.conf}
-
-
 def _environment(settings: Settings, launch: Launch) -> dict[str, str]:
     environment = {**os.environ, "SPARK_HOME": str(launch.spark_home), "SPARK_CONNECT_MODE": "0"}
     if settings.is_local:
         # Otherwise Spark looks for an address by the machine's name, and warns of what it finds.
-        environment["SPARK_LOCAL_IP"] = _LOCAL
+        environment["SPARK_LOCAL_IP"] = LOCAL
     return environment
 
 

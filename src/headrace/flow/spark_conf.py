@@ -1,0 +1,68 @@
+"""Spark's configuration for an app: what settings say, and what keeps a long-running local Spark small and quiet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace.errors import ConfigError
+from headrace.settings import Settings
+
+__all__ = ["LOCAL", "spark_conf"]
+
+LOCAL = "127.0.0.1"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_KEEPS_COUNTS = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
+# Read only while a JVM is started, which is done before: they would be passed over in silence.
+_TOO_LATE = {
+    "spark.driver.memory": "spark.driver_memory",
+    "spark.driver.extraJavaOptions": "spark.java_options",
+    "spark.driver.defaultJavaOptions": "spark.java_options",
+    "spark.driver.extraClassPath": 'spark.conf."spark.jars"',
+    "spark.driver.extraLibraryPath": "LD_LIBRARY_PATH",
+    "spark.master": "spark.master",
+}
+# What Spark keeps of jobs that are over, for a page that is not served: of a stream there would be thousands.
+_NOTHING_KEPT = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "200",
+    "spark.sql.ui.retainedExecutions": "5",
+}
+
+
+def spark_conf(settings: Settings, app_name: str, connector: Sequence[Path], spill: Path) -> dict[str, str]:
+    spark = settings.spark
+    for name in spark.conf:
+        if name in _TOO_LATE:
+            raise ConfigError(
+                f'spark.conf."{name}" would have no effect: it is read before there is a session',
+                hint=f"set {_TOO_LATE[name]} instead",
+            )
+    conf = {
+        "spark.app.name": app_name,
+        "spark.master": spark.master,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(spill / "warehouse"),
+        "spark.local.dir": str(spill),
+        **_NOTHING_KEPT,
+        # It takes a part of the plan that turns out empty away, and what was counted in it along with it: a batch of
+        # nothing but dead letters would have no counts.
+        "spark.sql.adaptive.optimizer.excludedRules": _KEEPS_COUNTS,
+    }
+    if settings.is_local:
+        conf["spark.driver.host"] = conf["spark.driver.bindAddress"] = LOCAL
+        conf["spark.default.parallelism"] = str(settings.cores)
+    partitions = spark.shuffle_partitions or (settings.cores if settings.is_local else None)
+    if partitions:
+        conf["spark.sql.shuffle.partitions"] = str(partitions)
+    if spark.state == "rocksdb":
+        conf["spark.sql.streaming.stateStore.providerClass"] = _ROCKSDB
+    conf |= spark.conf
+    if not settings.is_local:
+        # A local master has them on its class path; executors elsewhere must be sent them.
+        own = [spark.conf["spark.jars"]] if "spark.jars" in spark.conf else []
+        conf["spark.jars"] = ",".join([*map(str, connector), *own])
+    return conf

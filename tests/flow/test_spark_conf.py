@@ -1,0 +1,64 @@
+"""What Spark is told, and that a configuration which would have no effect is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import ConfigError
+from headrace.flow.spark_conf import spark_conf
+from headrace.flow.spill import spill_folder
+from headrace.settings import Settings, SparkSettings
+
+CONNECTOR = [Path("/jars/connector.jar")]
+
+
+def conf(**spark: object) -> dict[str, str]:
+    settings = Settings(spark=SparkSettings(**spark))  # type: ignore[arg-type]
+    return spark_conf(settings, "shop", CONNECTOR, Path("/spill"))
+
+
+def test_a_local_spark_works_on_its_cores_and_listens_on_this_machine_only() -> None:
+    found = conf(master="local[3]")
+    assert (found["spark.sql.shuffle.partitions"], found["spark.default.parallelism"]) == ("3", "3")
+    assert found["spark.driver.bindAddress"] == found["spark.driver.host"] == "127.0.0.1"
+    assert (found["spark.local.dir"], "spark.jars" in found) == ("/spill", False)
+    assert conf(shuffle_partitions=8)["spark.sql.shuffle.partitions"] == "8"
+
+
+def test_a_cluster_is_sent_the_connector_beside_jars_of_the_user_and_keeps_its_own_defaults() -> None:
+    found = conf(master="spark://a:7077", conf={"spark.jars": "/mine.jar"})
+    assert found["spark.jars"] == "/jars/connector.jar,/mine.jar"
+    assert not {"spark.driver.host", "spark.sql.shuffle.partitions"} & set(found)
+
+
+def test_what_the_user_configures_counts_over_ours() -> None:
+    given = {"spark.ui.enabled": "true", "spark.sql.shuffle.partitions": "5"}
+    assert given.items() <= conf(conf=given).items()
+
+
+def test_state_is_in_rocksdb_when_asked_for() -> None:
+    name = "spark.sql.streaming.stateStore.providerClass"
+    assert name not in conf()
+    assert "RocksDB" in conf(state="rocksdb")[name]
+
+
+@pytest.mark.parametrize("name", ["spark.driver.memory", "spark.driver.extraJavaOptions", "spark.master"])
+def test_what_is_read_too_late_to_have_an_effect_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="would have no effect") as caught:
+        conf(conf={name: "x"})
+    assert caught.value.hint.startswith("set spark.")
+
+
+def test_what_a_killed_process_left_is_removed_and_that_of_a_running_one_is_kept(tmp_path: Path) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for pid in (gone.pid, os.getppid()):
+        (tmp_path / f"tmp-{pid}").mkdir()
+        (tmp_path / f"tmp-{pid}" / "spilled").touch()
+    folder = spill_folder(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([folder, tmp_path / f"tmp-{os.getppid()}"])
+    assert spill_folder(tmp_path) == folder
