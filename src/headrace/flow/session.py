@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ended", "launch_for", "start", "stop"]
 
+# Ten times what Java has: it compiles less of what runs only at the start, and all the same what runs all the time.
+_SECOND_COMPILER_LATER = (
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+)
 _one_at_a_time = threading.Lock()
 _running: dict[int, Jvm] = {}
 """The JVM by the identity of its session; one at most."""
@@ -102,9 +109,13 @@ def _java_options(settings: Settings) -> list[str]:
     """With a collector of our choice, unless there is one already: two are refused by the JVM."""
     options = shlex.split(settings.spark.java_options)
     if any(re.fullmatch(r"-XX:\+Use\w+GC", option) for option in options):
-        return options
+        return [*_SECOND_COMPILER_LATER, *options]
     # On two cores the serial collector is as fast as the others, and takes a third less memory.
-    return ["-XX:+UseSerialGC" if settings.cores <= 2 else "-XX:+UseParallelGC", *options]
+    return [
+        "-XX:+UseSerialGC" if settings.cores <= 2 else "-XX:+UseParallelGC",
+        *_SECOND_COMPILER_LATER,
+        *options,
+    ]
 
 
 def _environment(settings: Settings, launch: Launch) -> dict[str, str]:
