@@ -67,12 +67,14 @@ def loaded_by(*words: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["topic", "--help"], ["consume", "--help"], ["broker", "--help"]]
+    "words",
+    [["--help"], ["topic", "--help"], ["consume", "--help"], ["broker", "--help"], ["doctor", "--help"]],
 )
 def test_help_loads_no_client_no_spark_no_broker_and_no_display(words: list[str]) -> None:
     loaded = loaded_by(*words)
     assert "headrace.cli.app" in loaded
-    assert not loaded & {"confluent_kafka", "pyspark", "headrace.broker", "headrace.log", "rich", "pydantic"}
+    heavy = {"confluent_kafka", "pyspark", "headrace.broker", "headrace.log", "rich", "pydantic", "msgspec"}
+    assert not loaded & heavy
 
 
 def test_the_root_help_loads_no_verb() -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.cli.errors import UsageError
 from headrace.cli.output import Output
-from headrace.settings.loading import Flag, Loaded, load
+
+if TYPE_CHECKING:
+    from headrace.settings.loading import Flag, Loaded
 
 __all__ = ["DEFAULT_BOOTSTRAP", "Session", "parse_pairs"]
 
@@ -46,6 +49,8 @@ class Session:
 
     def with_flags(self, *flags: Flag) -> Loaded:
         """The settings under a verb's own options as well."""
+        from headrace.settings.loading import load
+
         return load((*self._flags, *flags), file=self._file)
 
     @classmethod
@@ -60,6 +65,8 @@ class Session:
         config: Path | None = None,
     ) -> Session:
         """Flag before property before environment before file before default."""
+        from headrace.settings.loading import Flag, load  # Here, so that help need not wait for it.
+
         properties = parse_pairs(client_property, "-X")
         from_property = properties.pop("bootstrap.servers", None)
         flags = (
