@@ -1,8 +1,8 @@
-"""The same derivations as ``bench.orders``, written by hand in Structured Streaming: from topic to topic through Spark's
-own Kafka sink, with its producer tuned.
+"""The same derivations as ``bench.orders``, written by hand in Structured Streaming: from topic to topic through
+Spark's own Kafka sink, with its producer tuned.
 
-It gives the same bytes for the same orders. It is at-least-once, and trusts its input: a value that does not fit becomes
-nulls, and a late row is dropped without a trace.
+It gives the same bytes for the same orders. It is at-least-once, and trusts its input: a value that does not fit
+becomes nulls, and a late row is dropped without a trace.
 """
 
 from __future__ import annotations

@@ -19,12 +19,13 @@ from headrace.client.cluster import Cluster
 from headrace.model.flow import Flow
 from headrace.stores import SQLite
 
-__all__ = ["FLOWS", "LATE", "PRODUCTS", "Order", "app_of", "event", "fill"]
+__all__ = ["FLOWS", "LATE", "Order", "app_of", "event", "fill", "key_of", "product_of", "quantity_of"]
 
 LATE = timedelta(seconds=30)
 PRODUCTS = 1_000
 _PER_S = 1_000
 """Orders that share a second of event time."""
+_VALUE = b'{"order_id":"%s","customer_id":"c%04d","product_id":"%s","quantity":%d,"at":"%s","note":null}'
 _FILL_S = 300.0
 
 
@@ -67,13 +68,22 @@ def app_of(query: str, topic: str, output: str) -> tuple[App, Flow]:
 
 def event(number: int, at: datetime) -> tuple[bytes, bytes]:
     """The record of an order: key and value."""
-    key = b"o%09d" % number
+    key = key_of(number).encode()
     when = at.strftime("%Y-%m-%dT%H:%M:%S.%fZ").encode()
-    value = (
-        b'{"order_id":"%s","customer_id":"c%04d","product_id":"p%03d","quantity":%d,"at":"%s","note":null}'
-        % (key, number * 7919 % 10_000, number * 104_729 % PRODUCTS, number % 4 + 1, when)
-    )
-    return key, value
+    rest = (key, number * 7919 % 10_000, product_of(number).encode(), quantity_of(number), when)
+    return key, _VALUE % rest
+
+
+def key_of(number: int) -> str:
+    return f"o{number:09}"
+
+
+def product_of(number: int) -> str:
+    return f"p{number * 104_729 % PRODUCTS:03}"
+
+
+def quantity_of(number: int) -> int:
+    return number % 4 + 1
 
 
 def _events(count: int) -> Iterator[tuple[bytes, bytes]]:
@@ -104,4 +114,6 @@ def fill(cluster: Cluster, topic: str, count: int, partitions: int) -> None:
                 producer.poll(0.05)
     left = producer.flush(_FILL_S)
     if refused or left:
-        raise SystemExit(f"{len(refused)} of {count} orders were refused ({refused[:1]}), {left} not answered")
+        raise SystemExit(
+            f"{len(refused)} of {count} orders were refused ({refused[:1]}), {left} not answered"
+        )

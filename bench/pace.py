@@ -1,8 +1,8 @@
 """How fast a streaming query goes, seen from outside: by its checkpoint.
 
-Spark notes in ``offsets/N`` where batch N ends, and in ``commits/N`` that it is done; a flow and a query written by hand
-both have these files. What comes before a part of the input was consumed does not count: by then the JVM has compiled
-what is hot.
+Spark notes in ``offsets/N`` where batch N ends, and in ``commits/N`` that it is done; a flow and a query written by
+hand both have these files. What comes before a part of the input was consumed does not count: by then the JVM has
+compiled what is hot.
 """
 
 from __future__ import annotations
@@ -60,4 +60,10 @@ def watch(
 def _consumed(offsets: Path) -> int:
     """All topics here begin at offset 0."""
     lines = offsets.read_text(encoding="utf-8").splitlines()[2:]
-    return sum(end for line in lines if line.startswith("{") for one in json.loads(line).values() for end in one.values())
+    return sum(
+        end
+        for line in lines
+        if line.startswith("{")
+        for one in json.loads(line).values()
+        for end in one.values()
+    )
