@@ -1,0 +1,127 @@
+"""A driver under measurement: one derivation from one topic to another, by a flow or by hand.
+
+    python -m bench.driver flow|by-hand|flow+view QUERY BOOTSTRAP TOPIC OUTPUT DATA AT-ONCE PARTITIONS
+
+It runs until its input ends. All have the same session: the same JVM, its options, Spark's configuration.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.by_hand import start_by_hand
+from bench.orders import app_of
+from headrace.client.cluster import Cluster
+from headrace.flow.compiling import compile_app
+from headrace.flow.options import FlowOptions
+from headrace.flow.runner import FlowRunner
+from headrace.flow.session import start, stop
+from headrace.runtime.part import Part
+from headrace.settings import FlowSettings, Settings, TopicSettings
+from headrace.views.follower import Follower
+from headrace.views.opening import file_of, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Task"]
+
+_STOP_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """From ``topic`` to ``output``; all that is kept is under ``data``, which is the task's own."""
+
+    who: str
+    query: str
+    bootstrap: str
+    topic: str
+    output: str
+    data: Path
+    at_once: int
+    partitions: int
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "bench.driver", *map(str, astuple(self))]
+
+    @classmethod
+    def of(cls, words: list[str]) -> Task:
+        who, query, bootstrap, topic, output, data, at_once, partitions = words
+        return cls(who, query, bootstrap, topic, output, Path(data), int(at_once), int(partitions))
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(
+            data=self.data,
+            flow=FlowSettings(max_rows=self.at_once),
+            topics=TopicSettings(partitions=self.partitions),
+        )
+
+    @property
+    def view_file(self) -> Path:
+        app, _ = app_of(self.query, self.topic, self.output)
+        return file_of(app.views[0], app.name, self.data)
+
+    def run(self, spark: SparkSession, stopping: threading.Event) -> None:
+        if self.who == "by-hand":
+            self._run_by_hand(spark, stopping)
+        else:
+            self._run_flow(spark, stopping)
+
+    def _run_flow(self, spark: SparkSession, stopping: threading.Event) -> None:
+        app, flow = app_of(self.query, self.topic, self.output)
+        (compiled,), schemas = compile_app(spark, app)
+        cluster = Cluster(self.bootstrap)
+        runner = FlowRunner(spark, cluster, app, compiled, schemas, FlowOptions.of(self.settings))
+        if self.who == "flow":
+            runner.run(stopping)
+            return
+        (view,) = app.views
+        follower = Follower(view, [flow], cluster, lambda: open_store(view, app.name, self.data))
+        following = Part("the follower", follower.run, stopping)
+        following.start()
+        try:
+            runner.run(stopping)
+        finally:
+            stopping.set()
+            following.join(_STOP_S)
+        if following.error is not None:
+            raise following.error
+
+    def _run_by_hand(self, spark: SparkSession, stopping: threading.Event) -> None:
+        Cluster(self.bootstrap).ensure_topic(self.output, self.partitions)
+        checkpoint = (self.settings.checkpoints / self.output / "by-hand").absolute().as_uri()
+        query = start_by_hand(
+            spark, self.query, self.bootstrap, self.topic, self.output, checkpoint, self.at_once
+        )
+        while query.isActive and not stopping.wait(0.1):
+            pass
+        failed = query.exception()
+        query.stop()
+        if failed is not None:
+            raise failed
+
+
+def main() -> None:
+    task = Task.of(sys.argv[1:])
+    stopping = threading.Event()
+
+    def wait_for_the_end() -> None:
+        sys.stdin.read()
+        stopping.set()
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    spark = start(task.settings, "bench")
+    try:
+        task.run(spark, stopping)
+    finally:
+        stop(spark)
+
+
+if __name__ == "__main__":
+    main()

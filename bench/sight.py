@@ -1,0 +1,147 @@
+"""How long it takes until an event is seen: from when it was due to when a reader of the view's file finds its row.
+
+Events are due at fixed times, whatever happened to the ones before: a stall counts for all that it delays. The reader
+is a connection of its own, which asks SQLite every millisecond or so whether anything was committed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from bench.orders import event, key_of, product_of, quantity_of
+from headrace.client.cluster import Cluster
+
+__all__ = ["spans"]
+
+_TICK_S = 0.001
+_FIRST_S = 180.0
+_LAST_S = 60.0
+
+Due = tuple[float, float]
+"""When an event was due: by a clock that does not jump, and in seconds since 1970."""
+
+
+class _Expected(Protocol):
+    """The events that are not seen yet."""
+
+    def add(self, number: int, due: Due) -> None: ...
+
+    def seen(self, view: sqlite3.Connection) -> Iterator[Due]: ...
+
+    def __len__(self) -> int: ...
+
+
+class _Rows:
+    """Each event has a row of its own, unless the query leaves it out. They become visible in their order."""
+
+    def __init__(self) -> None:
+        self._due: dict[str, Due] = {}
+        self._last = ""
+
+    def add(self, number: int, due: Due) -> None:
+        if quantity_of(number) > 1:
+            self._due[key_of(number)] = due
+
+    def seen(self, view: sqlite3.Connection) -> Iterator[Due]:
+        for (key,) in view.execute(
+            "SELECT order_id FROM seen WHERE order_id > ? ORDER BY order_id", (self._last,)
+        ):
+            self._last = key
+            yield self._due.pop(key)
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+
+class _Counts:
+    """An event is visible when the count of its product and minute has reached it."""
+
+    def __init__(self) -> None:
+        self._due: dict[tuple[str, str], deque[Due]] = defaultdict(deque)
+        self._seen: dict[tuple[str, str], int] = defaultdict(int)
+
+    def add(self, number: int, due: Due) -> None:
+        minute = datetime.fromtimestamp(due[1] // 60 * 60, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        self._due[product_of(number), minute].append(due)
+
+    def seen(self, view: sqlite3.Connection) -> Iterator[Due]:
+        for product, minute, orders in view.execute("SELECT product_id, minute, orders FROM seen"):
+            waiting = self._due[product, minute]
+            for _ in range(orders - self._seen[product, minute]):
+                yield waiting.popleft()
+            self._seen[product, minute] = orders
+
+    def __len__(self) -> int:
+        return sum(map(len, self._due.values()))
+
+
+_EXPECTED: dict[str, Callable[[], _Expected]] = {"kept": _Rows, "per_minute": _Counts}
+
+
+def spans(
+    cluster: Cluster,
+    query: str,
+    topic: str,
+    view_file: Path,
+    check: Callable[[], None],
+    *,
+    rate: int,
+    warm_s: float,
+    seconds: float,
+) -> list[float]:
+    """In seconds, sorted. The first row may take its time, and what is due within ``warm_s`` after it does not count.
+
+    The topic must have one partition, so that events become visible in the order in which they were sent.
+    """
+    producer = cluster.producer({"linger.ms": 0})
+    expected = _EXPECTED[query]()
+    found: list[float] = []
+    began: float | None = None
+    number = 0
+    due = time.monotonic()
+    deadline = due + _FIRST_S
+    with contextlib.closing(_opened(view_file, check, deadline)) as view:
+        version = -1
+        while True:
+            now = time.monotonic()
+            while due <= now and (began is None or due < began + warm_s + seconds):
+                wall = time.time() - (now - due)
+                key, value = event(number, datetime.fromtimestamp(wall, UTC))
+                producer.produce(topic, value, key)
+                expected.add(number, (due, wall))
+                number += 1
+                due += 1 / rate
+            producer.poll(0)
+            before, version = version, view.execute("PRAGMA data_version").fetchone()[0]
+            if version != before and _has_view(view):
+                seen_at = time.monotonic()
+                for was_due, _ in expected.seen(view):
+                    began = seen_at if began is None else began
+                    if was_due >= began + warm_s:
+                        found.append(seen_at - was_due)
+            if began is not None:
+                deadline = began + warm_s + seconds + _LAST_S
+                if now > began + warm_s + seconds and not expected:
+                    return sorted(found)
+            if now > deadline:
+                raise SystemExit(f"{len(expected)} of {number} events never became visible in {view_file}")
+            check()
+            time.sleep(_TICK_S)
+
+
+def _opened(view_file: Path, check: Callable[[], None], deadline: float) -> sqlite3.Connection:
+    while not view_file.is_file() and time.monotonic() < deadline:
+        check()
+        time.sleep(0.05)
+    return sqlite3.connect(f"{view_file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+
+
+def _has_view(view: sqlite3.Connection) -> bool:
+    return view.execute("SELECT 1 FROM sqlite_master WHERE name = 'seen'").fetchone() is not None
