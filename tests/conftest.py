@@ -19,6 +19,7 @@ pytest_plugins = [
     "tests.plugins.capabilities",
     "tests.plugins.lost_workers",
     "tests.plugins.peer",
+    "tests.support.flows",
 ]
 
 

@@ -147,7 +147,7 @@ class RunningApp:
             return all(self._is_at_end(one.flow.progress_topic) for one in self.compiled)
 
         try:
-            until(reached, "all input is derived", timeout_s=150, pause_s=0.1)
+            until(reached, "all input is derived", timeout_s=600, pause_s=0.1)
         except AssertionError as late:
             told = [(one.status, one.current and one.current.last) for one in self.runners]
             raise AssertionError("\n".join(map(str, told))) from late
@@ -170,7 +170,7 @@ class RunningApp:
         """Wait until every view of a flow is at its flow's last batch, and every other at its topic's end."""
         self.derived()
         for view in self.app.views:
-            until(lambda view=view: self._is_followed(view), f"view {view.name}", pause_s=0.05)  # type: ignore[misc]
+            until(lambda view=view: self._is_followed(view), f"view {view.name}", timeout_s=600, pause_s=0.05)  # type: ignore[misc]
 
     def _is_followed(self, view: Any) -> bool:
         import json

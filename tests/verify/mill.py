@@ -1,8 +1,7 @@
-"""An app with a flow of each sort, random readings for it, and what must come of them, worked out in plain Python."""
+"""An app with a flow of each sort, and random readings for it."""
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,7 +12,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from headrace.app import App
-from headrace.model.topic import Topic
 
 __all__ = ["LATE", "Mill", "Reading", "Sensor", "readings"]
 
@@ -39,9 +37,9 @@ class Sensor:
 
 
 class Mill:
-    """``halves`` makes another version of one function, under the same name."""
+    """``doubled`` makes another version of one function, under the same name."""
 
-    def __init__(self, mark: str, *, halves: bool = False) -> None:
+    def __init__(self, mark: str, *, doubled: bool = False) -> None:
         self.app = app = App(f"mill-{mark}")
         self.sensors = app.table(f"sensors-{mark}", Sensor, key="sensor")
         self.readings = app.topic(
@@ -60,24 +58,24 @@ class Mill:
 
         @app.flow(reads=[self.readings], writes=self.totals, name=f"total-{mark}")
         def total(readings: DataFrame) -> DataFrame:
-            """Sums by minute; of floats too, which add up differently in another order."""
+            """Sums by minute; of floats too, which come to another last digit in another order."""
             minutes = readings.groupBy("sensor", F.window("at", "1 minute").alias("window"))
-            amount = F.sum(F.col("amount") / 2 if halves else F.col("amount")).cast("long")
             summed = minutes.agg(
-                amount.alias("amount"), F.sum("weight").alias("weight"), F.count("*").alias("readings")
+                F.sum(F.col("amount") * (2 if doubled else 1)).alias("amount"),
+                F.sum("weight").alias("weight"),
+                F.count(F.lit(1)).alias("readings"),
             )
             return summed.select(
                 "sensor", F.col("window.start").alias("minute"), "amount", "weight", "readings"
             )
 
-        @app.flow(reads=[self.readings], writes=self.newest, name=f"newest-of-{mark}")
-        def newest(readings: DataFrame) -> DataFrame:
+        @app.flow(reads=[self.readings], writes=self.newest, name=f"follow-{mark}")
+        def follow(readings: DataFrame) -> DataFrame:
             """Many rows for each key, of which the last one counts; some delete it."""
-            return readings.select(
-                "sensor", "reading_id", "amount", (F.col("amount") % 10 == 0).alias("_deleted")
-            )
+            gone = F.col("amount") % 10 == 0
+            return readings.select("sensor", "reading_id", "amount", gone.alias("_deleted"))
 
-        self.scale, self.total, self.newest_of = scale, total, newest
+        self.scale, self.total, self.follow = scale, total, follow
         self.views = {
             name: app.view(f"{name}-{mark}", topic)
             for name, topic in (
@@ -87,20 +85,19 @@ class Mill:
                 ("newest", self.newest),
             )
         }
-        # Under another key than the topic's: of all readings of a name the one that came last.
-        self.views["names"] = app.view(f"names-{mark}", self.scaled, key="sensor")
+        # Under another key than the topic's: of all rows of a sensor the one that was written last.
+        self.views["lately"] = app.view(f"lately-{mark}", self.scaled, key="sensor")
 
 
-def readings(seed: int, count: int, *, begin_s: int = 0, dead: int = 5) -> list[Any]:
-    """A second apart and not in order; every tenth is there twice, every twentieth long past, and some are no
-    readings."""
+def readings(seed: int, count: int, *, begin_s: int = 0, dead: int = 4) -> list[Any]:
+    """A second apart, in disorder; one in ten is there twice, one in twenty is far too late, and some fit nowhere."""
     choose = random.Random(seed)
-    made: list[Reading] = []
+    sent: list[Any] = []
     for number in range(count):
         at = BEGIN + timedelta(seconds=begin_s + number + choose.uniform(-8, 8))
         if choose.random() < 0.05:
             at -= timedelta(hours=2)
-        made.append(
+        sent.append(
             Reading(
                 f"{begin_s}-{number}",
                 f"s{choose.randrange(7)}",
@@ -111,13 +108,8 @@ def readings(seed: int, count: int, *, begin_s: int = 0, dead: int = 5) -> list[
             )
         )
         if choose.random() < 0.1:
-            made.append(choose.choice(made[-10:]))
-    sent: list[Any] = list(made)
+            sent.append(choose.choice(sent[-10:]))
     for number in range(dead):
-        bad = choose.choice([b"{", b'{"reading_id":1}', b"\xff", json.dumps({"at": "1970-01-01"}).encode()])
+        bad = choose.choice([b"{", b'{"reading_id":1}', b"\xff", None])
         sent.insert(choose.randrange(len(sent)), (b"dead-%d" % number, bad))
     return sent
-
-
-def topics_of(mill: Mill) -> list[Topic]:
-    return [mill.sensors, mill.readings]

@@ -91,8 +91,7 @@ def _asked(
     *,
     unsure: bool,
 ) -> DataFrame:
-    """The same of keys with several values, and of all keys where some were refused, or the order decides
-    (``unsure``)."""
+    """The same of keys with several values; of all keys where rows were refused or the order decides (``unsure``)."""
     ranges = output_ranges(generation, derived.after, derived.through)
     topic = written(spark, cluster, generation, ranges)
     keys = _by_key(derived.rows).withColumn("refused", F.lit(None).cast("boolean"))

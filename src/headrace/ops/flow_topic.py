@@ -115,7 +115,7 @@ class FlowTopic:
             self._expect(scratch, folded(spark, self.cluster, compiled, generation, derived))
             self._set_aside(scratch, report, derived)
             sameness = Sameness(compiled.schema.fields, floats_add_up=compiled.mode == "update")
-            return scratch.compare(sample=self.sample, is_same=sameness.of_values)
+            return scratch.compare(sample=self.sample, differing=sameness.of_values)
         finally:
             scratch.close()
 

@@ -69,7 +69,7 @@ class FlowView:
                 raise self.deriving.told(self.flow, error) from error
         adds_up = self.deriving.compiled(self.flow).mode == "update"
         sameness = Sameness(self.served.fields, floats_add_up=adds_up)
-        self.scratch.compare(sample=self.sample, is_same=sameness.of_rows).tell(report)
+        self.scratch.compare(sample=self.sample, differing=sameness.of_rows).tell(report)
 
     def _expect(self, generation: Generation, through: Batch, report: Report) -> None:
         derived = self.deriving.derived(self.flow, generation, through)

@@ -29,21 +29,22 @@ class Sameness:
         self._whole = Record(tuple(fields))
         self._close = floats_add_up
 
-    def of_rows(self, expected: Row, found: Row) -> bool:
-        """Of plain rows, column by column."""
-        return all(
-            (one == other and type(one) is type(other)) or self._is_same_column(kind, one, other)
-            for kind, one, other in zip(self._kinds, expected, found, strict=True)
-        )
+    def of_rows(self, expected: Row, found: Row) -> list[int]:
+        """Of plain rows: the places of the columns that differ."""
+        return [
+            place
+            for place, (kind, one, other) in enumerate(zip(self._kinds, expected, found, strict=True))
+            if (one != other or type(one) is not type(other)) and not self._is_same_column(kind, one, other)
+        ]
 
     def _is_same_column(self, kind: Kind, one: Value, other: Value) -> bool:
         if isinstance(kind, (Many, Named, Record)):
             return self._is_same_json(kind, one, other)
         return kind == Plain("float") and self._is_close(one, other)
 
-    def of_values(self, expected: Row, found: Row) -> bool:
-        """Of keys and values as the topic has them."""
-        return expected[0] == found[0] and self._is_same_json(self._whole, expected[1], found[1])
+    def of_values(self, expected: Row, found: Row) -> list[int]:
+        """Of a key and its value, as the topic has them: the same."""
+        return [] if self._is_same_json(self._whole, expected[1], found[1]) else [1]
 
     def _is_same_json(self, kind: Kind, one: Any, other: Any) -> bool:
         try:

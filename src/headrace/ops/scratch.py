@@ -24,6 +24,7 @@ __all__ = ["Compared", "Scratch", "Side"]
 
 Row = tuple[Value, ...]
 Side = Literal["expected", "found"]
+Differing = Callable[[Row, Row], list[int]]
 
 _CACHE_KIB = 65_536
 _AT_ONCE = 10_000
@@ -188,15 +189,15 @@ class Scratch:
 
     # How they differ
 
-    def compare(self, *, sample: int, is_same: Callable[[Row, Row], bool] | None = None) -> Compared:
-        """``is_same`` is asked about rows that are not equal to the letter."""
+    def compare(self, *, sample: int, differing: Differing | None = None) -> Compared:
+        """``differing`` is asked about rows that are not equal to the letter: which columns do differ, if any."""
         made = Compared(unprovable_rows=self._set_aside_unsure())
         made.expected_rows = self.count("expected")
         first: list[tuple[Any, Difference]] = []
         for kind, differences in (
             ("missing", self._one_sided("expected", "found", "missing")),
             ("extra", self._one_sided("found", "expected", "extra")),
-            ("different", self._different(is_same)),
+            ("different", self._different(differing or _to_the_letter)),
         ):
             kept = list(islice(differences, sample))
             setattr(made, kind, len(kept) + sum(1 for _ in differences))
@@ -219,7 +220,7 @@ class Scratch:
             expected, found = (told, None) if one == "expected" else (None, told)
             yield self._order(row), Difference(kind, self._key_of(row), expected, found)
 
-    def _different(self, is_same: Callable[[Row, Row], bool] | None) -> Iterator[tuple[Any, Difference]]:
+    def _different(self, differing: Differing) -> Iterator[tuple[Any, Difference]]:
         columns = ", ".join(f"{side}.{name}" for side in "ef" for name in self._columns)
         rows = self.connection.execute(
             f"SELECT {columns} FROM expected e JOIN found f ON {self._joined('e', 'f')}"  # noqa: S608
@@ -229,16 +230,15 @@ class Scratch:
         width = len(self._columns)
         for both in rows:
             expected, found = both[:width], both[width:]
-            if is_same is not None and is_same(expected, found):
+            places = differing(expected, found)
+            if not places:
                 alike.append(tuple(expected[place] for place in self._key_places))
                 if len(alike) >= _AT_ONCE:
                     self._note_same(alike)
                 continue
-            pairs = zip(self.names, expected, found, strict=True)
-            names = [name for name, one, other in pairs if one != other or type(one) is not type(other)]
-            difference = Difference(
-                "different", self._key_of(expected), self._told(expected), self._told(found), names
-            )
+            names = [self.names[place] for place in places]
+            key = self._key_of(expected)
+            difference = Difference("different", key, self._told(expected), self._told(found), names)
             yield self._order(expected), difference
         self._note_same(alike)
 
@@ -283,6 +283,11 @@ class Scratch:
     def _order(self, row: Row) -> Any:
         """As SQLite sorts: numbers, text, bytes."""
         return tuple(_rank(row[place]) for place in self._key_places)
+
+
+def _to_the_letter(expected: Row, found: Row) -> list[int]:
+    pairs = enumerate(zip(expected, found, strict=True))
+    return [place for place, (one, other) in pairs if one != other or type(one) is not type(other)]
 
 
 def _rank(value: Value) -> tuple[int, Any]:

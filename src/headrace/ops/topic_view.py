@@ -46,7 +46,7 @@ def check_topic_view(
     if fold.unprovable:
         report.unprovable_rows = scratch.set_aside_underived()
     sameness = Sameness(schema.fields, floats_add_up=False)
-    scratch.compare(sample=sample, is_same=sameness.of_rows).tell(report)
+    scratch.compare(sample=sample, differing=sameness.of_rows).tell(report)
 
 
 def _look_at_position(cluster: Cluster, view: View, served: Served, report: Report) -> None:
