@@ -9,9 +9,11 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from headrace.client.progress_log import batches
+from headrace.client.reading import read
 from headrace.ops.report import Report
 from tests.flow.reading import committed
 from tests.support.flows import FlowWorld, RunningApp
+from tests.support.waiting import until
 from tests.verify.mill import Mill, Sensor, readings
 from tests.verify.planting import copied, planted, verifier, verify
 
@@ -63,6 +65,34 @@ def test_a_row_that_is_there_twice_is_found_in_the_topic_though_no_view_shows_it
     assert twin.expected is not None
     assert twin.found is not None
     assert twin.found["times"] == twin.expected["times"] + 1
+
+
+def test_a_table_that_was_compacted_since_cannot_prove_what_was_joined_with_it(
+    flow_world: FlowWorld, mill: Mill, run: RunningApp
+) -> None:
+    # One by one, since a segment ends with a batch, and the one that is written to is never compacted.
+    for number in range(21):
+        flow_world.write(mill.sensors, [Sensor(f"s{number % 7}", f"{number} {'x' * 700}", Decimal(number))])
+    until(lambda: left(flow_world, mill) < 21, "compaction", pause_s=0.05)
+    report = verify(run, mill.views["scaled"])
+    assert (report.verdict, report.exit_code) == ("unprovable", 6)
+    assert report.unprovable_rows == report.found_rows
+    assert {one.topic for one in report.unprovable} == {mill.readings.name}
+    assert all(mill.sensors.name in one.why for one in report.unprovable)
+    # What comes after it can be proven again.
+    with flow_world.running(mill.app, max_rows=40) as running:
+        flow_world.write(mill.readings, readings(6, 20, begin_s=3700, dead=0))
+        running.followed()
+    again = verify(run, mill.views["scaled"])
+    assert again.verdict == "unprovable"
+    assert again.unprovable == report.unprovable
+    assert 0 < again.found_rows - again.unprovable_rows == again.expected_rows
+    assert again.expected_sha256 == again.found_sha256
+
+
+def left(world: FlowWorld, mill: Mill) -> int:
+    end = world.cluster.ends(mill.sensors.name)[0]
+    return sum(1 for _ in read(world.cluster, mill.sensors.name, {0: (0, end)}))
 
 
 def test_deleted_input_is_unprovable_before_its_offset_and_the_rest_is_proven(

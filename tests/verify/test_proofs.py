@@ -225,7 +225,7 @@ def test_a_view_is_proven_while_traffic_flows(flow_world: FlowWorld, mill: Mill,
     sent = iter(readings(3, 100_000, begin_s=300, dead=0))
 
     def feed() -> None:
-        while not stop.wait(0.02):
+        while not stop.wait(0.1):
             flow_world.write(mill.readings, [next(sent) for _ in range(5)])
 
     before = verify(run, mill.views["totals"])
@@ -236,7 +236,6 @@ def test_a_view_is_proven_while_traffic_flows(flow_world: FlowWorld, mill: Mill,
             reports: list[Report] = []
             until(lambda: _is_further(running, mill, before, reports), "batches", timeout_s=120)
             reports.append(verify(running, mill.views["newest"]))
-            reports.append(verify(running, mill.views["scaled"]))
         finally:
             stop.set()
             feeder.join(30)
