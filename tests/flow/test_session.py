@@ -78,7 +78,8 @@ def test_spark_starts_as_set_hears_no_ctrl_c_and_puts_nothing_on_the_terminal(
     assert not is_running(told["jvm"])
     out, err = child.process.communicate(timeout=60)
     assert (child.process.returncode, out, err) == (0, "", "")
-    assert (tmp_path / "spark" / "jvm.out").is_file()
+    # What it said is kept, what it spilled is not.
+    assert sorted(path.name for path in (tmp_path / "spark").iterdir()) == ["jvm.out", "spark.log"]
 
 
 def test_a_jvm_that_is_killed_is_told_of_and_started_anew_and_ends_when_python_is_killed(

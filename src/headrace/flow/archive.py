@@ -16,7 +16,7 @@ from pathlib import Path
 from headrace.flow.cache import cache_dir
 from headrace.flow.jvm import Launch
 
-__all__ = ["archive_of", "archives_dir", "prune", "use_option"]
+__all__ = ["archive_of", "archives_dir", "can_archive", "prune", "use_option"]
 
 _KEPT = 3
 """Archives in the cache: each has 150 MB, and belongs to one installation of PySpark."""
@@ -35,6 +35,11 @@ def archive_of(launch: Launch) -> Path:
             stat = path.stat()
             digest.update(f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode())
     return archives_dir() / f"{digest.hexdigest()[:20]}.jsa"
+
+
+def can_archive(launch: Launch) -> bool:
+    """Whether this Java can: an archive builds upon that of Java's own classes, which a small runtime may lack."""
+    return (launch.java.resolve().parent.parent / "lib" / "server" / "classes.jsa").is_file()
 
 
 def use_option(launch: Launch) -> list[str]:

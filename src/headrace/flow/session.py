@@ -6,12 +6,14 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.flow import jars, java
@@ -36,8 +38,8 @@ _SECOND_COMPILER_LATER = (
     "-XX:Tier4BackEdgeThreshold=400000",
 )
 _one_at_a_time = threading.Lock()
-_running: dict[int, Jvm] = {}
-"""The JVM by the identity of its session; one at most."""
+_running: dict[int, tuple[Jvm, Path]] = {}
+"""The JVM and the folder that it spills to, by the identity of its session; one at most."""
 
 
 def _quiet(line: str) -> None:
@@ -66,7 +68,7 @@ def start(settings: Settings, app_name: str, *, say: Say = _quiet) -> SparkSessi
             _forget()
             jvm.stop()
             raise
-        _running[id(session)] = jvm
+        _running[id(session)] = jvm, spill
         return session
 
 
@@ -85,9 +87,9 @@ def launch_for(settings: Settings, *, say: Say) -> Launch:
 def stop(session: SparkSession, *, patience_s: float = STOP_S_MAX) -> None:
     """Stop the session and end its JVM; also when that is gone already."""
     with _one_at_a_time:
-        jvm = _running.pop(id(session), None)
-        if jvm is None:
+        if id(session) not in _running:
             return
+        jvm, spill = _running.pop(id(session))
         gateway: Any = session.sparkContext._gateway
         # Of a JVM that is gone, py4j and PySpark would each say so in their own way.
         with contextlib.suppress(Exception), warnings.catch_warnings():
@@ -97,12 +99,13 @@ def stop(session: SparkSession, *, patience_s: float = STOP_S_MAX) -> None:
             gateway.shutdown()
         _forget()
         jvm.stop(patience_s)
+        shutil.rmtree(spill, ignore_errors=True)
 
 
 def ended(session: SparkSession) -> SparkEnded | None:
     """The reason, if the JVM ended by itself; then every call to Spark fails with an error of the connection."""
-    jvm = _running.get(id(session))
-    return None if jvm is None else jvm.ended()
+    running = _running.get(id(session))
+    return None if running is None else running[0].ended()
 
 
 def _java_options(settings: Settings) -> list[str]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
 from headrace.flow import session
-from headrace.flow.archive import archive_of, archives_dir, prune
+from headrace.flow.archive import archive_of, archives_dir, can_archive, prune
 from headrace.flow.jars import Say
 from headrace.flow.start_errors import SparkNotStarted
 from headrace.settings import Settings, SparkSettings
@@ -36,12 +36,16 @@ _DUMP_S_MAX = 300.0
 _ROWS = 500
 
 
-def train(settings: Settings, *, say: Say) -> Path:
-    """The archive's path; made if it is not there."""
-    target = archive_of(session.launch_for(settings, say=say))
+def train(settings: Settings, *, say: Say) -> Path | None:
+    """The archive's path; made if it is not there. None where this Java can have none."""
+    launch = session.launch_for(settings, say=say)
+    target = archive_of(launch)
     if target.is_file():
         return target
+    if not can_archive(launch):
+        return None
     say("Spark: reading its classes in advance, once for this installation; later starts take half as long")
+    began = time.monotonic()
     archives_dir().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".training-", dir=archives_dir()) as name:
         work = Path(name)
@@ -61,6 +65,9 @@ def train(settings: Settings, *, say: Say) -> Path:
         if not made.is_file():
             raise SparkNotStarted("the JVM made no archive of Spark's classes", hint="Spark works without it")
         made.replace(target)
+    say(
+        f"Spark: {target.stat().st_size / 1e6:.0f} MB of classes, ready after {time.monotonic() - began:.0f} s"
+    )
     prune()
     return target
 
@@ -122,21 +129,11 @@ def _work(spark: SparkSession, address: str, work: Path) -> None:
 
 
 def main() -> int:
-    began = time.monotonic()
-
-    def say(line: str) -> None:
-        print(f"  {line}", file=sys.stderr, flush=True)
-
     try:
-        if archive_of(session.launch_for(Settings(), say=say)).is_file():
-            return 0
-        path = train(Settings(), say=say)
+        train(Settings(), say=lambda line: print(f"  {line}", file=sys.stderr, flush=True))
     except HeadraceError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    say(
-        f"Spark: {path.name} has {path.stat().st_size / 1e6:.0f} MB, ready after {time.monotonic() - began:.0f} s"
-    )
     return 0
 
 

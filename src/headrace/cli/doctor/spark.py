@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from headrace.cli.doctor.finding import Finding, fine, missing, optional
 from headrace.cli.reach import why_unreachable
 from headrace.flow import java
-from headrace.flow.archive import archive_of
+from headrace.flow.archive import archive_of, can_archive
 from headrace.flow.jars import jars_dir, pinned
 from headrace.flow.session import launch_for
 from headrace.flow.start_errors import JavaMissing
@@ -78,9 +78,16 @@ def _jars(settings: Settings) -> Finding:
 
 
 def _archive(settings: Settings) -> Finding:
-    path = archive_of(launch_for(settings, say=lambda _: None))
+    launch = launch_for(settings, say=lambda _: None)
+    path = archive_of(launch)
     if path.is_file():
         return fine("class-archive", f"Spark's classes are read in advance: {path}")
+    if not can_archive(launch):
+        return optional(
+            "class-archive",
+            "this Java cannot read Spark's classes in advance, so it takes about twice as long to start",
+            f"a Java of the system can (Debian: apt-get install {java.JAVA_PACKAGES[0]})",
+        )
     return optional(
         "class-archive",
         "Spark's classes are not read in advance, so it takes about twice as long to start",
