@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.flow import session
+from headrace.flow.archive import archive_of
 from headrace.settings import Settings, SparkSettings
 from tools.java import QUICK_START
 
@@ -37,6 +38,7 @@ def start() -> tuple[Any, dict[str, Any]]:
         "zone": spark.conf.get("spark.sql.session.timeZone"),
         "ui": spark.sparkContext.uiWebUrl,
         "host": conf.get("spark.driver.host"),
+        "archive": str(archive_of(session.launch_for(SETTINGS, say=print))),
     }
 
 

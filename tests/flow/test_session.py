@@ -69,6 +69,9 @@ def test_spark_starts_as_set_hears_no_ctrl_c_and_puts_nothing_on_the_terminal(
     assert told["odd"] == "a = b: #c\\d é"
     assert (told["partitions"], told["zone"]) == ("3", "UTC")
     assert (told["ui"], told["host"]) == (None, "127.0.0.1")
+    # Classes come from the archive, if the set-up has made one.
+    mapped = Path(f"/proc/{told['jvm']}/maps").read_text()
+    assert (told["archive"] in mapped) is Path(told["archive"]).is_file()
     # Ctrl-C on a terminal goes to the whole group: Python hears it, and Spark still works.
     os.killpg(child.process.pid, signal.SIGINT)
     assert until(lambda: child.ask("heard"), "Ctrl-C") == ["SIGINT"]
