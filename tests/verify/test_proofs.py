@@ -234,7 +234,7 @@ def test_a_view_is_proven_while_traffic_flows(flow_world: FlowWorld, mill: Mill,
         feeder.start()
         try:
             reports: list[Report] = []
-            until(lambda: _is_further(running, mill, before, reports), "batches", timeout_s=120)
+            until(lambda: _is_further(running, mill, before, reports), "batches", timeout_s=240)
             reports.append(verify(running, mill.views["newest"]))
         finally:
             stop.set()

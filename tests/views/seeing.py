@@ -76,7 +76,7 @@ class Followed:
             return seen if fits else None
 
         try:
-            found = until(arrived, f"view {self.name}", timeout_s=30, pause_s=0.005)
+            found = until(arrived, f"view {self.name}", timeout_s=120, pause_s=0.005)
         except AssertionError as late:
             raise AssertionError(
                 f"{self.look()}\nwanted {rows}\n{self.follower.status}\n{self.told}"
