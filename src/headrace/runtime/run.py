@@ -53,7 +53,8 @@ class Run:
         self.settings = settings
         self.stop_asked = threading.Event()
         self.cluster: Cluster
-        self.spark: SparkSession
+        self.spark: SparkSession | None = None
+        """None where there is no flow to run."""
         self.compiled: list[Compiled] = []
         self.schemas: dict[str, Schema] = {}
         self.flows: list[FlowRunner] = []
@@ -217,7 +218,7 @@ class Run:
 
     def close(self) -> None:
         self.stop_flows()
-        if hasattr(self, "spark"):
+        if self.spark is not None:
             from headrace.flow.session import stop
 
             stop(self.spark)
