@@ -2,7 +2,8 @@
 
 A client updates and deletes a few keys without pause, the broker compacts without pause, slowly, and is killed several
 times. A kill counts as a hit if it left something of a compaction behind. Then the table that a reader folds from the
-topic must be the one that the client has kept by hand.
+topic must be the one that the client has kept by hand. At the end the client updates one key alone, until the newest
+values of all others have been through a compaction.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class _Client(threading.Thread):
         super().__init__(daemon=True)
         self.table = table
         self.acked = 0
+        self.one_key = threading.Event()
         self.finish = threading.Event()
         self._port = port
         self._rng = rng
@@ -52,7 +54,7 @@ class _Client(threading.Thread):
         while not self.finish.is_set():
             records = []
             for _ in range(self._rng.choice((1, 3, 10))):
-                number = self._rng.randrange(_KEYS)
+                number = 0 if self.one_key.is_set() else self._rng.randrange(_KEYS)
                 value = None if self._rng.random() < 0.1 else self._rng.randbytes(100)
                 records.append(self.table.send(b"a-key-longer-than-a-hash-%d" % number, value))
             answer = calls.produce(connection, _TOPIC, 0, build_keyed(records, int(time.time() * 1000)))
@@ -61,6 +63,8 @@ class _Client(threading.Thread):
                 return
             self.table.ack(records, answer.base_offset)
             self.acked += len(records)
+            if self.one_key.is_set():
+                time.sleep(0.002)
 
 
 def run(
@@ -104,6 +108,9 @@ def run(
                 # A pace at which one gets to writing soon, and then takes its time; the last setting counts.
                 broker.options += ["--set", _at_most(1_000_000)]
             broker.start()
+        client.one_key.set()
+        ended = _compactions(broker)
+        broker.wait_until(lambda: _compactions(broker) >= ended + 2, "no compaction ended")
         client.finish.set()
         client.join(20.0)
         _judge(broker.port, table)
@@ -114,7 +121,7 @@ def run(
             objections.object(f"a clean stop ended with {code}")
         for trace in broker.traces():
             objections.object(f"the broker did not foresee:\n{trace}")
-        outcome.figures = {"acked": client.acked, "compactions": broker.log.read_text().count("compacted ")}
+        outcome.figures = {"acked": client.acked, "compactions": _compactions(broker)}
         objections.tell(outcome)
         outcome.peak_rss_mb = broker.peak_rss_mb
     return outcome
@@ -129,6 +136,10 @@ def _wait_for_a_compaction(data: Path) -> None:
     deadline = time.monotonic() + 10.0
     while not _was_compacting(data) and time.monotonic() < deadline:
         time.sleep(0.001)
+
+
+def _compactions(broker: BrokerProcess) -> int:
+    return broker.log.read_bytes().count(b"compacted ")
 
 
 def _was_compacting(data: Path) -> bool:
