@@ -19,6 +19,9 @@ from headrace.model.topic import Topic
 __all__ = ["counted", "history", "live", "observed"]
 
 _PREFIX = "kafka."
+# At the default of 500 records a poll, asking the log where the topic begins and ends, as Spark does after each, costs as
+# much as the records.
+_AT_ONCE = {f"{_PREFIX}max.poll.records": "10000"}
 
 
 def live(
@@ -56,6 +59,7 @@ def _options(cluster: Cluster) -> dict[str, str]:
         if not name.startswith("headrace.")
     }
     return {
+        **_AT_ONCE,
         f"{_PREFIX}bootstrap.servers": cluster.bootstrap,
         f"{_PREFIX}isolation.level": "read_committed",
         **passed,
