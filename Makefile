@@ -1,6 +1,6 @@
 # The two that matter: `make run` and `make test`. Both set up what they need, from a machine with Python and make only.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test run test test-one check bench-log soak lock clean
+.PHONY: help setup setup-test run test test-one check bench-log bench-flow soak lock clean
 
 # The first Python that is new enough; name another with `make PYTHON=...`.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -21,6 +21,7 @@ help:
 	@echo 'make setup          the command, at $(BIN)/headrace, and Spark with what it needs'
 	@echo 'make setup-test     all that tests, checks and benchmarks need'
 	@echo 'make bench-log      measure the log beside Apache Kafka; results in bench/results/'
+	@echo 'make bench-flow     measure flows beside Structured Streaming by hand; results in bench/results/'
 	@echo 'make soak           the crash and fault tests at full count; results in bench/results/faults.json'
 	@echo 'make lock           resolve the dependencies again and write the lock files'
 	@echo 'make clean          remove what set-up and tests left in this folder'
@@ -50,6 +51,9 @@ check: setup-test
 
 bench-log: setup-test
 	@$(BIN)/python -m bench.log
+
+bench-flow: setup-test
+	@$(BIN)/python -m bench.flow
 
 soak: setup-test
 	@$(BIN)/python -m bench.soak

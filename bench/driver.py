@@ -1,8 +1,9 @@
 """A driver under measurement: one derivation from one topic to another, by a flow or by hand.
 
-    python -m bench.driver flow|by-hand|flow+view QUERY BOOTSTRAP TOPIC OUTPUT DATA AT-ONCE PARTITIONS
+    python -m bench.driver flow|by-hand|flow+view|flow+proof QUERY BOOTSTRAP TOPIC OUTPUT DATA AT-ONCE PARTITIONS
 
-It runs until its input ends. All have the same session: the same JVM, its options, Spark's configuration.
+It runs until its input ends; a proof is then made of the view, and its report left as ``proof.json``. All have the same
+session: the same JVM, its options, Spark's configuration.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from bench.by_hand import start_by_hand
 from bench.orders import app_of
 from headrace.client.cluster import Cluster
@@ -20,6 +23,7 @@ from headrace.flow.compiling import compile_app
 from headrace.flow.options import FlowOptions
 from headrace.flow.runner import FlowRunner
 from headrace.flow.session import start, stop
+from headrace.ops.verify import verify_view
 from headrace.runtime.part import Part
 from headrace.settings import FlowSettings, Settings, TopicSettings
 from headrace.views.follower import Follower
@@ -92,6 +96,9 @@ class Task:
             following.join(_STOP_S)
         if following.error is not None:
             raise following.error
+        if self.who == "flow+proof":
+            report = verify_view(spark, cluster, app, view, self.settings, [compiled], schemas)
+            (self.data / "proof.json").write_bytes(msgspec.json.encode(report))
 
     def _run_by_hand(self, spark: SparkSession, stopping: threading.Event) -> None:
         Cluster(self.bootstrap).ensure_topic(self.output, self.partitions)

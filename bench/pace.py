@@ -24,6 +24,12 @@ class Pace:
     """Events per second."""
     cpu_s: float
     """Per million events."""
+    events: int
+    """That were counted."""
+    began: float
+    """When, in seconds since 1970."""
+    batch: int
+    """The last one."""
 
 
 def watch(
@@ -53,7 +59,8 @@ def watch(
             began, began_cpu, began_at = moment, used, done
         elif done >= total:
             counted = total - began_at
-            return Pace(counted / (moment - began), (used - began_cpu) * 1e6 / counted)
+            spent = (used - began_cpu) * 1e6 / counted
+            return Pace(counted / (moment - began), spent, counted, began, number)
         number += 1
 
 

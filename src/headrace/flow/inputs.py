@@ -19,6 +19,9 @@ from headrace.model.topic import Topic
 __all__ = ["counted", "history", "live", "observed"]
 
 _PREFIX = "kafka."
+# At the default of 500 records a poll, asking the log where the topic begins and ends, as Spark does after each, costs
+# as much as the records.
+_AT_ONCE = {f"{_PREFIX}max.poll.records": "10000"}
 
 
 def live(
@@ -56,6 +59,7 @@ def _options(cluster: Cluster) -> dict[str, str]:
         if not name.startswith("headrace.")
     }
     return {
+        **_AT_ONCE,
         f"{_PREFIX}bootstrap.servers": cluster.bootstrap,
         f"{_PREFIX}isolation.level": "read_committed",
         **passed,
@@ -63,37 +67,42 @@ def _options(cluster: Cluster) -> dict[str, str]:
 
 
 def observed(decoded: DataFrame, name: str | Observation, watermark: Column) -> DataFrame:
-    """The same rows, counted on their way, with those laid aside that are late or dead; there when the batch has run.
+    """The same rows with a column ``late``, counted on their way, with those laid aside that are late or dead; there
+    when the batch has run.
 
     What is laid aside is no more than the batch, whose bytes are bounded.
     """
-    late = is_late(watermark)
-    return decoded.observe(
+    late, dead = F.col("late"), F.col("reason").isNotNull()
+    judged = decoded.withColumn("late", F.coalesce(F.col("event_us") < watermark, F.lit(False)))
+    # Computed before they are counted, in the code of the plan: what is counted is interpreted, row by row.
+    told = judged.select(
+        "row",
+        "event_us",
+        "late",
+        dead.alias("dead"),
+        F.length("value").alias("bytes"),
+        F.when(late | dead, _aside()).alias("aside"),
+    )
+    return told.observe(
         name,
         F.count(F.lit(1)).alias("rows"),
         F.max("event_us").alias("seen_us"),
-        F.count_if(late).alias("late"),
-        F.count_if(F.col("reason").isNotNull()).alias("dead"),
-        F.sum(F.length("value")).alias("bytes"),
-        F.collect_list(F.when(late | F.col("reason").isNotNull(), _aside(late))).alias("aside"),
+        F.count_if("late").alias("late"),
+        F.count_if("dead").alias("dead"),
+        F.sum("bytes").alias("bytes"),
+        F.collect_list("aside").alias("aside"),
     )
 
 
-def _aside(late: Column) -> Column:
+def _aside() -> Column:
     """What is kept of a record that is late or dead, as text; of one that is late only where it is."""
-    key, value = (F.when(~late, F.base64(name)).alias(name) for name in ("key", "value"))
+    key, value = (F.when(~F.col("late"), F.base64(name)).alias(name) for name in ("key", "value"))
     return F.to_json(F.struct("partition", "offset", key, value, "reason", "event_us"))
 
 
-def is_late(watermark: Column) -> Column:
-    return F.coalesce(F.col("event_us") < watermark, F.lit(False))
-
-
-def counted(decoded: DataFrame, topic: Topic, watermark: Column, *, streaming: bool) -> DataFrame:
+def counted(decoded: DataFrame, topic: Topic, late: Column, *, streaming: bool) -> DataFrame:
     """What the function sees."""
-    rows = decoded.where(F.col("reason").isNull() & F.col("row").isNotNull() & ~is_late(watermark)).select(
-        "row.*"
-    )
+    rows = decoded.where(F.col("row").isNotNull() & ~late).select("row.*")
     if streaming and topic.time:
         return rows.withWatermark(topic.time, spark_delay(topic))
     return rows

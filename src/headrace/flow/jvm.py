@@ -65,6 +65,9 @@ class Launch:
             f"-Xmx{self.memory}",
             # Spark's own parsers recurse deeply: the default stack is too small for a long regular expression.
             "-Xss4m",
+            # A batch's plan becomes one method. Past 8,000 bytes of code the JVM would never compile it, and few fields
+            # are enough for that: every row would be interpreted.
+            "-XX:-DontCompileHugeMethods",
             # One that is out of memory answers, but does nothing any more. Better that it is seen to be gone.
             "-XX:+ExitOnOutOfMemoryError",
             f"-XX:ErrorFile={logs / 'jvm-crash-%p.log'}",

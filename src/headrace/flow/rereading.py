@@ -18,7 +18,6 @@ from headrace.flow.decoding import TimeBounds, decode
 from headrace.flow.encoding import encode
 from headrace.flow.inputs import counted, history
 from headrace.flow.types import struct_of
-from headrace.flow.watermark import NONE_US
 from headrace.model.progress import Batch, Generation, Input
 from headrace.model.schema import Schema
 from headrace.model.topic import Topic
@@ -120,8 +119,7 @@ class Rereading:
 
     def rows(self, marked: DataFrame, topic: Topic) -> DataFrame:
         """What the function sees."""
-        in_time = marked.where(~F.col(_WAS_LATE))
-        return counted(in_time, self.topic(topic), F.lit(NONE_US), streaming=False)
+        return counted(marked, self.topic(topic), F.col(_WAS_LATE), streaming=False)
 
     def derived(self, frames: list[DataFrame]) -> DataFrame:
         """What the function makes of its inputs, as keys and values; rows without a key have no place in a topic."""

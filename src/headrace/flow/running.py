@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.app import App
@@ -133,7 +134,7 @@ class Running:
             shaped = self._with_schema(topic)
             decoded = self._decoders[topic.name].decode(self._raw(topic))
             seen = observed(decoded, f"in{at}", self._cell.column)
-            frames.append(counted(seen, shaped, self._cell.column, streaming=True))
+            frames.append(counted(seen, shaped, F.col("late"), streaming=True))
         return self._encoded(self._flow.function(*frames))
 
     def _encoded(self, rows: DataFrame) -> DataFrame:
@@ -199,7 +200,7 @@ class Running:
         for state in self._tables:
             dead += state.refresh()
         rows_of = {state.topic.name: state.frame for state in self._tables}
-        rows_of[stream.name] = counted(seen, shaped, self._cell.column, streaming=False)
+        rows_of[stream.name] = counted(seen, shaped, F.col("late"), streaming=False)
         frames = [rows_of[topic.name] for topic in self._flow.reads]
         rows = self._encoded(self._flow.function(*frames)).toArrow()
         counts = {stream.name: _counts(observation.get)}
