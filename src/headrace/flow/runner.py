@@ -18,7 +18,7 @@ from headrace.errors import HeadraceError
 from headrace.flow.compiled import Compiled
 from headrace.flow.errors import FlowChanged, InputReplaced
 from headrace.flow.failures import explain, heals
-from headrace.flow.opening import Opened, open_flow
+from headrace.flow.opening import Opened, last_progress, open_flow
 from headrace.flow.options import FlowOptions
 from headrace.flow.running import Running
 from headrace.flow.writer import Writer
@@ -83,7 +83,7 @@ class FlowRunner:
                 self._run_once(stop)
             except Exception as error:
                 if not heals(error):
-                    explained = explain(self._compiled.flow, error)
+                    explained = explain(self._compiled.flow, error, self._standing())
                     self.status.state, self.status.why = "failed", explained.message
                     raise explained from error
                 failures = 0 if time.monotonic() - began > _SETTLED_S else failures + 1
@@ -120,6 +120,12 @@ class FlowRunner:
             self._watch(running, stop)
         finally:
             writer.close()
+
+    def _standing(self) -> str:
+        if self.current is None:
+            return ""
+        location = self._settings.checkpoint_of(self._compiled.flow.name, self.current.generation.checkpoint)
+        return f"the checkpoint is at {location}, {last_progress(self.current.generation, self.current.last)}"
 
     def _open(self, writer: Writer) -> Opened:
         def open_it(rebuild: str) -> Opened:
