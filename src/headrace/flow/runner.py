@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from dataclasses import dataclass
@@ -147,17 +148,19 @@ class FlowRunner:
             return open_it(changed.message)
 
     def lag(self) -> int:
-        """Records of its input topics that no committed batch has read; asked of the log, at most once a second."""
+        """Records of its input topics that no committed batch has read; asked of the log, at most once a second. While
+        it does not answer, what it said last counts.
+        """
         opened = self.current
         if opened is None:
             return 0
         now = time.monotonic()
         streams = [one for one in opened.generation.inputs if one.kind == "events"]
         if now - self._ends[0] > 1.0:
-            try:
-                self._ends = (now, {one.log: self._cluster.ends(one.log) for one in streams})
-            except LogError:
-                return 0
+            ends = self._ends[1]
+            with contextlib.suppress(LogError):
+                ends = {one.log: self._cluster.ends(one.log) for one in streams}
+            self._ends = (now, ends)
         return behind(opened.generation, opened.last, self._ends[1])
 
     def _watch(self, running: Running, stop: threading.Event) -> None:
