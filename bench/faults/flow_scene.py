@@ -64,6 +64,20 @@ class Driver:
     def wait(self) -> int:
         return self._process.wait(_PATIENCE_S)
 
+    def times(self, word: str) -> int:
+        return self.said().count(word)
+
+    @property
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
+    def rss_mb(self) -> dict[str, float]:
+        """Of Python, and of the JVM that it has started."""
+        pid = self._process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        java = next(int(one) for one in children if _is_java(int(one)))
+        return {"Python": _rss_mb(pid), "Java": _rss_mb(java)}
+
     def wake(self) -> None:
         os.kill(self._process.pid, signal.SIGCONT)
 
@@ -72,6 +86,15 @@ class Driver:
             self.wake()
             self._process.kill()
             self._process.wait()
+
+
+def _rss_mb(pid: int) -> float:
+    told = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in told if line.startswith("VmRSS:"))
+
+
+def _is_java(pid: int) -> bool:
+    return Path(f"/proc/{pid}/exe").resolve().name == "java"
 
 
 class Sales:
@@ -94,6 +117,13 @@ class Sales:
             row = {"sale_id": f"s{number}", "product_id": sale[0], "amount": sale[1], "at": at.isoformat()}
             producer.produce("sales", json.dumps(row).encode(), f"s{number}".encode())
         assert producer.flush(30) == 0
+
+    def behind(self) -> int:
+        """Rows that a reader of committed records does not see yet."""
+        try:
+            return len(self._sent) - len(self._read("kept"))
+        except KeyError:
+            return len(self._sent)
 
     def judge(self, outcome: Outcome) -> None:
         kept = Counter(row["sale_id"] for _, row in self._read("kept"))

@@ -85,7 +85,8 @@ def expect_contiguous(found: list[Batch]) -> None:
         for side in ("inputs", "outputs"):
             for topic, ranges in getattr(after, side).items():
                 for number, (start, _) in ranges.items():
-                    assert start == getattr(before, side)[topic][number][1]
+                    # A partition that was added since begins at its own beginning.
+                    assert start == getattr(before, side)[topic].get(number, (0, 0))[1]
 
 
 def test_rows_are_derived_once_over_two_flows_restarts_and_any_size_of_batches(flow_world: FlowWorld) -> None:

@@ -78,6 +78,7 @@ class Made:
     watermark_us: int | None
     state_rows: int = 0
     state_bytes: int = 0
+    table_dead: int = 0
 
 
 def ranges_of(opened: Opened, planned: Mapping[str, Mapping[str, int]]) -> Ranges:
@@ -136,6 +137,7 @@ def commit_batch(cluster: Cluster, writer: Writer, flow: Flow, opened: Opened, m
             dead=sum(one.dead for one in made.counts.values()),
             fingerprint=generation.fingerprint,
             keyless=len(keyless),
+            table_dead=made.table_dead,
             totals=_totals(opened, made, sent, len(keyless)),
             generation_offset=opened.generation_offset,
             state_rows=made.state_rows,
@@ -159,6 +161,7 @@ def _totals(opened: Opened, made: Made, sent: int, keyless: int) -> Totals:
         late=before.late + sum(one.late for one in made.counts.values()),
         dead=before.dead + sum(one.dead for one in made.counts.values()),
         keyless=before.keyless + keyless,
+        table_dead=before.table_dead + made.table_dead,
     )
 
 

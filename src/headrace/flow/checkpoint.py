@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 __all__ = ["Checkpoint"]
@@ -28,15 +29,20 @@ class Checkpoint:
     def last_done(self) -> int | None:
         return self._last("commits")
 
-    def planned_offsets(self, batch: int) -> dict[str, dict[str, int]]:
-        """Where the inputs of a batch end, per topic and partition, as Spark has written it down."""
+    def planned_offsets(self, batch: int) -> dict[str, dict[str, int]] | None:
+        """Where the inputs of a batch end, per topic and partition, as Spark has written it down; None if it has not,
+        or if that cannot be read.
+        """
         path = self._path(f"offsets/{batch}")
-        stream = self._fs(path).open(path)
         try:
-            told: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-        finally:
-            stream.close()
-        return parse_offsets(told)
+            stream = self._fs(path).open(path)
+            try:
+                told: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+            finally:
+                stream.close()
+            return parse_offsets(told)
+        except (Py4JJavaError, ValueError):
+            return None
 
     def _last(self, folder: str) -> int | None:
         path = self._path(folder)

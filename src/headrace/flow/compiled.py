@@ -22,6 +22,7 @@ from headrace.flow.types import schema_of_output, struct_of
 from headrace.flow.watermark import spark_delay
 from headrace.model.errors import AppError
 from headrace.model.flow import Flow
+from headrace.model.kinds import Choice, Kind, Many, Named, Plain, Record
 from headrace.model.place import Place
 from headrace.model.schema import Schema
 from headrace.model.topic import Topic
@@ -126,7 +127,7 @@ def _output_schema(flow: Flow, output: DataFrame) -> Schema:
         return found
     for field in declared.fields:
         made = found.field(field.name)
-        if made is None or made.kind != field.kind:
+        if made is None or not _can_be(made.kind, field.kind):
             raise FlowMistake(
                 f"flow {flow.name} returns {field.name} as {made.kind if made else 'nothing'},"
                 f" and topic {flow.writes.name} declares {field.kind}",
@@ -134,6 +135,22 @@ def _output_schema(flow: Flow, output: DataFrame) -> Schema:
                 hint=f"cast it, for example .withColumn({field.name!r}, ...)",
             )
     return declared
+
+
+def _can_be(made: Kind, declared: Kind) -> bool:
+    """Whether what the function returns is of the declared kind. Spark has no enums, and may not know that nothing is
+    null.
+    """
+    match made, declared:
+        case Plain("text"), Choice():
+            return True
+        case (Many(one, _), Many(other, _)) | (Named(one, _), Named(other, _)):
+            return _can_be(one, other)
+        case Record(ones), Record(others):
+            return [one.name for one in ones] == [other.name for other in others] and all(
+                _can_be(one.kind, other.kind) for one, other in zip(ones, others, strict=True)
+            )
+    return made == declared
 
 
 def _expect_deterministic(flow: Flow, output: DataFrame) -> None:

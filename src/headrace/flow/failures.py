@@ -23,6 +23,7 @@ _GONE = re.compile(
 )
 _STATE = re.compile(
     r"CANNOT_LOAD_STATE_STORE|StateStoreException|FAILED_TO_LOAD_STATE|CANNOT_READ_STATE|\.delta does not exist"
+    r"|MISSING_STATE_DIRECTORY|Failed to read log file|Incomplete log file|ChecksumException"
 )
 _CHANGED = re.compile(
     r"STATE_STORE_\w*(NOT_COMPATIBLE|MISMATCH|SCHEMA)|StateSchemaNotCompatible|STATEFUL_OPERATOR_NOT_MATCH"
@@ -40,16 +41,17 @@ def heals(error: BaseException) -> bool:
     return not _GONE.search(told) and _HEALS.search(told) is not None
 
 
-def explain(flow: Flow, error: BaseException) -> HeadraceError:
+def explain(flow: Flow, error: BaseException, standing: str = "") -> HeadraceError:
+    """``standing`` is where the flow's state is, and what the log knows of it."""
     if isinstance(error, HeadraceError):
         return error
-    told = str(error)
+    text = str(error)
     kind: type[HeadraceError]
-    if _GONE.search(told):
+    if _GONE.search(text):
         kind, what = InputGone, "needs records that are no longer in the log"
-    elif _CHANGED.search(told):
+    elif _CHANGED.search(text):
         kind, what = FlowChanged, "was changed in a way that its state cannot follow"
-    elif _STATE.search(told):
+    elif _STATE.search(text):
         kind, what = StateDamaged, "cannot read its state"
     else:
         return FlowFailed(
@@ -57,7 +59,8 @@ def explain(flow: Flow, error: BaseException) -> HeadraceError:
             detail=f"it is declared at {flow.place}" if flow.place else "",
             hint="-v shows all of it; after a change, the flow goes on with the batch that failed",
         )
-    return kind(f"flow {flow.name} {what}", detail=_in_short(error), hint=rebuild_hint(flow.name))
+    told = _in_short(error) + (f"; {standing}" if kind is StateDamaged and standing else "")
+    return kind(f"flow {flow.name} {what}", detail=told, hint=rebuild_hint(flow.name))
 
 
 def _in_short(error: BaseException) -> str:

@@ -33,7 +33,7 @@ from headrace.model.schema_json import fields_to_json
 from headrace.model.topic import Topic
 from headrace.truth import expect_source_of_truth
 
-__all__ = ["Opened", "log_topic", "open_flow"]
+__all__ = ["Opened", "last_progress", "log_topic", "open_flow"]
 
 
 @dataclass(slots=True)
@@ -181,16 +181,21 @@ def _expect_offsets(cluster: Cluster, flow: str, log_name: str, was: Input, foun
             )
 
 
+def last_progress(generation: Generation, last: Batch | None) -> str:
+    told = f"batch {last.batch}, inputs {last.inputs}" if last else "no batch"
+    return f"the last progress in the log is generation {generation.generation}, {told}"
+
+
 def _expect_checkpoint(flow: str, found: Progress, checkpoint: Checkpoint) -> bool:
     """Whether Spark will run the last batch again."""
     if found.last is None:
         return False
     number = found.last.batch
-    told = f"generation {found.generation.generation}, batch {number}, inputs {found.last.inputs}"
+    told = last_progress(found.generation, found.last)
     if not checkpoint.exists():
         raise CheckpointLost(
             f"the checkpoint of flow {flow} is not at {checkpoint.location}",
-            detail=f"the last progress in the log is {told}",
+            detail=told,
             hint=f"put it back there, or say where it is (--data); else: {rebuild_hint(flow)}",
         )
     done, planned = checkpoint.last_done(), checkpoint.last_planned()
@@ -208,6 +213,6 @@ def _expect_checkpoint(flow: str, found: Progress, checkpoint: Checkpoint) -> bo
         return True
     raise CheckpointStale(
         f"the checkpoint of flow {flow} at {checkpoint.location} does not belong to what is in the log",
-        detail=f"it has planned batch {planned} and done batch {done}; the last progress in the log is {told}",
+        detail=f"it has planned batch {planned} and done batch {done}; {told}",
         hint=f"restore the checkpoint of that moment; else: {rebuild_hint(flow)}",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from headrace.errors import HeadraceError
 from headrace.flow.compiled import Compiled
 from headrace.flow.errors import FlowChanged, InputReplaced
 from headrace.flow.failures import explain, heals
-from headrace.flow.opening import Opened, open_flow
+from headrace.flow.opening import Opened, last_progress, open_flow
 from headrace.flow.options import FlowOptions
 from headrace.flow.running import Running
 from headrace.flow.writer import Writer
@@ -83,7 +84,7 @@ class FlowRunner:
                 self._run_once(stop)
             except Exception as error:
                 if not heals(error):
-                    explained = explain(self._compiled.flow, error)
+                    explained = explain(self._compiled.flow, error, self._standing())
                     self.status.state, self.status.why = "failed", explained.message
                     raise explained from error
                 failures = 0 if time.monotonic() - began > _SETTLED_S else failures + 1
@@ -121,6 +122,12 @@ class FlowRunner:
         finally:
             writer.close()
 
+    def _standing(self) -> str:
+        if self.current is None:
+            return ""
+        location = self._settings.checkpoint_of(self._compiled.flow.name, self.current.generation.checkpoint)
+        return f"the checkpoint is at {location}, {last_progress(self.current.generation, self.current.last)}"
+
     def _open(self, writer: Writer) -> Opened:
         def open_it(rebuild: str) -> Opened:
             return open_flow(
@@ -141,17 +148,19 @@ class FlowRunner:
             return open_it(changed.message)
 
     def lag(self) -> int:
-        """Records of its input topics that no committed batch has read; asked of the log, at most once a second."""
+        """Records of its input topics that no committed batch has read; asked of the log, at most once a second. While
+        it does not answer, what it said last counts.
+        """
         opened = self.current
         if opened is None:
             return 0
         now = time.monotonic()
         streams = [one for one in opened.generation.inputs if one.kind == "events"]
         if now - self._ends[0] > 1.0:
-            try:
-                self._ends = (now, {one.log: self._cluster.ends(one.log) for one in streams})
-            except LogError:
-                return 0
+            ends = self._ends[1]
+            with contextlib.suppress(LogError):
+                ends = {one.log: self._cluster.ends(one.log) for one in streams}
+            self._ends = (now, ends)
         return behind(opened.generation, opened.last, self._ends[1])
 
     def _watch(self, running: Running, stop: threading.Event) -> None:

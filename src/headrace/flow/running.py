@@ -22,8 +22,9 @@ from headrace.flow.checkpoint import Checkpoint
 from headrace.flow.compiled import Compiled
 from headrace.flow.decoding import Decoder
 from headrace.flow.encoding import encode
+from headrace.flow.errors import CheckpointLost, rebuild_hint
 from headrace.flow.inputs import counted, live, observed
-from headrace.flow.opening import Opened
+from headrace.flow.opening import Opened, last_progress
 from headrace.flow.options import FlowOptions
 from headrace.flow.tables import TableState
 from headrace.flow.watermark import WatermarkCell
@@ -73,10 +74,7 @@ class Running:
         self._cell = WatermarkCell(spark)
         self._started = threading.Event()
         self._busy = threading.Lock()
-        self._tables = [
-            TableState(spark, cluster, self._with_schema(topic), self._logs[topic.name].log, settings.bounds)
-            for topic in self._flow.tables
-        ]
+        self._tables = [self._table(topic) for topic in self._flow.tables]
         self._decoders = {
             topic.name: Decoder(self._with_schema(topic), settings.bounds) for topic in self._flow.streams
         }
@@ -124,6 +122,13 @@ class Running:
             topic.partitions,
         )
 
+    def _table(self, topic: Topic) -> TableState:
+        log, last = self._logs[topic.name].log, self.opened.last
+        told = last.tables.get(log, {}) if last else {}
+        return TableState(
+            self._spark, self._cluster, self._with_schema(topic), log, self._settings.bounds, told
+        )
+
     def _raw(self, topic: Topic) -> DataFrame:
         known = self._logs[topic.name]
         return live(self._spark, self._cluster, known.log, known.starts, self._rows)
@@ -159,6 +164,13 @@ class Running:
             return
         watermark_us = self._cell.get()
         planned = self._checkpoint.planned_offsets(number)
+        if planned is None:
+            raise CheckpointLost(
+                f"the checkpoint of flow {self._flow.name} at {self._checkpoint.location} is without batch {number},"
+                " which runs now",
+                detail=last_progress(self.opened.generation, last),
+                hint=f"nothing else may change it while the flow runs; {rebuild_hint(self._flow.name)}",
+            )
         inputs = ranges_of(self.opened, planned)
         if self._tables:
             made = self._made_with_tables(frame, number, inputs, watermark_us)
@@ -213,6 +225,7 @@ class Running:
             tables={state.log: state.reached for state in self._tables},
             sides=[*self._sides(counts), *dead],
             watermark_us=watermark_us,
+            table_dead=len(dead),
         )
 
     def _sides(self, counts: dict[str, Counts]) -> list[SideRow]:

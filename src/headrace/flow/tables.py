@@ -12,6 +12,7 @@ looked at again when the table row arrives; which of the two it shall be is said
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -54,12 +55,21 @@ def latest(decoded: DataFrame) -> DataFrame:
 
 
 class TableState:
+    """``told`` is how far the dead letters of the table were sent before; a first look finds those again."""
+
     def __init__(
-        self, spark: SparkSession, cluster: Cluster, topic: Topic, log: str, bounds: TimeBounds
+        self,
+        spark: SparkSession,
+        cluster: Cluster,
+        topic: Topic,
+        log: str,
+        bounds: TimeBounds,
+        told: Mapping[str, int],
     ) -> None:
         assert topic.schema is not None
         self.topic = topic
         self.log = log
+        self._told = told
         self.reached: dict[str, int] = {}
         self.frame: DataFrame
         self._spark = spark
@@ -69,7 +79,7 @@ class TableState:
         self._loaded = False
         self._kept: DataFrame | None = None
         """The rows that stay in Spark, if they are many: columns ``key`` and ``row``."""
-        self._held: dict[bytes | None, dict[str, Any] | None] = {}
+        self._held: dict[bytes | None, tuple[Any, ...] | None] = {}
         """All rows, if they are few; else those that have changed since, None where one was deleted."""
         self._consumer: Consumer | None = None
 
@@ -84,7 +94,7 @@ class TableState:
         decoded = self._decoder.decode(self._frame_of(self._read(behind))).toArrow().to_pylist()
         for one in sorted(decoded, key=lambda record: (record["partition"], record["offset"])):
             if one["reason"] is None:
-                self._held[one["key"]] = one["row"]
+                self._hold(one["key"], one["row"])
         self.reached |= {str(number): end for number, end in ends.items()}
         self._show()
         return [_side(self.log, one) for one in decoded if one["reason"] is not None]
@@ -99,38 +109,46 @@ class TableState:
         decoded = self._decoder.decode(history(self._spark, self._cluster, self.log, ranges))
         rows = latest(decoded).where(F.col("row").isNotNull()).localCheckpoint(eager=True)
         if rows.count() <= _FEW:
-            self._held = {one["key"]: one["row"] for one in rows.toArrow().to_pylist()}
-            rows.unpersist()
+            for one in rows.toArrow().to_pylist():
+                self._hold(one["key"], one["row"])
         else:
             self._kept = rows
         dead = decoded.where(F.col("reason").isNotNull()).toArrow().to_pylist()
         self.reached = ends
         self._loaded = True
         self._show()
-        return [_side(self.log, one) for one in dead]
+        return [
+            _side(self.log, one) for one in dead if one["offset"] >= self._told.get(str(one["partition"]), 0)
+        ]
+
+    def _hold(self, key: bytes | None, row: dict[str, Any] | None) -> None:
+        if row is None and self._kept is None:
+            self._held.pop(key, None)
+        else:
+            self._held[key] = None if row is None else _python(self._shape, row)
 
     def _show(self) -> None:
         """Make ``frame`` of what is held and kept."""
-        changed = [row for row in self._held.values() if row is not None]
-        shown = self._spark.createDataFrame(
-            [tuple(row.values()) for row in changed], self._shape, verifySchema=False
-        )
+        if len(self._held) > _FEW:
+            self._merge()
+        rows = [row for row in self._held.values() if row is not None]
+        self.frame = self._spark.createDataFrame(rows, self._shape, verifySchema=False)
         if self._kept is not None:
-            keys = self._spark.createDataFrame([(key,) for key in self._held], "key binary")
-            rest = self._kept.join(F.broadcast(keys), "key", "left_anti")
-            shown = rest.select("row.*").unionByName(shown)
-            if len(self._held) > _FEW:
-                self._merge(rest)
-        self.frame = shown
+            self.frame = self._unchanged(self._kept).select("row.*").unionByName(self.frame)
 
-    def _merge(self, rest: DataFrame) -> None:
+    def _merge(self) -> None:
+        """What is held goes to what stays in Spark."""
         shape = T.StructType([T.StructField("key", T.BinaryType()), T.StructField("row", self._shape)])
-        changed = [(key, tuple(row.values())) for key, row in self._held.items() if row is not None]
-        merged = rest.unionByName(self._spark.createDataFrame(changed, shape, verifySchema=False))
-        before, self._kept = self._kept, merged.localCheckpoint(eager=True)
+        changed = [one for one in self._held.items() if one[1] is not None]
+        merged = self._spark.createDataFrame(changed, shape, verifySchema=False)
+        if self._kept is not None:
+            merged = self._unchanged(self._kept).unionByName(merged)
+        self._kept = merged.localCheckpoint(eager=True)
         self._held = {}
-        if before is not None:
-            before.unpersist()
+
+    def _unchanged(self, kept: DataFrame) -> DataFrame:
+        keys = self._spark.createDataFrame([(key,) for key in self._held], "key binary")
+        return kept.join(F.broadcast(keys), "key", "left_anti")
 
     def _read(self, behind: dict[int, int]) -> list[tuple[bytes | None, bytes | None, int, int]]:
         if self._consumer is None:
@@ -163,3 +181,17 @@ class TableState:
 def _side(log: str, record: dict[str, Any]) -> SideRow:
     names = ("partition", "offset", "key", "value", "reason", "event_us")
     return SideRow(log, *(record[name] for name in names))
+
+
+def _python(shape: T.DataType, value: Any) -> Any:
+    """From what Arrow gives to what Spark takes: tuples for records, and dicts for maps."""
+    if value is None:
+        return None
+    match shape:
+        case T.StructType():
+            return tuple(_python(one.dataType, value[one.name]) for one in shape.fields)
+        case T.MapType():
+            return {key: _python(shape.valueType, one) for key, one in value}
+        case T.ArrayType():
+            return [_python(shape.elementType, one) for one in value]
+    return value

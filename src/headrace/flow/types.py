@@ -1,8 +1,4 @@
-"""Kinds of fields as Spark's types, and back.
-
-What is parsed from JSON has a type of its own where Spark would alter a value in silence: a decimal number is read with
-more digits than it may have, so that one too many is seen instead of rounded.
-"""
+"""Kinds of fields as Spark's types, and back."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from headrace.model.kinds import Choice, Digits, Field, Kind, Many, Named, Plain
 from headrace.model.place import Place
 from headrace.model.schema import Schema
 
-__all__ = ["fields_of", "parsed_struct", "parsed_type", "struct_of", "type_of"]
+__all__ = ["fields_of", "parsed_struct", "struct_of", "type_of"]
 
 _PLAIN: dict[str, T.DataType] = {
     "text": T.StringType(),
@@ -26,7 +22,6 @@ _PLAIN: dict[str, T.DataType] = {
     "date": T.DateType(),
     "bytes": T.BinaryType(),
 }
-_MOST_DIGITS, _READ_SCALE, _SAFE_SCALE = 38, 18, 12
 
 
 def type_of(kind: Kind) -> T.DataType:
@@ -49,24 +44,19 @@ def struct_of(fields: tuple[Field, ...]) -> T.StructType:
     return T.StructType([T.StructField(one.name, type_of(one.kind), one.optional) for one in fields])
 
 
-def parsed_type(kind: Kind) -> T.DataType:
-    """As it is read from JSON, before it is held against the schema."""
-    match kind:
-        case Digits(precision, scale):
-            roomy = precision - scale <= _MOST_DIGITS - _READ_SCALE and scale <= _SAFE_SCALE
-            return T.DecimalType(_MOST_DIGITS, _READ_SCALE) if roomy else T.StringType()
-        case Many(of, _):
-            return T.ArrayType(parsed_type(of), True)
-        case Named(of, _):
-            return T.MapType(T.StringType(), parsed_type(of), True)
-        case Record(fields):
-            return parsed_struct(fields)
-        case _:
-            return type_of(kind)
-
-
 def parsed_struct(fields: tuple[Field, ...]) -> T.StructType:
-    return T.StructType([T.StructField(one.name, parsed_type(one.kind), True) for one in fields])
+    """As it is read from JSON: whatever is not there is null, until it is held against the schema."""
+    return T.StructType([T.StructField(one.name, _nullable(type_of(one.kind)), True) for one in fields])
+
+
+def _nullable(of: T.DataType) -> T.DataType:
+    if isinstance(of, T.ArrayType):
+        return T.ArrayType(_nullable(of.elementType), True)
+    if isinstance(of, T.MapType):
+        return T.MapType(of.keyType, _nullable(of.valueType), True)
+    if isinstance(of, T.StructType):
+        return T.StructType([T.StructField(one.name, _nullable(one.dataType), True) for one in of.fields])
+    return of
 
 
 def fields_of(

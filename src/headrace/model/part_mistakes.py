@@ -68,6 +68,15 @@ def flow_mistakes(app: Declared, flow: Flow) -> Iterator[AppError]:
             code="HR-APP-OWN-OUTPUT",
             hint="what a flow derives cannot be what it derives from: write to another topic",
         )
+    for topic in {
+        id(topic): topic for topic in flow.reads if sum(one is topic for one in flow.reads) > 1
+    }.values():
+        yield AppError(
+            f"flow {flow.name!r} reads topic {topic.name!r} more than once",
+            place=flow.place,
+            code="HR-APP-READ-TWICE",
+            hint="read it once: the function may use its DataFrame as often as it likes",
+        )
     first = writer_of(app, flow.writes)
     if first is not None and first is not flow:
         yield AppError(

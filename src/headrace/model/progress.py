@@ -84,6 +84,7 @@ class Totals(msgspec.Struct, frozen=True):
     late: int = 0
     dead: int = 0
     keyless: int = 0
+    table_dead: int = 0
 
 
 class Batch(msgspec.Struct, frozen=True, tag_field="record", tag="batch"):
@@ -106,6 +107,8 @@ class Batch(msgspec.Struct, frozen=True, tag_field="record", tag="batch"):
     fingerprint: str
     keyless: int = 0
     """Rows without a key, which have no place in the output; they are among the dead letters."""
+    table_dead: int = 0
+    """Values of the tables that it reads that do not fit; they are dead letters too, and not among the rows in."""
     totals: Totals = Totals()
     generation_offset: int = 0
     """Where in this topic the record of its generation is."""

@@ -185,7 +185,7 @@ class Run:
             watermark_us=last.next_watermark_us if last else None,
             state_rows=last.state_rows if last else 0,
             late=last.totals.late if last else 0,
-            dead=last.totals.dead if last else 0,
+            dead=last.totals.dead + last.totals.table_dead if last else 0,
         )
 
     def _view_look(self, follower: Follower, now: float) -> ViewLook:

@@ -146,6 +146,11 @@ MISTAKES = {
         "@app.flow(reads=[clicks, out], writes=out) # ! OWN-OUTPUT\ndef flow(clicks, out): ...",
         "flow 'flow' reads topic 'out', which it writes itself",
     ),
+    "one topic twice": (
+        "out = app.topic('out', key='user')\n"
+        "@app.flow(reads=[clicks, clicks], writes=out) # ! READ-TWICE\ndef flow(one, other): ...",
+        "flow 'flow' reads topic 'clicks' more than once",
+    ),
     "two writers": (
         "out = app.topic('out', key='user')\n"
         "@app.flow(reads=[clicks], writes=out)\ndef one(clicks): ...\n"
@@ -306,7 +311,7 @@ def test_an_app_without_mistakes_passes(tmp_path: Path) -> None:
 sales = app.topic("sales", key=["user", "minute"], time="at")
 @app.flow(reads=[clicks, users], writes=sales)
 def sell(clicks, users, scale=1): ...
-@app.flow(reads=[sales, sales], writes=app.table("top", key="user"))
+@app.flow(reads=[sales, clicks], writes=app.table("top", key="user"))
 def rank(*frames): ...
 app.topic("anything", Click)
 app.topic("sales.gold", Click)

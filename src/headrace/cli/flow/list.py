@@ -47,7 +47,7 @@ def _row(cluster: Cluster, flow: Flow) -> dict[str, Any]:
         "rows_out": last.totals.rows_out if last else 0,
         "lag": flow_lag(cluster, found) if found else None,
         "late": last.totals.late if last else 0,
-        "dead": last.totals.dead if last else 0,
+        "dead": last.totals.dead + last.totals.table_dead if last else 0,
         "watermark_us": last.next_watermark_us if last else None,
         "committed_ms": last.committed_ms if last else None,
     }

@@ -1,0 +1,80 @@
+"""One broker and one Spark for all runs of a process: runs that need no process of their own share what starts slowly."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from bench.faults.process import BrokerProcess
+from headrace.client.cluster import Cluster
+from tests.support.flows import FlowWorld
+from tests.support.spark import start_spark, stop_spark
+
+__all__ = ["batches", "committed", "patched", "world"]
+
+
+@functools.cache
+def world() -> FlowWorld:
+    """Started when it is first wanted, and stopped when the process ends."""
+    home = Path(tempfile.mkdtemp(prefix="headrace-flows-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    broker = BrokerProcess(home)
+    atexit.register(broker.close)
+    broker.start()
+    spark = start_spark(home)
+    atexit.register(stop_spark, spark)
+    return FlowWorld(cast(Any, broker), Cluster(broker.bootstrap), spark, home)
+
+
+@contextlib.contextmanager
+def patched(target: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(target, name)
+    setattr(target, name, value)
+    try:
+        yield
+    finally:
+        setattr(target, name, before)
+
+
+def committed(bootstrap: str, topic: str) -> list[Message]:
+    """All that a reader of committed records finds, partition by partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "judge",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        partitions = set(consumer.list_topics(topic, 30).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        found: list[Message] = []
+        while partitions:
+            message = consumer.poll(30)
+            assert message is not None, f"{topic} did not end"
+            error = message.error()
+            if error is None:
+                found.append(message)
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                partitions.discard(message.partition())
+        return found
+    finally:
+        consumer.close()
+
+
+def batches(bootstrap: str, flow: str) -> list[dict[str, Any]]:
+    """The progress records of a flow's batches."""
+    records = [json.loads(one.value()) for one in committed(bootstrap, f"{flow}.progress")]
+    return [one for one in records if one["record"] == "batch"]

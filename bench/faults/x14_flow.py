@@ -1,0 +1,111 @@
+"""X14, broker gone, with flows at work: stopped for a while and woken, then killed and started again after a while.
+
+Both times it goes while a batch of a flow is open, with its rows in the log and no commit. The driver must not exit and
+must not grow; when the broker is back it goes on by itself, and a stock reader of committed records finds every row
+once and sums of all of them.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+from bench.faults.flow_scene import Driver, Sales
+from bench.faults.outcome import Outcome
+from bench.faults.process import BrokerProcess
+from bench.faults.workplace import workplace
+
+__all__ = ["AT_ONCE", "OUTAGE_S", "RSS_MB_MAX", "UNPROTECTED", "run"]
+
+FAULT = "X14"
+UNPROTECTED = ("healing",)
+AT_ONCE = 2
+OUTAGE_S = 60.0
+RSS_MB_MAX = 64.0
+_PATIENCE_S = 240.0
+
+
+def run(
+    seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], outage_s: float = OUTAGE_S
+) -> Outcome:
+    rng = random.Random(f"{FAULT} flow {seed}")
+    outcome = Outcome(FAULT, seed)
+    taken_out = [] if protected else ["--without", without]
+    with workplace(FAULT, seed) as home, BrokerProcess(home, forked=True) as broker:
+        broker.start()
+        sales = Sales(broker.bootstrap, rng)
+        sales.send(150)
+        step = rng.choice(("begun", "sent", "told"))
+        driver = Driver(broker.bootstrap, home, "--stay", "--strike", "linger", step, "4", *taken_out)
+        scene = _Scene(broker, driver, sales, rng, outcome)
+        try:
+            scene.until_derived()
+            base = driver.rss_mb()
+            for outage in (scene.pause, scene.kill):
+                if driver.runs:
+                    outage(outage_s)
+            grown = driver.rss_mb() if driver.runs else {}
+            (home / "finish").touch()
+            if driver.wait() != 0:
+                outcome.problems.append(f"the driver did not finish:\n{driver.said()[-3000:]}")
+            for part, megabytes in grown.items():
+                outcome.peak_rss_mb = max(outcome.peak_rss_mb, megabytes)
+                outcome.figures[f"{part} grown by MB"] = megabytes - base[part]
+                if megabytes > base[part] + RSS_MB_MAX:
+                    outcome.problems.append(f"{part} grew from {base[part]:.0f} to {megabytes:.0f} MB")
+        finally:
+            driver.end()
+        if protected or not outcome.problems:
+            sales.judge(outcome)
+        outcome.problems += broker.traces()
+        broker.kill()
+    return outcome
+
+
+class _Scene:
+    def __init__(
+        self, broker: BrokerProcess, driver: Driver, sales: Sales, rng: random.Random, outcome: Outcome
+    ) -> None:
+        self._broker = broker
+        self._driver = driver
+        self._sales = sales
+        self._rng = rng
+        self._outcome = outcome
+
+    def until_derived(self) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        while self._driver.runs and self._sales.behind():
+            assert time.monotonic() < deadline, f"nothing goes on:\n{self._driver.said()[-3000:]}"
+            time.sleep(0.1)
+
+    def _until_it_lingers(self) -> None:
+        """Send until a batch is open."""
+        before, deadline = self._driver.times("lingering"), time.monotonic() + _PATIENCE_S
+        sent_at = 0.0
+        while self._driver.runs and self._driver.times("lingering") == before:
+            assert time.monotonic() < deadline, f"no batch begins:\n{self._driver.said()[-3000:]}"
+            if time.monotonic() > sent_at + 0.5:
+                self._sales.send(self._rng.randint(20, 60))
+                sent_at = time.monotonic()
+            time.sleep(0.005)
+        self._outcome.hits += self._driver.runs
+
+    def pause(self, outage_s: float) -> None:
+        self._until_it_lingers()
+        self._broker.pause()
+        time.sleep(outage_s)
+        self._broker.resume()
+        self._go_on()
+
+    def kill(self, outage_s: float) -> None:
+        self._until_it_lingers()
+        self._broker.kill()
+        time.sleep(outage_s)
+        self._broker.start()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._sales.send(self._rng.randint(20, 60))
+        self.until_derived()
+        if not self._driver.runs:
+            self._outcome.problems.append(f"the driver has ended:\n{self._driver.said()[-3000:]}")

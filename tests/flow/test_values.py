@@ -1,0 +1,415 @@
+"""What Spark reads from the log and writes to it, held against the rule for values (``headrace.model.values``)."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from headrace import Digits
+from headrace.model.errors import ValueDoesNotFit
+from headrace.model.kinds import Kind, Many, Named, Record
+from headrace.model.schema import Schema, schema_of
+from headrace.model.topic import Topic
+from headrace.model.values import decode_value, encode_key, encode_value
+from tests.unit.model.shapes import SCHEMAS, rows, same
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Read = dict[str, Any] | str
+"""A row, or the reason why there is none."""
+
+# Without making an example smaller: each costs a job of Spark.
+few = settings(
+    max_examples=2,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+    database=None,
+)
+
+
+class Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True)
+class Part:
+    number: int
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Rich:
+    text: str
+    whole: int | None = None
+    number: float | None = None
+    truth: bool | None = None
+    exact: Decimal | None = None
+    fine: Annotated[Decimal, Digits(38, 20)] | None = None
+    colour: Colour | None = None
+    at: datetime | None = None
+    day: date | None = None
+    raw: bytes | None = None
+    texts: list[str] | None = None
+    exacts: list[Decimal | None] | None = None
+    counts: dict[str, int] | None = None
+    part: Part | None = None
+    parts: list[Part] | None = None
+    seven: int = 7
+    tags: tuple[str, ...] = ("new",)
+
+
+RICH = schema_of(Rich)
+
+
+def read(
+    spark: SparkSession, schema: Schema, values: Sequence[bytes | None], kind: str = "events"
+) -> list[Read]:
+    """By the flow's decoder, in order; null from a table as ``deletes``."""
+    from pyspark.sql import functions as F
+
+    from headrace.flow.decoding import TimeBounds, decode
+
+    now = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    raw = spark.createDataFrame(
+        [(b"k", value, 0, at, now) for at, value in enumerate(values)],
+        "key binary, value binary, partition int, offset long, timestamp timestamp",
+    )
+    topic = Topic("t", schema, (), kind=kind)  # type: ignore[arg-type]
+    columns = [F.col("row")[one.name].alias(f"f{at}") for at, one in enumerate(schema.fields)]
+    decoded = decode(raw, topic, TimeBounds())
+    fits = decoded.where("row is not null").select("offset", *columns).toArrow().to_pylist()
+    found: dict[int, Read] = {
+        row["offset"]: {one.name: _python(one.kind, row[f"f{at}"]) for at, one in enumerate(schema.fields)}
+        for row in fits
+    }
+    rest = decoded.where("row is null").select("offset", "reason").toArrow().to_pylist()
+    found |= {row["offset"]: row["reason"] or "deletes" for row in rest}
+    assert len(found) == len(values) == len(fits) + len(rest)
+    return [found[at] for at in range(len(values))]
+
+
+def _python(kind: Kind, value: Any) -> Any:
+    match kind:
+        case _ if value is None:
+            return None
+        case Many(of, _):
+            return [_python(of, one) for one in value]
+        case Named(of, _):
+            return {name: _python(of, one) for name, one in value}
+        case Record(fields):
+            return {one.name: _python(one.kind, value[one.name]) for one in fields}
+    return value
+
+
+def expect_as_the_rule_says(schema: Schema, values: Sequence[bytes], found: Sequence[Read]) -> None:
+    for value, row in zip(values, found, strict=True):
+        try:
+            wanted: Read = decode_value(schema, value)
+        except ValueDoesNotFit as error:
+            wanted = str(error)
+        both = f"{value[:300]!r}\n  by the rule: {wanted}\n  by Spark: {row}"
+        if isinstance(wanted, dict) and isinstance(row, dict):
+            assert same(_sorted(wanted), _sorted(row)), both
+        else:
+            assert isinstance(wanted, str) == isinstance(row, str), both
+
+
+def _sorted(value: Any) -> Any:
+    """The order of a map's keys is nobody's promise."""
+    if isinstance(value, dict):
+        return {name: _sorted(value[name]) for name in sorted(value)}
+    return [_sorted(one) for one in value] if isinstance(value, list) else value
+
+
+@few
+@given(schema=SCHEMAS, data=st.data())
+def test_any_value_of_any_schema_is_read_as_it_was_written(
+    spark: SparkSession, schema: Schema, data: st.DataObject
+) -> None:
+    made = data.draw(st.lists(rows(schema.fields), min_size=20, max_size=40))
+    values = [encode_value(schema, row) for row in made]
+    found = read(spark, schema, values)
+    expect_as_the_rule_says(schema, values, found)
+    assert not any(isinstance(row, str) for row in found)
+
+
+OTHER_VALUES = {
+    "text": [
+        "5",
+        "true",
+        "null",
+        "{}",
+        '["a"]',
+        r'"\u0000"',
+        r'"\ud83d\ude00"',
+        r'"\ud800"',
+        r'"\\ud800"',
+        r'"\udc00\ud800"',
+    ],
+    "whole": ['"5"', "1.0", "1e2", str(2**63 - 1), str(2**63), "-0", "01", "true", "9" * 5_000, "NaN"],
+    "number": [
+        "1",
+        "1e400",
+        "1e-400",
+        '"NaN"',
+        '"Infinity"',
+        '"-Infinity"',
+        '"+INF"',
+        '"1.5"',
+        "NaN",
+        "-0.0",
+    ],
+    "truth": ['"true"', "1", "null"],
+    "exact": [
+        *(
+            "1",
+            "1.5",
+            '"1.5"',
+            "1.1234567",
+            "123456789012.123456",
+            "1234567890123",
+            "1e3",
+            "1E-3",
+            "-0",
+            '"x"',
+        ),
+        *(
+            '"1_0"',
+            '" 1"',
+            '"1e2"',
+            '"+1"',
+            '"0x1"',
+            '"1,000"',
+            "true",
+            "1e100",
+            '"NaN"',
+            '"01"',
+            '"1."',
+            '".5"',
+        ),
+        *("0.00000000000000000001", "1.0000000000000000000004", "1.500000000", '""', "1.0000005", "1e-7"),
+    ],
+    "fine": [
+        *("123456789012345678.12345678901234567890", "1234567890123456789", "1.123456789012345678901"),
+        *('"1.5"', "1e3", "true", '""', "0.00000000000000000001", "1E-20", "1E-21"),
+    ],
+    "colour": ['"red"', '"green"', "1", '"RED"', '""'],
+    "at": [
+        *('"2026-01-31T12:00:00Z"', '"2026-01-31T12:00:00.5+02:00"', '"2026-01-31T12:00:00"', '"2026-01-31"'),
+        *(
+            '"2026-01-31 12:00:00Z"',
+            "1700000000",
+            '"1700000000"',
+            '"2026-01-31T12:00:00.123456789Z"',
+            '"epoch"',
+        ),
+        *(
+            '"2026-02-30T12:00:00Z"',
+            '"2026-01-31T24:00:00Z"',
+            '"2026-01-31T12:00:60Z"',
+            '"2026-01-31T12:00Z"',
+        ),
+        *('"2026-01-31T12:00:00 Europe/Berlin"', '"2026-01-31T12:00:00UTC"', '"now"', '"T12:00:00Z"'),
+        *('"2026-01-31T12:00:00+18:00"', '"2026-01-31T12:00:00+18:01"', '"0000-01-01T00:00:00Z"', "true"),
+        *('"9999-12-31T23:59:59.999999Z"', '"9999-12-31T23:59:59-01:00"', '"0001-01-01T00:00:00+01:00"'),
+        *(
+            '"2026-1-31T12:00:00Z"',
+            '"+2026-01-31T12:00:00Z"',
+            '"12026-01-31T12:00:00Z"',
+            '" 2026-01-31T12:00:00Z"',
+        ),
+    ],
+    "day": [
+        '"2026-01-31"',
+        '"2026-02-30"',
+        '"2026-1-31"',
+        '"2026-01-31T00:00:00Z"',
+        "20000",
+        '"2026"',
+        '"0000-01-01"',
+    ],
+    "raw": ['"AQI="', '"AQI"', '""', '"!!"', r'"AQI=\n"', '"_-8="', '"AR=="', "5", r'"\/w=="'],
+    "texts": ['["a"]', "[]", "[1]", '["a",1]', "[null]", '"a"', "{}", '[["a"]]', r'["\ud800"]'],
+    "exacts": ['[1,null,"2.5"]', "[1.1234567]", '["x"]', "[true]", "[1e-7]"],
+    "counts": [
+        '{"a":1}',
+        "{}",
+        '{"a":"x"}',
+        '{"a":null}',
+        '{"a":1,"a":2}',
+        "[]",
+        '{"a":1.5}',
+        '{"a":1,"b":2}',
+    ],
+    "part": [
+        '{"number":1}',
+        '{"number":1,"name":5}',
+        "{}",
+        '{"number":1,"number":2}',
+        "[]",
+        '"{}"',
+        '{"number":null}',
+    ],
+    "parts": [
+        '[{"number":1}]',
+        '[{"number":1,"name":3}]',
+        '[{"number":1,"number":2}]',
+        "[null]",
+        "[{}]",
+        "[[]]",
+    ],
+    "seven": ["1", "null", '"x"'],
+    "tags": ['["a","b"]', "null", "[1]"],
+    "unknown": [
+        '"x"',
+        '{"a":[1,{"b":2}]}',
+        '{"a":1,"a":2}',
+        "NaN",
+        "[" * 100_000 + "]" * 100_000,
+        "[" * 199 + "]" * 199,
+        *("[" * 200 + "]" * 200, "[[]," * 199 + "1" + "]" * 199, "9" * 5_000, '"\t"', r'"\x"'),
+    ],
+}
+OTHER_TEXTS = [
+    *(
+        b'{"text":"a"} x',
+        b'{"text":"a"}{}',
+        b'{"text":"a"}}',
+        b'{"text":"a"}]',
+        b'{"text":"a"},{}',
+        b'{"text":"a"} ]}',
+    ),
+    *(b"", b" ", b"null", b"5", b"[]", b'[{"text":"a"}]', b'"x"', b"{}", b'{"text":"a",}', b"{'text':'a'}"),
+    *(b'{"text":"a","text":"b"}', b'{"text":"a","whole":1,"text" \t:"b"}', b'{"text":"a","\\u0074ext":"b"}'),
+    *(
+        b'{"text":"\xed\xa0\x80"}',
+        b'{"text":"\xff"}',
+        b'{"text":"a\x00b"}',
+        b'\xef\xbb\xbf{"text":"a"}',
+        b'{text:"a"}',
+    ),
+    *(b' {"text" : "a" ,\n "whole" : 3 } \n', b'/**/{"text":"a"}', '{"text":"a"}'.encode("utf-16")),
+    b'{"text":"a","counts":{' + b",".join(b'"k%d":1' % at for at in range(300)) + b"}}",
+]
+
+
+def test_what_spark_would_alter_or_take_in_silence_is_taken_or_refused_by_the_rule(
+    spark: SparkSession,
+) -> None:
+    values = [
+        f'{{"text":"a","{name}":{other}}}'.replace('"text":"a","text"', '"text"').encode()
+        for name, others in OTHER_VALUES.items()
+        for other in others
+    ]
+    values += OTHER_TEXTS
+    found = read(spark, RICH, values)
+    expect_as_the_rule_says(RICH, values, found)
+    reasons = [row for row in found if isinstance(row, str)]
+    assert 100 < len(reasons) < len(values) - 50
+    assert "exact: expected an exact number with up to 12 digits before the point and 6 behind it" in str(
+        reasons
+    )
+
+
+def test_a_text_that_was_tampered_with_is_read_by_the_rule_or_not_at_all(spark: SparkSession) -> None:
+    random_ = random.Random(5)
+    made = [{"text": "a", "seven": 7, "tags": ["x"]}, *_some_rows()]
+    values = [_tampered(random_, encode_value(RICH, random_.choice(made))) for _ in range(1_500)]
+    found = read(spark, RICH, values)
+    expect_as_the_rule_says(RICH, values, found)
+    assert sum(isinstance(row, dict) for row in found) > 100
+
+
+def _some_rows() -> list[dict[str, Any]]:
+    part = {"number": 1, "name": "n"}
+    whole: dict[str, Any] = {
+        "text": 'é"\\\0{', "whole": -(2**63), "number": 1.5e-7, "truth": True, "exact": Decimal("-1.500000"),
+        "fine": Decimal("0.00000000000000000001"), "colour": "red", "at": datetime(2026, 1, 31, 12, tzinfo=UTC),
+        "day": date(2026, 1, 31), "raw": b"\0\xff", "texts": ["a", ""], "exacts": [Decimal("1.000000"), None],
+        "counts": {"a": 1, "b": 2}, "part": part, "parts": [part, part], "seven": 8, "tags": ["x", "y"],
+    }  # fmt: skip
+    return [whole, {"text": "plain", "seven": 7, "tags": [], "at": datetime(1999, 1, 1, tzinfo=UTC)}]
+
+
+def _tampered(random_: random.Random, value: bytes) -> bytes:
+    text = value.decode()
+    for _ in range(random_.choice([0, 1, 1, 2])):
+        at = random_.randrange(len(text))
+        match random_.randrange(5):
+            case 0:
+                text = text[:at] + random_.choice(list('{}[]":,0 \\ne1.-')) + text[at:]
+            case 1:
+                text = text[:at] + text[at + 1 :]
+            case 2:
+                text = text[:at] + text[at : at + 12] + text[at:]
+            case 3:
+                text = json.dumps(json.loads(value), indent=random_.choice([None, 1]))
+            case 4:
+                parts = text.split(",")
+                random_.shuffle(parts)
+                text = ",".join(parts)
+        if not text:
+            return b"{}"
+    return text.encode()
+
+
+def test_a_null_deletes_from_a_table_and_is_no_event(spark: SparkSession) -> None:
+    assert read(spark, RICH, [None], "table") == ["deletes"]
+    assert read(spark, RICH, [None]) == ["the value is null, which only a table's may be"]
+
+
+def test_events_from_before_a_field_was_there_are_read_with_its_default(spark: SparkSession) -> None:
+    (row,) = read(spark, RICH, [b'{"text":"old"}'])
+    assert isinstance(row, dict)
+    assert (row["seven"], row["tags"], row["whole"]) == (7, ["new"], None)
+
+
+KEYS = [("text",), ("whole",), ("exact",), ("fine",), ("at",), ("day",), ("truth",), ("colour",)]
+KEYS += [("text", "whole"), ("at", "exact", "fine", "truth", "day", "colour")]
+
+
+def test_rows_are_written_as_the_rule_says_and_keys_to_the_byte(spark: SparkSession) -> None:
+    from headrace.flow.encoding import encode, key_column
+    from headrace.flow.types import struct_of
+
+    whole = _some_rows()[0]
+    small = {
+        **whole,
+        "text": "",
+        "exact": Decimal("0.000000"),
+        "fine": Decimal("0e-20"),
+        "number": float("nan"),
+    }
+    large = {
+        **whole,
+        "whole": 2**63 - 1,
+        "fine": Decimal("123456789012345678.12345678901234567890"),
+        "number": 1e300,
+    }
+    none = {**whole, **dict.fromkeys(("exacts", "parts", "number", "raw"))}
+    made = [whole, small, large, {**none, "at": datetime(1, 1, 1, tzinfo=UTC), "day": date(1, 1, 1)}]
+    made += [
+        {**none, "at": datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC), "texts": [], "counts": {}}
+    ]
+    frame = spark.createDataFrame([tuple(row.values()) for row in made], struct_of(RICH.fields))
+    keys = [key_column(RICH, key).alias(f"k{at}") for at, key in enumerate(KEYS)]
+    values = [row["value"].encode() for row in encode(frame, RICH, ("text",)).collect()]
+    written = frame.select(*keys).collect()
+    for row, value, texts in zip(made, values, written, strict=True):
+        assert same(_sorted(decode_value(RICH, value)), _sorted(row)), value
+        assert b"E-" not in value.replace(b"1.5E-7", b"")
+        for at, key in enumerate(KEYS):
+            topic = Topic("t", RICH, key)
+            assert texts[f"k{at}"].encode() == encode_key(topic, row)
