@@ -1,4 +1,4 @@
-"""One broker and one Spark for all runs of a process: runs that need no process of their own share what starts slowly."""
+"""One broker and one Spark for all runs of a process: runs that need no process of their own share what is slow."""
 
 from __future__ import annotations
 

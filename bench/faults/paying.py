@@ -127,13 +127,21 @@ class PayingWorker(Worker):
             padding = self._rng.randbytes(self._rng.randint(0, 300))
             value = f"{self.name}:{transaction.number}.{index}:".encode() + padding
             transaction.values.setdefault(place, []).append(value)
-            producer.produce(place[0], value, partition=place[1])
+            try:
+                producer.produce(place[0], value, partition=place[1])
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._STATE:
+                    raise
+                # The transaction has failed since it was begun; why, its commit says.
+                self._commit(producer, transaction)
+                break
             if self._rng.random() < 0.2:
                 producer.poll(0.002)
-        if self._rng.random() < 0.05:
-            # As if the process had died here.
-            raise KafkaException(KafkaError(KafkaError._FAIL, "dropped on purpose", fatal=True))
-        self._end(producer, transaction)
+        else:
+            if self._rng.random() < 0.05:
+                # As if the process had died here.
+                raise KafkaException(KafkaError(KafkaError._FAIL, "dropped on purpose", fatal=True))
+            self._end(producer, transaction)
         self._current = None
         time.sleep(self._rng.random() * 0.01)
 
@@ -141,7 +149,10 @@ class PayingWorker(Worker):
         if self._rng.random() < 0.3:
             self._call(lambda: producer.abort_transaction(_CALL_S))
             transaction.fate = "aborted"
-            return
+        else:
+            self._commit(producer, transaction)
+
+    def _commit(self, producer: Producer, transaction: Paid) -> None:
         transaction.fate = "asked"
         try:
             self._call(lambda: producer.commit_transaction(_CALL_S))
