@@ -54,7 +54,9 @@ class FlowWorld:
     def write(self, topic: Topic, values: Sequence[Any], *, partition: int = -1) -> None:
         """Dataclasses, or (key, value) as bytes."""
         where = {} if partition < 0 else {"partition": partition}
-        producer = self.cluster.producer({"linger.ms": 5})
+        producer = self.cluster.producer(
+            {"linger.ms": 5, "message.max.bytes": 2_000_000, "batch.size": 200_000}
+        )
         for one in values:
             key, value = one if isinstance(one, tuple) else topic.encode(one)
             producer.produce(topic.name, key=key, value=value, **where)

@@ -8,6 +8,7 @@ FlowError              (HR-FLOW-…)
 ├── FlowChanged        the function is not the one that made what is there
 ├── InputGone          records that the flow needs were deleted from the log
 ├── InputReplaced      an input topic was deleted and made again, or is of another generation
+├── RowTooLarge        a row has more bytes than its topic takes
 └── FlowFailed         anything else that Spark or the function has raised
 """
 
@@ -24,6 +25,7 @@ __all__ = [
     "FlowFenced",
     "InputGone",
     "InputReplaced",
+    "RowTooLarge",
     "StateDamaged",
     "rebuild_hint",
 ]
@@ -46,7 +48,8 @@ class FlowFenced(FlowError):
     def __init__(self, flow: str) -> None:
         super().__init__(
             f"flow {flow} was taken over by another driver; nothing of this one was written since",
-            hint="one driver at a time runs a flow: stop the other one, or leave it to it",
+            hint="one driver at a time runs a flow: stop the other one, or leave it to it; if there is none, this one"
+            " stood still for longer than a transaction may take: start it again",
         )
 
 
@@ -72,6 +75,10 @@ class InputGone(FlowError):
 
 class InputReplaced(FlowError):
     code = "HR-FLOW-INPUT-REPLACED"
+
+
+class RowTooLarge(FlowError):
+    code = "HR-FLOW-ROW-TOO-LARGE"
 
 
 class FlowFailed(FlowError):

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.client.declaring import KEEP, ensure_declared
+from headrace.client.declaring import KEEP, ensure_declared, ensure_derived, ensure_letters
 from headrace.client.progress_log import Progress, current
 from headrace.flow.checkpoint import Checkpoint
 from headrace.flow.compiled import Compiled
@@ -67,13 +67,14 @@ def open_flow(
 ) -> Opened:
     """``rebuild`` is the reason for a new generation, if one is asked for."""
     flow = compiled.flow
-    for name in (flow.progress_topic, flow.late_topic, flow.dead_topic):
+    for name in (flow.progress_topic, flow.late_topic):
         cluster.ensure_topic(name, 1, KEEP)
     found = current(cluster, flow.progress_topic)
     if found is None or rebuild:
         return _begin(cluster, app, compiled, writer, settings, found, rebuild or "first start")
     _expect_same_function(compiled, found)
     _expect_same_inputs(cluster, app, compiled, found)
+    ensure_letters(cluster, flow.dead_topic, [one.log for one in found.generation.inputs])
     location = settings.checkpoint_of(flow.name, found.generation.checkpoint)
     repeats = _expect_checkpoint(flow.name, found, Checkpoint(spark, location))
     return Opened(found.generation, found.generation_offset, found.last, repeats)
@@ -91,7 +92,7 @@ def _begin(
     flow = compiled.flow
     number = 1 if before is None else before.generation.generation + 1
     output = flow.writes.name if number == 1 else f"{flow.writes.name}.g{number}"
-    output_id = ensure_declared(cluster, flow.writes, output, settings.partitions)
+    output_id = ensure_derived(cluster, flow.writes, output, settings.partitions)
     inputs = []
     for topic in flow.reads:
         log_name = log_topic(cluster, app, topic)
@@ -99,6 +100,7 @@ def _begin(
         expect_source_of_truth(log_name, cluster.configs(log_name), f"flow {flow.name}")
         starts = {str(partition): offset for partition, offset in cluster.starts(log_name).items()}
         inputs.append(Input(topic.name, log_name, topic_id, topic.kind, starts))
+    ensure_letters(cluster, flow.dead_topic, [one.log for one in inputs])
     generation = Generation(
         app=app.name,
         flow=flow.name,

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from headrace.client.cluster import Cluster
 from headrace.client.errors import from_kafka
 from headrace.errors import HeadraceError
-from headrace.flow.errors import FlowFenced
+from headrace.flow.errors import FlowFenced, RowTooLarge
 
 __all__ = ["Side", "Writer"]
 
@@ -45,6 +45,8 @@ class Writer:
             {
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": timeout_ms,
+                # The topics say how large a record may be.
+                "message.max.bytes": 1_000_000_000,
                 "compression.type": "lz4",
                 "linger.ms": 5,
                 "batch.size": 1_000_000,
@@ -55,33 +57,28 @@ class Writer:
                 "retry.backoff.max.ms": 500,
             }
         )
-        self._failed: KafkaError | None = None
+        self._rows: tuple[str, Sequence[bytes | str | None], Sequence[bytes | str | None]] = ("", (), ())
         self._guarded(lambda: self._producer.init_transactions(_ANSWER_S), "taking the flow over")
 
     def begin(self) -> None:
-        self._failed = None
         self._guarded(self._producer.begin_transaction, "beginning a transaction")
 
     def rows(
         self, topic: str, keys: Sequence[bytes | str | None], values: Sequence[bytes | str | None]
     ) -> None:
         """Into the queue; ``flush`` waits until the log has them."""
+        self._rows = (topic, keys, values)
         produce = self._producer.produce
         for key, value in zip(keys, values, strict=True):
             try:
                 produce(topic, value, key)
-            except BufferError:
-                self._wait_for_room()
-                produce(topic, value, key)
+            except (BufferError, KafkaException):
+                self._produce_patiently(topic, value, key, None)
 
     def sides(self, records: Iterable[Side]) -> None:
         for one in records:
             headers: Any = list(one.headers) or None
-            try:
-                self._producer.produce(one.topic, one.value, one.key, headers=headers)
-            except BufferError:
-                self._wait_for_room()
-                self._producer.produce(one.topic, one.value, one.key, headers=headers)
+            self._produce_patiently(one.topic, one.value, one.key, headers)
 
     def flush(self) -> None:
         """All of the transaction so far is in the log, though nobody who reads committed records sees it."""
@@ -114,8 +111,31 @@ class Writer:
         self._producer.purge()
         self._producer.flush(1.0)
 
-    def _wait_for_room(self) -> None:
-        self._producer.poll(0.05)
+    def _produce_patiently(
+        self, topic: str, value: bytes | str | None, key: bytes | str | None, headers: Any
+    ) -> None:
+        """The queue is as large as it may be; there is room when the log has taken something."""
+        deadline = time.monotonic() + _FLUSH_S
+        while True:
+            try:
+                return self._producer.produce(topic, value, key, headers=headers)
+            except BufferError:
+                if time.monotonic() > deadline:
+                    error = KafkaError(KafkaError._TIMED_OUT)
+                    raise from_kafka(error, f"the log takes nothing more of flow {self.flow}") from None
+                self._producer.poll(0.05)
+            except KafkaException as error:
+                raise self._told(self._cause(error), "sending a batch") from error
+
+    def _cause(self, error: KafkaException) -> KafkaException:
+        """A transaction that has failed takes nothing more, and does not say why; its commit does."""
+        if error.args[0].code() != KafkaError._STATE:
+            return error
+        try:
+            self._producer.commit_transaction(_ANSWER_S)
+        except KafkaException as cause:
+            return cause
+        return error
 
     def _guarded(self, act: Any, doing: str) -> Any:
         try:
@@ -126,4 +146,17 @@ class Writer:
     def _told(self, error: KafkaException, doing: str) -> HeadraceError:
         if error.args[0].code() in _FENCED:
             return FlowFenced(self.flow)
+        if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return self._too_large()
         return from_kafka(error, f"flow {self.flow}: {doing}")
+
+    def _too_large(self) -> RowTooLarge:
+        topic, keys, values = self._rows
+        sizes = [len(value.encode() if isinstance(value, str) else value or b"") for value in values]
+        largest = max(range(len(sizes)), key=sizes.__getitem__, default=None)
+        key, size = (keys[largest], sizes[largest]) if largest is not None else (None, 0)
+        return RowTooLarge(
+            f"flow {self.flow}: the log refuses a batch of rows for {topic}, because one is too large",
+            detail=f"the largest has {size} bytes, with key {key!r:.100}",
+            hint=f"derive smaller rows, or: headrace topic alter {topic} --set max.message.bytes={size * 2}",
+        )

@@ -1,0 +1,70 @@
+"""What is as large as its topic takes is a dead letter like any other, and a row may be larger than its source."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from dataclasses import dataclass
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from headrace.app import App
+from headrace.flow.errors import RowTooLarge
+from tests.flow.reading import committed, headers, values
+from tests.support.flows import FlowWorld
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Note:
+    note_id: str
+    text: str
+    times: int
+
+
+def an_app(mark: str) -> App:
+    app = App(f"notes-{mark}")
+    notes = app.topic(f"notes-{mark}", Note, key="note_id")
+    repeated = app.topic(f"repeated-{mark}", key="note_id")
+
+    @app.flow(reads=[notes], writes=repeated, name=f"repeat-{mark}")
+    def repeat(notes: DataFrame) -> DataFrame:
+        return notes.select("note_id", F.expr("repeat(text, times)").alias("text"))
+
+    return app
+
+
+def test_a_record_as_large_as_its_topic_takes_is_a_dead_letter_and_a_row_may_be_larger_than_its_source(
+    flow_world: FlowWorld,
+) -> None:
+    mark = uuid.uuid4().hex[:8]
+    app = an_app(mark)
+    notes = app.topics[0]
+    flow_world.declare(app)
+    largest = b"{" + b"x" * (MIB - 300)
+    flow_world.write(notes, [(b"n", largest), Note("a", "y" * 600_000, 3), Note("b", "z", 1)])
+    with flow_world.running(app) as run:
+        run.derived()
+    bootstrap = flow_world.cluster.bootstrap
+    (letter,) = committed(bootstrap, f"repeat-{mark}.dead")
+    assert letter.value() == largest
+    assert headers(letter)["topic"] == notes.name
+    rows = {row["note_id"]: len(row["text"]) for row in values(bootstrap, f"repeated-{mark}")}
+    assert rows == {"a": 1_800_000, "b": 1}
+
+
+def test_a_row_that_is_too_large_stops_its_flow_and_is_named(flow_world: FlowWorld) -> None:
+    mark = uuid.uuid4().hex[:8]
+    app = an_app(mark)
+    flow_world.declare(app)
+    # What cannot be compressed away.
+    text = secrets.token_hex(320_000)
+    flow_world.write(app.topics[0], [Note("small", "z", 1), Note("huge", text, 20)])
+    with pytest.raises(RowTooLarge) as refused, flow_world.running(app) as run:
+        run.derived()
+    assert "key 'huge'" in refused.value.detail
+    assert f"headrace topic alter repeated-{mark}" in refused.value.hint
+    assert committed(flow_world.cluster.bootstrap, f"repeated-{mark}") == []
