@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from bench.faults import FAULTS, Fault
+from bench.faults.apart import run_apart
 from bench.faults.forking import die_with_parent
 from bench.faults.outcome import Outcome
 from bench.faults.seeds import seeds
@@ -108,9 +109,7 @@ def _outcomes(fault: Fault, module: ModuleType, wanted: Sequence[int]) -> Iterat
 def _one(fault: str, module: str, seed: int) -> Outcome:
     """One run. What it did not foresee is a finding, and the other runs go on."""
     try:
-        outcome = importlib.import_module(module).run(seed)
-        assert isinstance(outcome, Outcome)
-        return outcome
+        return run_apart(importlib.import_module(module), seed)
     except Exception:
         return Outcome(fault, seed, problems=[traceback.format_exc()])
 
@@ -119,7 +118,7 @@ def _caught(module: ModuleType, protection: str) -> bool:
     """Chance may spare a run without its protection, but not many in a row."""
     for seed in range(1, _UNPROTECTED_TRIES + 1):
         try:
-            if module.run(seed, protected=False, without=protection).caught:
+            if run_apart(module, seed, protected=False, without=protection).caught:
                 return True
         except Exception:
             # A run that failed by itself shows nothing about the oracle.

@@ -31,6 +31,7 @@ def fake_fault(monkeypatch: pytest.MonkeyPatch, *, bad_seed: int = 0, caught: bo
     monkeypatch.setitem(sys.modules, module.__name__, module)
     fault = Fault("X99", "nothing real", ("x99_fake",), 5)
     monkeypatch.setitem(FAULTS, "X99", fault)
+    monkeypatch.setattr(soak, "run_apart", lambda module, seed, **how: module.run(seed, **how))
     return fault
 
 
