@@ -12,10 +12,16 @@ __all__ = ["settings_for"]
 
 
 def settings_for(
-    session: Session, *, data: Path | None = None, listen: str | None = None, master: str | None = None
+    session: Session,
+    *,
+    data: Path | None = None,
+    listen: str | None = None,
+    master: str | None = None,
+    verify_every: int | None = None,
 ) -> Settings:
     return session.with_flags(
         Flag("data", data, "--data"),
         Flag("log.listen", listen, "--listen"),
         Flag("spark.master", master, "--master"),
+        Flag("verify.every_s", verify_every, "--verify-every"),
     ).settings

@@ -76,7 +76,7 @@ class TopicSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifySettings:
     every_s: NotNegative = 0
-    """How often ``headrace run`` proves every view; 0 for never."""
+    """How long after its last proof ``headrace run`` proves every view again; 0 for never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
