@@ -60,7 +60,9 @@ def test_a_mistake_in_an_app_is_shown_at_its_line_and_nothing_starts(
     assert not (folder / "data").exists()
 
 
-def test_every_mistake_of_an_app_is_there_for_a_program_with_its_place(headrace: Headrace, folder: Path) -> None:
+def test_every_mistake_of_an_app_is_there_for_a_program_with_its_place(
+    headrace: Headrace, folder: Path
+) -> None:
     wrong = APP.replace('key="fact_id")\n\n@app', ")\n\n@app").replace('time="at"', 'time="when"')
     (folder / "small_twice_wrong.py").write_text(wrong)
     result = headrace.run("run", "small_twice_wrong:app", "--data", str(folder / "data"), "--json")

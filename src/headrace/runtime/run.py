@@ -114,6 +114,7 @@ class Run:
                 self.cluster,
                 lambda view=view: open_store(view, self.app.name, self.settings.data),  # type: ignore[misc]
                 tell=self._tell,
+                max_rows=self.settings.views.max_rows,
             )
             self.followers.append(follower)
             self._begin(Part(f"view {view.name}", follower.run, self.stop_asked))
