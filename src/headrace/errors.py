@@ -46,6 +46,11 @@ class HeadraceError(Exception):
         self.detail = detail
         self.hint = hint
 
+    def facts(self) -> dict[str, object]:
+        """All of it for a program; what is empty is left out."""
+        told = {"code": self.code, "message": self.message, "detail": self.detail, "hint": self.hint}
+        return {name: text for name, text in told.items() if text}
+
     def __str__(self) -> str:
         lines = [f"{self.message} [{self.code}]"]
         if self.detail:

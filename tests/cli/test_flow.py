@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,24 @@ def test_a_mistake_in_an_app_is_shown_at_its_line_and_nothing_starts(
     assert result.code == 1
     assert f"{folder / 'small_wrong.py'}:" in result.err
     assert not (folder / "data").exists()
+
+
+def test_every_mistake_of_an_app_is_there_for_a_program_with_its_place(
+    headrace: Headrace, folder: Path
+) -> None:
+    wrong = APP.replace('key="fact_id")\n\n@app', ")\n\n@app").replace('time="at"', 'time="when"')
+    (folder / "small_twice_wrong.py").write_text(wrong)
+    result = headrace.run("run", "small_twice_wrong:app", "--data", str(folder / "data"), "--json")
+    assert (result.code, result.out) == (1, "")
+    told = json.loads(result.err)["error"]
+    assert (told["code"], len(told["mistakes"])) == ("HR-APP-MISTAKES", 2)
+    lines = wrong.splitlines()
+    for mistake, words in zip(told["mistakes"], ("when", "key"), strict=True):
+        assert mistake["code"].startswith("HR-APP-")
+        assert mistake["file"] == str(folder / "small_twice_wrong.py")
+        assert "app.topic(" in lines[mistake["line"] - 1]
+        assert words in mistake["message"]
+        assert mistake["hint"]
 
 
 def test_an_unknown_flow_is_refused_with_those_that_there_are(headrace: Headrace, folder: Path) -> None:

@@ -213,9 +213,6 @@ def report(error: HeadraceError, *, as_json: bool, verbose: bool) -> None:
     if verbose:
         traceback.print_exception(error, file=sys.stderr)
     if as_json:
-        told = {"code": error.code, "message": error.message, "detail": error.detail, "hint": error.hint}
-        sys.stderr.write(
-            to_json({"error": {name: text for name, text in told.items() if text}}).decode() + "\n"
-        )
+        sys.stderr.write(to_json({"error": error.facts()}).decode() + "\n")
     else:
         show_error(str(error))

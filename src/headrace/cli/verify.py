@@ -93,9 +93,8 @@ def verify(
     compared row by row; a view of any other topic is the fold of that topic. Results are kept in topic headrace.verify.
     """
     from headrace.cli.reach import check_reachable
-    from headrace.cli.settings import settings_for
+    from headrace.cli.settings import cluster_of, settings_for
     from headrace.cli.view.options import checked_app, views_of
-    from headrace.client.cluster import Cluster
 
     if everything and (views or flows):
         raise UsageError("--all is everything, and some are named", hint="use one of them")
@@ -106,7 +105,7 @@ def verify(
     if views or flows:
         chosen = (views_of(loaded, views) if views else [], _flows_of(loaded, flows or ()))
     check_reachable(session.bootstrap)
-    cluster = Cluster(session.bootstrap, session.properties, timeout_s=session.timeout_s)
+    cluster = cluster_of(session)
     if last:
         from headrace.ops.results import last_results
 

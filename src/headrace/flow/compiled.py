@@ -18,25 +18,26 @@ from pyspark.sql import types as T
 
 from headrace.flow.encoding import DELETED
 from headrace.flow.fingerprint import fingerprint, runs_python
+from headrace.flow.mistakes import FlowMistake, first_line
 from headrace.flow.types import schema_of_output, struct_of
+from headrace.flow.updates import expect_no_order, expect_replaceable
 from headrace.flow.watermark import spark_delay
-from headrace.model.errors import AppError
 from headrace.model.flow import Flow
 from headrace.model.kinds import Choice, Kind, Many, Named, Plain, Record
 from headrace.model.place import Place
 from headrace.model.schema import Schema
 from headrace.model.topic import Topic
 
-__all__ = ["Compiled", "FlowMistake", "compile_flow"]
+__all__ = ["Compiled", "compile_flow"]
 
-_STATEFUL = re.compile(r"\b(Aggregate|Deduplicate\w*|Join|FlatMapGroups\w*|TransformWithState\w*|Distinct)\b")
-_NOT_AS_A_STREAM = re.compile(r"\b(Sort|GlobalLimit|LocalLimit|Offset|Tail|Window)\b")
+_STATEFUL = re.compile(r"\b(Aggregate|Deduplicate\w*|Join|FlatMapGroups\w*WithState|TransformWithState\w*)\b")
+_NOT_AS_A_STREAM = re.compile(r"(Sort|GlobalLimit|LocalLimit|Offset|Tail|Window\w*)$")
+_BATCH_BY_BATCH = re.compile(
+    r"(FlatMapGroupsIn(?:Pandas|Arrow)|FlatMapCoGroups\w*|CoGroup|MapGroups|Distinct|(?:Except|Intersect)(?: All)?)$"
+)
+"""What Spark would run over each batch alone, or as an aggregation that nobody asked for."""
 _MARKED = re.compile(r"-T\d+ms")
 _JVM_NOISE = re.compile(r"\s*(;\n.*|SQLSTATE: \w+.*|\nJVM stacktrace:.*)", re.DOTALL)
-
-
-class FlowMistake(AppError):
-    code = "HR-APP-FLOW"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class Compiled:
     stateful: bool
     mode: str
     """Spark's output mode: ``update`` where rows of a key replace each other, else ``append``."""
+    fixed: frozenset[str] | None = None
+    """Where they do: the columns that stay as they are, which can be keys."""
 
 
 def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) -> Compiled:
@@ -59,7 +62,10 @@ def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) ->
     live = _call(flow, [_live(spark, topic, schemas[topic.name]) for topic in flow.reads])
     stateful = _expect_streamable(flow, live)
     mode = "update" if stateful and _aggregates(live) else "append"
-    return Compiled(flow, schema, fingerprint(flow, output, schema), stateful, mode)
+    analyzed: Any = live._jdf.queryExecution().analyzed()
+    expect_no_order(flow, analyzed)
+    fixed = expect_replaceable(flow, analyzed) if mode == "update" else None
+    return Compiled(flow, schema, fingerprint(flow, output, schema), stateful, mode, fixed)
 
 
 def _empty(spark: SparkSession, schema: Schema) -> DataFrame:
@@ -166,7 +172,7 @@ def _expect_deterministic(flow: Flow, output: DataFrame) -> None:
         node = nodes.pop()
         if not node.deterministic():
             raise FlowMistake(
-                f"flow {flow.name} is not deterministic: {_first_line(node.toString())}",
+                f"flow {flow.name} is not deterministic: {first_line(node.toString())}",
                 place=flow.place,
                 hint="rand(), uuid() and the like give other rows when a batch runs again: use the event instead",
             )
@@ -192,6 +198,12 @@ def _expect_streamable(flow: Flow, live: DataFrame) -> bool:
                 place=flow.place,
                 hint="leave sorting and limits to the query of a view",
             )
+        if found := _BATCH_BY_BATCH.match(_name(node)):
+            raise FlowMistake(
+                f"flow {flow.name} has a step ({found[1]}) that would see the rows of one batch only",
+                place=flow.place,
+                hint="use groupBy(...).agg(...), dropDuplicates(...), or a join",
+            )
     stateful = any(_keeps_state(node) for node in streaming)
     if flow.tables and (stateful or len(flow.streams) > 1):
         raise FlowMistake(
@@ -210,7 +222,7 @@ def _expect_streamable(flow: Flow, live: DataFrame) -> bool:
         )
     except Exception as error:
         reason = re.search(r"AnalysisException: (.*)", str(error))
-        told = reason[1] if reason else _first_line(str(error))
+        told = reason[1] if reason else first_line(str(error))
         raise FlowMistake(
             f"flow {flow.name} cannot run as a stream: {told.partition(';')[0]}", place=flow.place
         ) from error
@@ -252,7 +264,7 @@ def _aggregates(live: DataFrame) -> bool:
 def _bounded(nodes: list[Any]) -> bool:
     """Whether Spark can let go of old keys: each stateful step has the watermark among what it groups by."""
     for node in filter(_keeps_state, nodes):
-        line = _first_line(node.toString())
+        line = first_line(node.toString())
         if _name(node) == "Aggregate":
             line = line.partition("[")[2].partition("]")[0]
         if _MARKED.search(line) is None and _name(node) != "DeduplicateWithinWatermark":
@@ -271,10 +283,6 @@ def _in_words(error: PySparkException) -> str:
 
 def _error_class(error: PySparkException) -> str:
     return error.getCondition() or ""
-
-
-def _first_line(text: str) -> str:
-    return text.splitlines()[0].lstrip("~ ")
 
 
 def _line_in(flow: Flow, error: BaseException) -> Place | None:

@@ -6,6 +6,7 @@ from pyspark.sql import SparkSession
 
 from headrace.app import App
 from headrace.flow.compiled import Compiled, compile_flow
+from headrace.flow.updates import changing_key
 from headrace.model.errors import AppError, AppMistakes
 from headrace.model.flow import Flow
 from headrace.model.schema import Schema
@@ -32,10 +33,22 @@ def compile_app(spark: SparkSession, app: App) -> tuple[list[Compiled], dict[str
                 _assume_declared(flow, schemas)
                 continue
             compiled.append(made)
+            mistakes += _changing_keys(app, made)
             schemas[flow.writes.name] = made.schema
     if mistakes:
         raise AppMistakes(mistakes)
     return compiled, schemas
+
+
+def _changing_keys(app: App, made: Compiled) -> list[AppError]:
+    """Of views under another key than their topic's."""
+    return [
+        changing_key(made.flow, name, f"view {view.name}", view.place)
+        for view in app.views
+        if view.topic == made.flow.writes and made.fixed is not None
+        for name in view.key
+        if name not in made.fixed
+    ]
 
 
 def _assume_declared(flow: Flow, schemas: dict[str, Schema]) -> None:

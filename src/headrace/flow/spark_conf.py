@@ -60,6 +60,9 @@ def spark_conf(settings: Settings, app_name: str, connector: Sequence[Path], spi
         conf["spark.sql.shuffle.partitions"] = str(partitions)
     if spark.state == "rocksdb":
         conf["spark.sql.streaming.stateStore.providerClass"] = _ROCKSDB
+    if settings.verify.every_s:
+        # A proof is long and a batch is short: neither waits until the other has had all it wants.
+        conf["spark.scheduler.mode"] = "FAIR"
     conf |= spark.conf
     if not settings.is_local:
         # A local master has them on its class path; executors elsewhere must be sent them.

@@ -28,6 +28,10 @@ class AppError(HeadraceError):
         if code:
             self.code = code
 
+    def facts(self) -> dict[str, object]:
+        place = {"file": self.place.file, "line": self.place.line} if self.place else {}
+        return {**super().facts(), **place}
+
     def __str__(self) -> str:
         told = super().__str__()
         return f"{self.place}: {told}" if self.place else told
@@ -46,6 +50,9 @@ class AppMistakes(HeadraceError):
         count = len(mistakes)
         super().__init__(f"the app has {count} mistake{'s' * (count != 1)}; nothing was started")
         self.mistakes = tuple(mistakes)
+
+    def facts(self) -> dict[str, object]:
+        return {**super().facts(), "mistakes": [one.facts() for one in self.mistakes]}
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self.mistakes), super().__str__()])

@@ -36,7 +36,9 @@ class ViewLook:
     lag: int
     dead: int
     verified: str = ""
-    """How the last proof went, and when."""
+    """How the last proof went, and when; empty where none was made."""
+    differs: bool = False
+    """Whether any proof of this run has found it not to be as derived."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headrace.flow.compiled import Compiled
     from headrace.flow.runner import FlowRunner
     from headrace.model.schema import Schema
+    from headrace.runtime.proofs import Proofs
 
 __all__ = ["Run"]
 
@@ -37,7 +38,9 @@ _STOP_S = 60.0
 
 
 class Run:
-    """``tell`` takes a line for a person; it may be called from any thread. ``only`` names the flows to run."""
+    """``tell`` takes a line for a person, ``warn`` one that must not be missed; they may be called from any thread.
+    ``only`` names the flows to run.
+    """
 
     def __init__(
         self,
@@ -45,6 +48,7 @@ class Run:
         settings: Settings,
         *,
         tell: Callable[[str], None],
+        warn: Callable[[str], None] | None = None,
         rebuild_changed: bool = False,
         only: Sequence[str] = (),
         with_views: bool = True,
@@ -59,7 +63,10 @@ class Run:
         self.schemas: dict[str, Schema] = {}
         self.flows: list[FlowRunner] = []
         self.followers: list[Follower] = []
+        self.proofs: Proofs | None = None
+        """Where views are proven on a schedule."""
         self._tell = tell
+        self._warn = warn or tell
         self._rebuild_changed = rebuild_changed
         self._only = only
         self._with_views = with_views
@@ -78,6 +85,8 @@ class Run:
         if self._with_views:
             self._start_followers()
         self._start_flows()
+        if self._with_views and self.settings.verify.every_s:
+            self._start_proofs()
 
     def _start_log(self) -> None:
         log = self.settings.log
@@ -105,6 +114,7 @@ class Run:
                 self.cluster,
                 lambda view=view: open_store(view, self.app.name, self.settings.data),  # type: ignore[misc]
                 tell=self._tell,
+                max_rows=self.settings.views.max_rows,
             )
             self.followers.append(follower)
             self._begin(Part(f"view {view.name}", follower.run, self.stop_asked))
@@ -141,6 +151,13 @@ class Run:
             while not runner.opened.wait(0.1) and part.is_running and time.monotonic() < deadline:
                 pass
 
+    def _start_proofs(self) -> None:
+        from headrace.runtime.proofs import Proofs
+
+        where = (self.spark, self.cluster, self.app, self.settings, self.compiled, self.schemas)
+        self.proofs = Proofs(*where, tell=self._tell, warn=self._warn)
+        self._begin(Part("proofs", self.proofs.run, self.stop_asked))
+
     def _begin(self, part: Part) -> None:
         self._parts.append(part)
         part.start()
@@ -159,6 +176,11 @@ class Run:
     @property
     def failed(self) -> list[Part]:
         return [part for part in self._parts if part.error is not None]
+
+    @property
+    def differing(self) -> list[str]:
+        """Views that a proof has found not to be as derived."""
+        return self.proofs.differs if self.proofs else []
 
     def look(self) -> Look:
         now = time.monotonic()
@@ -198,6 +220,8 @@ class Run:
             per_s=self._rate(f"view {status.view}", now, status.applied),
             lag=status.lag,
             dead=status.dead,
+            verified=self.proofs.last(status.view) if self.proofs else "",
+            differs=self.proofs is not None and status.view in self.proofs.differs,
         )
 
     def _rate(self, name: str, now: float, count: int) -> float:
@@ -212,6 +236,8 @@ class Run:
     def stop_flows(self) -> None:
         """All parts end; Spark and the log stay, for a last proof."""
         self.stop_asked.set()
+        if self.proofs is not None:
+            self.proofs.cancel()
         for part in self._parts:
             if not part.join(_STOP_S):
                 self._tell(f"{part.name} did not stop within {_STOP_S:.0f} s, and is left behind")

@@ -17,6 +17,7 @@ __all__ = [
     "SparkSettings",
     "TopicSettings",
     "VerifySettings",
+    "ViewSettings",
 ]
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -74,9 +75,15 @@ class TopicSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ViewSettings:
+    max_rows: Count = 10_000
+    """Changes that one transaction of a store takes, where a single batch of a flow does not have more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VerifySettings:
     every_s: NotNegative = 0
-    """How often ``headrace run`` proves every view; 0 for never."""
+    """How long after its last proof ``headrace run`` proves every view again; 0 for never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +94,7 @@ class Settings:
     spark: SparkSettings = field(default_factory=SparkSettings)
     flow: FlowSettings = field(default_factory=FlowSettings)
     topics: TopicSettings = field(default_factory=TopicSettings)
+    views: ViewSettings = field(default_factory=ViewSettings)
     verify: VerifySettings = field(default_factory=VerifySettings)
 
     @property

@@ -24,11 +24,11 @@ __all__ = ["list_flows"]
 )
 def list_flows(session: Session, app: AppName) -> None:
     """How far each flow is, as the log has it: works whoever runs them, and wherever."""
+    from headrace.cli.settings import cluster_of
     from headrace.cli.view.options import checked_app
-    from headrace.client.cluster import Cluster
 
     loaded = checked_app(app)
-    cluster = Cluster(session.bootstrap, session.properties, timeout_s=session.timeout_s)
+    cluster = cluster_of(session)
     session.out.table([_row(cluster, flow) for flow in loaded.flows])
 
 

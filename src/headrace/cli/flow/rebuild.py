@@ -38,9 +38,8 @@ def rebuild(
     serve what they have until the new one has caught up. A driver that runs one of the flows is stopped by it: start
     it again afterwards.
     """
-    from headrace.cli.settings import settings_for
+    from headrace.cli.settings import cluster_of, settings_for
     from headrace.cli.view.options import checked_app
-    from headrace.client.cluster import Cluster
     from headrace.runtime.rebuilding import rebuild as begin
     from headrace.runtime.rebuilding import to_rebuild
 
@@ -51,7 +50,7 @@ def rebuild(
         raise NotConfirmed("nothing was done", hint="--yes does it without asking")
     settings = settings_for(session)
     settings = dataclasses.replace(settings, data=data or settings.data)
-    cluster = Cluster(session.bootstrap, session.properties, timeout_s=session.timeout_s)
+    cluster = cluster_of(session)
     begun = begin(loaded, settings, cluster, flows, tell=session.out.note)
     session.out.table(
         [{"flow": one.flow, "generation": one.generation, "writes": one.output} for one in begun]

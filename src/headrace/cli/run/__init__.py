@@ -19,6 +19,7 @@ __all__ = ["command", "run"]
     headrace run shop:app
     headrace run shop:app --data ./shop-data --for 60 --verify
     headrace run shop:app -b kafka:9092 --master spark://cluster:7077
+    headrace run shop:app --verify-every 3600
     headrace run examples.shop:app --feed examples.shop.traffic:feed
     """,
 )
@@ -41,6 +42,12 @@ def run(
         typer.Option("--for", metavar="SECONDS", help="Stop by itself; otherwise with Ctrl-C.", min=1),
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Prove every view at the end.")] = False,
+    verify_every: Annotated[
+        int | None,
+        typer.Option(
+            "--verify-every", metavar="SECONDS", min=1, help="Prove every view again and again, beside it."
+        ),
+    ] = None,
     feed: Annotated[
         str | None,
         typer.Option(
@@ -63,11 +70,23 @@ def run(
     """Run a whole app on this machine: log, flows and views.
 
     Without -b an embedded broker is started. It keeps running until Ctrl-C; starting it again goes on exactly where it
-    stopped. A flow or view that fails is told of, and the others go on; the exit code is then 1.
+    stopped. A flow or view that fails is told of, and the others go on; the exit code is then 1, as it is when a proof
+    has found a view that is not as derived.
     """
     from headrace.cli.run.show import Asked, run_app
 
-    asked = Asked(app, data, listen, master, seconds, verify, feed, tuple(watch or ()), rebuild_changed)
+    asked = Asked(
+        app,
+        data,
+        listen,
+        master,
+        seconds,
+        verify,
+        feed,
+        tuple(watch or ()),
+        rebuild_changed,
+        verify_every=verify_every,
+    )
     return run_app(session, asked)
 
 

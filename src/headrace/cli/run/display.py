@@ -52,6 +52,10 @@ class Display:
     def tell(self, line: str) -> None:
         self.session.out.note(line)
 
+    def warn(self, line: str) -> None:
+        """What must not be missed."""
+        self.session.out.warn(line)
+
     def show(self, look: Look, watched: list[Watched]) -> None:
         say = self.session.out.text
         for flow in look.flows:
@@ -68,7 +72,13 @@ class JsonDisplay(Display):
     every_s = 2.0
 
     def tell(self, line: str) -> None:
-        self.session.out.json_line({"kind": "note", "text": line})
+        self._line("note", line)
+
+    def warn(self, line: str) -> None:
+        self._line("warning", line)
+
+    def _line(self, kind: str, line: str) -> None:
+        self.session.out.json_line({"kind": kind, "text": line})
         self.session.out.flush()
 
     def show(self, look: Look, watched: list[Watched]) -> None:
@@ -114,6 +124,7 @@ def _view_line(view: ViewLook) -> str:
     return (
         f"{view.name}: {view.state}{f' ({view.why})' if view.why else ''}, {view.per_s:.0f}/s,"
         f" applied {view.applied}, lag {view.lag}, dead {view.dead}"
+        f"{f', {view.verified}' if view.verified else ''}"
     )
 
 
@@ -151,7 +162,8 @@ def _panel(app: App, look: Look, watched: list[Watched]) -> RenderableType:
             f"{flow.dead:,}",
         )
     parts.append(flows)
-    views = _table("views", ("view", "state", "events/s", "applied", "lag", "dead"))
+    proofs = ("proof",) if any(view.verified for view in look.views) else ()
+    views = _table("views", ("view", "state", "events/s", "applied", "lag", "dead", *proofs))
     for view in look.views:
         views.add_row(
             view.name,
@@ -160,6 +172,7 @@ def _panel(app: App, look: Look, watched: list[Watched]) -> RenderableType:
             f"{view.applied:,}",
             f"{view.lag:,}",
             f"{view.dead:,}",
+            *([_proof(view)] if proofs else []),
         )
     parts.append(views)
     for one in watched:
@@ -181,6 +194,10 @@ def _table(title: str, headings: tuple[str, ...], *, left: bool = False) -> Tabl
     for at, heading in enumerate(headings):
         table.add_column(heading, justify="left" if left or at < 2 else "right")
     return table
+
+
+def _proof(view: ViewLook) -> str:
+    return f"[bold red]{view.verified}[/]" if view.differs else view.verified
 
 
 def _state(state: str) -> str:

@@ -39,32 +39,52 @@ class Asked:
     only: tuple[str, ...] = ()
     """The flows to run, where not all of them."""
     with_views: bool = True
+    verify_every: int | None = None
 
 
 def run_app(session: Session, asked: Asked) -> int:
     app = load_app(asked.app)
     feed = load_object(asked.feed) if asked.feed else None
-    settings = settings_for(session, data=asked.data, listen=asked.listen, master=asked.master)
+    settings = settings_for(
+        session,
+        data=asked.data,
+        listen=asked.listen,
+        master=asked.master,
+        verify_every=asked.verify_every,
+    )
     display = choose_display(session, app)
     run = Run(
         app,
         settings,
         tell=display.tell,
+        warn=display.warn,
         rebuild_changed=asked.rebuild_changed,
         only=asked.only,
         with_views=asked.with_views,
     )
-    with Stopping() as stopping:
-        try:
-            run.start()
-            with display:
-                _keep_showing(run, app, display, asked, feed, lambda: stopping.asked)
-            proven = _prove(run, display) if asked.verify and not stopping.asked else True
-        finally:
-            run.close()
+    try:
+        with Stopping() as stopping:
+            try:
+                run.start()
+                with display:
+                    _keep_showing(run, app, display, asked, feed, lambda: stopping.asked)
+                proven = _prove(run, display) if asked.verify and not stopping.asked else True
+            finally:
+                run.close()
+    except (KeyboardInterrupt, SystemExit):
+        # Ctrl-C is how it usually ends; what went wrong before must not be lost over it.
+        if _troubles(run, display):
+            return 1
+        raise
+    return 1 if _troubles(run, display) or not proven else 0
+
+
+def _troubles(run: Run, display: Display) -> bool:
     for part in run.failed:
         display.tell(f"{part.name} had stopped: {part.error}")
-    return 0 if proven and not run.failed else 1
+    for view in run.differing:
+        display.warn(f"view {view} was NOT AS DERIVED; headrace verify MODULE:APP --last shows how")
+    return bool(run.failed or run.differing)
 
 
 def _keep_showing(

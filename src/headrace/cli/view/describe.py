@@ -106,13 +106,13 @@ def _behind(session: Session, app: App, view: View, serving: Known) -> int | Non
     """Offsets that are not in the view yet; None if that cannot be asked."""
     from headrace.cli.errors import BrokerUnreachable
     from headrace.cli.reach import check_reachable
-    from headrace.client.cluster import Cluster
+    from headrace.cli.settings import cluster_of
     from headrace.client.errors import LogError, TopicMissing
     from headrace.client.progress_log import current
 
     try:
         check_reachable(session.bootstrap)
-        cluster = Cluster(session.bootstrap, session.properties, timeout_s=session.timeout_s)
+        cluster = cluster_of(session)
         if serving.generation:
             flow = next((one for one in app.flows if one.writes.name == view.topic.name), None)
             found = current(cluster, flow.progress_topic) if flow else None

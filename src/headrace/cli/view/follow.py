@@ -70,11 +70,11 @@ def follow(
 
 
 def _followers(session: Session, app: App, views: Sequence[View], data: Path) -> list[Follower]:
-    from headrace.client.cluster import Cluster
+    from headrace.cli.settings import cluster_of
     from headrace.views.follower import Follower
     from headrace.views.opening import open_store
 
-    cluster = Cluster(session.bootstrap, session.properties, timeout_s=session.timeout_s)
+    cluster = cluster_of(session)
     return [
         Follower(
             view,
@@ -82,6 +82,7 @@ def _followers(session: Session, app: App, views: Sequence[View], data: Path) ->
             cluster,
             lambda view=view: open_store(view, app.name, data),  # type: ignore[misc]
             tell=session.out.note,
+            max_rows=session.loaded.settings.views.max_rows,
         )
         for view in views
     ]

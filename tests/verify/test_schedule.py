@@ -1,0 +1,113 @@
+"""Proofs on a schedule, beside a running app: what they find is told at once, and not forgotten at the end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from headrace.app import App
+from headrace.flow.spark_conf import spark_conf
+from headrace.ops.results import last_results
+from headrace.runtime.proofs import Proofs
+from headrace.settings import Settings, VerifySettings
+from tests.cli.runner import Headrace
+from tests.support.flows import FlowWorld
+from tests.support.waiting import until
+from tests.verify import little
+
+VIEW = "little-orders"
+
+
+@dataclass(frozen=True)
+class Cup:
+    cup: str
+    size: int
+
+
+def told(stdout: IO[bytes] | None) -> Iterator[dict[str, Any]]:
+    assert stdout is not None
+    yield from map(json.loads, stdout)
+
+
+def test_a_run_proves_its_views_shows_it_and_leaves_with_1_if_one_was_wrong(
+    flow_world: FlowWorld, tmp_path: Path
+) -> None:
+    flow_world.declare(little.app)
+    flow_world.write(little.orders, [little.Order("a", 1), little.Order("b", 2)])
+    words = ("run", "tests.verify.little:app", "--json", "--verify-every", "1", "--data", str(tmp_path))
+    with Headrace(flow_world.cluster.bootstrap).started(*words) as process:
+        lines = told(process.stdout)
+        looks = (line["views"][0] for line in lines if line["kind"] == "look")
+        assert next(one for one in looks if one["verified"].startswith("proven at "))["differs"] is False
+        with closing(sqlite3.connect(tmp_path / "little.db")) as connection, connection:
+            connection.execute(f'UPDATE "{VIEW}" SET amount = 7 WHERE "order" = \'b\'')
+        warned = next(line["text"] for line in lines if line["kind"] == "warning")
+        assert warned.startswith(f"view {VIEW}: NOT AS DERIVED: 1 different")
+        # Also when it is mended, and ended by Ctrl-C: what was once served wrong is in the exit code.
+        with closing(sqlite3.connect(tmp_path / "little.db")) as connection, connection:
+            connection.execute(f'UPDATE "{VIEW}" SET amount = 2 WHERE "order" = \'b\'')
+        looks = (line["views"][0] for line in lines if line["kind"] == "look")
+        assert next(one for one in looks if one["verified"].startswith("proven at "))["differs"] is True
+        process.send_signal(signal.SIGINT)
+        rest = list(lines)
+        assert process.wait(60) == 1
+    assert f"view {VIEW} was NOT AS DERIVED" in rest[-1]["text"]
+
+
+def test_what_flows_derive_is_proven_while_they_run_and_the_end_does_not_wait(flow_world: FlowWorld) -> None:
+    mark = uuid.uuid4().hex[:8]
+    app = App(f"schedule-{mark}")
+    cups = app.topic(f"cups-{mark}", Cup, key="cup")
+    sizes = app.topic(f"sizes-{mark}", key="size")
+    view = app.view(f"sizes-{mark}", sizes)
+
+    @app.flow(reads=[cups], writes=sizes, name=f"count-{mark}", unbounded=True)
+    def count(cups: DataFrame) -> DataFrame:
+        return cups.groupBy("size").agg(F.count(F.lit(1)).alias("cups"))
+
+    settings = replace(flow_world.settings(), verify=VerifySettings(every_s=1))
+    warned: list[str] = []
+    stop = threading.Event()
+    flow_world.declare(app)
+    flow_world.write(cups, [Cup(f"c{number}", number % 3) for number in range(30)])
+    with flow_world.running(app) as run:
+        where = (flow_world.spark, flow_world.cluster, app, settings, run.compiled, run.schemas)
+        proofs = Proofs(*where, tell=lambda line: None, warn=warned.append)
+        proving = threading.Thread(target=proofs.run, args=(stop,))
+        proving.start()
+        try:
+            run.followed()
+            until(
+                lambda: proofs.last(view.name).startswith("proven through batch "), "a proof", timeout_s=120
+            )
+            flow_world.write(cups, [Cup("late", 1)])
+            run.followed()
+            with closing(sqlite3.connect(flow_world.home / f"{app.name}.db")) as connection, connection:
+                connection.execute(f'DELETE FROM "{view.name}" WHERE size = 1')
+            until(lambda: proofs.differs, "the difference is found", timeout_s=120)
+        finally:
+            stop.set()
+            proofs.cancel()
+            proving.join(60)
+    assert not proving.is_alive()
+    assert proofs.differs == [view.name]
+    assert "NOT AS DERIVED: 1 missing" in warned[0]
+    assert any("missing" in line and "size=1" in line for line in warned)
+    assert [one.verdict for one in last_results(flow_world.cluster, app.name)] == ["different"]
+
+
+def test_spark_shares_its_cores_between_flows_and_proofs() -> None:
+    proving = Settings(verify=VerifySettings(every_s=60))
+    assert spark_conf(proving, "shop", [], Path("/spill"))["spark.scheduler.mode"] == "FAIR"
+    assert "spark.scheduler.mode" not in spark_conf(Settings(), "shop", [], Path("/spill"))
