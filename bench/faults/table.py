@@ -7,6 +7,9 @@ must hold of what can be read, whenever it is read:
     no record is there twice, and offsets rise
     the newest record of each key is there, or, if it is a deletion, it may be gone: then the broker says that readers
     below it have missed one, and the key is gone as well
+
+A record that was sent and not answered may be there or not. If it is a deletion, it may have been there, have taken its
+key along, and be gone itself.
 """
 
 from __future__ import annotations
@@ -93,6 +96,8 @@ class Table:
             if offset in present:
                 continue
             if self.sent[self.known[offset]].value is not None:
+                if offset < removed_below and key not in shown and self._may_be_deleted(key, offset):
+                    continue
                 self.objections.lost += 1
                 self._object(f"the newest record of {key!r}, at {offset}, is gone")
             elif key in shown:
@@ -101,6 +106,15 @@ class Table:
                 self._object(
                     f"the deletion of {key!r} at {offset} is gone, and readers are told {removed_below}"
                 )
+
+    def _may_be_deleted(self, key: bytes, offset: int) -> bool:
+        """Whether a deletion was sent behind the offset, and never answered."""
+        answered = set(self.known.values())
+        return any(
+            one.key == key and one.value is None and one.number not in answered
+            for one in self.sent.values()
+            if one.number > self.known[offset]
+        )
 
     def _object(self, problem: str) -> None:
         self.objections.object(f"{self.name}: {problem}")

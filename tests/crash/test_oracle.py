@@ -9,6 +9,8 @@ from aiokafka.record.default_records import DefaultRecordBatch
 
 from bench.faults.batches import Batch, build_batch, parse_batches
 from bench.faults.oracle import Ledger, Place, Sent, View, view_of_files
+from bench.faults.sim_book import Objections
+from bench.faults.table import Found, Table
 
 PLACE: Place = ("t", 0)
 
@@ -200,3 +202,34 @@ def test_a_missing_file_between_others_is_objected_to(files: Path) -> None:
     problems: list[str] = []
     view_of_files(files, PLACE, problems.append)
     assert any("the file before it ends at 4" in problem for problem in problems)
+
+
+def _judged(*, answered: bool, removed_below: int) -> Objections:
+    """A key was written at offset 0 and then deleted; nothing of it is found."""
+    objections = Objections()
+    table = Table("t", objections)
+    table.ack([table.send(b"k", b"v")], 0)
+    deletion, other = table.send(b"k", None), table.send(b"other", b"v")
+    if answered:
+        table.ack([deletion], 1)
+    table.ack([other], 2)
+    table.judge([Found(2, other.number, b"other", b"v")], 3, removed_below)
+    return objections
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_key_may_be_gone_by_a_deletion_that_is_told_whether_it_was_answered_or_not(answered: bool) -> None:
+    assert _judged(answered=answered, removed_below=2).problems == []
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_key_that_is_gone_by_a_deletion_that_nobody_told_of_is_objected_to(answered: bool) -> None:
+    assert _judged(answered=answered, removed_below=0).problems
+
+
+def test_a_newest_value_that_is_gone_without_any_deletion_is_lost() -> None:
+    objections = Objections()
+    table = Table("t", objections)
+    table.ack([table.send(b"k", b"v")], 0)
+    table.judge([], 1, 1)
+    assert objections.lost == 1
