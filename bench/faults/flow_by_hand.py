@@ -58,11 +58,11 @@ class Derived:
 
 
 def view_of(name: str) -> tuple[App, Flow, View]:
-    """An app with one flow and the view of what it writes, all by this name."""
+    """An app with one flow and the view of what it writes, which has this name."""
     app = App("shop")
     source = app.topic(f"{name}-in", Sale, key="product")
     output = app.topic(f"{name}-out", key="product")
-    flow = app.flow(reads=[source], writes=output, name=name)(_derive)
+    flow = app.flow(reads=[source], writes=output, name=f"{name}-flow")(_derive)
     return app, flow, app.view(name, output)
 
 
@@ -176,6 +176,11 @@ class FlowByHand:
         self._producer.produce(self.flow.progress_topic, key=b"x", value=b"not JSON")
         self._producer.flush(30)
         self._producer.abort_transaction(30)
+
+    def stall(self, changes: Sequence[Change]) -> None:
+        """In the middle of a batch: its rows are in the log, and its end does not come."""
+        self._producer.begin_transaction()
+        self.rows([(key_bytes(product), value_bytes(row)) for product, row in changes])
 
     def rows(self, records: Sequence[tuple[bytes | None, bytes | None]]) -> dict[str, tuple[int, int]]:
         """Within the open transaction; the offsets that they got."""

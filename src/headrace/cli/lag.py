@@ -1,9 +1,10 @@
-"""``headrace lag``: how far behind groups are, once or again and again."""
+"""``headrace lag``: how far behind groups are, or an app's flows and views, once or again and again."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from headrace.cli.errors import GroupUnknown, LagAbove, UsageError
 from headrace.cli.output import columns
 from headrace.cli.session import Session
 from headrace.cli.verb import Command, build, verb
+from headrace.cli.view.options import Data
 from headrace.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ NOTHING = "no group has committed an offset"
     headrace lag --watch
     headrace lag billing --fail-above 10000 --quiet || alert
     headrace lag --json | jq 'select(.lag > 0)'
+    headrace lag --app examples.shop:app --watch
     """,
     reference=[
         (
@@ -42,7 +45,17 @@ NOTHING = "no group has committed an offset"
             GONE       records that were deleted before the group read them; shown if there are any
             AGE        how long ago the next record to read was written, with --age
             """,
-        )
+        ),
+        (
+            "Columns with --app",
+            """
+            BATCH      the last batch that the flow has committed, or that the view has
+            BATCHES    those that the flow has committed and the view does not have yet
+            LAG        records that the flow has yet to read, or the view has yet to take
+            GONE       records that were deleted before they were read
+            AGE-S      how many seconds ago the oldest of those to read was written
+            """,
+        ),
     ],
 )
 def lag(
@@ -51,6 +64,13 @@ def lag(
         list[str] | None,
         typer.Argument(metavar="GROUP", help="Only these groups.", autocompletion=complete_groups),
     ] = None,
+    app: Annotated[
+        str | None,
+        typer.Option(
+            "--app", metavar="MODULE:APP", help="The flows and views of this app, instead of groups."
+        ),
+    ] = None,
+    data: Data = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Again and again, until Ctrl-C.")] = False,
     every: Annotated[
         float, typer.Option("--every", metavar="SECONDS", help="How often to look with --watch.", min=0.1)
@@ -60,18 +80,23 @@ def lag(
     ] = False,
     fail_above: Annotated[
         int | None,
-        typer.Option("--fail-above", metavar="N", help="Exit with 5 if a group's lag is above N.", min=0),
+        typer.Option("--fail-above", metavar="N", help="Exit with 5 if a lag is above N.", min=0),
     ] = None,
 ) -> None:
-    """Show how far behind groups are.
+    """Show how far behind groups are, or the flows and views of an app.
 
-    Per partition, and in total per group.
+    Groups per partition, and in total per group; what belongs to an app in one line each.
     """
     from headrace.cli.client import open_admin
     from headrace.cli.standing import list_groups, standings
 
     if watch and fail_above is not None:
         raise UsageError("--watch has no end, and --fail-above looks at it", hint="use one of them")
+    if app is not None:
+        if groups:
+            raise UsageError("--app is about flows and views, and groups are named", hint="use one of them")
+        _of_app(session, app, data, every if watch else None, fail_above)
+        return
     admin = open_admin(session)
 
     def look() -> list[Standing]:
@@ -100,7 +125,36 @@ def lag(
             break
         _pause(every)
     if fail_above is not None:
-        _judge(found, fail_above)
+        _judge(_totals(found), fail_above)
+
+
+def _of_app(
+    session: Session, name: str, data: Path | None, every: float | None, fail_above: int | None
+) -> None:
+    from headrace.cli.app_lag import lateness
+    from headrace.cli.reach import check_reachable
+    from headrace.cli.view.options import checked_app, data_dir
+
+    loaded, where = checked_app(name), data_dir(session, data)
+    check_reachable(session.bootstrap)
+
+    def rows() -> list[dict[str, Any]]:
+        return [one.row() for one in lateness(session, loaded, where)]
+
+    def looks() -> Iterator[list[str]]:
+        while True:
+            yield columns(rows())
+
+    if every is not None and not session.out.as_json:
+        _watch(session, looks(), every)
+    while True:
+        found = rows()
+        session.out.table(found, empty="the app has no flows and no views")
+        if every is None:
+            break
+        _pause(every)
+    if fail_above is not None:
+        _judge({f"{one['what']} {one['name']}": one["lag"] or 0 for one in found}, fail_above)
 
 
 def _rows(session: Session, found: Sequence[Standing], *, age: bool) -> list[dict[str, Any]]:
@@ -158,10 +212,10 @@ def _watch(session: Session, looks: Iterator[list[str]], every: float) -> None:
             _pause(every)
 
 
-def _judge(found: Sequence[Standing], limit: int) -> None:
-    above = {group: total for group, total in _totals(found).items() if total > limit}
+def _judge(totals: dict[str, int], limit: int) -> None:
+    above = {name: total for name, total in totals.items() if total > limit}
     if above:
-        named = ", ".join(f"{group} by {total}" for group, total in sorted(above.items()))
+        named = ", ".join(f"{name} by {total}" for name, total in sorted(above.items()))
         raise LagAbove(f"lag is above {limit}: {named}")
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from headrace.client.cluster import Cluster
 from headrace.client.progress_log import Progress
-from headrace.model.progress import Batch, Generation
+from headrace.model.progress import Batch, Generation, Input
 
-__all__ = ["behind", "flow_lag"]
+__all__ = ["behind", "flow_lag", "reached"]
 
 
 def flow_lag(cluster: Cluster, progress: Progress) -> int:
@@ -18,8 +18,15 @@ def behind(generation: Generation, last: Batch | None, ends: dict[str, dict[int,
     """``ends`` are those of the input topics, by their name in the log."""
     found = 0
     for one in generation.inputs:
-        read = last.inputs.get(one.log, {}) if last else {}
-        reached = {number: to for number, (_, to) in read.items()} or one.starts
+        at = reached(one, last)
         for number, end in ends.get(one.log, {}).items():
-            found += max(0, end - reached.get(str(number), 0))
+            found += max(0, end - at.get(number, 0))
     return found
+
+
+def reached(one: Input, last: Batch | None) -> dict[int, int]:
+    """Which offset of the input comes next, per partition; one that is not in it was added since, and is new."""
+    read = last.inputs.get(one.log, {}) if last else {}
+    return {int(number): to for number, (_, to) in read.items()} or {
+        int(number): start for number, start in one.starts.items()
+    }

@@ -48,6 +48,7 @@ PINNED: dict[str, set[str]] = {
         "SparkSettings",
         "TopicSettings",
         "VerifySettings",
+        "ViewSettings",
     },
     "headrace.stores": {"SQLite"},
     "headrace.testing": set(),
