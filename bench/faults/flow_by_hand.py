@@ -156,7 +156,7 @@ class FlowByHand:
             next_watermark_us=None,
             seen_us={},
             rows_in=len(changes),
-            rows_out=len(changes),
+            rows_out=len(changes) + len(raw),
             late=0,
             dead=0,
             fingerprint=f"f{self.generation}",

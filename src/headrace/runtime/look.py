@@ -35,6 +35,8 @@ class ViewLook:
     per_s: float
     lag: int
     dead: int
+    foreign: int = 0
+    """Records in its flow's topic that the flow has not written."""
     verified: str = ""
     """How the last proof went, and when; empty where none was made."""
     differs: bool = False

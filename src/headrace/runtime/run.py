@@ -220,6 +220,7 @@ class Run:
             per_s=self._rate(f"view {status.view}", now, status.applied),
             lag=status.lag,
             dead=status.dead,
+            foreign=status.foreign,
             verified=self.proofs.last(status.view) if self.proofs else "",
             differs=self.proofs is not None and status.view in self.proofs.differs,
         )

@@ -106,13 +106,15 @@ class FlowChangelog:
 
     def _next(self) -> Piece | None:
         messages: list[Message] = []
-        last, progress_offset = None, 0
+        last, progress_offset, foreign = None, 0, 0
         while self._batches and len(messages) < self._max_rows and self._is_whole(self._batches[0][0]):
             last, progress_offset = self._batches.popleft()
+            before = len(messages)
             for number, (begin, end) in sorted(_ranges(last, self._topic).items()):
                 messages += self._rows(number, begin, end)
                 self._taken[number] = max(end, self._taken[number])
-        return None if last is None else Piece(messages, dict(self._taken), last, progress_offset)
+            foreign += max(0, len(messages) - before - last.rows_out)
+        return None if last is None else Piece(messages, dict(self._taken), last, progress_offset, foreign)
 
     def _rows(self, number: int, begin: int, end: int) -> list[Message]:
         held, rows = self._held[number], []

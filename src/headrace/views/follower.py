@@ -112,7 +112,7 @@ class Follower:
         stop.wait(_BACKOFF_S[min(self._tries, len(_BACKOFF_S) - 1)])
         self._tries += 1
 
-    def _note(self, *, applied: int = 0, dead: int = 0, **changed: Any) -> None:
+    def _note(self, *, applied: int = 0, dead: int = 0, foreign: int = 0, **changed: Any) -> None:
         before = self._status
         state = changed.get("state", before.state)
         if state == "rebuilding" and before.state != "rebuilding":
@@ -120,11 +120,20 @@ class Follower:
             self._tell(f"view {before.view!r} is built: {changed.get('reason', before.reason)}")
         if dead and not before.dead:
             self._tell(f"view {before.view!r}: values that do not fit go to {self.view.dead_topic!r}")
+        if foreign and not before.foreign:
+            self._tell(
+                f"view {before.view!r}: its topic has records among those of its flow that the flow has not written;"
+                " headrace verify names them"
+            )
         if state in ("following", "rebuilding") and self._troubled:
             self._troubled, self._tries = False, 0
             self._tell(f"view {before.view!r} goes on")
         self._status = dataclasses.replace(
-            before, applied=before.applied + applied, dead=before.dead + dead, **changed
+            before,
+            applied=before.applied + applied,
+            dead=before.dead + dead,
+            foreign=before.foreign + foreign,
+            **changed,
         )
 
 

@@ -213,7 +213,7 @@ class Following:
         work.position = after
         if work.goal is not None:
             work.goal.note(piece.batch)
-        self._note(position=after, applied=len(piece.messages), dead=len(letters))
+        self._note(position=after, applied=len(piece.messages), dead=len(letters), foreign=piece.foreign)
 
     def _complete_ms(self, work: _Work) -> int:
         return int(self._clock.now_ms() - (self._clock.steady() - work.complete_steady) * 1_000)

@@ -41,6 +41,8 @@ class Piece:
     batch: Batch | None = None
     """The last one that is in it."""
     progress_offset: int = 0
+    foreign: int = 0
+    """More records than the flow says that it has written there: somebody else's, which cannot be told apart."""
 
 
 class LookAgain(Exception):

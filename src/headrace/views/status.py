@@ -26,4 +26,6 @@ class Status:
     """Events since this follower started, deletions included."""
     dead: int = 0
     """Dead letters since this follower started."""
+    foreign: int = 0
+    """Records among those of its flow that the flow has not written, since this follower started."""
     rebuilds: int = 0

@@ -124,7 +124,7 @@ def _view_line(view: ViewLook) -> str:
     return (
         f"{view.name}: {view.state}{f' ({view.why})' if view.why else ''}, {view.per_s:.0f}/s,"
         f" applied {view.applied}, lag {view.lag}, dead {view.dead}"
-        f"{f', {view.verified}' if view.verified else ''}"
+        f"{f', foreign {view.foreign}' if view.foreign else ''}{f', {view.verified}' if view.verified else ''}"
     )
 
 
@@ -183,6 +183,11 @@ def _panel(app: App, look: Look, watched: list[Watched]) -> RenderableType:
             parts.append(table)
     troubles = {one.name: one.why for one in look.flows} | {one.name: one.why for one in look.views}
     parts += [Text(f"{name}: {why}", style="yellow") for name, why in troubles.items() if why]
+    parts += [
+        Text(f"{view.name}: {view.foreign:,} records in its topic are not of its flow", style="red")
+        for view in look.views
+        if view.foreign
+    ]
     parts.append(Text("Ctrl-C ends it; starting again goes on where it stopped", style="dim"))
     return Group(*parts)
 
