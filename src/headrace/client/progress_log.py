@@ -23,7 +23,10 @@ class Progress:
 
 
 def current(cluster: Cluster, progress_topic: str) -> Progress | None:
-    """The newest generation and its last batch; None before the first start."""
+    """The newest generation and its last batch; None before the first start.
+
+    However many batches there are, it reads the last few records, and the one that began the generation.
+    """
     if cluster.topic(progress_topic) is None:
         return None
     message = last_record(cluster, progress_topic)

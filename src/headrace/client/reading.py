@@ -34,7 +34,9 @@ def read(
     try:
         consumer.assign([TopicPartition(topic, number, start) for number, (start, _) in open_ranges.items()])
         while open_ranges:
-            found = take(consumer, _AT_ONCE, _PATIENCE_S)
+            # No more than what is left, and the news of each end: what was asked for is what it costs.
+            left = sum(end - start for start, end in open_ranges.values()) + len(open_ranges)
+            found = take(consumer, min(_AT_ONCE, left), _PATIENCE_S)
             if not found:
                 raise LogError(
                     f"topic {topic!r} did not answer for {_PATIENCE_S:.0f} s",
