@@ -61,7 +61,7 @@ class Look:
 class Shelf:
     """Looks at things, joined with what is known of them."""
 
-    def __init__(self, of: type, how: str = "left") -> None:
+    def __init__(self, of: type, how: str = "left", known: str = "true") -> None:
         mark = uuid.uuid4().hex[:8]
         self.app = app = App(f"shelf-{mark}")
         self.looks = app.topic(f"looks-{mark}", Look, key="look")
@@ -70,7 +70,7 @@ class Shelf:
 
         @app.flow(reads=[self.looks, self.things], writes=self.seen, name=f"see-{mark}")
         def see(looks: DataFrame, things: DataFrame) -> DataFrame:
-            return looks.join(things, "thing", how)
+            return looks.join(things.where(known), "thing", how)
 
         self.see: Flow = see
         self.count = 0
@@ -166,9 +166,13 @@ def test_a_table_is_as_it_was_written_however_large_it_grows(
     assert len(rows) == len(expected)
 
 
-def test_all_is_counted_though_a_join_with_an_empty_table_leaves_nothing(flow_world: FlowWorld) -> None:
-    shelf = Shelf(Name, how="inner")
+@pytest.mark.parametrize("rows", [0, 3])
+def test_all_is_counted_though_a_join_with_an_empty_table_leaves_nothing(
+    flow_world: FlowWorld, rows: int
+) -> None:
+    shelf = Shelf(Name, how="inner", known="thing LIKE 'x%'")
     flow_world.declare(shelf.app)
+    flow_world.write(shelf.things, [Name(f"t{number}", "n") for number in range(rows)])
     shelf.look(flow_world, "a", "b")
     flow_world.write(shelf.looks, [(b"bad", b"{")])
     with flow_world.running(shelf.app, follow=False) as run:

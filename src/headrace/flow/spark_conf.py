@@ -12,7 +12,14 @@ __all__ = ["LOCAL", "spark_conf"]
 
 LOCAL = "127.0.0.1"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_KEEPS_COUNTS = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
+# They take a part of the plan that is, or turns out, empty away, and what was counted in it along with it: a batch of
+# nothing but dead letters, or a join with a table that has no rows yet, would have no counts.
+_KEEPING_COUNTS = {
+    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation",
+    "spark.sql.adaptive.optimizer.excludedRules": (
+        "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
+    ),
+}
 # Read only while a JVM is started, which is done before: they would be passed over in silence.
 _TOO_LATE = {
     "spark.driver.memory": "spark.driver_memory",
@@ -48,9 +55,7 @@ def spark_conf(settings: Settings, app_name: str, connector: Sequence[Path], spi
         "spark.sql.warehouse.dir": str(spill / "warehouse"),
         "spark.local.dir": str(spill),
         **_NOTHING_KEPT,
-        # It takes a part of the plan that turns out empty away, and what was counted in it along with it: a batch of
-        # nothing but dead letters would have no counts.
-        "spark.sql.adaptive.optimizer.excludedRules": _KEEPS_COUNTS,
+        **_KEEPING_COUNTS,
     }
     if settings.is_local:
         conf["spark.driver.host"] = conf["spark.driver.bindAddress"] = LOCAL

@@ -26,6 +26,7 @@ from headrace.client.reading import take
 from headrace.flow.batch import SideRow
 from headrace.flow.decoding import Decoder, TimeBounds
 from headrace.flow.inputs import history
+from headrace.flow.local_rows import local_rows
 from headrace.flow.types import struct_of
 from headrace.model.topic import Topic
 
@@ -34,9 +35,10 @@ __all__ = ["TableState", "latest"]
 _FEW = 20_000
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PATIENCE_S = 30.0
+_KEY = T.StructType([T.StructField("key", T.BinaryType())])
 _ADDED = T.StructType(
     [
-        T.StructField("key", T.BinaryType()),
+        *_KEY.fields,
         T.StructField("value", T.BinaryType()),
         T.StructField("partition", T.IntegerType(), False),
         T.StructField("offset", T.LongType(), False),
@@ -79,7 +81,7 @@ class TableState:
         self._loaded = False
         self._kept: DataFrame | None = None
         """The rows that stay in Spark, if they are many: columns ``key`` and ``row``."""
-        self._held: dict[bytes | None, tuple[Any, ...] | None] = {}
+        self._held: dict[bytes | None, dict[str, Any] | None] = {}
         """All rows, if they are few; else those that have changed since, None where one was deleted."""
         self._consumer: Consumer | None = None
 
@@ -125,29 +127,29 @@ class TableState:
         if row is None and self._kept is None:
             self._held.pop(key, None)
         else:
-            self._held[key] = None if row is None else _python(self._shape, row)
+            self._held[key] = row
 
     def _show(self) -> None:
         """Make ``frame`` of what is held and kept."""
         if len(self._held) > _FEW:
             self._merge()
         rows = [row for row in self._held.values() if row is not None]
-        self.frame = self._spark.createDataFrame(rows, self._shape, verifySchema=False)
+        self.frame = local_rows(self._spark, rows, self._shape)
         if self._kept is not None:
             self.frame = self._unchanged(self._kept).select("row.*").unionByName(self.frame)
 
     def _merge(self) -> None:
         """What is held goes to what stays in Spark."""
-        shape = T.StructType([T.StructField("key", T.BinaryType()), T.StructField("row", self._shape)])
-        changed = [one for one in self._held.items() if one[1] is not None]
-        merged = self._spark.createDataFrame(changed, shape, verifySchema=False)
+        shape = T.StructType([*_KEY.fields, T.StructField("row", self._shape)])
+        changed = [{"key": key, "row": row} for key, row in self._held.items() if row is not None]
+        merged = local_rows(self._spark, changed, shape)
         if self._kept is not None:
             merged = self._unchanged(self._kept).unionByName(merged)
         self._kept = merged.localCheckpoint(eager=True)
         self._held = {}
 
     def _unchanged(self, kept: DataFrame) -> DataFrame:
-        keys = self._spark.createDataFrame([(key,) for key in self._held], "key binary")
+        keys = local_rows(self._spark, [{"key": key} for key in self._held], _KEY)
         return kept.join(F.broadcast(keys), "key", "left_anti")
 
     def _read(self, behind: dict[int, int]) -> list[tuple[bytes | None, bytes | None, int, int]]:
@@ -175,23 +177,10 @@ class TableState:
         return found
 
     def _frame_of(self, records: list[tuple[bytes | None, bytes | None, int, int]]) -> DataFrame:
-        return self._spark.createDataFrame([(*one, _EPOCH) for one in records], _ADDED, verifySchema=False)
+        rows = [dict(zip(_ADDED.names, (*one, _EPOCH), strict=True)) for one in records]
+        return local_rows(self._spark, rows, _ADDED)
 
 
 def _side(log: str, record: dict[str, Any]) -> SideRow:
     names = ("partition", "offset", "key", "value", "reason", "event_us")
     return SideRow(log, *(record[name] for name in names))
-
-
-def _python(shape: T.DataType, value: Any) -> Any:
-    """From what Arrow gives to what Spark takes: tuples for records, and dicts for maps."""
-    if value is None:
-        return None
-    match shape:
-        case T.StructType():
-            return tuple(_python(one.dataType, value[one.name]) for one in shape.fields)
-        case T.MapType():
-            return {key: _python(shape.valueType, one) for key, one in value}
-        case T.ArrayType():
-            return [_python(shape.elementType, one) for one in value]
-    return value
