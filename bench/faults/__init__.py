@@ -1,4 +1,4 @@
-"""Faults that the log survives, each as runs that a seed replays.
+"""Faults that the log, flows and views survive, each as runs that a seed replays.
 
 One module per fault, with
 
@@ -45,6 +45,8 @@ FAULTS = {
         Fault("X5", "damaged files", ("x5_damage", "x5_compaction"), 200, at_once=2),
         Fault("X6", "driver killed in a batch", ("x6_driver",), 50),
         Fault("X8", "clock jumps", ("x8_clock",), 18, at_once=2),
+        Fault("X9", "twins, disorder, lateness", ("x9_order",), 200, at_once=2),
+        Fault("X10", "absurd event times", ("x10_absurd",), 30, at_once=2),
         Fault("X12", "zombie producer", ("x12_zombie",), 50, at_once=2),
         Fault("X13", "zombie follower or flow", ("x13_follower", "x13_flow"), 50),
         Fault("X14", "broker gone for a minute", ("x14_gone",), 50, at_once=10),

@@ -168,6 +168,8 @@ class Sales:
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
+                # The end of a topic is told when the broker has waited for more.
+                "fetch.wait.max.ms": 10,
             }
         )
         try:
