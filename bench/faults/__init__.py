@@ -56,6 +56,7 @@ FAULTS = {
         Fault("X21", "lying batches", ("x21_batches",), 100, at_once=2),
         Fault("X22", "slow and many", ("x22_slow",), 5),
         Fault("X24", "names as paths", ("x24_names",), 100),
+        Fault("X26", "poison values", ("x26_poison",), 20),
         Fault("followers", "killed followers", ("follower_killed",), 50, at_once=2),
         Fault("operations", "every operation fails once", ("operations",), 50, at_once=2),
     )

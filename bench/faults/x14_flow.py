@@ -36,10 +36,12 @@ def run(
         sales = Sales(broker.bootstrap, rng)
         sales.send(150)
         step = rng.choice(("begun", "sent", "told"))
-        driver = Driver(broker.bootstrap, home, "--stay", "--strike", "linger", step, "4", *taken_out)
+        driver = Driver(
+            broker.bootstrap, home, "--stay", "--follow", "--strike", "linger", step, "4", *taken_out
+        )
         scene = _Scene(broker, driver, sales, rng, outcome)
         try:
-            scene.until_derived()
+            sales.until_derived(driver)
             base = driver.rss_mb()
             for outage in (scene.pause, scene.kill):
                 if driver.runs:
@@ -56,7 +58,7 @@ def run(
         finally:
             driver.end()
         if protected or not outcome.problems:
-            sales.judge(outcome)
+            sales.judge(outcome, home / "sales.db" if protected else None)
         outcome.problems += broker.traces()
         broker.kill()
     return outcome
@@ -71,12 +73,6 @@ class _Scene:
         self._sales = sales
         self._rng = rng
         self._outcome = outcome
-
-    def until_derived(self) -> None:
-        deadline = time.monotonic() + _PATIENCE_S
-        while self._driver.runs and self._sales.behind():
-            assert time.monotonic() < deadline, f"nothing goes on:\n{self._driver.said()[-3000:]}"
-            time.sleep(0.1)
 
     def _until_it_lingers(self) -> None:
         """Send until a batch is open."""
@@ -106,6 +102,6 @@ class _Scene:
 
     def _go_on(self) -> None:
         self._sales.send(self._rng.randint(20, 60))
-        self.until_derived()
+        self._sales.until_derived(self._driver)
         if not self._driver.runs:
             self._outcome.problems.append(f"the driver has ended:\n{self._driver.said()[-3000:]}")
