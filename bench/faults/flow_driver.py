@@ -41,8 +41,8 @@ __all__ = ["STEPS", "app_of_sales", "main"]
 
 STEPS = ("begun", "sent", "told", "committed")
 _ROWS_AT_ONCE = 25
-_PATIENCE_S = 240.0
-_LINGER_S = 0.3
+_PATIENCE_S = 600.0
+_LINGER_S = 1.0
 _QUIET = 3
 
 
@@ -95,6 +95,7 @@ def _strike(how: str, step: str, nth: int) -> None:
         if how == "linger" and times % nth == 0:
             _say(f"lingering {here}")
             time.sleep(_LINGER_S)
+            _say("gone on")
         elif times == nth and how != "linger":
             _say(f"striking {here}")
             os.kill(os.getpid(), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
@@ -263,11 +264,12 @@ def main() -> int:
     try:
         parts = _Parts(spark, Cluster(given.bootstrap), settings)
         parts.start(follow=given.follow)
+        while given.stay and not (given.home / "finish").exists() and not parts.ending.wait(0.2):
+            pass
         deadline = time.monotonic() + _PATIENCE_S
         quiet = 0
         while quiet < _QUIET and not parts.ending.wait(0.3) and time.monotonic() < deadline:
-            may_end = not given.stay or (given.home / "finish").exists()
-            quiet = quiet + 1 if may_end and parts.are_quiet else 0
+            quiet = quiet + 1 if parts.are_quiet else 0
         if quiet >= _QUIET and given.prove:
             parts.prove()
         parts.stop()

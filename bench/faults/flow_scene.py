@@ -25,7 +25,7 @@ from bench.faults.outcome import Outcome
 __all__ = ["Driver", "Sales"]
 
 _NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-_PATIENCE_S = 240.0
+_PATIENCE_S = 600.0
 
 
 class Driver:
@@ -64,7 +64,10 @@ class Driver:
         return True
 
     def wait(self) -> int:
-        return self._process.wait(_PATIENCE_S)
+        try:
+            return self._process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the driver does not end:\n{self.said()[-3000:]}") from None
 
     def times(self, word: str) -> int:
         return self.said().count(word)
