@@ -160,6 +160,9 @@ class _Scene:
         found: Counter[int] = Counter()
         for one in committed(world().cluster.bootstrap, f"take-{self._mark}.dead"):
             told = {name.removeprefix(_ERRORS): value for name, value in one.headers() or []}
+            if "offset" not in told:
+                self._object(f"a dead letter without its place: {told}")
+                continue
             number = int(told["offset"])
             found[number] += 1
             if (told["topic"], told["partition"]) != (self._source.name.encode(), b"0"):
