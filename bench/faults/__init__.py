@@ -1,4 +1,4 @@
-"""Faults that the log survives, each as runs that a seed replays.
+"""Faults that the log, flows and views survive, each as runs that a seed replays.
 
 One module per fault, with
 
@@ -45,15 +45,18 @@ FAULTS = {
         Fault("X5", "damaged files", ("x5_damage", "x5_compaction"), 200, at_once=2),
         Fault("X6", "driver killed in a batch", ("x6_driver",), 50),
         Fault("X8", "clock jumps", ("x8_clock",), 18, at_once=2),
+        Fault("X9", "twins, disorder, lateness", ("x9_order",), 200, at_once=2),
+        Fault("X10", "absurd event times", ("x10_absurd",), 30, at_once=2),
         Fault("X12", "zombie producer", ("x12_zombie",), 50, at_once=2),
         Fault("X13", "zombie follower or flow", ("x13_follower", "x13_flow"), 50),
-        Fault("X14", "broker gone for a minute", ("x14_gone",), 50, at_once=10),
+        Fault("X14", "broker gone for a minute", ("x14_gone", "x14_flow"), 50, at_once=10),
         Fault("X18", "far behind and past retention", ("x18_behind",), 6),
         Fault("X19", "size lies", ("x19_sizes",), 10),
         Fault("X20", "malformed frames", ("x20_frames",), 100, at_once=2),
         Fault("X21", "lying batches", ("x21_batches",), 100, at_once=2),
         Fault("X22", "slow and many", ("x22_slow",), 5),
         Fault("X24", "names as paths", ("x24_names",), 100),
+        Fault("X26", "poison values", ("x26_poison",), 20),
         Fault("followers", "killed followers", ("follower_killed",), 50, at_once=2),
         Fault("operations", "every operation fails once", ("operations",), 50, at_once=2),
     )

@@ -10,18 +10,29 @@ import uuid
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
-from bench.faults.flow_world import batches, committed, world
+from bench.faults.flow_world import batches, committed, running, world
 from bench.faults.outcome import Outcome
+from bench.faults.process import BrokerProcess
 from headrace.app import App
+from headrace.ops.errors import CannotVerify
+from headrace.ops.verify import Verifier
+from tests.support.flows import RunningApp
 
 __all__ = ["Disorder"]
 
+_EVENTS = 16
 _LATE = timedelta(seconds=20)
 _NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ABSURD = ("1970-01-01T00:00:00Z", "1969-07-20T20:17:40Z", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z")
+_ABSURD = (
+    "1970-01-01T00:00:00Z",
+    "1969-07-20T20:17:40Z",
+    "9999-12-31T23:59:59Z",
+    "0001-01-01T00:00:00Z",
+    "2099-01-01T00:00:00Z",
+)
 _DEAD = (b"{", b'{"event":1}', b"\xff", None, b'{"event":"x","place":"p","at":"yesterday"}')
 
 
@@ -46,6 +57,8 @@ class Disorder:
     rng: random.Random
     outcome: Outcome
     absurd: bool = False
+    proven: bool = False
+    """Whether a view follows the counts, and the product's own proof is asked too, which takes longer."""
     sent: dict[tuple[int, int], _Sent] = field(default_factory=dict)
     """By partition and offset."""
 
@@ -67,29 +80,47 @@ class Disorder:
             counted = events.groupBy("place", F.window("at", "1 minute").alias("window")).count()
             return counted.select("place", F.col("window.start").alias("minute"), "count")
 
-    def play(self, rounds: int = 3) -> None:
+        if self.proven:
+            app.view(f"counts_{mark}", counts)
+
+    def play(self, rounds: int = 2) -> None:
         """Some runs of the flows, each with batches of another size, fed while they go."""
         world().declare(self.app)
+        busiest = self.rng.randrange(rounds)
         for number in range(rounds):
-            with world().running(self.app, max_rows=self.rng.choice((9, 25, 100_000)), follow=False) as run:
-                for part in range(self.rng.randint(1, 2)):
-                    self._send(number * 60 + part * 30)
+            with running(self.app, self.rng.choice((9, 20, 100_000))) as run:
+                for part in range(2 if number == busiest else 1):
+                    self._send(number * 60 + part * 30, late=number + part > 0)
                     run.derived()
+                if self.proven and number == rounds - 1:
+                    run.followed()
+                    self._prove(run)
+        self.outcome.peak_rss_mb = cast(BrokerProcess, world().server).rss_mb("VmHWM")
 
-    def _send(self, begin_s: int) -> None:
+    def _prove(self, run: RunningApp) -> None:
+        """Batch over the same set, by the flows' own functions, is what is in the topics and in the store."""
+        where = world()
+        with Verifier(
+            where.spark, where.cluster, self.app, where.settings(), run.compiled, run.schemas
+        ) as verifier:
+            for report in verifier.all():
+                if isinstance(report, CannotVerify) or report.verdict != "proven":
+                    self.outcome.problems.append(f"not proven: {report}")
+
+    def _send(self, begin_s: int, *, late: bool) -> None:
+        """Within what may be late, mostly; at the limit; and some far behind it."""
         rng, made = self.rng, []
-        for second in range(30):
-            # Within what may be late, mostly; at the limit; and some far behind it.
-            behind = rng.choice(
-                [0, 0, 0, rng.uniform(0, 19), 20, rng.uniform(20, 3_000) if rng.random() < 0.3 else 0]
-            )
-            at = _NOON + timedelta(seconds=begin_s + second - behind)
-            made.append(_Sent(f"e{begin_s + second}", f"p{rng.randrange(3)}", at))
+        for number in range(_EVENTS):
+            behind = rng.choice((0, 0, rng.uniform(0, 19), 20))
+            if (late and number == 3) or rng.random() < 0.05:
+                behind = rng.uniform(80, 3_000)
+            at = _NOON + timedelta(seconds=begin_s + number * 30 // _EVENTS - behind)
+            made.append(_Sent(f"e{begin_s + number}", f"p{rng.randrange(3)}", at))
             if rng.random() < 0.1:
                 made.append(rng.choice(made[-5:]))
         wrong = [rng.choice(_DEAD) for _ in range(rng.randrange(3))]
         if self.absurd:
-            wrong += [f'{{"event":"x","place":"p","at":"{rng.choice(_ABSURD)}"}}'.encode() for _ in range(3)]
+            wrong += [f'{{"event":"x","place":"p","at":"{at}"}}'.encode() for at in _ABSURD]
         records: list[tuple[_Sent, bytes | None]] = [(one, _value(one)) for one in made]
         for value in wrong:
             records.insert(rng.randrange(len(records)), (_Sent("", "", None), value))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -23,7 +25,7 @@ from bench.faults.outcome import Outcome
 __all__ = ["Driver", "Sales"]
 
 _NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-_PATIENCE_S = 240.0
+_PATIENCE_S = 600.0
 
 
 class Driver:
@@ -62,7 +64,10 @@ class Driver:
         return True
 
     def wait(self) -> int:
-        return self._process.wait(_PATIENCE_S)
+        try:
+            return self._process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the driver does not end:\n{self.said()[-3000:]}") from None
 
     def times(self, word: str) -> int:
         return self.said().count(word)
@@ -86,6 +91,10 @@ class Driver:
             self.wake()
             self._process.kill()
             self._process.wait()
+
+
+def _text(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _rss_mb(pid: int) -> float:
@@ -118,6 +127,13 @@ class Sales:
             producer.produce("sales", json.dumps(row).encode(), f"s{number}".encode())
         assert producer.flush(30) == 0
 
+    def until_derived(self, driver: Driver) -> None:
+        """Wait until a reader of committed records sees a row for every sale, or the driver has ended."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while driver.runs and self.behind() > 0:
+            assert time.monotonic() < deadline, f"nothing goes on:\n{driver.said()[-3000:]}"
+            time.sleep(0.2)
+
     def behind(self) -> int:
         """Rows that a reader of committed records does not see yet."""
         try:
@@ -125,7 +141,8 @@ class Sales:
         except KeyError:
             return len(self._sent)
 
-    def judge(self, outcome: Outcome) -> None:
+    def judge(self, outcome: Outcome, store: Path | None = None) -> None:
+        """``store`` is the file of the views, if they were followed."""
         kept = Counter(row["sale_id"] for _, row in self._read("kept"))
         outcome.lost += sum(1 for sale in self._sent if sale not in kept)
         outcome.duplicated += sum(times - 1 for times in kept.values())
@@ -135,7 +152,7 @@ class Sales:
         found = {(row["product_id"], row["minute"]): (row["amount"], row["sales"]) for row in sums.values()}
         expected: dict[tuple[str, str], tuple[int, int]] = {}
         for product, amount, at in self._sent.values():
-            minute = at.replace(second=0).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+            minute = _text(at.replace(second=0))
             so_far = expected.get((product, minute), (0, 0))
             expected[product, minute] = (so_far[0] + amount, so_far[1] + 1)
         if found != expected:
@@ -143,6 +160,24 @@ class Sales:
             told = [f"{key}: {found.get(key)} instead of {expected.get(key)}" for key in wrong[:5]]
             outcome.problems.append(f"{len(wrong)} sums are wrong: {'; '.join(told)}")
         self._judge_progress(outcome)
+        if store is not None:
+            self._judge_store(outcome, store, expected)
+
+    def _judge_store(
+        self, outcome: Outcome, store: Path, sums: dict[tuple[str, str], tuple[int, int]]
+    ) -> None:
+        """Row by row, with SQLite alone."""
+        with contextlib.closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True)) as connection:
+            kept = set(connection.execute("SELECT sale_id, product_id, amount, at FROM kept_rows"))
+            summed = set(connection.execute("SELECT product_id, minute, amount, sales FROM sum_rows"))
+        sent = {(sale, product, amount, _text(at)) for sale, (product, amount, at) in self._sent.items()}
+        for view, found, expected in (
+            ("kept_rows", kept, sent),
+            ("sum_rows", summed, {(*key, *value) for key, value in sums.items()}),
+        ):
+            if found != expected:
+                wrong = sorted(found ^ expected)
+                outcome.problems.append(f"{view}: {len(wrong)} rows differ from what was sent: {wrong[:4]}")
 
     def _judge_progress(self, outcome: Outcome) -> None:
         """Batches follow each other without a gap, and no number is there twice."""
@@ -168,6 +203,8 @@ class Sales:
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
+                # The end of a topic is told when the broker has waited for more.
+                "fetch.wait.max.ms": 10,
             }
         )
         try:

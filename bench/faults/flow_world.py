@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import functools
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -15,17 +16,25 @@ from typing import Any, cast
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from bench.faults.process import BrokerProcess
+from headrace.app import App
 from headrace.client.cluster import Cluster
-from tests.support.flows import FlowWorld
+from tests.support.flows import FlowWorld, RunningApp
 from tests.support.spark import start_spark, stop_spark
 
-__all__ = ["batches", "committed", "patched", "world"]
+__all__ = ["batches", "committed", "patched", "running", "world"]
+
+_MEMORY = Path("/dev/shm")
+_POLLING = "spark.sql.streaming.pollingDelay"
 
 
 @functools.cache
 def world() -> FlowWorld:
-    """Started when it is first wanted, and stopped when the process ends."""
-    home = Path(tempfile.mkdtemp(prefix="headrace-flows-"))
+    """Started when it is first wanted, and stopped when the process ends. Nothing is killed here, so nothing needs a
+    disk.
+    """
+    home = Path(
+        tempfile.mkdtemp(prefix="headrace-flows-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
+    )
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     broker = BrokerProcess(home)
     atexit.register(broker.close)
@@ -33,6 +42,20 @@ def world() -> FlowWorld:
     spark = start_spark(home)
     atexit.register(stop_spark, spark)
     return FlowWorld(cast(Any, broker), Cluster(broker.bootstrap), spark, home)
+
+
+@contextlib.contextmanager
+def running(app: App, max_rows: int) -> Iterator[RunningApp]:
+    """The app's flows and followers. A flow without input asks for some a hundred times a second, while others still
+    work; here it does so less often.
+    """
+    conf = world().spark.conf
+    conf.set(_POLLING, "100ms")
+    try:
+        with world().running(app, max_rows=max_rows) as run:
+            yield run
+    finally:
+        conf.unset(_POLLING)
 
 
 @contextlib.contextmanager
@@ -54,6 +77,8 @@ def committed(bootstrap: str, topic: str) -> list[Message]:
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
+            # The end of a topic is told when the broker has waited for more.
+            "fetch.wait.max.ms": 10,
         }
     )
     try:

@@ -14,6 +14,7 @@ from bench.faults.outcome import Outcome
 __all__ = ["UNPROTECTED", "run"]
 
 FAULT = "X10"
+_PROVEN_EVERY = 10
 UNPROTECTED = ("earliest", "ahead")
 
 
@@ -21,7 +22,7 @@ def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], rou
     from headrace.flow import decoding, options
 
     outcome = Outcome(FAULT, seed)
-    scene = Disorder(random.Random(f"{FAULT} {seed}"), outcome, absurd=True)
+    scene = Disorder(random.Random(f"{FAULT} {seed}"), outcome, absurd=True, proven=seed % _PROVEN_EVERY == 1)
     if protected:
         scene.play(rounds)
     elif without == "earliest":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import sqlite3
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from headrace.errors import HeadraceError
 from headrace.flow.errors import CheckpointLost, CheckpointStale, FlowError, InputGone, StateDamaged
 from headrace.model.flow import Flow
 from headrace.truth import VOLATILE_CONFIG, NotASourceOfTruth
+from headrace.views.opening import file_of
 from tests.flow.reading import folded, values
 from tests.flow.test_flows import checkpoint_of, run_to_the_end
 from tests.support.flows import FlowWorld
@@ -46,6 +49,7 @@ class Walk:
             return steps.groupBy("walker").agg(F.sum("length").alias("length"))
 
         self.walk: Flow = walk
+        self.view = app.view(f"ways_{mark}", self.ways)
 
     def write(self, world: FlowWorld, *lengths: int) -> None:
         world.declare(self.app)
@@ -111,8 +115,10 @@ def test_a_checkpoint_that_was_harmed_stops_the_flow_and_what_was_derived_can_be
     shutil.rmtree(place)
     shutil.copytree(checkpoint_of(flow_world, other.walk), place)
     expect_stop(flow_world, walk.app, CheckpointStale)
-    with flow_world.running(walk.app, follow=False, rebuild=[walk.walk.name]) as run:
-        run.derived()
+    with flow_world.running(walk.app, rebuild=[walk.walk.name]) as run:
+        run.followed()
+    with contextlib.closing(sqlite3.connect(file_of(walk.view, walk.app.name, flow_world.home))) as store:
+        assert sorted(store.execute(f'SELECT * FROM "{walk.view.name}"')) == [("w0", 12), ("w1", 9)]
     rows = folded(flow_world.cluster.bootstrap, f"{walk.ways.name}.g2")
     assert rows == {"w0": {"walker": "w0", "length": 12}, "w1": {"walker": "w1", "length": 9}}
     before = folded(flow_world.cluster.bootstrap, walk.ways.name)

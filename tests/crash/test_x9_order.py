@@ -1,0 +1,28 @@
+"""Events in disorder, late, twice, with absurd times, and poison among them: a quick share of ``x9_order``,
+``x10_absurd`` and ``x26_poison``, which share one Spark.
+"""
+
+from __future__ import annotations
+
+from bench.faults import x9_order, x10_absurd, x26_poison
+from tests.crash.verdicts import expect_caught, expect_held
+
+
+def test_every_event_is_counted_or_late_or_dead_and_what_is_derived_is_what_the_counted_come_to() -> None:
+    expect_held(x9_order.run(2))
+
+
+def test_lateness_that_is_not_told_is_caught() -> None:
+    expect_caught(lambda seed: x9_order.run(seed + 1, protected=False, rounds=1), lambda one: one.caught, 2)
+
+
+def test_absurd_times_are_dead_letters_and_move_no_watermark() -> None:
+    expect_held(x10_absurd.run(2, rounds=1))
+
+
+def test_a_poison_value_is_derived_unaltered_or_is_a_dead_letter_with_its_bytes() -> None:
+    expect_held(x26_poison.run(1, values=300))
+
+
+def test_values_that_are_read_without_care_are_caught() -> None:
+    expect_caught(lambda seed: x26_poison.run(seed, protected=False, values=60), lambda one: one.caught, 3)
