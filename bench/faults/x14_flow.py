@@ -41,7 +41,10 @@ def run(
         scene = _Scene(broker, driver, sales, rng, outcome)
         try:
             sales.until_derived(driver)
-            base = driver.rss_mb()
+            # What a JVM loads and compiles when it first loses its broker is no growth.
+            scene.kill(0.0)
+            outcome.hits = 0
+            base = driver.rss_mb() if driver.runs else {}
             for outage in (scene.pause, scene.kill):
                 if driver.runs:
                     outage(outage_s)

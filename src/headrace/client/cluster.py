@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from headrace.client.errors import LogError, TopicMissing, from_kafka
 
 __all__ = ["Cluster", "TopicInfo"]
+
+_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,10 @@ class Cluster:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise from_kafka(error, f"creating topic {name!r}") from error
-        found = self.topic(name)
+        # Apache Kafka answers when the topic is made, and may not know it yet for a moment.
+        deadline = time.monotonic() + self.timeout_s
+        while (found := self.topic(name)) is None and time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)
         if found is None:
             raise LogError(
                 f"topic {name!r} was created and is not there", name="UNKNOWN_TOPIC_OR_PART", retriable=True

@@ -31,7 +31,8 @@ _PLAIN = {
     "text": _TEXT,
     # Of 18 digits at most, which always fit.
     "int": r"-?[0-9]{1,18}",
-    "float": r'(?:-?[0-9]{1,18}+(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]{1,2})?+|"NaN"|"-?Infinity")',
+    # Far from the longest that a number may be.
+    "float": r'(?:-?[0-9]{1,18}+(?:\.[0-9]{1,500}+)?+(?:[eE][+-]?[0-9]{1,2})?+|"NaN"|"-?Infinity")',
     "bool": "(?:true|false)",
     # In another offset the year may become one that does not exist.
     "time": TIME.rpartition("(?:Z|")[0].join(('"', 'Z"')),
