@@ -20,6 +20,14 @@ _KEEPING_COUNTS = {
         "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
     ),
 }
+# Asked for files of this machine, Hadoop starts programs (readlink, chmod): 13 processes for a batch with state. By its
+# older interface there are three. Both ways a file is written beside and renamed, and Hadoop's own checksums stay.
+_LOCAL_FILES = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+}
 # Read only while a JVM is started, which is done before: they would be passed over in silence.
 _TOO_LATE = {
     "spark.driver.memory": "spark.driver_memory",
@@ -60,6 +68,7 @@ def spark_conf(settings: Settings, app_name: str, connector: Sequence[Path], spi
     if settings.is_local:
         conf["spark.driver.host"] = conf["spark.driver.bindAddress"] = LOCAL
         conf["spark.default.parallelism"] = str(settings.cores)
+        conf |= _LOCAL_FILES
     partitions = spark.shuffle_partitions or (settings.cores if settings.is_local else None)
     if partitions:
         conf["spark.sql.shuffle.partitions"] = str(partitions)
