@@ -21,6 +21,8 @@ FAULT = "X14"
 UNPROTECTED = ("healing",)
 OUTAGE_S = 60.0
 RSS_MB_MAX = 64.0
+_SETTLED_MB = 4.0
+_ROUNDS_MAX = 10
 _PATIENCE_S = 600.0
 
 
@@ -44,7 +46,7 @@ def run(
             # What a JVM loads and compiles when it first loses its broker is no growth.
             scene.kill(0.0)
             outcome.hits = 0
-            base = driver.rss_mb() if driver.runs else {}
+            base = scene.settled_mb()
             for outage in (scene.pause, scene.kill):
                 if driver.runs:
                     outage(outage_s)
@@ -90,6 +92,17 @@ class _Scene:
     def _note_hit(self) -> None:
         """The broker is gone: whether the batch is still open."""
         self._outcome.hits += self._driver.times("lingering") > self._driver.times("gone on")
+
+    def settled_mb(self) -> dict[str, float]:
+        """The memory of the driver's parts when another few batches make them no larger."""
+        before: dict[str, float] = {}
+        for _ in range(_ROUNDS_MAX):
+            now = self._driver.rss_mb() if self._driver.runs else {}
+            if all(megabytes < before.get(part, 0.0) + _SETTLED_MB for part, megabytes in now.items()):
+                return now
+            before = now
+            self._go_on()
+        return before
 
     def pause(self, outage_s: float) -> None:
         self._until_it_lingers()

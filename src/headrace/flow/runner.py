@@ -169,6 +169,7 @@ class FlowRunner:
         if stop.is_set() or (running.too_large and running.error is None):
             running.stop()
             return
+        running.wait_for_the_end()
         failed = running.query.exception()
         if running.error is not None:
             raise running.error

@@ -7,10 +7,12 @@ that moment, and the moment goes into the progress record.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
 import msgspec
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -36,7 +38,7 @@ from headrace.model.topic import Topic
 __all__ = ["Running"]
 
 _TOO_LARGE = 2
-_FINISH_S = 20.0
+_FINISH_S = 20
 _one_at_a_time = threading.Lock()
 
 
@@ -110,6 +112,11 @@ class Running:
                 self._busy.release()
         for table in self._tables:
             table.close()
+
+    def wait_for_the_end(self) -> None:
+        """A query that is no longer active may still have its name, for a moment: the next one could not have it."""
+        with contextlib.suppress(PySparkException):
+            self.query.awaitTermination(_FINISH_S)
 
     def _with_schema(self, topic: Topic) -> Topic:
         return Topic(
