@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-from bench.faults.flow_world import batches, committed, running, world
+from bench.faults.committed import committed
+from bench.faults.flow_world import batches, running, world
 from bench.faults.outcome import Outcome
 from bench.faults.process import BrokerProcess
 from headrace.app import App

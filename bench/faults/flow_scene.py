@@ -16,9 +16,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from bench.faults.committed import committed
 from bench.faults.forking import ROOT, dying_with_us
 from bench.faults.outcome import Outcome
 
@@ -196,30 +197,5 @@ class Sales:
                         reached[topic, number] = to
 
     def _read(self, topic: str) -> list[tuple[str, Any]]:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._bootstrap,
-                "group.id": "judge",
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
-                # The end of a topic is told when the broker has waited for more.
-                "fetch.wait.max.ms": 10,
-            }
-        )
-        try:
-            partitions = set(consumer.list_topics(topic, 30).topics[topic].partitions)
-            consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-            found = []
-            while partitions:
-                message = consumer.poll(30)
-                assert message is not None, f"{topic} did not end"
-                error = message.error()
-                if error is None:
-                    found.append((message.key().decode(), json.loads(message.value())))
-                else:
-                    assert error.code() == KafkaError._PARTITION_EOF, error
-                    partitions.discard(message.partition())
-            return found
-        finally:
-            consumer.close()
+        found = committed(self._bootstrap, topic)
+        return [(str(one.key(), "utf-8"), json.loads(one.value())) for one in found]

@@ -13,15 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
-
+from bench.faults.committed import committed
 from bench.faults.process import BrokerProcess
 from headrace.app import App
 from headrace.client.cluster import Cluster
 from tests.support.flows import FlowWorld, RunningApp
 from tests.support.spark import start_spark, stop_spark
 
-__all__ = ["batches", "committed", "patched", "running", "world"]
+__all__ = ["batches", "running", "world"]
 
 _MEMORY = Path("/dev/shm")
 _POLLING = "spark.sql.streaming.pollingDelay"
@@ -56,47 +55,6 @@ def running(app: App, max_rows: int) -> Iterator[RunningApp]:
             yield run
     finally:
         conf.unset(_POLLING)
-
-
-@contextlib.contextmanager
-def patched(target: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(target, name)
-    setattr(target, name, value)
-    try:
-        yield
-    finally:
-        setattr(target, name, before)
-
-
-def committed(bootstrap: str, topic: str) -> list[Message]:
-    """All that a reader of committed records finds, partition by partition."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "judge",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            # The end of a topic is told when the broker has waited for more.
-            "fetch.wait.max.ms": 10,
-        }
-    )
-    try:
-        partitions = set(consumer.list_topics(topic, 30).topics[topic].partitions)
-        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-        found: list[Message] = []
-        while partitions:
-            message = consumer.poll(30)
-            assert message is not None, f"{topic} did not end"
-            error = message.error()
-            if error is None:
-                found.append(message)
-            else:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                partitions.discard(message.partition())
-        return found
-    finally:
-        consumer.close()
 
 
 def batches(bootstrap: str, flow: str) -> list[dict[str, Any]]:

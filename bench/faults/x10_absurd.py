@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 
 from bench.faults.flow_order import Disorder
-from bench.faults.flow_world import patched
 from bench.faults.outcome import Outcome
+from bench.faults.sim_loop import patched
 
 __all__ = ["UNPROTECTED", "run"]
 

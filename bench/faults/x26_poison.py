@@ -21,11 +21,13 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, cast
 
-from bench.faults.flow_world import batches, committed, patched, running, world
+from bench.faults.committed import committed
+from bench.faults.flow_world import batches, running, world
 from bench.faults.outcome import Outcome
 from bench.faults.poison import Maker
 from bench.faults.poison_rule import expected_row
 from bench.faults.process import BrokerProcess
+from bench.faults.sim_loop import patched
 from headrace.app import App
 
 __all__ = ["UNPROTECTED", "run"]

@@ -3,41 +3,13 @@
 from __future__ import annotations
 
 import json
-import uuid
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Message
+
+from bench.faults.committed import committed
 
 __all__ = ["committed", "folded", "headers", "values"]
-
-
-def committed(bootstrap: str, topic: str) -> list[Message]:
-    """All of them, partition by partition."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": uuid.uuid4().hex,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-        }
-    )
-    try:
-        partitions = list(consumer.list_topics(topic, 30).topics[topic].partitions)
-        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-        found: list[Message] = []
-        open_ones = set(partitions)
-        while open_ones:
-            message = consumer.poll(30)
-            assert message is not None, f"{topic} did not end"
-            if message.error() is None:
-                found.append(message)
-            else:
-                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-                open_ones.discard(message.partition())
-        return found
-    finally:
-        consumer.close()
 
 
 def values(bootstrap: str, topic: str) -> list[Any]:

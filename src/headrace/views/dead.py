@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from headrace.client.cluster import Cluster
+from headrace.client.declaring import ensure_letters
 from headrace.client.errors import from_kafka
 from headrace.model.errors import ValueDoesNotFit
 from headrace.views.errors import DeadLetterRefused
@@ -20,7 +21,6 @@ __all__ = ["DeadLetter", "DeadLetters"]
 
 _PREFIX = "__headrace.errors."
 _SENT_BYTES_MAX = 1_000_000_000
-_ROOM_BYTES = 65_536
 _REASON_CHARS_MAX = 1_000
 
 
@@ -88,10 +88,7 @@ class DeadLetters:
                 return
 
     def _open(self, source: str) -> Producer:
-        """The topic takes whatever the source takes, and the headers beside it."""
-        largest = int(self._cluster.configs(source).get("max.message.bytes") or 1_048_588) + _ROOM_BYTES
-        configs = {"retention.ms": "-1", "max.message.bytes": str(largest)}
-        self._cluster.ensure_topic(self._topic, 1, configs)
+        ensure_letters(self._cluster, self._topic, [source])
         self._producer = self._cluster.producer(
             {
                 "enable.idempotence": True,

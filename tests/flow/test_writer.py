@@ -1,0 +1,49 @@
+"""The producer of a flow when the log is slow, or has given its transaction up."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import pytest
+
+from bench.faults.committed import committed
+from headrace.client.cluster import Cluster
+from headrace.flow.errors import FlowFenced
+from headrace.flow.writer import Writer
+from tests.support.flows import FlowWorld
+
+
+def _write_for_a_while(writer: Writer, topic: str) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        writer.rows(topic, ["k"], ["v"])
+        writer.flush()
+        time.sleep(0.5)
+
+
+def test_more_rows_than_the_queue_holds_are_all_sent_once(flow_world: FlowWorld) -> None:
+    topic = f"rows-{uuid.uuid4().hex[:8]}"
+    cluster = Cluster(flow_world.cluster.bootstrap, {"queue.buffering.max.messages": "10"})
+    cluster.ensure_topic(topic, 1)
+    writer = Writer(cluster, "f", topic)
+    writer.begin()
+    writer.rows(topic, [f"k{number}" for number in range(500)], ["v"] * 500)
+    writer.flush()
+    writer.commit()
+    writer.close()
+    found = [one.key() for one in committed(cluster.bootstrap, topic)]
+    assert found == [b"k%d" % number for number in range(500)]
+
+
+def test_rows_for_a_transaction_that_the_log_has_given_up_are_refused_with_the_reason(
+    flow_world: FlowWorld,
+) -> None:
+    topic = f"rows-{uuid.uuid4().hex[:8]}"
+    flow_world.cluster.ensure_topic(topic, 1)
+    writer = Writer(flow_world.cluster, "f", topic, timeout_ms=1_000)
+    writer.begin()
+    with pytest.raises(FlowFenced):
+        _write_for_a_while(writer, topic)
+    writer.close()
+    assert committed(flow_world.cluster.bootstrap, topic) == []
