@@ -1,13 +1,6 @@
-"""A store in the hands of a test: how it is opened and seen from outside, and a follower that does as it is told."""
+"""A store in the hands of a test: a follower that does as it is told."""
 
 from __future__ import annotations
-
-import contextlib
-import json
-import sqlite3
-from abc import ABC, abstractmethod
-from pathlib import Path
-from typing import Any
 
 from hypothesis import strategies as st
 
@@ -15,11 +8,10 @@ from headrace.model.kinds import Digits, Field, Plain
 from headrace.views.changes import Changes
 from headrace.views.position import NO_BATCH, Shape
 from headrace.views.rows import Row
-from headrace.views.sqlite import SqliteStore
 from headrace.views.store import Fence, Part, Store
 from tests.contract.store_writer import SHAPE, position_of
 
-__all__ = ["EVERYTHING", "ROWS", "Hand", "See", "SeeSqlite", "changes"]
+__all__ = ["EVERYTHING", "ROWS", "Hand", "changes"]
 
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 EVERYTHING = Shape(
@@ -52,43 +44,6 @@ def changes(shape: Shape, *rows: Row, gone: tuple[Row, ...] = ()) -> Changes:
     for key in gone:
         made.remove(key)
     return made
-
-
-class See(ABC):
-    """How a store is opened, and seen from outside."""
-
-    @abstractmethod
-    def open(self, view: str = "sales") -> Store: ...
-
-    @abstractmethod
-    def look(self, view: str = "sales") -> tuple[int, list[tuple[Any, ...]]] | None:
-        """The batch of what serves, and its rows by key, as of one moment; None if nothing serves."""
-
-    @abstractmethod
-    def opener(self) -> str:
-        """For a process of its own: an expression that opens view ``sales``."""
-
-
-class SeeSqlite(See):
-    def __init__(self, home: Path) -> None:
-        self.path = home / "shop.db"
-
-    def open(self, view: str = "sales") -> Store:
-        return SqliteStore(self.path, view)
-
-    def look(self, view: str = "sales") -> tuple[int, list[tuple[Any, ...]]] | None:
-        with contextlib.closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)) as connection:
-            connection.execute("BEGIN")
-            found = connection.execute(
-                "SELECT batch, shape FROM _headrace_views WHERE view = ? AND part = 'serving'", (view,)
-            ).fetchone()
-            if found is None:
-                return None
-            key = ", ".join(json.loads(found[1])["key"])
-            return found[0], connection.execute(f'SELECT * FROM "{view}" ORDER BY {key}').fetchall()
-
-    def opener(self) -> str:
-        return f"SqliteStore(Path({str(self.path)!r}), 'sales')"
 
 
 class Hand:

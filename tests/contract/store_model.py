@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from headrace.views.errors import PositionMoved, StaleWriter
 from headrace.views.position import NO_BATCH
 from headrace.views.store import Part
-from tests.contract.store_hand import Hand, See, changes
+from tests.contract.see import See
+from tests.contract.store_hand import Hand, changes
 from tests.contract.store_writer import SHAPE, position_of
 
 __all__ = ["Model"]
@@ -32,6 +33,7 @@ class Model(RuleBasedStateMachine):
     def teardown(self) -> None:
         for hand in self.hands:
             hand.store.close()
+        self.see.close()
 
     def _try(self, who: int, do: Callable[[Hand], None]) -> bool:
         if who == self.owner:

@@ -7,6 +7,7 @@ It says the number of each batch that is in.
 
 from __future__ import annotations
 
+import importlib
 import random
 import sys
 from pathlib import Path
@@ -14,7 +15,6 @@ from pathlib import Path
 from headrace.model.kinds import Field, Plain
 from headrace.views.changes import Changes
 from headrace.views.position import NO_BATCH, Position, Shape
-from headrace.views.sqlite import SqliteStore
 from headrace.views.store import Fence, Part
 
 __all__ = ["SHAPE", "changes_of", "position_of", "rows_after"]
@@ -51,7 +51,8 @@ def rows_after(batch: int) -> list[tuple[str, int]]:
 
 
 def main(opener: str) -> None:
-    store = eval(opener, {"SqliteStore": SqliteStore, "Path": Path})
+    module, _, expression = opener.partition(":")
+    store = eval(expression, {**vars(importlib.import_module(module)), "Path": Path})
     fence = Fence(store.take("writer", 1), 1)
     standing = store.standing(Part.SERVING)
     if standing is None:

@@ -28,15 +28,17 @@ from headrace.views.errors import NameRefused, PositionMoved, StaleWriter
 from headrace.views.position import NO_BATCH, Position, Shape
 from headrace.views.rows import Row
 from headrace.views.store import Fence, Owner, Part
-from tests.contract.store_hand import EVERYTHING, ROWS, Hand, See, SeeSqlite, changes
+from tests.contract.see import See
+from tests.contract.sees import SEES
+from tests.contract.store_hand import EVERYTHING, ROWS, Hand, changes
 from tests.contract.store_model import Model
 from tests.contract.store_writer import SHAPE, position_of, rows_after
 
 
-@pytest.fixture(params=[SeeSqlite], ids=["sqlite"])
-def see(request: pytest.FixtureRequest, tmp_path: Path) -> See:
-    made: See = request.param(tmp_path)
-    return made
+@pytest.fixture(params=list(SEES))
+def see(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[See]:
+    with contextlib.closing(SEES[request.param](tmp_path)) as made:
+        yield made
 
 
 @pytest.fixture
@@ -356,7 +358,7 @@ def test_a_store_agrees_with_a_dict_through_any_history(
 ) -> None:
     class Fresh(Model):
         def __init__(self) -> None:
-            self.see = type(see)(tmp_path_factory.mktemp("model"))  # type: ignore[call-arg]
+            self.see = type(see)(tmp_path_factory.mktemp("model"))
             super().__init__()
 
     run_state_machine_as_test(Fresh, settings=settings(max_examples=40, stateful_step_count=25))

@@ -14,7 +14,11 @@ from headrace.cli.verb import Command, build, verb
 from headrace.cli.view.options import Data
 
 if TYPE_CHECKING:
-    from headrace.views.sqlite_reading import SqliteReader
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from headrace.views.reader import Reader
+    from headrace.views.rows import Row
 
 __all__ = ["command", "query"]
 
@@ -61,24 +65,29 @@ def query(
     from headrace.views.sqlite_reading import QueryFailed, SqliteReader
 
     view = what if _NAME.fullmatch(what) else None
-    path = _path(session, source, view, data)
-    with contextlib.closing(SqliteReader(path)) as reader:
+    with contextlib.closing(_reader(session, source, view, data)) as reader:
         if view is not None:
             _expect_built(reader, view)
+            asked = reader.reading(view, timeout)
+        else:
+            assert isinstance(reader, SqliteReader)
+            asked = reader.query(what, timeout)
         try:
-            more = _show(session, reader, what if view is None else f'SELECT * FROM "{view}"', limit, timeout)  # noqa: S608
+            more = _show(session, asked, limit)
         except QueryFailed as failed:
             raise QueryRefused(failed.message, hint=failed.hint) from failed
     if more:
         session.out.note(f"there are more rows; --limit says how many are shown, 0 for all ({limit} now)")
 
 
-def _path(session: Session, source: str, view: str | None, data: Path | None) -> Path:
+def _reader(session: Session, source: str, view: str | None, data: Path | None) -> Reader:
     from headrace.cli.view.options import checked_app, data_dir, views_of
-    from headrace.views.opening import file_of
+    from headrace.model.store_place import where_is
+    from headrace.views.opening import open_reader
+    from headrace.views.sqlite_reading import SqliteReader
 
     if Path(source).is_file():
-        return Path(source)
+        return SqliteReader(Path(source))
     if "/" in source or source.endswith(".db"):
         raise UsageError(
             f"there is no file {source}", hint="name a SQLite file of views, or an app as MODULE:APP"
@@ -86,18 +95,21 @@ def _path(session: Session, source: str, view: str | None, data: Path | None) ->
     app = checked_app(source)
     if view is not None:
         (found,) = views_of(app, [view])
-        path = file_of(found, app.name, data_dir(session, data))
+        reader = open_reader(found, app.name, data_dir(session, data))
+        where = where_is(found, app.name, data_dir(session, data))
     else:
         path = data_dir(session, data) / f"{app.name}.db"
-    if not path.is_file():
+        reader = SqliteReader(path) if path.is_file() else None
+        where = str(path)
+    if reader is None:
         raise ViewNotBuilt(
-            f"nothing has been built yet: there is no file {path}",
+            f"nothing has been built yet: there is no {where}",
             hint=f"follow the views: headrace view follow {source}",
         )
-    return path
+    return reader
 
 
-def _expect_built(reader: SqliteReader, view: str) -> None:
+def _expect_built(reader: Reader, view: str) -> None:
     known = reader.known()
     if any(one.view == view and one.part == "serving" for one in known):
         return
@@ -106,14 +118,16 @@ def _expect_built(reader: SqliteReader, view: str) -> None:
             f"view {view!r} is being built, and has not come as far as the log was when that began",
             hint="wait for it; see how far it is with: headrace view describe",
         )
-    raise ViewUnknown(str(reader.path), view, sorted({one.view for one in known}))
+    raise ViewUnknown(reader.where, view, sorted({one.view for one in known}))
 
 
-def _show(session: Session, reader: SqliteReader, sql: str, limit: int, timeout_s: float) -> bool:
+def _show(
+    session: Session, asked: AbstractContextManager[tuple[list[str], Iterator[Row]]], limit: int
+) -> bool:
     """Whether there are more rows than were shown."""
     import itertools
 
-    with reader.query(sql, timeout_s) as (names, rows):
+    with asked as (names, rows):
         shown = itertools.islice(rows, limit) if limit else rows
         if session.out.as_json:
             for row in shown:

@@ -15,6 +15,7 @@ from headrace.model.flow import Flow
 from headrace.model.kinds import Choice, Digits, Plain
 from headrace.model.place import Place
 from headrace.model.schema import Schema
+from headrace.model.store import Delta, Search, SQLite
 from headrace.model.topic import Topic
 from headrace.model.view import View
 
@@ -111,10 +112,11 @@ def view_mistakes(app: Declared, view: View) -> Iterator[AppError]:
             )
     elif not told_at_the_topic:
         yield from _key_mistakes(f"view {view.name!r}", view.key, view.topic.schema, view.place)
-    fault = _path_fault(view.store.path)
+    path = view.store.path if isinstance(view.store, SQLite | Search | Delta) else ""
+    fault = _path_fault(path)
     if fault:
         yield AppError(
-            f"view {view.name!r}: the store's path {view.store.path!r} {fault}",
+            f"view {view.name!r}: the store's path {path!r} {fault}",
             place=view.place,
             code="HR-APP-STORE-PATH",
             hint="a file in the data directory, as 'sales.db', or the absolute path of one",

@@ -1,10 +1,15 @@
-"""Which store a view is kept in, as it is declared; ``headrace.views`` has what acts on one."""
+"""Which store a view is kept in, as it is declared; ``headrace.views`` has what acts on one.
+
+An address may name a variable of the environment, as ``$DATABASE_URL``: it is looked up when the store is opened, and
+what it holds is never shown.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["SQLite", "Store"]
+__all__ = ["Delta", "Postgres", "Redis", "SQLite", "Search", "Store"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,4 +19,41 @@ class SQLite:
     path: str = ""
 
 
-Store = SQLite
+@dataclass(frozen=True, slots=True)
+class Postgres:
+    """A table with the view's name, in a schema of a PostgreSQL database."""
+
+    url: str = "$DATABASE_URL"
+    schema: str = "public"
+
+
+@dataclass(frozen=True, slots=True)
+class Redis:
+    """A hash per row, under ``<prefix><view>:<key>``; without a prefix, ``<app>:``."""
+
+    url: str = "$REDIS_URL"
+    prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A full-text index in a folder; without a path, ``<app>.search`` in the data directory.
+
+    ``fields`` are the ones whose words can be searched for; without them, all texts.
+    """
+
+    path: str = ""
+    fields: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fields", tuple(self.fields))
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A Delta table in a folder; without a path, ``<app>.lake`` in the data directory."""
+
+    path: str = ""
+
+
+Store = SQLite | Postgres | Redis | Search | Delta

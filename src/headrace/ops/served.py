@@ -1,36 +1,31 @@
 """What a store serves of a view: its rows and its position, as of one moment, copied aside.
 
-The store's file is read as it is documented: ``_headrace_views`` has a row per view and part, of which the part
-``serving`` counts, with the name of the table that holds the rows. One read transaction covers both, so position and
-rows belong together, and the follower goes on meanwhile. The copy is made by SQLite itself, and quickly; the file is
-let go before anything is derived.
+Every store is read as it is documented, by none of the follower's code, and let go before anything is derived.
 """
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
+from typing import Any
 
 import msgspec
 
 from headrace.model.kinds import Field
 from headrace.model.schema_json import fields_from_json
-from headrace.ops.errors import NotServed, StoreUnreadable
-from headrace.ops.plain_rows import Column, column_type
+from headrace.model.store import SQLite
+from headrace.model.store_place import file_of
+from headrace.model.view import View
 from headrace.ops.scratch import Scratch
 
-__all__ = ["Served", "read_served"]
-
-_BUSY_MS = 10_000
+__all__ = ["Served", "read_served", "served_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    path: Path
+    where: str
+    """The store, as it is shown."""
     view: str
     topic: str
     topic_id: str
@@ -43,96 +38,30 @@ class Served:
     key: tuple[str, ...]
 
 
-def read_served(folder: Path, path: Path, view: str) -> tuple[Served, Scratch]:
-    """The position, and the rows in a scratch file in ``folder``."""
-    if not path.exists():
-        raise NotServed(
-            f"there is no {path}",
-            hint=f"nothing follows view {view} yet: headrace run, or headrace view follow",
-        )
-    connection = Scratch.open(folder)
-    try:
-        with _told(path):
-            connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
-            connection.execute("ATTACH ? AS store", (_uri(path),))
-            connection.execute("BEGIN")
-            served, table = _standing(connection, path, view)
-            columns = [(one.name, column_type(one)) for one in served.fields]
-            _expect_table(connection, path, view, table, columns, served.key)
-            scratch = Scratch(connection, columns, served.key)
-            names = ", ".join(_quoted(name) for name, _ in columns)
-            connection.execute(f"INSERT INTO found SELECT {names} FROM store.{_quoted(table)}")  # noqa: S608
-            connection.execute("COMMIT")
-            connection.execute("DETACH store")
-    except BaseException:
-        connection.close()
-        raise
-    return served, scratch
-
-
-def _standing(store: sqlite3.Connection, path: Path, view: str) -> tuple[Served, str]:
-    known = store.execute("SELECT 1 FROM store.sqlite_master WHERE name = '_headrace_views'").fetchone()
-    if known is None:
-        raise NotServed(f"{path} holds no views", hint="is it the file that the view's store names?")
-    found = store.execute(
-        "SELECT name, topic, topic_id, generation, batch, offsets, progress_id, progress_offset, shape"
-        " FROM store._headrace_views WHERE view = ? AND part = 'serving'",
-        (view,),
-    ).fetchone()
-    if found is None:
-        raise NotServed(
-            f"view {view} does not serve in {path} yet", hint="it is being built, or nothing follows it"
-        )
-    name, topic, topic_id, generation, batch, offsets, progress_id, progress_offset, shape = found
+def served_of(where: str, view: str, position: Mapping[str, Any], shape: str) -> Served:
+    """``position`` has the parts of a position by their names, ``offsets`` by partition; ``shape`` is JSON."""
     told = msgspec.json.decode(shape)
-    served = Served(
-        path=path,
+    return Served(
+        where=where,
         view=view,
-        topic=topic,
-        topic_id=topic_id,
-        generation=generation,
-        batch=batch,
-        offsets={int(one): at for one, at in msgspec.json.decode(offsets).items()},
-        progress_id=progress_id,
-        progress_offset=progress_offset,
+        topic=position["topic"],
+        topic_id=position["topic_id"],
+        generation=position["generation"],
+        batch=position["batch"],
+        offsets={int(one): at for one, at in position["offsets"].items()},
+        progress_id=position["progress_id"],
+        progress_offset=position["progress_offset"],
         fields=fields_from_json(told["fields"]),
         key=tuple(told["key"]),
     )
-    return served, name
 
 
-def _expect_table(
-    store: sqlite3.Connection, path: Path, view: str, table: str, columns: list[Column], key: tuple[str, ...]
-) -> None:
-    """A table that somebody has made anew is not read: it may hold a key twice, or columns of another meaning."""
-    found = store.execute(
-        "SELECT name, pk FROM pragma_table_info(?, 'store') ORDER BY cid", (table,)
-    ).fetchall()
-    names = [name for name, _ in found]
-    keys = [name for name, _ in sorted((one for one in found if one[1]), key=lambda one: int(one[1]))]
-    if names != [name for name, _ in columns] or keys != list(key):
-        raise StoreUnreadable(
-            f"table {table} of view {view} in {path} is not as its follower made it",
-            detail=f"it has the columns {', '.join(names) or '(none)'} and the key {', '.join(keys) or '(none)'}",
-            hint="headrace view rebuild makes it anew; rather than changing it, make a view of your own on top",
-        )
+def read_served(folder: Path, view: View, app: str, data: Path) -> tuple[Served, Scratch]:
+    """The position, and the rows in a scratch file in ``folder``."""
+    path = file_of(view, app, data)
+    match view.store:
+        case SQLite() if path is not None:
+            from headrace.ops.served_sqlite import read_sqlite
 
-
-@contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise StoreUnreadable(
-            f"{path} cannot be read: {error} ({getattr(error, 'sqlite_errorname', 'no code')})",
-            hint="if it is damaged, move it away, with its -wal and -shm: the views are built again from the log",
-        ) from error
-
-
-def _uri(path: Path) -> str:
-    return f"file:{quote(str(path.absolute()))}?mode=ro"
-
-
-def _quoted(name: str) -> str:
-    doubled = name.replace('"', '""')
-    return f'"{doubled}"'
+            return read_sqlite(folder, path, view.name)
+    raise NotImplementedError(view.store)

@@ -120,9 +120,8 @@ class Verifier:
     def view(self, view: View) -> Report:
         began_ms, began = time.time_ns() // 1_000_000, time.monotonic()
         self._say(f"view {view.name}: reading what is served")
-        path = Path(view.store.path) if view.store.path else self._settings.data / f"{self._app.name}.db"
         with self._folder() as folder:
-            served, scratch = read_served(folder, path, view.name)
+            served, scratch = read_served(folder, view, self._app.name, self._settings.data)
             try:
                 report = Report(app=self._app.name, what="view", name=view.name, topic=served.topic)
                 report.generation, report.batch = served.generation, served.batch

@@ -1,20 +1,36 @@
-"""The store of a view, as it is declared."""
+"""The store of a view, as it is declared. Each kind is imported when it is used: most are extras of the package."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from headrace.model.store import SQLite
+from headrace.model.store_place import file_of
 from headrace.model.view import View
-from headrace.views.sqlite import SqliteStore
+from headrace.views.reader import Reader
 from headrace.views.store import Store
 
-__all__ = ["file_of", "open_store"]
-
-
-def file_of(view: View, app: str, data: Path) -> Path:
-    """``<app>.db`` in the data directory, so that an app's views can be joined, unless the view names a file."""
-    return Path(view.store.path) if view.store.path else data / f"{app}.db"
+__all__ = ["open_reader", "open_store"]
 
 
 def open_store(view: View, app: str, data: Path) -> Store:
-    return SqliteStore(file_of(view, app, data), view.name)
+    path = file_of(view, app, data)
+    match view.store:
+        case SQLite() if path is not None:
+            from headrace.views.sqlite import SqliteStore
+
+            return SqliteStore(path, view.name)
+    raise NotImplementedError(view.store)
+
+
+def open_reader(view: View, app: str, data: Path) -> Reader | None:
+    """None where nothing has been made yet."""
+    path = file_of(view, app, data)
+    if path is not None and not path.exists():
+        return None
+    match view.store:
+        case SQLite() if path is not None:
+            from headrace.views.sqlite_reading import SqliteReader
+
+            return SqliteReader(path)
+    raise NotImplementedError(view.store)

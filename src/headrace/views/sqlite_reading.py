@@ -10,7 +10,7 @@ import contextlib
 import sqlite3
 import urllib.parse
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
@@ -18,11 +18,13 @@ import msgspec
 from headrace.clock import Clock, SystemClock
 from headrace.views.errors import StoreForeign, StoreUnusable, ViewError
 from headrace.views.position import Shape
+from headrace.views.reader import Known, Reader
 from headrace.views.rows import Row
 from headrace.views.sqlite_file import APPLICATION_ID, told_as
+from headrace.views.sqlite_table import quoted
 from headrace.views.store import Part
 
-__all__ = ["Known", "QueryFailed", "SqliteReader"]
+__all__ = ["QueryFailed", "SqliteReader"]
 
 _ALLOWED = {
     sqlite3.SQLITE_SELECT,
@@ -38,25 +40,10 @@ class QueryFailed(ViewError):
     code = "HR-VIEW-QUERY"
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A part of a view, as the file tells it."""
-
-    view: str
-    part: Part
-    topic: str
-    generation: int
-    batch: int
-    offsets: dict[int, int]
-    dead: int
-    stored_ms: int
-    reason: str
-    shape: Shape
-
-
-class SqliteReader:
+class SqliteReader(Reader):
     def __init__(self, path: Path, clock: Clock | None = None) -> None:
         self.path = path
+        self.where = str(path)
         self._clock = clock or SystemClock()
         if not path.is_file():
             raise StoreUnusable(
@@ -79,7 +66,6 @@ class SqliteReader:
         self._connection.close()
 
     def known(self) -> list[Known]:
-        """What there is, by name; of a view that is being rebuilt, both parts."""
         with told_as(self.path):
             found = self._connection.execute(
                 "SELECT view, part, topic, generation, batch, offsets, dead, stored_ms, reason, shape"
@@ -94,11 +80,13 @@ class SqliteReader:
             for view, part, topic, generation, batch, offsets, dead, stored_ms, reason, shape in found
         ]
 
-    def count(self, table: str) -> int:
+    def count(self, view: str) -> int:
         with told_as(self.path):
-            doubled = table.replace('"', '""')
-            (rows,) = self._connection.execute(f'SELECT count(*) FROM "{doubled}"').fetchone()  # noqa: S608
+            (rows,) = self._connection.execute(f"SELECT count(*) FROM {quoted(view)}").fetchone()  # noqa: S608
             return int(rows)
+
+    def reading(self, view: str, timeout_s: float) -> AbstractContextManager[tuple[list[str], Iterator[Row]]]:
+        return self.query(f"SELECT * FROM {quoted(view)}", timeout_s)  # noqa: S608
 
     @contextlib.contextmanager
     def query(self, sql: str, timeout_s: float) -> Iterator[tuple[list[str], Iterator[Row]]]:

@@ -50,7 +50,7 @@ PINNED: dict[str, set[str]] = {
         "VerifySettings",
         "ViewSettings",
     },
-    "headrace.stores": {"SQLite"},
+    "headrace.stores": {"Delta", "Postgres", "Redis", "SQLite", "Search"},
     "headrace.testing": set(),
     "headrace.views": set(),
     "headrace.truth": {"VOLATILE_CONFIG", "NotASourceOfTruth", "expect_source_of_truth", "is_volatile"},

@@ -14,8 +14,9 @@ from headrace.cli.doctor.finding import Finding, fine, missing
 from headrace.errors import HeadraceError
 from headrace.model.errors import AppMistakes
 from headrace.model.graph import check
+from headrace.model.store import SQLite
+from headrace.model.store_place import file_of
 from headrace.settings import Settings
-from headrace.views.opening import file_of
 
 __all__ = ["load_for_a_look", "look_at_stores"]
 
@@ -40,7 +41,9 @@ def load_for_a_look(name: str) -> tuple[App | None, list[Finding]]:
 def look_at_stores(app: App, settings: Settings) -> Iterator[Finding]:
     files: dict[Path, list[str]] = {}
     for view in app.views:
-        files.setdefault(file_of(view, app.name, settings.data), []).append(view.name)
+        path = file_of(view, app.name, settings.data)
+        if isinstance(view.store, SQLite) and path is not None:
+            files.setdefault(path, []).append(view.name)
     for path, views in files.items():
         yield _sqlite(path, ", ".join(views))
 

@@ -12,7 +12,7 @@ from headrace.cli.view.options import AppName, Data, Views
 if TYPE_CHECKING:
     from headrace.app import App
     from headrace.model.view import View
-    from headrace.views.sqlite_reading import Known
+    from headrace.views.reader import Known
 
 __all__ = ["describe"]
 
@@ -51,7 +51,7 @@ def describe(session: Session, app: AppName, views: Views = None, data: Data = N
 
 def _description(session: Session, app: App, view: View, data: Path) -> dict[str, Any]:
     from headrace.cli.view.stored import known_parts, state_of
-    from headrace.views.opening import file_of
+    from headrace.model.store_place import where_is
 
     parts = known_parts(app, view, data)
     serving = parts.get("serving")
@@ -60,14 +60,14 @@ def _description(session: Session, app: App, view: View, data: Path) -> dict[str
         "view": view.name,
         "topic": view.topic.name,
         "key": list(view.key),
-        "store": str(file_of(view, app.name, data)),
+        "store": where_is(view, app.name, data),
         "state": state_of(parts),
         "why": building.reason if building else None,
         "log_topic": serving.topic if serving else None,
         "generation": serving.generation if serving and serving.generation else None,
         "batch": serving.batch if serving and serving.generation else None,
         "offsets": [f"{number}:{at}" for number, at in sorted(serving.offsets.items())] if serving else None,
-        "rows": _count(serving, file_of(view, app.name, data)),
+        "rows": _count(app, view, data) if serving else None,
         "dead": serving.dead if serving else None,
         "behind": _behind(session, app, view, serving) if serving else None,
     }
@@ -75,15 +75,16 @@ def _description(session: Session, app: App, view: View, data: Path) -> dict[str
     return told
 
 
-def _count(serving: Known | None, path: Path) -> int | None:
+def _count(app: App, view: View, data: Path) -> int | None:
     import contextlib
 
-    from headrace.views.sqlite_reading import SqliteReader
+    from headrace.views.opening import open_reader
 
-    if serving is None:
+    reader = open_reader(view, app.name, data)
+    if reader is None:
         return None
-    with contextlib.closing(SqliteReader(path)) as reader:
-        return reader.count(serving.view)
+    with contextlib.closing(reader):
+        return reader.count(view.name)
 
 
 def _columns(known: Known | None) -> list[dict[str, object]]:

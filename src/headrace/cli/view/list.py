@@ -24,7 +24,7 @@ def list_views(session: Session, app: AppName, data: Data = None) -> None:
     """
     from headrace.cli.view.options import checked_app, data_dir
     from headrace.cli.view.stored import known_parts, state_of
-    from headrace.views.opening import file_of
+    from headrace.model.store_place import where_is
 
     loaded, where = checked_app(app), data_dir(session, data)
     rows = []
@@ -40,7 +40,7 @@ def list_views(session: Session, app: AppName, data: Data = None) -> None:
                 "generation": serving.generation if serving and serving.generation else None,
                 "batch": serving.batch if serving and serving.generation else None,
                 "dead": serving.dead if serving else None,
-                "store": str(file_of(view, loaded.name, where)),
+                "store": where_is(view, loaded.name, where),
             }
         )
     session.out.table(rows, empty="the app has no views")

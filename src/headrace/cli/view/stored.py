@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace.app import App
     from headrace.model.view import View
-    from headrace.views.sqlite_reading import Known
+    from headrace.views.reader import Known
 
 __all__ = ["known_parts", "state_of"]
 
 
 def known_parts(app: App, view: View, data: Path) -> dict[str, Known]:
     """By part; empty where nothing has followed the view yet."""
-    from headrace.views.opening import file_of
-    from headrace.views.sqlite_reading import SqliteReader
+    from headrace.views.opening import open_reader
 
-    path = file_of(view, app.name, data)
-    if not path.exists():
+    reader = open_reader(view, app.name, data)
+    if reader is None:
         return {}
-    with contextlib.closing(SqliteReader(path)) as reader:
+    with contextlib.closing(reader):
         return {one.part.value: one for one in reader.known() if one.view == view.name}
 
 

@@ -1,0 +1,13 @@
+"""The stores that must pass the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.contract.see import See
+from tests.contract.see_sqlite import SeeSqlite
+
+__all__ = ["SEES"]
+
+SEES: dict[str, Callable[[Path], See]] = {"sqlite": SeeSqlite}
