@@ -14,6 +14,7 @@
     ├── GroupActive       1  HR-CLI-GROUP-ACTIVE   a group whose members are at work
     ├── ViewUnknown       1  HR-CLI-VIEW-UNKNOWN
     ├── ViewNotBuilt      1  HR-CLI-VIEW-NOT-BUILT a view whose store has nothing of it that could be read yet
+    ├── SwitchRefused     1  HR-CLI-SWITCH         a view that cannot answer in another's place, or not yet
     ├── QueryRefused      1  HR-CLI-QUERY          a query that does not make sense, is not allowed, or takes too long
     └── BrokerRefused     1  HR-KAFKA-…            any other answer of the broker that is not a yes
 
@@ -40,6 +41,7 @@ __all__ = [
     "NotConfirmed",
     "QueryRefused",
     "RecordsGone",
+    "SwitchRefused",
     "TopicExists",
     "TopicUnknown",
     "UsageError",
@@ -141,6 +143,10 @@ class ViewUnknown(CliError):
 class ViewNotBuilt(CliError):
     code = "HR-CLI-VIEW-NOT-BUILT"
     retriable = True
+
+
+class SwitchRefused(CliError):
+    code = "HR-CLI-SWITCH"
 
 
 class QueryRefused(CliError):

@@ -34,7 +34,6 @@ _TIMEOUT_S = 30.0
     headrace query examples.shop:app 'SELECT product_id, sum(amount) FROM revenue GROUP BY 1' --json
     headrace query ./headrace-data/shop.db revenue --limit 0
     """,
-    shared=("as_json", "quiet", "verbose"),
 )
 def query(
     session: Session,
@@ -65,7 +64,8 @@ def query(
     from headrace.views.sqlite_reading import QueryFailed, SqliteReader
 
     view = what if _NAME.fullmatch(what) else None
-    with contextlib.closing(_reader(session, source, view, data)) as reader:
+    reader, view = _reader(session, source, view, data)
+    with contextlib.closing(reader):
         if view is not None:
             _expect_built(reader, view)
             asked = reader.reading(view, timeout)
@@ -80,20 +80,22 @@ def query(
         session.out.note(f"there are more rows; --limit says how many are shown, 0 for all ({limit} now)")
 
 
-def _reader(session: Session, source: str, view: str | None, data: Path | None) -> Reader:
-    from headrace.cli.view.options import checked_app, data_dir, views_of
+def _reader(session: Session, source: str, view: str | None, data: Path | None) -> tuple[Reader, str | None]:
+    """And the view that answers to the name."""
+    from headrace.cli.view.options import answering, checked_app, data_dir, views_of
     from headrace.model.store_place import where_is
     from headrace.views.opening import open_reader
     from headrace.views.sqlite_reading import SqliteReader
 
     if Path(source).is_file():
-        return SqliteReader(Path(source))
+        return SqliteReader(Path(source)), view
     if "/" in source or source.endswith(".db"):
         raise UsageError(
             f"there is no file {source}", hint="name a SQLite file of views, or an app as MODULE:APP"
         )
     app = checked_app(source)
     if view is not None:
+        view = answering(session, app, view)
         (found,) = views_of(app, [view])
         reader = open_reader(found, app.name, data_dir(session, data))
         where = where_is(found, app.name, data_dir(session, data))
@@ -106,7 +108,7 @@ def _reader(session: Session, source: str, view: str | None, data: Path | None) 
             f"nothing has been built yet: there is no {where}",
             hint=f"follow the views: headrace view follow {source}",
         )
-    return reader
+    return reader, view
 
 
 def _expect_built(reader: Reader, view: str) -> None:

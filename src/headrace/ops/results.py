@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
-from confluent_kafka import KafkaError, Message
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import from_kafka
 from headrace.client.reading import read
+from headrace.client.writing import write
 from headrace.ops.report import Report
 
 __all__ = ["TOPIC", "keep", "last_results"]
@@ -24,17 +23,7 @@ _decoder = msgspec.json.Decoder(Report)
 def keep(cluster: Cluster, report: Report) -> None:
     """In the log when this returns."""
     cluster.ensure_topic(TOPIC, 1, {"cleanup.policy": "compact"})
-    failed: list[KafkaError] = []
-
-    def delivered(error: KafkaError | None, _: Message) -> None:
-        if error is not None:
-            failed.append(error)
-
-    producer = cluster.producer({"linger.ms": 0, "message.timeout.ms": int(cluster.timeout_s * 1_000)})
-    producer.produce(TOPIC, key=_key(report), value=msgspec.json.encode(report), on_delivery=delivered)
-    producer.flush(cluster.timeout_s + 1)
-    if failed:
-        raise from_kafka(failed[0], f"keeping the result in {TOPIC!r}")
+    write(cluster, TOPIC, _key(report), msgspec.json.encode(report), f"keeping the result in {TOPIC!r}")
 
 
 def last_results(cluster: Cluster, app: str) -> Iterator[Report]:

@@ -12,7 +12,10 @@ def command() -> Noun:
     from headrace.cli.view.follow import follow
     from headrace.cli.view.list import list_views
     from headrace.cli.view.rebuild import rebuild
+    from headrace.cli.view.switch import switch
 
     return noun(
-        "view", "List, describe, follow and rebuild an app's views.", [list_views, describe, follow, rebuild]
+        "view",
+        "List, describe, follow, rebuild and replace an app's views.",
+        [list_views, describe, follow, rebuild, switch],
     )

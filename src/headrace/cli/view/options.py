@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.app import App
     from headrace.model.view import View
 
-__all__ = ["AppName", "Data", "Views", "checked_app", "data_dir", "views_of"]
+__all__ = ["AppName", "Data", "Views", "answering", "checked_app", "data_dir", "views_of"]
 
 AppName = Annotated[str, typer.Argument(metavar="MODULE:APP", help="The app, as Python would import it.")]
 Views = Annotated[list[str] | None, typer.Argument(metavar="VIEW", help="Names of views; without one, all.")]
@@ -38,6 +38,21 @@ def data_dir(session: Session, given: Path | None) -> Path:
     from headrace.cli.settings import settings_for
 
     return given or settings_for(session).data
+
+
+def answering(session: Session, app: App, name: str) -> str:
+    """The view that a name is answered by. Without a broker, the one that has it."""
+    from headrace.cli.errors import BrokerUnreachable
+    from headrace.cli.reach import check_reachable
+    from headrace.cli.settings import cluster_of
+    from headrace.client.errors import LogError
+    from headrace.client.names import names_of
+
+    try:
+        check_reachable(session.bootstrap)
+        return names_of(cluster_of(session), app.name).get(name, name)
+    except (BrokerUnreachable, LogError):
+        return name
 
 
 def views_of(app: App, names: Sequence[str] | None) -> list[View]:
