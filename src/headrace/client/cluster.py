@@ -20,6 +20,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
+    NewPartitions,
     NewTopic,
     OffsetSpec,
     ResourceType,
@@ -134,6 +135,20 @@ class Cluster:
                 f"topic {name!r} was created and is not there", name="UNKNOWN_TOPIC_OR_PART", retriable=True
             )
         return found
+
+    def ensure_partitions(self, topic: str, partitions: int) -> None:
+        """At least so many."""
+        if self.expect_topic(topic).partitions >= partitions:
+            return
+        wanted = [NewPartitions(topic, partitions)]
+        try:
+            self.admin().create_partitions(wanted, request_timeout=self.timeout_s)[topic].result(
+                self.timeout_s
+            )
+        except KafkaException as error:
+            # Another one who wanted it too may have been first.
+            if self.expect_topic(topic).partitions < partitions:
+                raise from_kafka(error, f"adding partitions to topic {topic!r}") from error
 
     def starts(self, topic: str) -> dict[int, int]:
         spec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
