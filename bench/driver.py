@@ -23,11 +23,12 @@ from headrace.flow.compiling import compile_app
 from headrace.flow.options import FlowOptions
 from headrace.flow.runner import FlowRunner
 from headrace.flow.session import start, stop
+from headrace.model.store_place import file_of
 from headrace.ops.verify import verify_view
 from headrace.runtime.part import Part
 from headrace.settings import FlowSettings, Settings, TopicSettings
 from headrace.views.follower import Follower
-from headrace.views.opening import file_of, open_store
+from headrace.views.opening import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,7 +19,7 @@ from tests.support.server import Server, free_port, spawn
 from tools.jars import kafka_server_classpath
 from tools.java import QUICK_START, java
 
-__all__ = ["start_kafka"]
+__all__ = ["kafka_command", "start_kafka", "start_node"]
 
 BUILD = Path(__file__).resolve().parents[2] / "build" / "kafka-format"
 
@@ -47,20 +47,30 @@ def start_kafka(directory: Path, settings: Mapping[str, str] | None = None) -> S
         "log.cleaner.dedupe.buffer.size": "4194304",
         **(settings or {}),
     }
-    directory.mkdir(parents=True, exist_ok=True)
-    config = directory / "server.properties"
-    config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-    command: list[str | Path] = [java(), *JVM, "-cp", os.pathsep.join(map(str, kafka_server_classpath()))]
-    log = directory / "server.log"
-    shutil.copytree(_formatted(command, properties), directory / "data")
-    server = Server("kafka", port, spawn([*command, "kafka.Kafka", config], log), log, directory / "data")
+    server = start_node(directory, port, properties)
     server.wait_until_it_answers()
     return server
 
 
+def start_node(directory: Path, port: int, properties: Mapping[str, str]) -> Server:
+    """With the data that are there, if it has run before."""
+    directory.mkdir(parents=True, exist_ok=True)
+    config = directory / "server.properties"
+    config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    command = kafka_command()
+    log = directory / "server.log"
+    if not (directory / "data").exists():
+        shutil.copytree(_formatted(command, properties), directory / "data")
+    return Server("kafka", port, spawn([*command, "kafka.Kafka", config], log), log, directory / "data")
+
+
+def kafka_command() -> list[str | Path]:
+    return [java(), *JVM, "-cp", os.pathsep.join(map(str, kafka_server_classpath()))]
+
+
 def _formatted(command: Sequence[str | Path], properties: Mapping[str, str]) -> Path:
-    """A data directory as Kafka's own tool formats it; made once, since it depends on the jars alone."""
-    digest = hashlib.sha256(str(command[-1]).encode()).hexdigest()[:16]
+    """A data directory as Kafka's own tool formats it; made once, since it depends on the jars and the node alone."""
+    digest = hashlib.sha256(f"{command[-1]} {properties['node.id']}".encode()).hexdigest()[:16]
     target = BUILD / digest
     if not target.exists():
         BUILD.mkdir(parents=True, exist_ok=True)

@@ -15,10 +15,11 @@ from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.client.declaring import ensure_declared
 from headrace.client.progress_log import current
+from headrace.model.store_place import file_of
 from headrace.model.topic import Topic
 from headrace.settings import FlowSettings, Settings
 from headrace.views.follower import Follower
-from headrace.views.opening import file_of, open_store
+from headrace.views.opening import open_store
 from tests.support.embedded import start_headrace
 from tests.support.server import Server
 from tests.support.spark import start_spark, stop_spark

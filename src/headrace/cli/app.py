@@ -53,7 +53,12 @@ COMMANDS = (
     Entry("consume", "headrace.cli.consume", "Read records from topics and print them."),
     Entry("group", "headrace.cli.group", "List, describe, move and delete consumer groups.", alias="groups"),
     Entry("lag", "headrace.cli.lag", "Show how far behind groups are, or the flows and views of an app."),
-    Entry("view", "headrace.cli.view", "List, describe, follow, rebuild and replace an app's views.", alias="views"),
+    Entry(
+        "view",
+        "headrace.cli.view",
+        "List, describe, follow, rebuild and replace an app's views.",
+        alias="views",
+    ),
     Entry("query", "headrace.cli.query", "Read a view, or ask several with SQL."),
     Entry("verify", "headrace.cli.verify", "Prove that views hold what follows from the log."),
 )
