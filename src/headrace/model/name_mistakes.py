@@ -118,11 +118,11 @@ def _taken(one: _InLog, by: str, at: Place | None) -> AppError:
 
 
 def _in_log(app: Declared) -> Iterator[_InLog]:
+    if name_fault(app.name) is None:
+        alerts = alerts_topic(app.name)
+        yield _InLog(alerts, "app", f"topic {alerts!r} of app {app.name!r}", app.place)
     for topic in _named(app.topics):
         yield _InLog(topic.name, "topic", f"topic {topic.name!r}", topic.place)
-    alerts = alerts_topic(app.name) if name_fault(app.name) is None else ""
-    if alerts:
-        yield _InLog(alerts, "app", f"topic {alerts!r} of app {app.name!r}", app.place)
     nouns: list[tuple[str, Sequence[_Part]]] = [("flow", app.flows), ("view", app.views)]
     for noun, parts in nouns:
         for part in _named(parts):

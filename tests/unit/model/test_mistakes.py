@@ -256,8 +256,8 @@ MISTAKES = {
         "250 characters with '.alerts'",
     ),
     "a topic where alerts go": (
-        "app.topic('shop.alerts', Click)\napp = App('shop') # ! NAME-TAKEN\napp.topic('shop_alerts', Click)",
-        "topic 'shop.alerts' of app 'shop' is in the way of topic 'shop_alerts'",
+        "app.topic('shop_alerts', Click) # ! NAME-TAKEN",
+        "topic 'shop_alerts' is in the way of topic 'shop.alerts' of app 'shop'",
     ),
     "an alert's name that is a path": ("app.alert('a/b', 'lag > 1') # ! NAME", "an alert's name: 'a/b'"),
     "an alert twice": (

@@ -18,7 +18,8 @@ __all__ = ["watch"]
     "watch",
     examples="""
     headrace alert watch examples.shop:app -b kafka:9092
-    headrace alert watch examples.shop:app --every 10 --for 3600
+    headrace alert watch examples.shop:app --every 10
+    headrace alert watch examples.shop:app --once            from a schedule of your own
     """,
 )
 def watch(
@@ -29,9 +30,7 @@ def watch(
         float | None,
         typer.Option("--every", metavar="SECONDS", min=0.1, help="How often to look; else as is set."),
     ] = None,
-    seconds: Annotated[
-        float | None, typer.Option("--for", metavar="SECONDS", min=0.1, help="Stop by itself.")
-    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Look once, and leave.")] = False,
 ) -> int:
     """Watch an app whose parts run elsewhere, as headrace run does for its own.
 
@@ -42,7 +41,6 @@ def watch(
     from headrace.cli.settings import cluster_of
     from headrace.cli.stopping import Stopping
     from headrace.cli.view.options import checked_app, data_dir
-    from headrace.clock import SystemClock
     from headrace.ops.alerts.rules import rules_of
     from headrace.ops.alerts.watch import AlertWatch
     from headrace.runtime.part import Part
@@ -63,15 +61,14 @@ def watch(
         tell=session.out.note,
         warn=session.out.warn,
     )
+    if once:
+        watching.look_once()
+        return 0
     part = Part("alerts", watching.run, stop)
     part.start()
-    clock = SystemClock()
-    began = clock.steady()
     try:
         with Stopping() as stopping:
             while not stopping.asked and part.is_running:
-                if seconds is not None and clock.steady() - began >= seconds:
-                    break
                 part.join(0.1)
     finally:
         stop.set()

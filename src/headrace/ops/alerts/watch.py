@@ -62,14 +62,27 @@ class AlertWatch:
     def run(self, stop: threading.Event) -> None:
         with contextlib.closing(LagMeter(self._cluster, self._clock)) as meter:
             while not stop.is_set():
-                with self._outlasting(), contextlib.closing(AlertLog(self._cluster, self._app)) as log:
-                    # Only now: whoever wrote before can no longer.
-                    states = AlertStates(self._app, last_records(self._cluster, self._app).values())
-                    self._say_what_fires_still(states)
+                with self._outlasting(), self._open() as (log, states):
                     while not stop.is_set():
                         self._look(meter, log, states)
                         stop.wait(self._every_s)
                 stop.wait(min(1.0, self._every_s))
+
+    def look_once(self) -> None:
+        """What must hold for a while cannot begin to fire by it. Raises what is outlasted otherwise."""
+        with contextlib.closing(LagMeter(self._cluster, self._clock)) as meter, self._open() as (log, states):
+            self._look(meter, log, states)
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[tuple[AlertLog, AlertStates]]:
+        with contextlib.closing(AlertLog(self._cluster, self._app)) as log:
+            # Only now: whoever wrote before can no longer.
+            states = AlertStates(self._app, last_records(self._cluster, self._app).values())
+            if not self.firing:
+                for one in states.firing:
+                    self._tell(f"alert {one.alert} fires still: {one.text}")
+            self.firing = states.firing
+            yield log, states
 
     def _look(self, meter: LagMeter, log: AlertLog, states: AlertStates) -> None:
         self.lags = meter.look(self._readers())
@@ -92,12 +105,6 @@ class AlertWatch:
             self._warn(f"alert {one.alert}: {one.text} ({one.when})")
         else:
             self._tell(f"alert {one.alert} is over: {one.text}")
-
-    def _say_what_fires_still(self, states: AlertStates) -> None:
-        if not self.firing:
-            for one in states.firing:
-                self._tell(f"alert {one.alert} fires still: {one.text}")
-        self.firing = states.firing
 
     @contextlib.contextmanager
     def _outlasting(self) -> Iterator[None]:
