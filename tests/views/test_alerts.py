@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bench.faults.flow_by_hand import FlowByHand
-from headrace.cli.app_lag import AppReaders
+from headrace.cli.app_lag import stored_readers
 from headrace.client.cluster import Cluster
 from headrace.model.alert import alerts_topic
 from headrace.ops.alerts.alert_log import WatcherReplaced, history, last_records
@@ -52,7 +52,7 @@ class Scene:
             self.cluster,
             self.app.name,
             rules_of(self.app, AlertSettings(**settings)),
-            AppReaders(self.cluster, self.app, self.home),
+            stored_readers(self.cluster, self.app, self.home),
             EVERY_S,
             tell=self.told.append,
             warn=self.warned.append,

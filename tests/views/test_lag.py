@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from bench.faults.flow_by_hand import Change, FlowByHand
-from headrace.cli.app_lag import AppReaders
+from headrace.cli.app_lag import stored_readers
 from headrace.client.cluster import Cluster
 from headrace.clock import SystemClock
 from headrace.ops.lag.groups import Groups
@@ -171,7 +171,7 @@ def test_an_app_s_flows_views_and_groups_are_found_where_they_are(
     by_hand = FlowByHand(cluster, name, partitions=1)
     source = by_hand.flow.reads[0].name
     cluster.ensure_topic(source, 1)
-    readers = AppReaders(cluster, by_hand.app, tmp_path)
+    readers = stored_readers(cluster, by_hand.app, tmp_path)
     write(cluster, source, 5)
     before = look(meter, readers())
     assert {one.reader.state for one in before.values()} == {"not begun", "not built"}
@@ -181,7 +181,7 @@ def test_an_app_s_flows_views_and_groups_are_found_where_they_are(
     commit(cluster, f"{name}-group", by_hand.output, 1)
     with following(cluster, by_hand.view, [by_hand.flow], tmp_path) as followed:
         followed.expect(by_hand.derived.rows, batch=0)
-        found = look(meter, AppReaders(cluster, by_hand.app, tmp_path)())
+        found = look(meter, stored_readers(cluster, by_hand.app, tmp_path)())
     assert {key: (one.reader.what, one.records) for key, one in found.items()} == {
         by_hand.flow.name: ("flow", 3),
         by_hand.view.name: ("view", 0),

@@ -14,67 +14,39 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.view.stored import known_parts, state_of
 from headrace.client.progress_log import Progress, current
-from headrace.clock import SystemClock
-from headrace.ops.lag.app_topics import log_name, topics_of, unbegun_flow
-from headrace.ops.lag.groups import Groups
+from headrace.ops.lag.app_readers import AppReaders
 from headrace.ops.lag.meter import LagMeter
-from headrace.ops.lag.reader import Reader, flow_reader, view_reader
+from headrace.ops.lag.reader import ViewPlace
 
 if TYPE_CHECKING:
     from headrace.app import App
     from headrace.client.cluster import Cluster
+    from headrace.model.flow import Flow
     from headrace.model.view import View
     from headrace.ops.lag.lag import Lag
 
-__all__ = ["AppReaders", "app_lags"]
+__all__ = ["app_lags", "stored_readers"]
 
 
-class AppReaders:
-    """Calling it says where every flow, view and group of the app is now."""
+def stored_readers(cluster: Cluster, app: App, data: Path) -> AppReaders:
+    def progress_of(flow: Flow) -> Progress | None:
+        return current(cluster, flow.progress_topic)
 
-    def __init__(self, cluster: Cluster, app: App, data: Path) -> None:
-        self._cluster = cluster
-        self._app = app
-        self._data = data
-        self._groups = Groups(cluster, SystemClock())
-
-    def __call__(self) -> list[Reader]:
-        app = self._app
-        progress = {flow.name: current(self._cluster, flow.progress_topic) for flow in app.flows}
-        found = []
-        for flow in app.flows:
-            at = progress[flow.name]
-            if at is None:
-                topics = tuple(unbegun_flow(app, flow, progress))
-                found.append(Reader("flow", flow.name, "not begun", topics=topics, begun=False))
-            else:
-                found.append(flow_reader(flow.name, at.generation, at.last))
-        for view in app.views:
-            writer = app.writer_of(view.topic)
-            newest = progress[writer.name] if writer else None
-            found.append(self._view(view, newest, log_name(app, view.topic, progress)))
-        return found + self._groups.readers(topics_of(app, progress))
-
-    def _view(self, view: View, newest: Progress | None, topic: str) -> Reader:
-        parts = known_parts(self._app, view, self._data)
+    def place_of(view: View) -> ViewPlace:
+        parts = known_parts(app, view, data)
         state, serving = state_of(parts), parts.get("serving")
         if serving is None:
-            return Reader("view", view.name, state, topics=(topic,), begun=False)
-        return view_reader(
-            view.name,
-            state,
-            serving.topic,
-            serving.offsets,
-            generation=serving.generation,
-            batch=serving.batch,
-            newest=newest,
-            dead=serving.dead,
+            return ViewPlace(state)
+        return ViewPlace(
+            state, serving.topic, serving.offsets, serving.generation, serving.batch, serving.dead
         )
+
+    return AppReaders(cluster, app, progress_of, place_of)
 
 
 def app_lags(cluster: Cluster, app: App, data: Path, over_s: float) -> Iterator[list[Lag]]:
     """Again and again. The first is of two looks ``over_s`` apart: one does not tell how fast anything is read."""
-    readers = AppReaders(cluster, app, data)
+    readers = stored_readers(cluster, app, data)
     with contextlib.closing(LagMeter(cluster)) as meter:
         if over_s:
             meter.look(readers())

@@ -174,9 +174,9 @@ class Run:
     def _start_alerts(self, rules: dict[str, Rule]) -> None:
         """Before Spark: what is not read while it starts may be lost all the same."""
         from headrace.ops.alerts.watch import AlertWatch
-        from headrace.runtime.run_readers import RunReaders
+        from headrace.runtime.run_readers import run_readers
 
-        readers = RunReaders(self.cluster, self.app, self.flows, self.followers)
+        readers = run_readers(self.cluster, self.app, self.flows, self.followers)
         every_s, name = self.settings.alerts.every_s, self.app.name
         self.alerts = AlertWatch(
             self.cluster, name, rules, readers, every_s, tell=self._tell, warn=self._warn

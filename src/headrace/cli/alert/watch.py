@@ -36,7 +36,7 @@ def watch(
 
     Only one watches an app: the one that was started last. Views are seen where their stores can be read from here.
     """
-    from headrace.cli.app_lag import AppReaders
+    from headrace.cli.app_lag import stored_readers
     from headrace.cli.reach import check_reachable
     from headrace.cli.settings import cluster_of
     from headrace.cli.stopping import Stopping
@@ -50,7 +50,7 @@ def watch(
     rules = rules_of(loaded, settings)
     check_reachable(session.bootstrap)
     cluster = cluster_of(session)
-    readers = AppReaders(cluster, loaded, data_dir(session, data))
+    readers = stored_readers(cluster, loaded, data_dir(session, data))
     stop = threading.Event()
     watching = AlertWatch(
         cluster,

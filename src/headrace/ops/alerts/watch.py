@@ -7,6 +7,7 @@ when somebody else has taken over.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -26,6 +27,8 @@ from headrace.ops.lag.reader import Reader
 
 __all__ = ["AlertWatch"]
 
+_TIMEOUT_S = 10.0
+
 
 class AlertWatch:
     """``readers`` says where everything is; ``warn`` takes what begins to fire, ``tell`` what is over."""
@@ -42,7 +45,9 @@ class AlertWatch:
         warn: Callable[[str], None],
         clock: Clock | None = None,
     ) -> None:
-        self._cluster = cluster
+        # One client for all who share the cluster; and an end that does not wait long for a log that is gone.
+        cluster.admin()
+        self._cluster = dataclasses.replace(cluster, timeout_s=min(cluster.timeout_s, _TIMEOUT_S))
         self._app = app
         self.rules = rules
         self._readers = readers

@@ -19,6 +19,8 @@ __all__ = ["Groups"]
 
 _SWEEP_S = 60.0
 _AT_ONCE = 100
+# Deleted since it was listed, or somebody else's: then its topics are as well.
+_NOT_OURS = {KafkaError.GROUP_ID_NOT_FOUND, KafkaError.GROUP_AUTHORIZATION_FAILED}
 
 
 class Groups:
@@ -72,8 +74,8 @@ class Groups:
             try:
                 answer = future.result(cluster.timeout_s)
             except KafkaException as error:
-                if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-                    continue  # Deleted since it was listed.
+                if error.args[0].code() in _NOT_OURS:
+                    continue
                 raise from_kafka(error, f"asking for the offsets of group {group!r}") from error
             found[group] = {
                 (one.topic, one.partition): one.offset

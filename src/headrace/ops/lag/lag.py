@@ -44,7 +44,7 @@ class Lag:
             "age": self.age_s,
             "time_to_loss": loss,
             SHARE: share,
-            "gone": self.gone,
+            "gone": None if self.records is None else self.gone,
             "dead": self.reader.dead,
         }
 

@@ -34,8 +34,7 @@ class LagMeter:
 
     def look(self, readers: Sequence[Reader]) -> list[Lag]:
         """In their order."""
-        topics = {one for reader in readers for one in reader.topics}
-        topics |= {topic for reader in readers for topic, _ in reader.at}
+        topics = {one for reader in readers if reader.known for one in _topics(reader)}
         log = look_at(self._cluster, topics)
         at_s, now_ms = self._clock.steady(), self._clock.now_ms()
         arriving = self._arrivals(log, at_s, now_ms)
@@ -114,7 +113,7 @@ def _lag(
     taking: dict[Partition, Rate | None],
 ) -> Lag:
     gone = sum(max(0, log.starts[place] - offset) for place, offset in at.items()) if reader.begun else 0
-    missing = _missing(reader, log)
+    missing = _missing(reader, log) if reader.known else ""
     if missing or not reader.known:
         why = f"topic {missing} is not there" if missing and reader.begun else ""
         return Lag(reader, gone=gone, why=why)
@@ -150,5 +149,8 @@ def _bytes(log: LogLook, place: Partition, count: int) -> float | None:
 
 
 def _missing(reader: Reader, log: LogLook) -> str:
-    named = [*reader.topics, *(topic for topic, _ in reader.at)]
-    return next((name for name in sorted(named) if name not in log.partitions), "")
+    return next((name for name in sorted(_topics(reader)) if name not in log.partitions), "")
+
+
+def _topics(reader: Reader) -> set[str]:
+    return {*reader.topics, *(topic for topic, _ in reader.at)}

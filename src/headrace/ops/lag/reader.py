@@ -7,14 +7,14 @@ position in its store or with its follower. From here on all of them are the sam
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from headrace.client.flow_lag import reached
 from headrace.client.progress_log import Progress
 from headrace.model.progress import Batch, Generation
 
-__all__ = ["Partition", "Reader", "flow_reader", "view_reader"]
+__all__ = ["Partition", "Reader", "ViewPlace", "flow_reader", "view_reader"]
 
 Partition = tuple[str, int]
 """Topic, as the log names it, and number."""
@@ -44,7 +44,19 @@ class Reader:
     dead: int | None = None
 
 
-def flow_reader(name: str, generation: Generation, last: Batch | None, state: str = "begun") -> Reader:
+@dataclass(frozen=True, slots=True)
+class ViewPlace:
+    """How far a view has come, as its store or its follower says; without a topic it has not begun."""
+
+    state: str
+    topic: str = ""
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    generation: int = 0
+    batch: int = -1
+    dead: int = 0
+
+
+def flow_reader(name: str, generation: Generation, last: Batch | None) -> Reader:
     at: dict[Partition, int] = {}
     topics: list[str] = []
     for one in generation.inputs:
@@ -55,7 +67,7 @@ def flow_reader(name: str, generation: Generation, last: Batch | None, state: st
     return Reader(
         "flow",
         name,
-        state,
+        "begun",
         at,
         tuple(topics),
         generation=generation.generation,
@@ -64,36 +76,16 @@ def flow_reader(name: str, generation: Generation, last: Batch | None, state: st
     )
 
 
-def view_reader(
-    name: str,
-    state: str,
-    topic: str,
-    offsets: Mapping[int, int],
-    *,
-    generation: int = 0,
-    batch: int = -1,
-    newest: Progress | None = None,
-    dead: int = 0,
-) -> Reader:
-    """``newest`` is how far the flow is that writes its topic, where one does: then ``generation`` is not 0."""
-    at = {(topic, number): offset for number, offset in offsets.items()}
-    if not generation:
-        return Reader("view", name, state, at, (topic,), dead=dead)
-    if newest is None or newest.generation.generation != generation:
+def view_reader(name: str, place: ViewPlace, newest: Progress | None) -> Reader:
+    """``newest`` is how far the flow is that writes its topic, where one does: then its generation is not 0."""
+    at = {(place.topic, number): offset for number, offset in place.offsets.items()}
+    plain = Reader("view", name, place.state, at, (place.topic,), dead=place.dead)
+    if not place.generation:
+        return plain
+    of_flow = replace(plain, generation=place.generation, batch=place.batch)
+    if newest is None or newest.generation.generation != place.generation:
         there = "none" if newest is None else newest.generation.generation
-        why = f"{state}; the flow's generation is {there}"
-        return Reader("view", name, why, known=False, generation=generation, batch=batch, dead=dead)
-    batches = max(0, (newest.last.batch if newest.last else -1) - batch)
-    return Reader(
-        "view",
-        name,
-        state,
-        at,
-        (topic,),
-        # Behind the last batch there is nothing but the end of its transaction, which is no record.
-        at_end=batches == 0,
-        generation=generation,
-        batch=batch,
-        batches=batches,
-        dead=dead,
-    )
+        return replace(of_flow, known=False, state=f"{place.state}; the flow's generation is {there}")
+    batches = max(0, (newest.last.batch if newest.last else -1) - place.batch)
+    # Behind the last batch there is nothing but the end of its transaction, which is no record.
+    return replace(of_flow, batches=batches, at_end=batches == 0)
