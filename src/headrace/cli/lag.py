@@ -92,7 +92,7 @@ def lag(
         typer.Option("--fail-above", metavar="N", help="Exit with 5 if a lag is above N.", min=0),
     ] = None,
 ) -> None:
-    """Show how far behind groups are, or all that reads an app's topics.
+    """Show how far behind groups are, or what reads an app's topics.
 
     Groups per partition, and in total per group; what belongs to an app in one line each, with the time that is left
     before retention removes what was not read.
