@@ -8,6 +8,7 @@ products = app.table("products", Product, key="product_id")
 def price(orders, products): ...
 
 app.view("sales", price.writes, store=SQLite())
+app.alert("backlog", "lag > 10_000 for 30s", on=price)
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+from headrace.model.alert import Alert
 from headrace.model.errors import AppError
 from headrace.model.flow import Flow
 from headrace.model.place import Place, caller, place_of
@@ -36,6 +38,7 @@ class App:
         self.topics: list[Topic] = []
         self.flows: list[Flow] = []
         self.views: list[View] = []
+        self.alerts: list[Alert] = []
 
     def topic(
         self,
@@ -120,6 +123,22 @@ class App:
             raise _wrong("store", store, "one of headrace.stores", at)
         made = View(name, topic, _names(key, at) or topic.key, store or SQLite(), at)
         self.views.append(made)
+        return made
+
+    def alert(self, name: str, when: str, *, on: Flow | View | str | None = None) -> Alert:
+        """Fires when ``when`` begins to hold, as "time_to_loss < 1h" or "lag > 10_000 for 30s".
+
+        ``on`` is what it is about: a flow, a view, "group NAME", or all "flows", "views" or "groups"; without it, all.
+        """
+        at = caller()
+        if isinstance(on, (Flow, View)):
+            subject = f"{'flow' if isinstance(on, Flow) else 'view'} {on.name}"
+        elif on is None or isinstance(on, str):
+            subject = on or ""
+        else:
+            raise _wrong("on", on, "a flow, a view, or a text such as 'group NAME'", at)
+        made = Alert(name, when, subject, at)
+        self.alerts.append(made)
         return made
 
     def writer_of(self, topic: Topic) -> Flow | None:

@@ -32,6 +32,9 @@ VERBS = [
     "group seek",
     "group offset-delete",
     "group delete",
+    "alert list",
+    "alert rules",
+    "alert watch",
     "view list",
     "view describe",
     "view follow",
@@ -113,7 +116,7 @@ def test_the_root_lists_every_command_with_the_summary_that_the_command_gives() 
     assert "Exit codes" in shown
 
 
-@pytest.mark.parametrize("noun", ["topic", "group", "view"])
+@pytest.mark.parametrize("noun", ["topic", "group", "view", "alert"])
 def test_the_plural_of_a_noun_is_the_same_command(noun: str) -> None:
     def verbs(shown: Result) -> str:
         return shown.out.partition("Commands:")[2]

@@ -49,7 +49,7 @@ class Shop:
         return self._headrace.run(*words)
 
     def lag(self) -> dict[str, dict[str, Any]]:
-        done = self.run("lag", "--app", self.module, "--data", str(self.home), "--json")
+        done = self.run("lag", "--app", self.module, "--over", "0", "--data", str(self.home), "--json")
         assert done.code == 0, done.err
         return {one["what"]: one for one in done.json}
 
@@ -84,7 +84,7 @@ def test_a_flow_that_has_stalled_is_late_by_records_and_time_and_its_view_serves
         assert told["flow"]["age_s"] >= 0
         assert (told["view"]["batches"], told["view"]["lag"], told["view"]["age_s"]) == (0, 0, 0.0)
         assert shop.served() == [row(1)[1], row(2)[1]]
-        refused = shop.run("lag", "--app", shop.module, "--fail-above", "2")
+        refused = shop.run("lag", "--app", shop.module, "--fail-above", "2", "--over", "0")
         assert (refused.code, f"flow {shop.flow.flow.name} by 3" in refused.err) == (5, True)
 
 

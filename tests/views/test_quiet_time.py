@@ -22,6 +22,7 @@ from tests.support.apache_kafka import start_kafka
 from tests.support.waiting import until
 from tests.views.seeing import following, look, produce
 from tests.views.test_flow_views import row, some
+from tests.views.test_lag import expect_lag_and_loss
 from tests.views.test_topic_views import COMPACTED, orders, record, rows
 
 Fresh = Callable[[str], str]
@@ -114,6 +115,7 @@ def test_views_follow_apache_kafka_as_well(tmp_path: Path) -> None:
         with following(cluster, flow.view, [flow.flow], tmp_path) as followed:
             followed.expect(flow.derived.rows, batch=0, generation=2)
         kafka_keeps_deletions_for_a_time(cluster, tmp_path)
+        expect_lag_and_loss(cluster, "measured")
     finally:
         server.kill()
 

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ipaddress
 import json
 import logging
 import resource
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
+from headrace.broker.address import is_loopback, parse_address
 from headrace.broker.broker import Broker
 from headrace.broker.heap import keep_freed_memory
+from headrace.broker.metrics import collect
 from headrace.broker.metrics_port import MetricsPort
 from headrace.broker.server import Server
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.transactions import TransactionSettings
 from headrace.errors import ConfigError, DataDirError
 
-__all__ = ["JsonLines", "parse_address", "run_broker"]
+__all__ = ["JsonLines", "run_broker"]
 
 _log = logging.getLogger("headrace.broker")
 
@@ -41,26 +43,6 @@ class JsonLines(logging.Formatter):
         return json.dumps(line)
 
 
-def parse_address(text: str, what: str) -> tuple[str, int]:
-    """``HOST:PORT``, with an IPv6 host in brackets."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535 or not host:
-        raise ConfigError(
-            f"{what} {text!r} is not HOST:PORT",
-            hint="for example 127.0.0.1:9092, or [::1]:9092; port 0 takes a free one",
-        )
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def run_broker(
     *,
     listen: str,
@@ -75,13 +57,13 @@ def run_broker(
 ) -> int:
     """Serve until SIGINT or SIGTERM; returns the process's exit code."""
     host, port = parse_address(listen, "--listen")
-    if not _is_loopback(host) and not open_to_anyone:
+    if not is_loopback(host) and not open_to_anyone:
         raise ConfigError(
             f"{host} can be reached from other machines, and this broker has no logins",
             hint="listen on 127.0.0.1, or say that anyone may read and write with --anyone-may-read-and-write",
         )
     metrics_at = parse_address(metrics, "--metrics") if metrics else None
-    if metrics_at is not None and not _is_loopback(metrics_at[0]) and not open_to_anyone:
+    if metrics_at is not None and not is_loopback(metrics_at[0]) and not open_to_anyone:
         raise ConfigError(
             f"{metrics_at[0]} can be reached from other machines, and metrics name every topic and group",
             hint="give metrics a port of 127.0.0.1, or say that anyone may read with --anyone-may-read-and-write",
@@ -162,7 +144,7 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     broker = Broker(settings, transactions=transactions)
     server = Server(broker)
-    metrics = MetricsPort(broker, server)
+    metrics = MetricsPort(partial(collect, broker, server), broker.clock)
     try:
         await _listen(server, settings.listen_host, settings.listen_port, "--listen")
         broker.listens_on(server.port)

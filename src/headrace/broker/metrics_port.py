@@ -7,15 +7,11 @@ kilobytes, few are served at once, and what was collected is good for a second.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from headrace.broker.exposition import CONTENT_TYPE
-from headrace.broker.metrics import collect
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-    from headrace.broker.server import Server
+from headrace.clock import Clock
 
 __all__ = ["MetricsPort"]
 
@@ -26,9 +22,13 @@ _GOOD_FOR_S = 1.0
 
 
 class MetricsPort:
-    def __init__(self, broker: Broker, server: Server | None, *, deadline_s: float = _DEADLINE_S) -> None:
-        self._broker = broker
-        self._server = server
+    """``collect`` makes the page."""
+
+    def __init__(
+        self, collect: Callable[[], Awaitable[bytes]], clock: Clock, *, deadline_s: float = _DEADLINE_S
+    ) -> None:
+        self._collect = collect
+        self._clock = clock
         self._deadline_s = deadline_s
         self._listening: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
@@ -82,9 +82,9 @@ class MetricsPort:
 
     async def _fresh(self) -> bytes:
         async with self._collecting:
-            now = self._broker.clock.steady()
+            now = self._clock.steady()
             if now - self._collected_at > _GOOD_FOR_S:
-                self._page = await collect(self._broker, self._server)
+                self._page = await self._collect()
                 self._collected_at = now
             return self._page
 

@@ -52,7 +52,8 @@ COMMANDS = (
     Entry("produce", "headrace.cli.produce", "Write records to a topic, from standard input or files."),
     Entry("consume", "headrace.cli.consume", "Read records from topics and print them."),
     Entry("group", "headrace.cli.group", "List, describe, move and delete consumer groups.", alias="groups"),
-    Entry("lag", "headrace.cli.lag", "Show how far behind groups are, or the flows and views of an app."),
+    Entry("lag", "headrace.cli.lag", "Show how far behind groups are, or what reads an app's topics."),
+    Entry("alert", "headrace.cli.alert", "Show and watch what is about to be lost.", alias="alerts"),
     Entry(
         "view",
         "headrace.cli.view",

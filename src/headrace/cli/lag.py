@@ -1,4 +1,4 @@
-"""``headrace lag``: how far behind groups are, or an app's flows and views, once or again and again."""
+"""``headrace lag``: how far behind groups are, or all that reads an app's topics, once or again and again."""
 
 from __future__ import annotations
 
@@ -51,9 +51,14 @@ NOTHING = "no group has committed an offset"
             """
             BATCH      the last batch that the flow has committed, or that the view has
             BATCHES    those that the flow has committed and the view does not have yet
-            LAG        records that the flow has yet to read, or the view has yet to take
+            LAG        records that the flow, view or group has yet to read
+            EST-BYTES  of those, by the average record of each partition: an estimate
+            AGE-S      how many seconds ago the oldest of them was written
             GONE       records that were deleted before they were read
-            AGE-S      how many seconds ago the oldest of those to read was written
+            DEAD       dead letters of the flow's generation, or of the view
+            ARRIVING-PER-S, TAKEN-PER-S   records that come, and that are read
+            TIME-TO-LOSS-S                until retention may remove one that is not read yet, at these rates
+            LOST-BY                       retention.ms, retention.bytes, never, or not known
             """,
         ),
     ],
@@ -66,9 +71,7 @@ def lag(
     ] = None,
     app: Annotated[
         str | None,
-        typer.Option(
-            "--app", metavar="MODULE:APP", help="The flows and views of this app, instead of groups."
-        ),
+        typer.Option("--app", metavar="MODULE:APP", help="The flows, views and groups of this app."),
     ] = None,
     data: Data = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Again and again, until Ctrl-C.")] = False,
@@ -78,14 +81,21 @@ def lag(
     age: Annotated[
         bool, typer.Option("--age", help="Also how old the next record to read is; reads one per partition.")
     ] = False,
+    over: Annotated[
+        float,
+        typer.Option(
+            "--over", metavar="SECONDS", min=0, help="With --app: how long to look for rates; 0 does not."
+        ),
+    ] = 1.0,
     fail_above: Annotated[
         int | None,
         typer.Option("--fail-above", metavar="N", help="Exit with 5 if a lag is above N.", min=0),
     ] = None,
 ) -> None:
-    """Show how far behind groups are, or the flows and views of an app.
+    """Show how far behind groups are, or what reads an app's topics.
 
-    Groups per partition, and in total per group; what belongs to an app in one line each.
+    Groups per partition, and in total per group; what belongs to an app in one line each, with the time that is left
+    before retention removes what was not read.
     """
     from headrace.cli.client import open_admin
     from headrace.cli.standing import list_groups, standings
@@ -94,8 +104,10 @@ def lag(
         raise UsageError("--watch has no end, and --fail-above looks at it", hint="use one of them")
     if app is not None:
         if groups:
-            raise UsageError("--app is about flows and views, and groups are named", hint="use one of them")
-        _of_app(session, app, data, every if watch else None, fail_above)
+            raise UsageError(
+                "--app shows all groups of the app, and groups are named", hint="use one of them"
+            )
+        _of_app(session, app, data, over, every if watch else None, fail_above)
         return
     admin = open_admin(session)
 
@@ -129,32 +141,29 @@ def lag(
 
 
 def _of_app(
-    session: Session, name: str, data: Path | None, every: float | None, fail_above: int | None
+    session: Session, name: str, data: Path | None, over: float, every: float | None, fail_above: int | None
 ) -> None:
-    from headrace.cli.app_lag import lateness
+    from headrace.cli.app_lag import app_lags
     from headrace.cli.reach import check_reachable
+    from headrace.cli.settings import cluster_of
     from headrace.cli.view.options import checked_app, data_dir
 
     loaded, where = checked_app(name), data_dir(session, data)
     check_reachable(session.bootstrap)
-
-    def rows() -> list[dict[str, Any]]:
-        return [one.row() for one in lateness(session, loaded, where)]
-
-    def looks() -> Iterator[list[str]]:
-        while True:
-            yield columns(rows())
-
+    rows = ([one.row() for one in lags] for lags in app_lags(cluster_of(session), loaded, where, over))
     if every is not None and not session.out.as_json:
-        _watch(session, looks(), every)
-    while True:
-        found = rows()
-        session.out.table(found, empty="the app has no flows and no views")
+        _watch(session, map(columns, rows), every)
+    for found in rows:
+        session.out.table(found, empty="the app has no flows and no views, and no group reads its topics")
         if every is None:
             break
         _pause(every)
     if fail_above is not None:
-        _judge({f"{one['what']} {one['name']}": one["lag"] or 0 for one in found}, fail_above)
+        _judge({f"{one['what']} {one['name']}": _number(one["lag"]) for one in found}, fail_above)
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _rows(session: Session, found: Sequence[Standing], *, age: bool) -> list[dict[str, Any]]:

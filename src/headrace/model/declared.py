@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from headrace.model.alert import Alert
 from headrace.model.flow import Flow
 from headrace.model.place import Place
 from headrace.model.topic import Topic
@@ -24,6 +25,8 @@ class Declared(Protocol):
     def flows(self) -> Sequence[Flow]: ...
     @property
     def views(self) -> Sequence[View]: ...
+    @property
+    def alerts(self) -> Sequence[Alert]: ...
 
 
 def is_declared(app: Declared, topic: Topic) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headrace.model.alert_mistakes import alert_mistakes
 from headrace.model.declared import Declared, writer_of
 from headrace.model.errors import AppError, AppMistakes
 from headrace.model.flow import Flow
@@ -27,6 +28,8 @@ def check(app: Declared) -> None:
         found += flow_mistakes(app, flow)
     for view in app.views:
         found += view_mistakes(app, view)
+    for alert in app.alerts:
+        found += alert_mistakes(app, alert)
     found += map(_round_trip, _sorted(app)[1])
     if found:
         raise AppMistakes(sorted(found, key=_line))

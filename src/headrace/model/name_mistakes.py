@@ -1,8 +1,8 @@
 """Names of an app that cannot be, or that cannot be side by side.
 
 A flow has topics of its own beside the one it writes (``.progress``, ``.late``, ``.dead``), a view has one
-(``.dead``), and a topic that a flow writes gets another with each rebuild (``.g2``, ``.g3`` …). None of them may be in
-the way of a topic that was declared.
+(``.dead``), the app has one (``.alerts``), and a topic that a flow writes gets another with each rebuild (``.g2``,
+``.g3`` …). None of them may be in the way of a topic that was declared.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from headrace.model.alert import Alert, alerts_topic
 from headrace.model.declared import Declared, writer_of
 from headrace.model.errors import AppError
 from headrace.model.flow import Flow
@@ -22,9 +23,9 @@ from headrace.model.view import View
 
 __all__ = ["name_mistakes"]
 
-_Part = Topic | Flow | View
+_Part = Topic | Flow | View | Alert
 
-_Some = TypeVar("_Some", Topic, Flow, View, _Part)
+_Some = TypeVar("_Some", Topic, Flow, View, Alert, _Part)
 
 _RULE = "1 to 249 of: ASCII letters, digits, '.', '_', '-'"
 _LATER_GENERATION = ".g1000"
@@ -42,12 +43,15 @@ class _InLog:
 
 def name_mistakes(app: Declared) -> Iterator[AppError]:
     fault = name_fault(app.name)
+    if not fault and name_fault(alerts_topic(app.name)):
+        fault = f"{app.name[:20]}… is too long: {len(alerts_topic(app.name))} characters with '.alerts'"
     if fault:
         yield AppError(f"the app's name: {fault}", place=app.place, code="HR-APP-NAME", hint=_RULE)
     nouns: list[tuple[str, Sequence[_Part]]] = [
         ("topic", app.topics),
         ("flow", app.flows),
         ("view", app.views),
+        ("alert", app.alerts),
     ]
     for noun, parts in nouns:
         yield from _faults(app, noun, parts)
@@ -65,7 +69,12 @@ def _faults(app: Declared, noun: str, parts: Sequence[_Part]) -> Iterator[AppErr
             if longest and name_fault(longest):
                 fault = f"{part.name[:20]}… is too long: {len(longest)} characters with {longest[len(part.name) :]!r}"
         if fault:
-            yield AppError(f"a {noun}'s name: {fault}", place=part.place, code="HR-APP-NAME", hint=_RULE)
+            yield AppError(
+                f"{'an' if noun[0] == 'a' else 'a'} {noun}'s name: {fault}",
+                place=part.place,
+                code="HR-APP-NAME",
+                hint=_RULE,
+            )
 
 
 def _twins(noun: str, parts: Sequence[_Part]) -> Iterator[AppError]:
@@ -109,6 +118,9 @@ def _taken(one: _InLog, by: str, at: Place | None) -> AppError:
 
 
 def _in_log(app: Declared) -> Iterator[_InLog]:
+    if name_fault(app.name) is None:
+        alerts = alerts_topic(app.name)
+        yield _InLog(alerts, "app", f"topic {alerts!r} of app {app.name!r}", app.place)
     for topic in _named(app.topics):
         yield _InLog(topic.name, "topic", f"topic {topic.name!r}", topic.place)
     nouns: list[tuple[str, Sequence[_Part]]] = [("flow", app.flows), ("view", app.views)]
@@ -126,6 +138,8 @@ def _side_names(app: Declared, part: _Part) -> tuple[str, ...]:
             return (part.dead_topic,)
         case Topic():
             return (f"{part.name}{_LATER_GENERATION}",) if writer_of(app, part) else ()
+        case Alert():
+            return ()
 
 
 def _named(parts: Sequence[_Some]) -> Iterator[_Some]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["FlowLook", "Look", "ViewLook"]
+__all__ = ["AlertLook", "FlowLook", "Look", "ViewLook"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,17 @@ class ViewLook:
 
 
 @dataclass(frozen=True, slots=True)
+class AlertLook:
+    """One that fires."""
+
+    alert: str
+    text: str
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
     at_s: float
     flows: list[FlowLook] = field(default_factory=list)
     views: list[ViewLook] = field(default_factory=list)
+    alerts: list[AlertLook] = field(default_factory=list)

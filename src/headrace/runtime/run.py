@@ -17,7 +17,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.declaring import ensure_declared
 from headrace.model.graph import check
 from headrace.runtime.embedded import BrokerChild
-from headrace.runtime.look import FlowLook, Look, ViewLook
+from headrace.runtime.look import AlertLook, FlowLook, Look, ViewLook
 from headrace.runtime.part import Part
 from headrace.settings import Settings
 from headrace.views.follower import Follower
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
     from headrace.flow.compiled import Compiled
     from headrace.flow.runner import FlowRunner
+    from headrace.model.rule import Rule
     from headrace.model.schema import Schema
+    from headrace.ops.alerts.watch import AlertWatch
+    from headrace.runtime.metrics import RunMetrics
     from headrace.runtime.proofs import Proofs
 
 __all__ = ["Run"]
@@ -65,6 +68,9 @@ class Run:
         self.followers: list[Follower] = []
         self.proofs: Proofs | None = None
         """Where views are proven on a schedule."""
+        self.alerts: AlertWatch | None = None
+        """Where lags are watched: by a run of the whole app."""
+        self.metrics: RunMetrics | None = None
         self._tell = tell
         self._warn = warn or tell
         self._rebuild_changed = rebuild_changed
@@ -79,11 +85,18 @@ class Run:
     # Starting
 
     def start(self) -> None:
+        from headrace.ops.alerts.rules import rules_of
+
         check(self.app)
+        rules = rules_of(self.app, self.settings.alerts)
         self.settings.data.mkdir(parents=True, exist_ok=True)
         self._start_log()
         if self._with_views:
             self._start_followers()
+        if self._with_views and not self._only and self.settings.alerts.every_s:
+            self._start_alerts(rules)
+        if self.settings.metrics.listen:
+            self._start_metrics(self.settings.metrics.listen)
         self._start_flows()
         if self._with_views and self.settings.verify.every_s:
             self._start_proofs()
@@ -158,6 +171,25 @@ class Run:
         self.proofs = Proofs(*where, tell=self._tell, warn=self._warn)
         self._begin(Part("proofs", self.proofs.run, self.stop_asked))
 
+    def _start_alerts(self, rules: dict[str, Rule]) -> None:
+        """Before Spark: what is not read while it starts may be lost all the same."""
+        from headrace.ops.alerts.watch import AlertWatch
+        from headrace.runtime.run_readers import run_readers
+
+        readers = run_readers(self.cluster, self.app, self.flows, self.followers)
+        every_s, name = self.settings.alerts.every_s, self.app.name
+        self.alerts = AlertWatch(
+            self.cluster, name, rules, readers, every_s, tell=self._tell, warn=self._warn
+        )
+        self._begin(Part("alerts", self.alerts.run, self.stop_asked))
+
+    def _start_metrics(self, listen: str) -> None:
+        from headrace.runtime.metrics import RunMetrics
+
+        self.metrics = RunMetrics(self.app.name, self.flows, self.followers, self.alerts)
+        self.metrics.start(listen, anyone=self.settings.metrics.anyone_may_read)
+        self._tell(f"metrics are at {self.metrics.address}")
+
     def _begin(self, part: Part) -> None:
         self._parts.append(part)
         part.start()
@@ -188,6 +220,9 @@ class Run:
             round(now - self._began, 1),
             [self._flow_look(runner, now) for runner in self.flows],
             [self._view_look(follower, now) for follower in self.followers],
+            [AlertLook(one.alert, one.text, one.since_ms) for one in self.alerts.firing]
+            if self.alerts
+            else [],
         )
 
     def _flow_look(self, runner: FlowRunner, now: float) -> FlowLook:
@@ -249,5 +284,7 @@ class Run:
             from headrace.flow.session import stop
 
             stop(self.spark)
+        if self.metrics is not None:
+            self.metrics.close()
         if self._broker is not None:
             self._broker.stop()

@@ -11,8 +11,10 @@ from typing import Annotated, Literal
 import msgspec
 
 __all__ = [
+    "AlertSettings",
     "FlowSettings",
     "LogSettings",
+    "MetricsSettings",
     "Settings",
     "SparkSettings",
     "TopicSettings",
@@ -87,6 +89,24 @@ class VerifySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AlertSettings:
+    every_s: NotNegative = 5
+    """How often ``headrace run`` looks at lags and rules; 0 for never."""
+    defaults: bool = True
+    """Whether the rules that need no declaration are in force."""
+    rules: Mapping[str, str] = field(default_factory=dict)
+    """More rules by name, over those of the app; ``off`` takes one away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings:
+    listen: Text | None = None
+    """Where ``headrace run`` answers Prometheus; nowhere without it."""
+    anyone_may_read: bool = False
+    """Whether that may be an address that other machines reach."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     data: Path = Path("headrace-data")
     """Where everything is kept: the embedded log, Spark's checkpoints, views."""
@@ -96,6 +116,8 @@ class Settings:
     topics: TopicSettings = field(default_factory=TopicSettings)
     views: ViewSettings = field(default_factory=ViewSettings)
     verify: VerifySettings = field(default_factory=VerifySettings)
+    alerts: AlertSettings = field(default_factory=AlertSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
 
     @property
     def log_dir(self) -> Path:

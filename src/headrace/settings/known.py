@@ -81,4 +81,6 @@ def _in_words(kind: Any) -> str:
     others = [one for one in get_args(kind) if one is not NoneType]
     if others:
         return " or ".join(map(_in_words, others))
-    return {int: "a whole number", Path: "a path"}.get(kind, "a text that is not empty")
+    return {bool: "true or false", int: "a whole number", Path: "a path"}.get(
+        kind, "a text that is not empty"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -116,7 +117,7 @@ async def http(port: int, raw: bytes) -> bytes:
 
 async def test_the_port_answers_one_page_and_closes_whoever_dawdles(tmp_path: Path) -> None:
     broker = Broker(BrokerSettings(data_dir=tmp_path / "data", listen_port=0))
-    port = MetricsPort(broker, None, deadline_s=0.3)
+    port = MetricsPort(partial(collect, broker, None), broker.clock, deadline_s=0.3)
     await port.listen("127.0.0.1", 0)
     page = await http(port.port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
     head, _, body = page.partition(b"\r\n\r\n")

@@ -251,6 +251,37 @@ MISTAKES = {
         "app.view('v', clicks, store=SQLite('a' * 256)) # ! STORE-PATH",
         "255 bytes",
     ),
+    "no room for the alerts of an app": (
+        "app = App('a' * 243) # ! NAME",
+        "250 characters with '.alerts'",
+    ),
+    "a topic where alerts go": (
+        "app.topic('shop_alerts', Click) # ! NAME-TAKEN",
+        "topic 'shop_alerts' is in the way of topic 'shop.alerts' of app 'shop'",
+    ),
+    "an alert's name that is a path": ("app.alert('a/b', 'lag > 1') # ! NAME", "an alert's name: 'a/b'"),
+    "an alert twice": (
+        "app.alert('a', 'lag > 1')\napp.alert('a', 'lag > 2') # ! TWIN-NAMES",
+        "alert 'a' is declared twice",
+    ),
+    "a rule that is none": ("app.alert('a', 'lagg > 1') # ! ALERT", "did you mean lag?"),
+    "a rule that is no text": ("app.alert('a', 5) # ! ALERT", "a rule is text, and 5 is not"),
+    "an alert on a flow that is not there": (
+        "app.alert('a', 'lag > 1 on flow price') # ! ALERT",
+        "app 'shop' has no flow 'price'",
+    ),
+    "an alert on a view with another name": (
+        "app.view('clicks', clicks)\napp.alert('a', 'lag > 1', on='view click') # ! ALERT",
+        "did you mean 'clicks'?",
+    ),
+    "an alert on nothing that there is": (
+        "app.alert('a', 'lag > 1', on='everything') # ! ALERT",
+        "'everything' is not what a rule can be on",
+    ),
+    "an alert that says twice what it is on": (
+        "app.alert('a', 'lag > 1 on flows', on='views') # ! ALERT",
+        "so does on=",
+    ),
 }
 
 
@@ -317,7 +348,11 @@ app.topic("anything", Click)
 app.topic("sales.gold", Click)
 app.view("sales", sales)
 app.view("clicks", clicks, key=["user", "at"], store=SQLite("sub/clicks.db"))
-app.view("users", users, store=SQLite("/var/lib/users.db"))
+top = app.view("users", users, store=SQLite("/var/lib/users.db"))
+app.alert("backlog", "lag > 10_000 for 30s", on=sell)
+app.alert("stale", "age > 1h", on=top)
+app.alert("billing", "time_to_loss < 1h", on="group billing")
+app.alert("dead", "dead > 0")
 """
     check(load(tmp_path, HEAD + good).app)
 
@@ -337,6 +372,7 @@ app.view("users", users, store=SQLite("/var/lib/users.db"))
         ("app.topic('t', Click, key=7) # !", "key must be a field's name, or a list of names, not 7"),
         ("app.topic('t', Click, key=[7]) # !", "key must be a field's name"),
         ("app.topic('t', str) # !", "a schema must be a dataclass"),
+        ("app.alert('a', 'lag > 1', on=clicks) # !", "on must be a flow, a view, or a text"),
         (
             "@app.flow(reads=[clicks], writes=users)\ndef flow(clicks): ...\napp.view('v', flow) # !",
             "what it writes is flow.writes",

@@ -42,8 +42,10 @@ PINNED: dict[str, set[str]] = {
     "headrace.ops": set(),
     "headrace.runtime": set(),
     "headrace.settings": {
+        "AlertSettings",
         "FlowSettings",
         "LogSettings",
+        "MetricsSettings",
         "Settings",
         "SparkSettings",
         "TopicSettings",

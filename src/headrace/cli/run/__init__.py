@@ -20,6 +20,7 @@ __all__ = ["command", "run"]
     headrace run shop:app --data ./shop-data --for 60 --verify
     headrace run shop:app -b kafka:9092 --master spark://cluster:7077
     headrace run shop:app --verify-every 3600
+    headrace run shop:app --metrics 127.0.0.1:9309
     headrace run examples.shop:app --feed examples.shop.traffic:feed
     """,
 )
@@ -48,6 +49,10 @@ def run(
             "--verify-every", metavar="SECONDS", min=1, help="Prove every view again and again, beside it."
         ),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option("--metrics", metavar="HOST:PORT", help="Answer Prometheus there."),
+    ] = None,
     feed: Annotated[
         str | None,
         typer.Option(
@@ -71,7 +76,7 @@ def run(
 
     Without -b an embedded broker is started. It keeps running until Ctrl-C; starting it again goes on exactly where it
     stopped. A flow or view that fails is told of, and the others go on; the exit code is then 1, as it is when a proof
-    has found a view that is not as derived.
+    has found a view that is not as derived. Lags are watched: what is about to be lost is told before it is.
     """
     from headrace.cli.run.show import Asked, run_app
 
@@ -86,6 +91,7 @@ def run(
         tuple(watch or ()),
         rebuild_changed,
         verify_every=verify_every,
+        metrics=metrics,
     )
     return run_app(session, asked)
 

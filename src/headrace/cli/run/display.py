@@ -62,6 +62,10 @@ class Display:
             say(f"{look.at_s:6.1f} s  flow {_flow_line(flow)}")
         for view in look.views:
             say(f"{look.at_s:6.1f} s  view {_view_line(view)}")
+        for alert in look.alerts:
+            say(
+                f"{look.at_s:6.1f} s  alert {alert.alert}: {alert.text}, since {_time(1_000 * alert.since_ms)}"
+            )
         for one in watched:
             for row in one.rows:
                 say(f"{look.at_s:6.1f} s  {' | '.join(map(_cell, row))}")
@@ -175,6 +179,10 @@ def _panel(app: App, look: Look, watched: list[Watched]) -> RenderableType:
             *([_proof(view)] if proofs else []),
         )
     parts.append(views)
+    parts += [
+        Text(f"alert {one.alert}: {one.text}, since {_time(1_000 * one.since_ms)}", style="bold red")
+        for one in look.alerts
+    ]
     for one in watched:
         if one.rows:
             table = _table(one.sql, tuple(one.columns), left=True)

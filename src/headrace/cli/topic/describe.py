@@ -93,15 +93,16 @@ def describe(
 
 
 def _outlook(session: Session, admin: Any, bounds: Any, settings: list[dict[str, object]]) -> Outlook:
-    from headrace.cli.log_dirs import sizes_of
     from headrace.cli.lookup import Place, offsets_of
     from headrace.cli.offsets import Kind
     from headrace.cli.outlook import WINDOW_MS, outlook
+    from headrace.cli.settings import cluster_of
     from headrace.clock import SystemClock
+    from headrace.ops.log_dirs import sizes_of
 
     since = Place(Kind.TIME, SystemClock().now_ms() - WINDOW_MS)
     before = offsets_of(session, admin, since, bounds)
-    return outlook(bounds, before, sizes_of(session, admin, list(bounds)), settings)
+    return outlook(bounds, before, sizes_of(cluster_of(session), bounds), settings)
 
 
 def _partition_row(partition: Any, bounds: Any) -> dict[str, Any]:

@@ -9,18 +9,19 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException
 
-from headrace.cli.client import cluster_metadata
-from headrace.cli.lookup import Partition
-from headrace.cli.session import Session
+from headrace.client.cluster import Cluster
 from headrace.wire import Api, WireError, decode_response, encode_request
 from headrace.wire import messages as m
 
 __all__ = ["Sizes", "sizes_of"]
+
+Partition = tuple[str, int]
+"""Topic and number."""
 
 _VERSION = 4
 _TIMEOUT_S = 5.0
@@ -35,8 +36,8 @@ class Sizes:
     free_bytes: int | None
 
 
-def sizes_of(session: Session, admin: AdminClient, partitions: Sequence[Partition]) -> Sizes | None:
-    if session.properties.get("security.protocol", "plaintext").lower() != "plaintext":
+def sizes_of(cluster: Cluster, partitions: Iterable[Partition]) -> Sizes | None:
+    if cluster.properties.get("security.protocol", "plaintext").lower() != "plaintext":
         return None
     request = m.DescribeLogDirsRequest
     by_topic: dict[str, list[int]] = {}
@@ -49,9 +50,18 @@ def sizes_of(session: Session, admin: AdminClient, partitions: Sequence[Partitio
     )
     found: dict[Partition, int] = {}
     free: list[int] = []
-    for broker in cluster_metadata(session, admin).brokers.values():
+    try:
+        nodes = (
+            cluster.admin()
+            .describe_cluster(request_timeout=cluster.timeout_s)
+            .result(cluster.timeout_s)
+            .nodes
+        )
+    except (KafkaException, TimeoutError):
+        return None
+    for node in nodes:
         with contextlib.suppress(OSError, WireError, struct.error):
-            _ask(str(broker.host), broker.port, message, found, free)
+            _ask(str(node.host), node.port, message, found, free)
     return Sizes(found, min(free, default=None)) if found else None
 
 
