@@ -22,12 +22,14 @@ def settings_for(
     listen: str | None = None,
     master: str | None = None,
     verify_every: int | None = None,
+    backup: Path | None = None,
 ) -> Settings:
     return session.with_flags(
         Flag("data", data, "--data"),
         Flag("log.listen", listen, "--listen"),
         Flag("spark.master", master, "--master"),
         Flag("verify.every_s", verify_every, "--verify-every"),
+        Flag("broker.backup", backup, "--backup"),
     ).settings
 
 

@@ -40,6 +40,7 @@ class Asked:
     """The flows to run, where not all of them."""
     with_views: bool = True
     verify_every: int | None = None
+    backup: Path | None = None
 
 
 def run_app(session: Session, asked: Asked) -> int:
@@ -51,6 +52,7 @@ def run_app(session: Session, asked: Asked) -> int:
         listen=asked.listen,
         master=asked.master,
         verify_every=asked.verify_every,
+        backup=asked.backup,
     )
     display = choose_display(session, app)
     run = Run(
