@@ -97,6 +97,7 @@ class World:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.settings = {"backup_dir": self.folder, "backup_every_s": 3600.0, **settings}
         self.clock = clock
+        self.files = UnsyncedFiles()
         self.model = Model()
         self.history: list[Model] = []
         self.begun = 0
@@ -111,7 +112,7 @@ class World:
         broker = Broker(
             BrokerSettings(data_dir=data or self.home / "data", **self.settings),
             clock=self.clock,
-            files=UnsyncedFiles(),
+            files=self.files,
         )
         await broker.start()
         self.ask = Asking(broker)

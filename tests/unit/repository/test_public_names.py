@@ -42,6 +42,7 @@ PINNED: dict[str, set[str]] = {
     "headrace.ops": set(),
     "headrace.runtime": set(),
     "headrace.settings": {
+        "BrokerSettings",
         "FlowSettings",
         "LogSettings",
         "Settings",
