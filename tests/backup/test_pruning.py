@@ -39,9 +39,9 @@ def test_moments_get_fewer_with_age_and_the_newest_stays(ages: list[int], keep_m
 
 
 def test_however_often_moments_are_taken_only_so_many_are_kept() -> None:
-    now = 30 * DAY
-    every_ten_s = [ManifestName(n, ms, n, "0" * 8) for n, ms in enumerate(range(0, now, 10_000))]
-    assert len(kept_moments(every_ten_s, now, 7 * DAY)) < 360 + 24 * 60 + 24 * 7
+    now = 9 * DAY
+    every_half_minute = [ManifestName(n, ms, n, "0" * 8) for n, ms in enumerate(range(0, now, 30_000))]
+    assert len(kept_moments(every_half_minute, now, 7 * DAY)) < 120 + 24 * 60 + 24 * 7
 
 
 def test_a_base_is_kept_for_what_is_told_on_top_of_it() -> None:
@@ -64,11 +64,11 @@ async def test_the_folder_has_what_its_moments_name_and_nothing_else(tmp_path: P
     await world.prepare()
     folder = BackupFolder(world.folder)
     for number in range(40):
-        for _ in range(6):
+        for _ in range(4):
             await world.step()
         clock.advance(300)
         assert await world.round()
-        if number == 20:
+        if number == 8:
             await world.stop()
             # As a process that was killed leaves it.
             leftover = folder.piece("groups", "00000000000000000000-000000000000-9999999999-deadbeef.piece")

@@ -17,7 +17,7 @@ from headrace.broker.backup.choosing import choose, cuts_of
 from headrace.broker.backup.errors import BackupError, BackupOfAnother, NoSuchMoment
 from headrace.broker.backup.folder import BackupFolder
 from headrace.broker.backup.reading import DamagedPiece
-from headrace.broker.backup.restoring import Restoring
+from headrace.broker.backup.restoring import Restoring, RestoringReport
 from headrace.broker.metrics import collect
 from headrace.clock import SystemClock
 from headrace.errors import ConfigError, DataDirError
@@ -34,6 +34,10 @@ async def shop(home: Path, steps: int = 30, **settings: object) -> World:
         await world.step()
     assert await world.round()
     return world
+
+
+async def done(restoring: Restoring) -> RestoringReport:
+    return await asyncio.to_thread(restoring.run)
 
 
 def flip(path: Path, at: int) -> None:
@@ -214,13 +218,15 @@ async def test_a_damaged_piece_is_named_with_what_can_be_restored_without_it(tmp
     assert report.whole is not None
     assert good <= report.whole.sequence < newest.sequence
     with pytest.raises(DamagedPiece, match="events-0 is damaged: its checksum is") as refused:
-        Restoring(folder, tmp_path / "r1", newest, {}, clock=SystemClock(), files=UnsyncedFiles()).run()
+        await done(Restoring(folder, tmp_path / "r1", newest, {}, clock=SystemClock(), files=UnsyncedFiles()))
     whole_to = refused.value.whole_to
     assert whole_to == report.damaged[0].whole_to
     assert f"--offsets events:0:{whole_to}" in refused.value.hint
     cuts = cuts_of(newest, {("events", 0): whole_to or 0})
-    done = Restoring(folder, tmp_path / "r2", newest, cuts, clock=SystemClock(), files=UnsyncedFiles()).run()
-    assert done.ends[place] == whole_to
+    report_two = await done(
+        Restoring(folder, tmp_path / "r2", newest, cuts, clock=SystemClock(), files=UnsyncedFiles())
+    )
+    assert report_two.ends[place] == whole_to
     folder.piece(place, run.pieces[-1].file).unlink()
     assert "not there" in check(folder, newest).damaged[0].message
 
@@ -241,7 +247,9 @@ async def test_a_partition_ends_where_it_was_told_to_and_its_group_goes_back(tmp
         with pytest.raises(BackupError):
             cuts_of(newest, {wrong[:2]: wrong[2]})
     cuts = cuts_of(newest, {("events", 0): 17})
-    report = Restoring(folder, tmp_path / "r", newest, cuts, clock=SystemClock(), files=UnsyncedFiles()).run()
+    report = await done(
+        Restoring(folder, tmp_path / "r", newest, cuts, clock=SystemClock(), files=UnsyncedFiles())
+    )
     assert [row[1:] for row in report.set_back] == [("events", 0, 25, 17)]
     other = World(tmp_path / "w", 0)
     other.settings = {}
@@ -276,19 +284,19 @@ async def test_a_restore_goes_on_where_it_was_interrupted_and_takes_no_directory
             folder, into, newest, changed, clock=SystemClock(), files=UnsyncedFiles(), moved=count
         )
 
-    for limit in (1, 5, 9, 14):
+    for limit in (1, 2, 3, 4):
         moved.clear()
         with pytest.raises(_Interrupted):
-            restoring(limit).run()
+            await done(restoring(limit))
         with pytest.raises(DataDirError, match=r"no headrace\.json"):
             await World(tmp_path / "y", 0, backup_dir=None).start(data)
     with pytest.raises(BackupError, match="not finished"):
-        restoring(None, metadata=1).run()
+        await done(restoring(None, metadata=1))
     moved.clear()
-    restoring(None).run()
+    await done(restoring(None))
     whole = len(moved)
     moved.clear()
-    restoring(None, tmp_path / "again").run()
+    await done(restoring(None, tmp_path / "again"))
     assert whole < len(moved), "what was there is not read again"
     other = World(tmp_path / "w", 0)
     other.settings = {}
@@ -296,7 +304,7 @@ async def test_a_restore_goes_on_where_it_was_interrupted_and_takes_no_directory
     assert difference(other.ask.broker, world.model) is None
     await other.stop()
     with pytest.raises(DataDirError, match="not empty"):
-        restoring(None).run()
+        await done(restoring(None))
 
 
 async def test_what_the_brokers_own_disk_has_damaged_never_replaces_a_good_copy(
@@ -337,4 +345,3 @@ async def test_a_moment_that_there_is_not_is_refused(tmp_path: Path) -> None:
     newest = folder.names()[-1]
     flip(folder.manifests / newest.file, 40)
     assert choose(folder).sequence < newest.sequence
-    await asyncio.sleep(0)

@@ -60,5 +60,5 @@ def kept_names(names: Sequence[ManifestName], moments: Iterable[ManifestName]) -
 def removable(dropped: Iterable[Dropped], moments: Sequence[ManifestName]) -> list[Dropped]:
     sequences = [name.sequence for name in moments]
     return [
-        one for one in dropped if bisect_left(sequences, one.created) == bisect_left(sequences, one.dropped)
+        one for one in dropped if bisect_left(sequences, one.created) >= bisect_left(sequences, one.dropped)
     ]
