@@ -80,6 +80,10 @@ class SystemFile:
     def path(self) -> Path:
         return self._path
 
+    @property
+    def descriptor(self) -> int:
+        return self._fd
+
     def pwrite(self, data: Sequence[Buffer], position: int) -> int:
         if len(data) == 1:
             return os.pwrite(self._fd, data[0], position)

@@ -27,6 +27,8 @@ WORDS = st.sampled_from(
         "--durability",
         "--log-format",
         "--set",
+        "--backup",
+        "--backup-every-ms=7",
         "--anyone-may-read-and-write",
         "--auto-create-topics",
         "--no-auto-create-topics",

@@ -6,12 +6,16 @@ import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.broker.archiver import Archiver, archive_home
+from headrace.broker.backup.history import load_history
+from headrace.broker.backup.keeper import BackupKeeper
+from headrace.broker.backup.opening import open_backup
 from headrace.broker.catalog import Catalog
 from headrace.broker.compactor import Compactor
-from headrace.broker.data_dir import DataDir
+from headrace.broker.data_dir import DataDir, Identity
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.groups import GroupCoordinator, GroupSettings
 from headrace.broker.limits import BrokerLimits, limits_of
@@ -116,6 +120,7 @@ class Broker:
         settings, data_dir = self.settings, self._data_dir
         self.cluster_id = data_dir.identity.cluster_id
         self.trusted_time = TrustedTime(self.clock, data_dir.identity.last_trusted_ms or None)
+        self.restored = load_history(data_dir.path)
         for directory in (data_dir.metadata, data_dir.groups):
             # Before anything is changed, so that a start which is refused leaves all as it was.
             check_journal(files, directory, is_new=data_dir.identity.starts == 0)
@@ -150,6 +155,7 @@ class Broker:
         self.compactor = Compactor(self)
         self.archiver = Archiver(self)
         self.producer_ids = ProducerIds(data_dir)
+        self.backup: BackupKeeper | None = open_backup(self, data_dir, settings.backup_dir, files)
         self.transactions = TransactionCoordinator(
             settings=transactions,
             ledger=self.groups.ledger,
@@ -161,6 +167,20 @@ class Broker:
             trusted_ms=self.trusted_time.now_ms,
             coordinator_epoch=leader_epoch,
         )
+
+    # What the backup asks
+
+    @property
+    def identity(self) -> Identity:
+        return self._data_dir.identity
+
+    @property
+    def journals(self) -> tuple[Journal, Journal]:
+        """Of topics and settings, and of groups and transactions."""
+        return self._metadata, self._groups_journal
+
+    def note_backup(self, folder: Path) -> None:
+        self._data_dir.note_backup(folder)
 
     # What handlers ask
 
@@ -203,6 +223,8 @@ class Broker:
             self.loop.create_task(self._keep_trimmed()),
         ]
         self.compactor.start()
+        if self.backup is not None:
+            self.backup.start()
 
     async def _keep_time(self) -> None:
         jumps = self.trusted_time.jumps
@@ -277,6 +299,8 @@ class Broker:
         await self.transactions.stop()
         await self.groups.stop()
         await self.catalog.settle()
+        if self.backup is not None:
+            await self.backup.stop()
         await self.partitions.close()
         await self._groups_journal.close()
         await self._metadata.close()

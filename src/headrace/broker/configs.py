@@ -22,6 +22,7 @@ from headrace.truth import VOLATILE_CONFIG, is_volatile
 from headrace.wire.codes import ErrorCode
 
 __all__ = [
+    "RESTORED",
     "TOMBSTONES_REMOVED_BELOW",
     "Change",
     "ConfigEntry",
@@ -47,6 +48,15 @@ TOMBSTONES_REMOVED_BELOW = ConfigKey(
     "Per partition, as partition:offset. Whoever has read a compacted topic up to an offset below it, stayed away and"
     " comes back may have missed the deletion of a key, because the marker has expired and is gone: it must start again"
     " from the first offset with nothing kept. At or above it, no deletion was missed. Cannot be set.",
+)
+
+RESTORED = ConfigKey(
+    "headrace.restored",
+    ConfigType.LIST,
+    None,
+    "Of a log that was restored from a backup: per restore and partition the time, the partition and its end then, as"
+    " ms:partition:offset. Whoever had read further by that time has read what this log never had, and must start again"
+    " from the first offset with nothing kept. Cannot be set.",
 )
 
 

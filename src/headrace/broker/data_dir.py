@@ -2,8 +2,9 @@
 twice.
 
     lock             held while a broker runs
-    headrace.json    format, cluster id, number of starts, next producer id, last trusted time; replaced
-                     whole, with a check of its own
+    headrace.json    format, cluster id, number of starts, next producer id, last trusted time, line, backup;
+                     replaced whole, with a check of its own
+    restored.json    that it came from a backup, and where each partition ended then (``backup.history``)
     metadata/        the journal of topics and settings
     groups/          the journal of groups, committed offsets and transactions
     topics/<topic id, 32 hex digits>/<partition>/
@@ -15,6 +16,7 @@ to start empty over somebody's data would be the worst answer to damage.
 from __future__ import annotations
 
 import base64
+import secrets
 import uuid
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,7 +28,7 @@ from headrace.errors import DamagedState, DataDirError, DataDirInUse, FormatTooN
 from headrace.files import Files, LockHeld
 from headrace.log.segment import write_whole
 
-__all__ = ["FORMAT", "DataDir", "Identity"]
+__all__ = ["FORMAT", "DataDir", "Identity", "new_line", "write_identity"]
 
 FORMAT = 1
 _NAME = "headrace.json"
@@ -42,6 +44,14 @@ class Identity:
     starts: int = 0
     next_producer_id: int = 0
     last_trusted_ms: int = 0
+    line: str = ""
+    """Of all that was ever written here, one after the other. What is restored from a backup begins another."""
+    backup: str = ""
+    """The folder in which its backup was last found."""
+
+
+def new_line() -> str:
+    return secrets.token_hex(8)
 
 
 class DataDir:
@@ -88,7 +98,7 @@ class DataDir:
                     hint="give an empty directory with --data, or restore the file from a backup",
                 )
             cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            identity = Identity(FORMAT, cluster_id)
+            identity = Identity(FORMAT, cluster_id, line=new_line())
             self._save(identity)
             return identity
         file = self._files.open(path)
@@ -99,21 +109,22 @@ class DataDir:
         return _parse(raw, path)
 
     def _save(self, identity: Identity) -> None:
-        body = asdict(identity)
-        body["check"] = crc32c(msgspec.json.encode(body))
-        write_whole(
-            self._files, self.path / _NAME, msgspec.json.format(msgspec.json.encode(body), indent=2) + b"\n"
-        )
-        self._files.sync_dir(self.path)
+        write_identity(self._files, self.path, identity)
         self.identity = identity
 
     def note_start(self) -> int:
         """Count this start, durably; the number before it is the leader epoch of the run."""
-        self._save(replace(self.identity, starts=self.identity.starts + 1))
+        line = self.identity.line or new_line()
+        self._save(replace(self.identity, starts=self.identity.starts + 1, line=line))
         return self.identity.starts - 1
 
     def note_time(self, trusted_ms: int) -> None:
         self._save(replace(self.identity, last_trusted_ms=trusted_ms))
+
+    def note_backup(self, folder: Path) -> None:
+        """Remember where the backup is, so that an empty folder of that name is not taken for a new one."""
+        if self.identity.backup != str(folder):
+            self._save(replace(self.identity, backup=str(folder)))
 
     def next_producer_id(self) -> int:
         """A producer id that no start of this broker gives out again; ids are reserved on disk by blocks."""
@@ -125,6 +136,13 @@ class DataDir:
 
     def close(self) -> None:
         self._lock.release()
+
+
+def write_identity(files: Files, directory: Path, identity: Identity) -> None:
+    body = asdict(identity)
+    body["check"] = crc32c(msgspec.json.encode(body))
+    write_whole(files, directory / _NAME, msgspec.json.format(msgspec.json.encode(body), indent=2) + b"\n")
+    files.sync_dir(directory)
 
 
 def _parse(raw: bytes, path: Path) -> Identity:

@@ -54,6 +54,9 @@ def run_broker(
     log_format: str = "text",
     metrics: str | None = None,
     settings: dict[str, str] | None = None,
+    backup: Path | None = None,
+    backup_every_ms: int = 10_000,
+    backup_keep_s: int = 604_800,
 ) -> int:
     """Serve until SIGINT or SIGTERM; returns the process's exit code."""
     host, port = parse_address(listen, "--listen")
@@ -100,6 +103,9 @@ def run_broker(
         partitions_per_topic_max=_taken_number(configs, "headrace.topic.partitions.max", 1_000),
         retention_check_s=_taken_number(configs, "log.retention.check.interval.ms", 30_000) / 1000,
         archive_dir=Path(archive) if (archive := configs.pop("headrace.archive.dir", "")) else None,
+        backup_dir=backup,
+        backup_every_s=backup_every_ms / 1000,
+        backup_keep_ms=backup_keep_s * 1000,
         compaction_check_s=_taken_number(configs, "log.cleaner.backoff.ms", 15_000) / 1000,
         compaction_memory_bytes=_taken_number(configs, "log.cleaner.dedupe.buffer.size", 128 << 20),
         compaction_bytes_per_s=_taken_number(configs, "log.cleaner.io.max.bytes.per.second", 64 << 20),

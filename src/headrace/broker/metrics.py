@@ -55,6 +55,7 @@ def _all(broker: Broker, server: Server | None, out: Exposition) -> Iterator[Non
     yield from _topics(broker, out)
     yield from _partitions(broker, out)
     yield from _compaction(broker, out)
+    yield from _backup(broker, out)
     yield from _groups(broker, out)
 
 
@@ -245,6 +246,41 @@ def _compaction(broker: Broker, out: Exposition) -> Iterator[None]:
     )
     for reason in ("disk", "damage"):
         out.sample(f"{ours}_failures_total", {"reason": reason}, counts.failures[reason])
+    yield
+
+
+def _backup(broker: Broker, out: Exposition) -> Iterator[None]:
+    backup = broker.backup
+    if backup is None:
+        return
+    standing, ours = backup.standing, "headrace_backup"
+    for name, text, value in (
+        (
+            "behind_records",
+            "Records that the newest moment of the backup has not got.",
+            backup.behind_records(),
+        ),
+        (
+            "behind_seconds",
+            "How long ago that moment was taken, where something was written since.",
+            backup.behind_s(),
+        ),
+        (
+            "moment_seconds",
+            "When it was taken, since 1970; 0 before the first.",
+            standing.last_moment_ms / 1000,
+        ),
+        ("round_seconds", "How long it took to ship.", standing.last_took_s),
+        ("in_trouble", "1 while the folder cannot be written to.", int(standing.trouble is not None)),
+        ("refused", "1 if another broker writes to the folder.", int(standing.refused is not None)),
+    ):
+        out.one(f"{ours}_{name}", "gauge", text, value)
+    for name, text, count in (
+        ("moments", "Moments that were shipped.", standing.moments),
+        ("written_bytes", "Bytes that were written to the folder.", standing.written_bytes),
+        ("failures", "Rounds that failed; they are repeated.", standing.failures),
+    ):
+        out.one(f"{ours}_{name}_total", "counter", text, count)
     yield
 
 

@@ -44,6 +44,14 @@ class BrokerSettings:
     """How often old data is looked for."""
     archive_dir: Path | None = None
     """Where topics with ``headrace.archive.enable`` keep what retention takes; it must be there."""
+    backup_dir: Path | None = None
+    """Where the continuous backup goes; it must be there."""
+    backup_every_s: float = 10.0
+    """How often a moment of the log is shipped: what the loss of the machine can take."""
+    backup_keep_ms: int = 7 * 24 * 3600 * 1000
+    """How far back there are moments to restore to."""
+    backup_bytes_per_s: int = 0
+    """What the backup may read; 0 for no limit."""
     compaction_check_s: float = 15.0
     """How often topics are looked at that may need compaction (``log.cleaner.backoff.ms``)."""
     compaction_memory_bytes: int = 128 << 20

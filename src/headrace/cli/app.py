@@ -48,6 +48,7 @@ COMMANDS = (
     Entry("config", "headrace.cli.config", "Show every setting, its value, and where that comes from."),
     Entry("demo", "headrace.cli.demo", "Run a broker with live traffic and watch it."),
     Entry("broker", "headrace.cli.broker", "Run the embedded broker, which speaks the Kafka protocol."),
+    Entry("backup", "headrace.cli.backup", "List, check and restore the moments of a broker's backup."),
     Entry("topic", "headrace.cli.topic", "Create, list, describe, change and delete topics.", alias="topics"),
     Entry("produce", "headrace.cli.produce", "Write records to a topic, from standard input or files."),
     Entry("consume", "headrace.cli.consume", "Read records from topics and print them."),

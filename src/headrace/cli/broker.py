@@ -26,6 +26,7 @@ _DEFAULT = BrokerLine()
     headrace broker --data ./headrace-data
     headrace broker --listen 127.0.0.1:0 --data /var/lib/headrace --durability os
     headrace broker --data ./d --set log.retention.ms=86400000 --set num.partitions=3
+    headrace broker --data ./d --backup /mnt/backup
     headrace broker --data ./d --listen 0.0.0.0:9092 --advertise mill.example:9092 --anyone-may-read-and-write
     """,
     reference=[
@@ -87,6 +88,28 @@ def broker(
             "--metrics", metavar="HOST:PORT", help="Where Prometheus finds /metrics; without it, nowhere."
         ),
     ] = None,
+    backup: Annotated[
+        str | None,
+        typer.Option(
+            "--backup", metavar="FOLDER", help="Where to keep a continuous backup: another disk, or a mount."
+        ),
+    ] = None,
+    backup_every_ms: Annotated[
+        str | None,
+        typer.Option(
+            "--backup-every-ms",
+            metavar="MS",
+            help="How much the loss of the machine may cost; 10000 if not said.",
+        ),
+    ] = None,
+    backup_keep_s: Annotated[
+        str | None,
+        typer.Option(
+            "--backup-keep-s",
+            metavar="SECONDS",
+            help="How far back one may restore; 604800 (a week) if not said.",
+        ),
+    ] = None,
 ) -> int:
     """Run the embedded broker, which speaks the Kafka protocol.
 
@@ -101,6 +124,9 @@ def broker(
         auto_create_topics=auto_create_topics,
         log_format=log_format,
         metrics=metrics,
+        backup=backup,
+        backup_every_ms=backup_every_ms,
+        backup_keep_s=backup_keep_s,
         settings=parse_pairs(settings or (), "--set"),
     )
     return run_broker_line(line)

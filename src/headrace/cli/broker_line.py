@@ -8,13 +8,18 @@ which accepts the same lines and says what is wrong with the rest.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.settings import BrokerSettings
 
 __all__ = ["DURABILITIES", "LOG_FORMATS", "BrokerLine", "read_broker_line", "run_broker_line"]
 
@@ -30,6 +35,9 @@ _VALUES = {
     "--durability": "durability",
     "--log-format": "log_format",
     "--metrics": "metrics",
+    "--backup": "backup",
+    "--backup-every-ms": "backup_every_ms",
+    "--backup-keep-s": "backup_keep_s",
     "--set": "settings",
 }
 _FLAGS = {
@@ -49,6 +57,9 @@ class BrokerLine:
     auto_create_topics: bool = True
     log_format: str = "text"
     metrics: str | None = None
+    backup: str | None = None
+    backup_every_ms: str | None = None
+    backup_keep_s: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
 
 
@@ -83,10 +94,31 @@ def read_broker_line(words: Sequence[str]) -> BrokerLine | None:
     return line if in_order else None
 
 
+def _backup_of(line: BrokerLine) -> BrokerSettings | None:
+    """Options of the line, above the environment and ``headrace.toml``; ``None`` where nobody speaks of a backup, so
+    that a broker without one need not load what reads settings.
+    """
+    given = (line.backup, line.backup_every_ms, line.backup_keep_s)
+    if given == (None, None, None) and not (
+        any(name.startswith("HEADRACE_BROKER__") for name in os.environ) or Path("headrace.toml").is_file()
+    ):
+        return None
+    from headrace.settings.loading import Flag, load
+
+    return load(
+        [
+            Flag("broker.backup", line.backup, "--backup"),
+            Flag("broker.backup_every_ms", line.backup_every_ms, "--backup-every-ms"),
+            Flag("broker.backup_keep_s", line.backup_keep_s, "--backup-keep-s"),
+        ]
+    ).settings.broker
+
+
 def run_broker_line(line: BrokerLine) -> int:
     from headrace.broker.main import run_broker
 
     try:
+        backup = _backup_of(line)
         return run_broker(
             listen=line.listen,
             data=line.data,
@@ -97,6 +129,9 @@ def run_broker_line(line: BrokerLine) -> int:
             log_format=line.log_format,
             metrics=line.metrics,
             settings=line.settings,
+            backup=None if backup is None else backup.backup,
+            backup_every_ms=10_000 if backup is None else backup.backup_every_ms,
+            backup_keep_s=604_800 if backup is None else backup.backup_keep_s,
         )
     except HeadraceError as error:
         from headrace.cli.errors import exit_code_of

@@ -23,6 +23,7 @@ def settings_for(
     master: str | None = None,
     verify_every: int | None = None,
     metrics: str | None = None,
+    backup: Path | None = None,
 ) -> Settings:
     return session.with_flags(
         Flag("data", data, "--data"),
@@ -30,6 +31,7 @@ def settings_for(
         Flag("spark.master", master, "--master"),
         Flag("verify.every_s", verify_every, "--verify-every"),
         Flag("metrics.listen", metrics, "--metrics"),
+        Flag("broker.backup", backup, "--backup"),
     ).settings
 
 

@@ -34,6 +34,7 @@ from headrace.log.mark import Mark
 from headrace.log.producers import OutOfOrderSequence, RememberedBatch
 from headrace.log.recovery import RecoveryReport, recover
 from headrace.log.segment import Segment
+from headrace.log.state import state_name
 from headrace.log.state_files import StateFiles
 from headrace.log.sync import SyncJob
 from headrace.log.tail import Tail
@@ -82,6 +83,8 @@ class PartitionLog:
         """
         self.deletions = 0
         """How many are under way."""
+        self.changes = 0
+        """How often the list of segments has changed."""
         self.compacted = found.compacted
         self.archive = found.archive
         self._files = files
@@ -265,6 +268,7 @@ class PartitionLog:
         sealed = self.active
         fresh = self._tail.roll(self.end_offset, now_ms)
         self._directory_changed = True
+        self.changes += 1
         self.segments.append(fresh)
         self._bases.append(fresh.base_offset)
         self._write_side_files(sealed)
@@ -373,6 +377,7 @@ class PartitionLog:
 
     def adopt(self, old: Sequence[Segment], new: Segment) -> None:
         """Let one segment take the place of several neighbours; whoever has pinned one of them reads on in it."""
+        self.changes += 1
         at = self.segments.index(old[0])
         assert self.segments[at : at + len(old)] == list(old)
         self.segments[at : at + len(old)] = [new]
@@ -383,6 +388,7 @@ class PartitionLog:
     def let_go_of(self, segment: Segment) -> None:
         """The first segment is no part of the log any more: archived or deleted. The caller sees to its files."""
         assert self.segments[0] is segment
+        self.changes += 1
         del self.segments[0], self._bases[0]
         segment.close()
 
@@ -413,6 +419,15 @@ class PartitionLog:
     def has_state_in(self, offset: int) -> bool:
         """Whether a state at or behind ``offset`` will be there after a power loss, if the directory is synced."""
         return self._state_files.has_one_in(offset, self.high_watermark)
+
+    def newest_state(self, end_offset: int) -> tuple[int, int] | None:
+        """Number and offset of the newest state that covers nothing behind ``end_offset``; with each that is written
+        there is another number.
+        """
+        return self._state_files.newest(end_offset)
+
+    def state_path(self, offset: int) -> Path:
+        return self.directory / state_name(offset)
 
     def close(self) -> None:
         """Leave everything durable and ready for a start that reads no segment; then let go of the files."""

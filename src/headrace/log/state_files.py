@@ -23,10 +23,11 @@ class StateFiles:
         self._files = files
         self._directory = directory
         self._offsets = sorted(offsets)
+        self._written = 0
 
     def write(self, state: PartitionState, synced_offset: int) -> None:
         """Add a snapshot and remove those that no start will need; the caller syncs the directory."""
-        write_whole(self._files, self._directory / state_name(state.offset), dump_state(state))
+        self._write(state)
         if state.offset not in self._offsets:
             self._offsets.append(state.offset)
         # At the synced offset itself, the name may not be durable yet.
@@ -39,11 +40,19 @@ class StateFiles:
         """Add a snapshot and remove all others: they say something that is no longer true. The caller syncs the
         directory; until then an older one could come back with what it says still in the log.
         """
-        write_whole(self._files, self._directory / state_name(state.offset), dump_state(state))
+        self._write(state)
         for offset in self._offsets:
             if offset != state.offset:
                 self._files.remove(self._directory / state_name(offset))
         self._offsets = [state.offset]
+
+    def _write(self, state: PartitionState) -> None:
+        write_whole(self._files, self._directory / state_name(state.offset), dump_state(state))
+        self._written += 1
+
+    def newest(self, end_offset: int) -> tuple[int, int] | None:
+        below = [offset for offset in self._offsets if offset <= end_offset]
+        return (self._written, max(below)) if below else None
 
     def has_one_in(self, first: int, last: int) -> bool:
         return any(first <= offset <= last for offset in self._offsets)

@@ -110,7 +110,7 @@ class Run:
                 log.listen,
                 self.settings.log_dir,
                 self.settings.data / "broker.log",
-                options=["--durability", log.durability],
+                options=["--durability", log.durability, *_backup_options(self.settings)],
             )
             address = self._broker.address
         self.cluster = Cluster(address, log.properties, replication=self.settings.topics.replication)
@@ -288,3 +288,14 @@ class Run:
             self.metrics.close()
         if self._broker is not None:
             self._broker.stop()
+
+
+def _backup_options(settings: Settings) -> list[str]:
+    broker = settings.broker
+    if broker.backup is None:
+        return []
+    return [
+        *("--backup", str(broker.backup)),
+        *("--backup-every-ms", str(broker.backup_every_ms)),
+        *("--backup-keep-s", str(broker.backup_keep_s)),
+    ]

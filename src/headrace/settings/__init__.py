@@ -12,6 +12,7 @@ import msgspec
 
 __all__ = [
     "AlertSettings",
+    "BrokerSettings",
     "FlowSettings",
     "LogSettings",
     "MetricsSettings",
@@ -37,6 +38,18 @@ class LogSettings:
     """What an acknowledgement of the embedded broker means."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """Of librdkafka, for every client; passwords among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """Of the embedded broker, with ``headrace run`` as with ``headrace broker``."""
+
+    backup: Path | None = None
+    """A folder for its continuous backup; without one there is none."""
+    backup_every_ms: Count = 10_000
+    """How often a moment of the log is shipped there: what the loss of the machine can take."""
+    backup_keep_s: Count = 604_800
+    """How far back there are moments to restore to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +124,7 @@ class Settings:
     data: Path = Path("headrace-data")
     """Where everything is kept: the embedded log, Spark's checkpoints, views."""
     log: LogSettings = field(default_factory=LogSettings)
+    broker: BrokerSettings = field(default_factory=BrokerSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
     flow: FlowSettings = field(default_factory=FlowSettings)
     topics: TopicSettings = field(default_factory=TopicSettings)

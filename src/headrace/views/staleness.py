@@ -1,7 +1,8 @@
 """Whether what a store has of a view can be gone on with, or must be built again from the first offset.
 
 A part is past mending if it is of another topic (also one of the same name, made again), of another generation or
-shape, if the log has deleted or never had what comes next, or if a deletion may have been missed. The last is asked of
+shape, if the log has deleted or never had what comes next, if it was restored from a backup that ends before what was
+read, or if a deletion may have been missed. The last is asked of
 compacted topics only: a deletion is kept for a while (``delete.retention.ms``) and then removed, and who comes later
 keeps a row that nobody has. Headrace's broker tells below which offset it has removed any; of Apache Kafka all that is
 known is how long ago the log was last read to its end.
@@ -18,6 +19,7 @@ from headrace.views.position import Position, Standing
 __all__ = ["Retention", "retention_of", "why_build_again"]
 
 _REMOVED_BELOW = "headrace.tombstones.removed.below"
+_RESTORED = "headrace.restored"
 _DAY_MS = 86_400_000
 
 
@@ -29,6 +31,18 @@ class Retention:
     kept_ms: int
     removed_below: dict[int, int] | None
     """None where the log does not tell."""
+    restored: tuple[tuple[int, int, int], ...] = ()
+    """Time, partition, and where it ended then."""
+
+    def why_never_there(self, position: Position) -> str | None:
+        """Why what was read is not what the log has now, though it has as many records again."""
+        for at_ms, number, end in self.restored:
+            if position.stored_ms <= at_ms and position.offsets.get(number, 0) > end:
+                return (
+                    f"partition {number} of {position.topic!r} was restored from a backup that ends at {end}, and the"
+                    f" view had read up to {position.offsets[number]}"
+                )
+        return None
 
     def why_missed(self, position: Position, starts: dict[int, int], now_ms: int) -> str | None:
         """Why a deletion may have been removed before the position's reader came to it."""
@@ -63,7 +77,13 @@ def retention_of(cluster: Cluster, topic: str) -> Retention:
         "compact" in (configs.get("cleanup.policy") or ""),
         int(configs.get("delete.retention.ms") or _DAY_MS),
         None if pairs is None else {int(number): int(offset) for number, offset in pairs},
+        tuple(_three(one) for one in (configs.get(_RESTORED) or "").split(",") if one),
     )
+
+
+def _three(text: str) -> tuple[int, int, int]:
+    at_ms, number, end = map(int, text.split(":"))
+    return at_ms, number, end
 
 
 def why_build_again(
@@ -91,4 +111,4 @@ def why_build_again(
             )
     if origin.progress and position.progress_offset > cluster.ends(origin.progress, committed=False)[0]:
         return f"{origin.progress!r} ends before offset {position.progress_offset}, where the view is"
-    return retention.why_missed(position, starts, now_ms)
+    return retention.why_never_there(position) or retention.why_missed(position, starts, now_ms)

@@ -43,6 +43,7 @@ PINNED: dict[str, set[str]] = {
     "headrace.runtime": set(),
     "headrace.settings": {
         "AlertSettings",
+        "BrokerSettings",
         "FlowSettings",
         "LogSettings",
         "MetricsSettings",

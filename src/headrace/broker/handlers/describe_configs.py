@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker import configs
+from headrace.broker.backup.history import told_of
 from headrace.broker.broker_configs import Scope, Source, static_configs
 from headrace.broker.config_resources import ResourceType, scope_of, unknown_type
 from headrace.broker.names import name_fault
@@ -74,9 +75,11 @@ def _entries(broker: Broker, resource_type: int, name: str) -> list[configs.Conf
         if topic is None:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{name}'")
         entries = configs.describe_topic(topic.configs, broker.catalog.configs)
-        return entries + (
-            [_tombstones(broker, topic)] if broker.catalog.log_config(topic).is_compacted else []
-        )
+        if broker.catalog.log_config(topic).is_compacted:
+            entries.append(_tombstones(broker, topic))
+        if told := told_of(broker.restored, topic.id):
+            entries.append(configs.ConfigEntry(configs.RESTORED, told, Source.DEFAULT, (), read_only=True))
+        return entries
     if resource_type == ResourceType.BROKER:
         if scope_of(name, broker.settings.node_id) is Scope.CLUSTER:
             return configs.describe_layer(broker.catalog.configs)

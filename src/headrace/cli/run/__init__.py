@@ -67,6 +67,12 @@ def run(
             "--watch", metavar="SQL", help="Show the rows of this query over the views; may be repeated."
         ),
     ] = None,
+    backup: Annotated[
+        Path | None,
+        typer.Option(
+            "--backup", metavar="FOLDER", help="Where the embedded broker keeps a continuous backup."
+        ),
+    ] = None,
     rebuild_changed: Annotated[
         bool,
         typer.Option("--rebuild-changed", help="Start a new generation of flows whose function was changed."),
@@ -92,6 +98,7 @@ def run(
         rebuild_changed,
         verify_every=verify_every,
         metrics=metrics,
+        backup=backup,
     )
     return run_app(session, asked)
 

@@ -41,6 +41,7 @@ class Asked:
     with_views: bool = True
     verify_every: int | None = None
     metrics: str | None = None
+    backup: Path | None = None
 
 
 def run_app(session: Session, asked: Asked) -> int:
@@ -53,6 +54,7 @@ def run_app(session: Session, asked: Asked) -> int:
         master=asked.master,
         verify_every=asked.verify_every,
         metrics=asked.metrics,
+        backup=asked.backup,
     )
     display = choose_display(session, app)
     run = Run(

@@ -1,0 +1,180 @@
+"""A moment of the whole log, taken in one turn of the event loop.
+
+The broker does everything that changes a log in one thread, and learns there what the disk has. So what all partitions
+and journals are known to have in one turn of that thread is what a crash in this very turn could have left: offsets
+that a group has committed lie in the log, a transaction that is decided is decided everywhere, and one that is not is
+open. A start that finds the moment restored does what it does after a crash, and need not know about backups.
+
+``take`` looks at a partition, which is cheap, and opens the files that are to be copied, so that neither compaction nor
+retention can take them away meanwhile; ``Plan.let_go`` gives them back.
+
+With durability ``synced`` the moment ends where the disk has everything. With ``os`` it ends where readers do, as after
+kill -9; what the broker's own disk had not got is noted, and compared after the next start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headrace.broker.backup.manifest import Part, Piece, Run, StateCopy
+from headrace.files import File
+from headrace.log.archive import Entry
+from headrace.log.compacted import Compacted
+from headrace.log.mark import Mark
+from headrace.log.partition import PartitionLog
+from headrace.log.segment import Segment
+
+__all__ = ["Known", "Plan", "PlannedRun", "Source", "missing", "take"]
+
+
+class Source(NamedTuple):
+    place: str
+    log: PartitionLog
+
+
+class _Signature(NamedTuple):
+    """Equal as long as nothing has changed that a manifest tells of."""
+
+    mark: Mark
+    changes: int
+    state: tuple[int, int] | None
+    compacted: Compacted
+    archived: tuple[int, Entry | None]
+
+
+@dataclass(slots=True)
+class Known:
+    """What the folder has of a place."""
+
+    part: Part
+    signature: _Signature | None = None
+    segments: dict[int, Segment] = field(default_factory=dict)
+    """The very segments that were copied: one that was compacted since is another. None of those that an earlier run
+    has copied is in it.
+    """
+    state_version: tuple[int, int] | None = None
+
+
+@dataclass(slots=True)
+class PlannedRun:
+    segment: Segment
+    size: int
+    known: tuple[Piece, ...]
+    file: File | None
+    """Where there is something to read."""
+    doubted_from: int | None
+    """From which byte on what is known has to be compared first."""
+
+    @property
+    def missing(self) -> int:
+        return max(0, self.size - (self.known[-1].end if self.known else 0))
+
+
+@dataclass(slots=True)
+class Plan:
+    place: str
+    signature: _Signature
+    mark: Mark
+    synced: tuple[int, int]
+    runs: list[PlannedRun]
+    archived: tuple[tuple[int, int, int, int], ...]
+    state_known: StateCopy | None
+    state_file: File | None
+
+    @property
+    def missing(self) -> int:
+        return sum(run.missing for run in self.runs)
+
+    def let_go(self) -> None:
+        """On the event loop."""
+        for run in self.runs:
+            if run.file is not None:
+                run.file = None
+                run.segment.unpin()
+        if self.state_file is not None:
+            self.state_file.close()
+            self.state_file = None
+
+    def known(self, part: Part) -> Known:
+        """What is known once the plan is carried out."""
+        return Known(
+            part,
+            self.signature,
+            {run.segment.base_offset: run.segment for run in self.runs},
+            self.signature.state,
+        )
+
+
+def take(source: Source, known: Known | None) -> Plan | None:
+    """What there is to copy; ``None`` if the folder has it all."""
+    log = source.log
+    mark = _end(log)
+    state = log.newest_state(mark.synced_offset)
+    entries = log.archive.entries
+    archived = (len(entries), entries[-1] if entries else None)
+    signature = _Signature(mark, log.changes, state, log.compacted, archived)
+    if known is not None and known.signature == signature:
+        return None
+    synced = log.synced_mark
+    has_state = state is not None and known is not None and known.state_version == state
+    plan = Plan(
+        source.place,
+        signature,
+        mark,
+        (synced.segment, synced.position),
+        [],
+        tuple((one.base_offset, one.end_offset, one.size, one.max_timestamp) for one in entries),
+        known.part.state if known is not None and has_state else None,
+        None,
+    )
+    try:
+        if state is not None and not has_state:
+            plan.state_file = log.files.open(log.state_path(state[1]))
+        for segment in log.segments:
+            if segment.base_offset <= mark.segment:
+                plan.runs.append(_planned(segment, mark, log, known))
+    except BaseException:
+        plan.let_go()
+        raise
+    return plan
+
+
+def missing(source: Source, known: Known | None) -> int:
+    """About how many bytes there are to copy."""
+    copied = 0 if known is None else known.part.size
+    return sum(map(source.log.readable_size, source.log.segments)) - copied
+
+
+def _end(log: PartitionLog) -> Mark:
+    if log.waits_for_sync:
+        return log.synced_mark
+    return Mark(log.start_offset, log.end_offset, log.active.base_offset, log.active.size)
+
+
+def _planned(segment: Segment, mark: Mark, log: PartitionLog, known: Known | None) -> PlannedRun:
+    base = segment.base_offset
+    size = mark.position if base == mark.segment else segment.size
+    pieces: tuple[Piece, ...] = ()
+    doubted_from: int | None = None
+    if known is not None:
+        run = next((one for one in known.part.segments if one.base_offset == base), Run(base))
+        copied = known.segments.get(base)
+        if copied is segment:
+            pieces = run.pieces
+        elif copied is None and not known.segments:
+            pieces, doubted_from = run.pieces, _doubted_from(base, run, log, known.part)
+    planned = PlannedRun(segment, size, pieces, None, doubted_from)
+    if planned.missing or doubted_from is not None or (pieces and pieces[-1].end > size):
+        planned.file = segment.pin()
+    return planned
+
+
+def _doubted_from(base: int, run: Run, log: PartitionLog, part: Part) -> int | None:
+    """Of what an earlier run has copied: a compaction may have replaced it, a power loss taken what was not synced."""
+    if log.config.is_compacted or log.compacted != Compacted():
+        return 0 if run.pieces else None
+    segment, position = part.synced
+    if base < segment or (base == segment and run.size <= position):
+        return None
+    return position if base == segment else 0

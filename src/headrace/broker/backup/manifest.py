@@ -1,0 +1,231 @@
+"""A manifest: one moment of the whole log, as bytes of pieces.
+
+    manifests/<sequence, 10 digits>-<moment in ms, 13 digits>-<base's sequence, 10 digits>-<run, 8 hex digits>.json
+
+One line of JSON, and behind it a line with its CRC-32C in eight hex digits. It names, for the two journals and for
+every partition, the offsets that it begins and ends at, and the pieces that hold its segments, each with its checksum.
+
+A *full* manifest names everything. Any other has a ``base``, the sequence of a full one, and names what is different
+from that, so at most two files are read for a moment, and writing one costs what has changed.
+
+Invariant: what a manifest names was durable in the folder before the manifest took its name, and stays there for as
+long as the manifest does. A manifest is never written again; the next moment is another file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.broker.backup.errors import BackupDamaged
+from headrace.checksum import crc32c
+from headrace.log.mark import Mark
+
+__all__ = [
+    "FORMAT",
+    "GROUPS",
+    "METADATA",
+    "Manifest",
+    "ManifestName",
+    "Part",
+    "Piece",
+    "Restored",
+    "Run",
+    "StateCopy",
+    "decode",
+    "encode",
+    "place_of",
+]
+
+FORMAT = 1
+METADATA, GROUPS = "metadata", "groups"
+_NAME = re.compile(r"(\d{10})-(\d{13})-(\d{10})-([0-9a-f]{8})\.json")
+
+
+def place_of(topic_id: bytes, partition: int) -> str:
+    """Where a partition's pieces are, and the name that manifests have for it."""
+    return f"{topic_id.hex()}/{partition}"
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Bytes of a segment, from ``at`` on, in a file of their own. ``level``: how often such were joined to make it."""
+
+    file: str
+    at: int
+    size: int
+    crc: int
+    level: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.at + self.size
+
+
+class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A segment: its pieces, back to back from byte 0."""
+
+    base_offset: int
+    pieces: tuple[Piece, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return self.pieces[-1].end if self.pieces else 0
+
+
+class StateCopy(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A copy of the partition's newest ``.state``."""
+
+    file: str
+    offset: int
+    size: int
+    crc: int
+
+
+class Part(msgspec.Struct, frozen=True, gc=False):
+    """A partition or a journal at that moment. It ends at ``position`` of the segment that begins at ``segment``."""
+
+    start: int
+    end: int
+    segment: int
+    position: int
+    segments: tuple[Run, ...]
+    synced: tuple[int, int] = (0, 0)
+    """Segment and position up to which the broker's own disk had it for sure. What lies behind may not be there after
+    a power loss, where the broker does not wait for the disk.
+    """
+    state: StateCopy | None = None
+    compacted: tuple[int, int, int] | None = None
+    archived: tuple[tuple[int, int, int, int], ...] = ()
+
+    @property
+    def mark(self) -> Mark:
+        return Mark(self.start, self.end, self.segment, self.position)
+
+    @property
+    def size(self) -> int:
+        return sum(one.size for one in self.segments)
+
+    def files(self) -> list[str]:
+        found = [piece.file for one in self.segments for piece in one.pieces]
+        return found if self.state is None else [*found, self.state.file]
+
+
+class Restored(msgspec.Struct, frozen=True, gc=False):
+    """That this log was once restored: when, and where each partition ended then."""
+
+    at_ms: int
+    manifest: str
+    ends: dict[str, int]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = FORMAT
+    sequence: int
+    run: str
+    """Of the broker that wrote it: another one with each start."""
+    cluster_id: str
+    line: str
+    moment_ms: int
+    starts: int
+    next_producer_id: int
+    last_trusted_ms: int
+    complete: bool = True
+    """False for one that only says how far the first copy has come: it is no moment, and nothing to restore."""
+    base: int | None = None
+    topics: dict[str, str]
+    """Names by id, of those whose partitions are in it."""
+    parts: dict[str, Part]
+    gone: tuple[str, ...] = ()
+    """What the base has and this has not."""
+    restored: tuple[Restored, ...] = ()
+
+    @property
+    def name(self) -> ManifestName:
+        return ManifestName(
+            self.sequence, self.moment_ms, self.sequence if self.base is None else self.base, self.run
+        )
+
+    def over(self, base: Manifest) -> Manifest:
+        """The same moment, in full."""
+        parts = {place: part for place, part in base.parts.items() if place not in self.gone} | self.parts
+        return msgspec.structs.replace(self, base=None, parts=parts, gone=())
+
+    def from_base(self, base: Manifest) -> Manifest:
+        """The same moment, as what is different from another; ``self`` is in full."""
+        return msgspec.structs.replace(
+            self,
+            base=base.sequence,
+            parts={place: part for place, part in self.parts.items() if base.parts.get(place) != part},
+            gone=tuple(sorted(base.parts.keys() - self.parts.keys())),
+        )
+
+    def label(self, place: str) -> str:
+        """A partition as people call it."""
+        topic, _, number = place.partition("/")
+        return f"{self.topics.get(topic, topic)}-{number}" if number else f"the journal of {topic}"
+
+    def place(self, topic: str, partition: int) -> str | None:
+        for topic_id, name in self.topics.items():
+            if name == topic:
+                place = f"{topic_id}/{partition}"
+                return place if place in self.parts else None
+        return None
+
+    def records(self) -> int:
+        return sum(part.end - part.start for place, part in self.parts.items() if "/" in place)
+
+    def bytes(self) -> int:
+        return sum(part.size for part in self.parts.values())
+
+
+class ManifestName(NamedTuple):
+    sequence: int
+    moment_ms: int
+    base: int
+    """Its own sequence, if it is a full one."""
+    run: str
+
+    @property
+    def file(self) -> str:
+        return f"{self.sequence:010d}-{self.moment_ms:013d}-{self.base:010d}-{self.run}.json"
+
+    @classmethod
+    def read(cls, name: str) -> ManifestName | None:
+        found = _NAME.fullmatch(name)
+        return None if found is None else cls(int(found[1]), int(found[2]), int(found[3]), found[4])
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Manifest)
+
+
+def encode(manifest: Manifest) -> bytes:
+    body = _encoder.encode(manifest)
+    return body + b"\n%08x\n" % crc32c(body)
+
+
+def decode(raw: bytes, where: str) -> Manifest:
+    body, _, check = raw.removesuffix(b"\n").rpartition(b"\n")
+    if check != b"%08x" % crc32c(body):
+        raise _damaged(where, "its checksum does not match")
+    try:
+        told = msgspec.json.decode(body, type=Mapping[str, msgspec.Raw])
+        found = msgspec.json.decode(told.get("format", b"0"), type=int)
+        if found != FORMAT:
+            raise BackupDamaged(
+                f"{where} has format {found}, and this release reads {FORMAT}",
+                hint="use the release that wrote it",
+            )
+        return _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise _damaged(where, str(error)) from error
+
+
+def _damaged(where: str, reason: str) -> BackupDamaged:
+    return BackupDamaged(
+        f"the manifest {where} is damaged: {reason}",
+        hint="headrace backup check FOLDER says which moments are whole",
+    )

@@ -1,0 +1,205 @@
+"""Copying what is new of a partition to the folder; in a thread, a mebibyte at a time.
+
+What was appended since the last round is a piece of its own. When eight neighbours of the same level are there, they
+are written again as one of the next level, read from the log, not from the folder: so a segment has a few dozen pieces
+at the most however long it grows, and each byte is written about once per level. A piece has at most 64 MiB.
+
+What is joined is compared with the checksums of what it replaces. Damage of the broker's own disk is found by that, and
+never takes the place of a good copy.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from headrace.broker.backup.cut import Plan, PlannedRun
+from headrace.broker.backup.folder import BackupFolder
+from headrace.broker.backup.manifest import Part, Piece, Run, StateCopy
+from headrace.checksum import crc32c
+from headrace.errors import StorageError
+from headrace.files import File
+from headrace.log.pace import Pace
+
+__all__ = ["Shipping", "SourceUnreadable", "Stopped"]
+
+PIECE_BYTES_MAX = 64 << 20
+JOINED = 8
+_CHUNK_BYTES = 1 << 20
+
+
+class Stopped(Exception):
+    """The broker stops, and has waited long enough."""
+
+
+class SourceUnreadable(StorageError):
+    """The log's own file does not give what it had."""
+
+    code = "HR-BACKUP-SOURCE"
+
+
+@dataclass(slots=True)
+class Shipping:
+    folder: BackupFolder
+    sequence: int
+    """Of the manifest that will name what is written."""
+    run: str
+    pace: Pace
+    has_to_stop: threading.Event
+    written_bytes: int = 0
+    differing: list[str] = field(default_factory=list)
+    """Segments of which the log has something else now than the folder had."""
+
+    def ship(self, plan: Plan) -> Part:
+        runs = tuple(self._run(plan.place, one) for one in plan.runs)
+        state = plan.state_known
+        if plan.state_file is not None and plan.signature.state is not None:
+            state = self._state(plan.place, plan.state_file, plan.signature.state[1])
+        compacted = plan.signature.compacted
+        mark = plan.mark
+        return Part(
+            start=mark.start_offset,
+            end=mark.synced_offset,
+            segment=mark.segment,
+            position=mark.position,
+            segments=runs,
+            synced=plan.synced,
+            state=state,
+            compacted=(compacted.clean_offset, compacted.tombstones_removed_below, compacted.next_horizon_ms),
+            archived=plan.archived,
+        )
+
+    def _run(self, place: str, planned: PlannedRun) -> Run:
+        base, known = planned.segment.base_offset, planned.known
+        if planned.file is None:
+            return Run(base, known)
+        if known and not self._is_as_known(planned.file, planned, known):
+            self.differing.append(f"{planned.segment.path}")
+            known = ()
+        wanted = _joined([*known, *_fresh(known[-1].end if known else 0, planned.size)])
+        return Run(
+            base,
+            tuple(one if one.file else self._piece(place, base, planned.file, one, known) for one in wanted),
+        )
+
+    def _is_as_known(self, file: File, planned: PlannedRun, known: Sequence[Piece]) -> bool:
+        if known[-1].end > planned.size:
+            return False
+        doubted = planned.doubted_from
+        return doubted is None or all(
+            self._crc(file, piece) == piece.crc for piece in known if piece.end > doubted
+        )
+
+    def _crc(self, file: File, piece: Piece) -> int:
+        crc = 0
+        for chunk in self._chunks(file, piece.at, piece.end):
+            crc = crc32c(chunk, crc)
+        return crc
+
+    def _piece(self, place: str, base: int, file: File, wanted: Piece, known: Sequence[Piece]) -> Piece:
+        name = f"{base:020d}-{wanted.at:012d}-{self.sequence:010d}-{self.run}.piece"
+        replaced = [one for one in known if wanted.at <= one.at and one.end <= wanted.end]
+        crcs = _Crcs(replaced)
+
+        def watched() -> Iterator[bytes]:
+            for chunk in self._chunks(file, wanted.at, wanted.end):
+                crcs.add(chunk)
+                yield chunk
+            different = crcs.different()
+            if different is not None:
+                raise SourceUnreadable(
+                    f"bytes {different.at} to {different.end - 1} of {file.path} are not what they were when they"
+                    " were copied to the backup",
+                    hint="the disk may be failing; what the backup has of it is kept",
+                )
+
+        self.folder.write(self.folder.piece(place, name), watched())
+        self.written_bytes += wanted.size
+        return Piece(name, wanted.at, wanted.size, crcs.all, wanted.level)
+
+    def _state(self, place: str, file: File, offset: int) -> StateCopy:
+        try:
+            raw = file.pread(file.size(), 0)
+        except OSError as error:
+            raise _unreadable(file, str(error)) from error
+        name = f"{offset:020d}-{self.sequence:010d}-{self.run}.state"
+        self.folder.write(self.folder.piece(place, name), [raw])
+        self.written_bytes += len(raw)
+        return StateCopy(name, offset, len(raw), crc32c(raw))
+
+    def _chunks(self, file: File, position: int, end: int) -> Iterator[bytes]:
+        while position < end:
+            if self.has_to_stop.is_set():
+                raise Stopped
+            try:
+                chunk = file.pread(min(_CHUNK_BYTES, end - position), position)
+            except OSError as error:
+                raise _unreadable(file, str(error)) from error
+            if not chunk:
+                raise _unreadable(file, f"it ends at byte {position}, and had {end}")
+            position += len(chunk)
+            self.pace.moved(len(chunk))
+            yield chunk
+            self.pace.breathe()
+
+
+class _Crcs:
+    """Checksums of a stretch of bytes, and of each known piece in it, which lie at its beginning, back to back."""
+
+    def __init__(self, known: Sequence[Piece]) -> None:
+        self.all = 0
+        self._known = list(known)
+        self._which = 0
+        self._part = 0
+        self._left = self._known[0].size if self._known else 0
+        self._different: Piece | None = None
+
+    def add(self, chunk: bytes) -> None:
+        self.all = crc32c(chunk, self.all)
+        view = memoryview(chunk)
+        while view and self._which < len(self._known):
+            taken = view[: self._left]
+            self._part = crc32c(taken, self._part)
+            self._left -= len(taken)
+            view = view[len(taken) :]
+            if not self._left:
+                self._close()
+
+    def _close(self) -> None:
+        piece = self._known[self._which]
+        if self._part != piece.crc and self._different is None:
+            self._different = piece
+        self._which += 1
+        self._part = 0
+        if self._which < len(self._known):
+            self._left = self._known[self._which].size
+
+    def different(self) -> Piece | None:
+        return self._different
+
+
+def _fresh(at: int, end: int) -> Iterator[Piece]:
+    """What is missing, as pieces without a file."""
+    while at < end:
+        size = min(PIECE_BYTES_MAX, end - at)
+        yield Piece("", at, size, 0)
+        at += size
+
+
+def _joined(pieces: list[Piece]) -> list[Piece]:
+    """The last few as one, where there are enough of the same level."""
+    while len(pieces) >= JOINED:
+        last = pieces[-JOINED:]
+        size = sum(one.size for one in last)
+        if len({one.level for one in last}) > 1 or size > PIECE_BYTES_MAX or last[-1].file:
+            return pieces
+        pieces = [*pieces[:-JOINED], Piece("", last[0].at, size, 0, last[0].level + 1)]
+    return pieces
+
+
+def _unreadable(file: File, reason: str) -> SourceUnreadable:
+    return SourceUnreadable(
+        f"{file.path} cannot be copied to the backup: {reason}",
+        hint="the disk may be failing; what the backup has of it is kept",
+    )
