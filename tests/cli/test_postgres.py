@@ -50,13 +50,13 @@ def test_a_view_in_postgres_is_followed_listed_described_read_and_looked_at(
     monkeypatch.setenv("SHOP_DATABASE", away)
     listed = headrace.run("view", "list", APP, *data, "--json")
     assert (listed.code, listed.json[0]["state"]) == (0, "unknown")
-    assert "does not answer" in listed.err
+    assert "cannot be reached" in listed.err
     found = headrace.run("doctor", APP, *data, "--json")
     (store,) = [one for one in found.json if one["check"] == "store"]
     assert store["state"] == "missing"
     refused = headrace.run("query", APP, VIEW, *data)
     assert refused.code != 0
-    assert "does not answer" in refused.err
+    assert "cannot be reached" in refused.err
     monkeypatch.delenv("SHOP_DATABASE")
     unset = headrace.run("query", APP, VIEW, *data)
     assert "SHOP_DATABASE is not set" in unset.err

@@ -122,20 +122,25 @@ def test_what_was_put_in_is_proven_and_what_was_changed_is_named(shop: Shop) -> 
     assert different.columns == ["amount"]
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("price", "-12.500001"), ("share", "0"), ("paid", "true"), ("at", "'0001-01-01 00:00:00.000001Z'"),
-        ("day", "'9999-12-30'"), ("raw", "'\\x00fe'"), ("lines", "'[\"a\"]'"), ("note", "NULL"),
-    ],
-)  # fmt: skip
-def test_a_change_of_any_column_is_seen(shop: Shop, column: str, value: str) -> None:
+def test_a_change_of_any_column_is_seen(shop: Shop) -> None:
     shop.write(FULL)
     shop.follow()
+    for column, value in {
+        "price": "-12.500001",
+        "share": "0",
+        "paid": "true",
+        "at": "'0001-01-01 00:00:00.000001Z'",
+        "day": "'9999-12-30'",
+        "raw": "'\\x00fe'",
+        "lines": "'[\"a\"]'",
+        "note": "NULL",
+    }.items():
+        shop.sql(f'CREATE TABLE kept AS TABLE "{shop.name}"')
+        shop.sql(f'UPDATE "{shop.name}" SET "{column}" = {value}')
+        report = shop.verify()
+        assert [(one.kind, one.columns) for one in report.differences] == [("different", [column])]
+        shop.sql(f'DELETE FROM "{shop.name}"; INSERT INTO "{shop.name}" TABLE kept; DROP TABLE kept')
     assert shop.verify().proven
-    shop.sql(f'UPDATE "{shop.name}" SET "{column}" = {value}')
-    report = shop.verify()
-    assert [(one.kind, one.columns) for one in report.differences] == [("different", [column])]
 
 
 def test_a_position_that_was_moved_is_named(shop: Shop) -> None:

@@ -52,7 +52,7 @@ def read_postgres(folder: Path, url: str, schema: str, view: str) -> tuple[Serve
     where = f"{shown(url)}, schema {schema}"
     with contextlib.ExitStack() as stack:
         stack.enter_context(_told(where))
-        connection = stack.enter_context(contextlib.closing(_connect(url, where)))
+        connection = stack.enter_context(contextlib.closing(_connect(url)))
         for statement in _SETTINGS:
             connection.execute(statement)
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -70,13 +70,13 @@ def read_postgres(folder: Path, url: str, schema: str, view: str) -> tuple[Serve
     return served, scratch
 
 
-def _connect(url: str, where: str) -> psycopg.Connection[Any]:
+def _connect(url: str) -> psycopg.Connection[Any]:
     try:
         address = conninfo_to_dict(resolved(url))
     except psycopg.Error:
-        # What libpq says quotes the address, and a password may be in it.
+        # Nothing of it is shown, nor what libpq says, which quotes it: who knows where the password is.
         raise StoreUnreadable(
-            f"the address of {where} is not one of PostgreSQL", hint="as in postgresql://user@host/database"
+            "the address of a store is not one of PostgreSQL", hint="as in postgresql://user@host/database"
         ) from None
     return psycopg.connect(**{**_DEFAULTS, **address}, autocommit=True)
 

@@ -59,7 +59,7 @@ class PostgresSession:
             raise StoreUnusable(f"{schema!r} cannot be the schema of a store", hint="name one without a %")
         self.schema = schema
         self.where = f"{shown(url)}, schema {schema}"
-        address = _address(url, self.where)
+        address = _address(url)
         with told_as(self.where):
             self.connection = psycopg.connect(
                 **{**_DEFAULTS, "application_name": name, **address}, autocommit=True
@@ -119,12 +119,12 @@ class PostgresSession:
         self.connection.close()
 
 
-def _address(url: str, where: str) -> dict[str, Any]:
+def _address(url: str) -> dict[str, Any]:
     try:
         return dict(conninfo_to_dict(resolved(url)))
     except psycopg.Error:
-        # What libpq says quotes the address, and a password may be in it.
+        # Nothing of it is shown, nor what libpq says, which quotes it: who knows where the password is.
         raise StoreUnusable(
-            f"the address of {where} is not one of PostgreSQL",
+            "the address of a store is not one of PostgreSQL",
             hint="as in postgresql://user@host:5432/database; special characters in a password are %-encoded",
         ) from None

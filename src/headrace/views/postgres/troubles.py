@@ -94,7 +94,7 @@ def _translated(where: str, error: psycopg.Error) -> StoreError:
 
 def _without_state(where: str, error: psycopg.Error, told: str) -> StoreError:
     if isinstance(error, psycopg.OperationalError) and not _REFUSED.search(told):
-        return StoreGone(f"{where} does not answer: {told}", hint=_UP)
+        return StoreGone(f"{where} cannot be reached: {told}", hint=_UP)
     return StoreUnusable(
         f"{where} cannot be opened: {told}", hint="check the user, the password and the server's pg_hba.conf"
     )
