@@ -27,7 +27,7 @@ from headrace.ops.served import Served, served_of
 
 __all__ = ["read_postgres"]
 
-_DEFAULTS = {"connect_timeout": 10, "application_name": "headrace verify"}
+_DEFAULTS: dict[str, Any] = {"connect_timeout": 10, "application_name": "headrace verify"}
 _SETTINGS = (
     "SET TimeZone = 'UTC'",
     "SET extra_float_digits = 1",
@@ -72,7 +72,7 @@ def read_postgres(folder: Path, url: str, schema: str, view: str) -> tuple[Serve
 
 def _connect(url: str) -> psycopg.Connection[Any]:
     try:
-        address = conninfo_to_dict(resolved(url))
+        address: dict[str, Any] = dict(conninfo_to_dict(resolved(url)))
     except psycopg.Error:
         # Nothing of it is shown, nor what libpq says, which quotes it: who knows where the password is.
         raise StoreUnreadable(
