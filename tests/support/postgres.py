@@ -148,13 +148,25 @@ class PostgresServer:
         return path
 
     def restore(self, database: str, dump: Path) -> None:
-        """In the place of the database that there is, if any. Beside it first: whoever follows into an empty one would
-        begin to build there.
+        """Into the database, in one transaction and under the sessions that there are; one of which may be in the way,
+        so that the server ends a deadlock by ending this.
         """
-        beside = self.database()
-        self.command("pg_restore", "-d", self.url(beside), dump)
-        self.drop(database)
-        self.execute(f"ALTER DATABASE {beside} RENAME TO {database}")
+        for left in reversed(range(10)):
+            try:
+                self.command(
+                    "pg_restore",
+                    "--clean",
+                    "--if-exists",
+                    "--single-transaction",
+                    "-d",
+                    self.url(database),
+                    dump,
+                )
+            except AssertionError:
+                if not left:
+                    raise
+            else:
+                return
 
 
 @functools.cache
