@@ -54,6 +54,7 @@ bench-log: setup-test
 
 bench-flow: setup-test
 	@$(BIN)/python -m bench.flow
+	@$(BIN)/python -m bench.stores
 
 soak: setup-test
 	@$(BIN)/python -m bench.soak

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -10,7 +12,19 @@ from dataclasses import dataclass
 
 from tools.console import SetupError, run, say
 
-__all__ = ["TEST_PACKAGES", "Package", "can_install", "first_available", "install", "provide"]
+__all__ = [
+    "POSTGRES_FOLDERS",
+    "TEST_PACKAGES",
+    "Package",
+    "can_install",
+    "find",
+    "first_available",
+    "install",
+    "provide",
+]
+
+# Debian keeps the server's programs out of everybody's way, a folder for each version.
+POSTGRES_FOLDERS = "/usr/lib/postgresql/*/bin"
 
 
 @dataclass(frozen=True)
@@ -18,12 +32,24 @@ class Package:
     name: str
     command: str
     why: str
+    folders: str = ""
+    """Where the command is looked for beside the path: a pattern."""
 
 
 TEST_PACKAGES = (
     Package("kcat", "kcat", "a stock Kafka client that the wire tests drive"),
     Package("strace", "strace", "the crash tests make single system calls fail with it"),
+    Package("postgresql", "postgres", "the tests of views in PostgreSQL start a server", POSTGRES_FOLDERS),
 )
+
+
+def find(command: str, folders: str = "") -> str | None:
+    """The command's path: in the last folder that the pattern finds, which is the newest version's, or on the path."""
+    places = sorted(glob.glob(folders), key=lambda one: [int(part) for part in re.findall(r"\d+", one)])  # noqa: PTH207
+    return next(
+        (found for place in reversed(places) if (found := shutil.which(command, path=place))),
+        shutil.which(command),
+    )
 
 
 def can_install() -> bool:
@@ -71,7 +97,7 @@ def first_available(names: Sequence[str]) -> str | None:
 
 def provide(packages: Sequence[Package], *, may_install: bool) -> None:
     """Make every package's command be there, or say which are missing and how to get them."""
-    missing = [package for package in packages if shutil.which(package.command) is None]
+    missing = [package for package in packages if find(package.command, package.folders) is None]
     if not missing:
         return
     names = [package.name for package in missing]

@@ -50,6 +50,7 @@ FAULTS = {
         Fault("X12", "zombie producer", ("x12_zombie",), 50, at_once=2),
         Fault("X13", "zombie follower or flow", ("x13_follower", "x13_flow"), 50),
         Fault("X14", "broker gone for a minute", ("x14_gone", "x14_flow"), 50, at_once=10),
+        Fault("X17", "store gone, wiped or restored old", ("x17_store",), 50, at_once=4),
         Fault("X18", "far behind and past retention", ("x18_behind",), 6),
         Fault("X19", "size lies", ("x19_sizes",), 10),
         Fault("X20", "malformed frames", ("x20_frames",), 100, at_once=2),

@@ -13,6 +13,7 @@ import time
 from bench.faults.follower_process import FollowerProcess
 from bench.faults.outcome import Outcome
 from bench.faults.process import BrokerProcess
+from bench.faults.store_kinds import KINDS, kind_of
 from bench.faults.view_watch import ViewWatch
 from bench.faults.workplace import workplace
 from bench.faults.x13_follower import Writing
@@ -29,17 +30,25 @@ _SLOW_MS = 5.0
 _NAME = "sales"
 
 
-def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0]) -> Outcome:
+def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], store: str = "") -> Outcome:
+    """``store`` is one of ``store_kinds.KINDS``; without it, the seed says which."""
     rng = random.Random(seed)
     outcome = Outcome(FAULT, seed)
-    with workplace(FAULT, seed) as home, BrokerProcess(home, forked=True) as broker:
+    kind = store or kind_of(seed)
+    with (
+        workplace(FAULT, seed) as home,
+        KINDS[kind].place(home) as place,
+        BrokerProcess(home, forked=True) as broker,
+    ):
         broker.start()
         writing = Writing(broker.bootstrap, rng)
-        watch = ViewWatch(home / "shop.db", _NAME, writing.expected)
+        watch = ViewWatch(place, _NAME, writing.expected)
 
         def start() -> FollowerProcess:
             left_out = "" if protected else without
-            return FollowerProcess(broker.bootstrap, home, _NAME, slow_ms=_SLOW_MS, without=left_out)
+            return FollowerProcess(
+                broker.bootstrap, kind, place.address, _NAME, slow_ms=_SLOW_MS, without=left_out
+            )
 
         follower = start()
         try:

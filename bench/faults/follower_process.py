@@ -1,6 +1,8 @@
 """A follower as a process of its own, so that it can be stopped and killed like one.
 
-    python -m bench.faults.follower_process BOOTSTRAP DIRECTORY FLOW [--slow MS] [--without PROTECTION]
+    python -m bench.faults.follower_process BOOTSTRAP KIND ADDRESS FLOW [--slow MS] [--without PROTECTION]
+
+KIND and ADDRESS are a store's, as ``bench.faults.store_kinds`` has them.
 
 It says what it does: ``applying 3`` before the transaction of batch 3, ``inside 3`` within it, ``applied 3`` behind it,
 and ends with ``refused REASON`` when it is refused. ``--slow`` is how long it stays at each of the first two, so that
@@ -13,70 +15,65 @@ import argparse
 import contextlib
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from bench.faults.flow_by_hand import view_of
 from bench.faults.forking import ROOT, dying_with_us
+from bench.faults.store_kinds import KINDS, StoreKind
 from headrace.client.cluster import Cluster
-from headrace.views import dead, following, sqlite
+from headrace.views import dead, following
 from headrace.views.changes import Changes
 from headrace.views.errors import StaleWriter
 from headrace.views.follower import Follower
-from headrace.views.position import Position
-from headrace.views.sqlite import SqliteStore
-from headrace.views.store import Fence, Part
 
 __all__ = ["PROTECTIONS", "FollowerProcess"]
 
 _WAIT_S_MAX = 60.0
 
 
-class _Announcing(SqliteStore):
+class _Saying:
+    """What the process says of the batch that it applies."""
+
     slow_s = 0.0
-    _batch = -1
+    batch = -1
 
-    def apply(self, part: Part, changes: Changes, before: Position, after: Position, fence: Fence) -> None:
-        self._batch = after.batch
-        self._say("applying")
-        super().apply(part, changes, before, after, fence)
-        print(f"applied {after.batch}", flush=True)
-
-    def _expect(
-        self, connection: sqlite3.Connection, part: Part, before: Position | None, fence: Fence
-    ) -> Position:
-        found = super()._expect(connection, part, before, fence)
-        self._say("inside")
-        return found
-
-    def _say(self, word: str) -> None:
-        print(f"{word} {self._batch}", flush=True)
+    def say(self, word: str) -> None:
+        print(f"{word} {self.batch}", flush=True)
         time.sleep(self.slow_s)
+
+
+def _announcing(product: type[Any], inside: str, saying: _Saying) -> type[Any]:
+    """The product's store, that says what it does."""
+
+    class Announcing(product):  # type: ignore[misc]
+        def apply(self, part: Any, changes: Any, before: Any, after: Any, fence: Any) -> None:
+            saying.batch = after.batch
+            saying.say("applying")
+            super().apply(part, changes, before, after, fence)
+            print(f"applied {after.batch}", flush=True)
+
+    def found(self: Any, *given: Any) -> Any:
+        answer = getattr(super(Announcing, self), inside)(*given)
+        saying.say("inside")
+        return answer
+
+    setattr(Announcing, inside, found)
+    return Announcing
 
 
 # The product with one protection taken out
 
 
-def no_fence() -> None:
-    """Whoever comes may write, from wherever it thinks that the view is."""
-    vars(sqlite)["refuse_stale"] = lambda *_: None
-    expect = _Announcing._expect
-
-    def anyhow(self: Any, connection: Any, part: Any, before: Any, fence: Any) -> Any:
-        return expect(self, connection, part, None, fence)
-
-    _Announcing._expect = anyhow  # type: ignore[method-assign]
-
-
-def not_together() -> None:
+def not_together(kind: StoreKind) -> None:
     """The position is committed before the rows."""
-    apply = SqliteStore.apply
+    product = kind.product()
+    apply = product.apply
 
     def in_two_steps(self: Any, part: Any, changes: Any, before: Any, after: Any, fence: Any) -> None:
         nothing = Changes.__new__(Changes)
@@ -85,10 +82,10 @@ def not_together() -> None:
         time.sleep(0.01)
         apply(self, part, changes, after, after, fence)
 
-    SqliteStore.apply = in_two_steps  # type: ignore[method-assign]
+    product.apply = in_two_steps
 
 
-def dead_letters_last() -> None:
+def dead_letters_last(kind: StoreKind) -> None:
     """The position moves past a value that does not fit, and its dead letter follows."""
     write, apply = dead.DeadLetters.write, following.Following._apply
     later: list[Any] = []
@@ -107,26 +104,34 @@ def dead_letters_last() -> None:
     following.Following._apply = and_then  # type: ignore[method-assign]
 
 
-PROTECTIONS = {"fence": no_fence, "together": not_together, "dead letters first": dead_letters_last}
+PROTECTIONS: dict[str, Callable[[StoreKind], None]] = {
+    "fence": lambda kind: kind.no_fence(kind.product()),
+    "position": lambda kind: kind.no_position(kind.product()),
+    "together": not_together,
+    "dead letters first": dead_letters_last,
+}
 
 
 def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="bench.faults.follower_process")
     parser.add_argument("bootstrap")
-    parser.add_argument("directory", type=Path)
+    parser.add_argument("kind", choices=sorted(KINDS))
+    parser.add_argument("address")
     parser.add_argument("flow")
     parser.add_argument("--slow", type=float, default=0.0)
     parser.add_argument("--without", choices=sorted(PROTECTIONS))
     options = parser.parse_args(words)
-    _Announcing.slow_s = options.slow / 1_000
+    kind, saying = KINDS[options.kind], _Saying()
+    saying.slow_s = options.slow / 1_000
     if options.without:
-        PROTECTIONS[options.without]()
+        PROTECTIONS[options.without](kind)
+    announcing = _announcing(kind.product(), kind.inside, saying)
     _, flow, view = view_of(options.flow)
     follower = Follower(
         view,
         [flow],
         Cluster(options.bootstrap, timeout_s=5.0),
-        lambda: _Announcing(options.directory / "shop.db", view.name),
+        lambda: kind.open(announcing, options.address, view.name),
         tell=lambda line: print(f"told {line}", flush=True),
     )
     try:
@@ -139,9 +144,16 @@ class FollowerProcess:
     """The process and all that it said."""
 
     def __init__(
-        self, bootstrap: str, directory: Path, flow: str, *, slow_ms: float = 0.0, without: str = ""
+        self,
+        bootstrap: str,
+        kind: str,
+        address: str,
+        flow: str,
+        *,
+        slow_ms: float = 0.0,
+        without: str = "",
     ) -> None:
-        words = [bootstrap, str(directory), flow, "--slow", str(slow_ms)]
+        words = [bootstrap, kind, address, flow, "--slow", str(slow_ms)]
         words += ["--without", without] if without else []
         self.lines: list[str] = []
         self._process = subprocess.Popen(

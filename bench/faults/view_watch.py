@@ -1,73 +1,52 @@
-"""Somebody who reads a view all the time, with SQLite alone, and compares it with what the log's batches come to."""
+"""Somebody who reads a view all the time, by the store's own means, and compares it with what the batches come to."""
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-__all__ = ["Seen", "ViewWatch", "look"]
+from bench.faults.store_kinds import Rows, Seen, StorePlace
 
-Rows = dict[str, tuple[Any, ...]]
-Seen = tuple[int, int, Rows]
-"""Generation, batch, rows by key."""
+__all__ = ["ViewWatch"]
+
 _WAIT_S_MAX = 60.0
 _PAUSE_S = 0.003
-
-
-def look(connection: sqlite3.Connection, view: str) -> Seen | None:
-    """As of one moment; None if there is nothing to read yet."""
-    try:
-        connection.execute("BEGIN")
-        found = connection.execute(
-            "SELECT generation, batch FROM _headrace_views WHERE view = ? AND part = 'serving'", (view,)
-        ).fetchone()
-        rows = connection.execute(f'SELECT * FROM "{view}"').fetchall() if found else []
-    except sqlite3.OperationalError:
-        return None
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-    return (found[0], found[1], {row[0]: row for row in rows}) if found else None
 
 
 class ViewWatch:
     """``expected`` gives the rows after a batch of a generation."""
 
-    def __init__(self, path: Path, view: str, expected: Callable[[int, int], Rows | None]) -> None:
+    def __init__(self, place: StorePlace, view: str, expected: Callable[[int, int], Rows | None]) -> None:
         self.problems: list[str] = []
         self.looks = 0
-        self._path = path
+        self._place = place
         self._view = view
         self._expected = expected
         self._at = (0, -2)
+        self._backs = 0
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
     def _watch(self) -> None:
-        while not self._path.exists() and not self._done.is_set():
-            time.sleep(_PAUSE_S)
-        if self._done.is_set():
-            return
-        address = f"file:{self._path}?mode=ro"
-        with contextlib.closing(
-            sqlite3.connect(address, uri=True, timeout=10, isolation_level=None)
-        ) as connection:
+        with self._place.watching(self._view) as look:
             while not self._done.is_set():
-                seen = look(connection, self._view)
+                seen = look()
                 if seen is not None:
                     self.judge(seen)
                 time.sleep(_PAUSE_S)
 
+    def may_go_back(self) -> None:
+        """Once: the store is put back to an earlier moment, or begun anew."""
+        self._backs += 1
+
     def judge(self, seen: Seen) -> None:
         generation, batch, rows = seen
         self.looks += 1
-        if (generation, batch) < self._at:
+        if (generation, batch) < self._at and self._backs:
+            self._backs -= 1
+        elif (generation, batch) < self._at:
             self.problems.append(f"the view went back from {self._at} to {(generation, batch)}")
         self._at = (generation, batch)
         expected = self._expected(generation, batch)

@@ -2,9 +2,10 @@
 On Apache Kafka for one seed in ten.
 
 Before its transaction the zombie holds nothing, and the successor goes on alone; in a third of the runs the flow begins
-a new generation meanwhile. Within its transaction the zombie holds SQLite's lock, and the successor waits until it
-wakes. Either way the zombie must be refused, with both epochs in the words, and whoever reads the view at any moment
-must see the rows of the batch that its position names, and never an earlier batch than before.
+a new generation meanwhile. Within its transaction the zombie may hold a lock: SQLite's successor waits until it wakes,
+that of a server goes on without it. Either way the zombie must be refused, with both epochs in the words, and whoever
+reads the view at any moment must see the rows of the batch that its position names, and never an earlier batch than
+before.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from __future__ import annotations
 import random
 import threading
 import time
-from pathlib import Path
 
 from bench.faults.flow_by_hand import Change, FlowByHand
 from bench.faults.follower_process import FollowerProcess
 from bench.faults.log_server import log_server
 from bench.faults.outcome import Outcome
-from bench.faults.view_watch import Rows, ViewWatch
+from bench.faults.store_kinds import KINDS, Rows, kind_of
+from bench.faults.view_watch import ViewWatch
 from bench.faults.workplace import workplace
 from headrace.client.cluster import Cluster
 
@@ -31,16 +32,19 @@ _SLOW_MS = 15.0
 _NAME = "sales"
 
 
-def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0]) -> Outcome:
+def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], store: str = "") -> Outcome:
+    """``store`` is one of ``store_kinds.KINDS``; without it, the seed says which: each is struck at every point."""
     rng = random.Random(seed)
     outcome = Outcome(FAULT, seed)
+    kind = store or kind_of(seed, share=3)
     with (
         workplace(FAULT, seed) as home,
+        KINDS[kind].place(home) as place,
         log_server(home, seed if protected else 1, outcome) as bootstrap,
     ):
         writing = Writing(bootstrap, rng)
-        watch = ViewWatch(home / "shop.db", _NAME, writing.expected)
-        scene = _Scene(bootstrap, home, rng, outcome, writing, "" if protected else without)
+        watch = ViewWatch(place, _NAME, writing.expected)
+        scene = _Scene(bootstrap, kind, place.address, rng, outcome, writing, "" if protected else without)
         try:
             scene.play(point=("applying", "applying", "inside")[seed % 3], renews=seed % 3 == 1)
             writing.stop()
@@ -120,10 +124,18 @@ class Writing:
 
 class _Scene:
     def __init__(
-        self, bootstrap: str, home: Path, rng: random.Random, outcome: Outcome, writing: Writing, without: str
+        self,
+        bootstrap: str,
+        kind: str,
+        address: str,
+        rng: random.Random,
+        outcome: Outcome,
+        writing: Writing,
+        without: str,
     ) -> None:
         self._bootstrap = bootstrap
-        self._home = home
+        self._kind = kind
+        self._address = address
         self._rng = rng
         self._outcome = outcome
         self._writing = writing
@@ -132,7 +144,9 @@ class _Scene:
         self._successor: FollowerProcess | None = None
 
     def _follower(self) -> FollowerProcess:
-        return FollowerProcess(self._bootstrap, self._home, _NAME, slow_ms=_SLOW_MS, without=self._without)
+        return FollowerProcess(
+            self._bootstrap, self._kind, self._address, _NAME, slow_ms=_SLOW_MS, without=self._without
+        )
 
     def play(self, *, point: str, renews: bool) -> None:
         zombie = self._zombie
@@ -143,7 +157,7 @@ class _Scene:
             self._outcome.hits += 1
         slept_at = self._writing.at
         successor = self._successor = self._follower()
-        if zombie.lines[-1].startswith("inside"):
+        if zombie.lines[-1].startswith("inside") and KINDS[self._kind].waits_for_zombie:
             # It cannot have the view while the zombie holds the lock.
             time.sleep(0.5)
             zombie.wake()

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.contract.see import See
+from tests.contract.see_postgres import SeePostgres
 from tests.contract.see_sqlite import SeeSqlite
 
 __all__ = ["SEES"]
 
-SEES: dict[str, Callable[[Path], See]] = {"sqlite": SeeSqlite}
+SEES: dict[str, Callable[[Path], See]] = {"sqlite": SeeSqlite, "postgres": SeePostgres}

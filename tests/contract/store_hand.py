@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from hypothesis import strategies as st
 
 from headrace.model.kinds import Digits, Field, Plain
@@ -31,8 +33,8 @@ ROWS = st.tuples(
     st.none() | st.integers(INT_MIN, INT_MAX),
     st.none() | st.floats(allow_nan=False).map(lambda one: one + 0.0) | st.just("NaN"),
     st.none() | st.booleans(),
-    st.none()
-    | st.decimals(places=6, allow_nan=False, allow_infinity=False).map(lambda one: format(one, "f")),
+    # As many digits as are declared, and one zero.
+    st.none() | st.integers(-(10**18) + 1, 10**18 - 1).map(lambda one: format(Decimal(one).scaleb(-6), "f")),
     st.none() | st.binary(max_size=8),
 )
 

@@ -23,11 +23,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from headrace.model.errors import ValueDoesNotFit
 from headrace.model.kinds import Field, Plain
 from headrace.views.errors import NameRefused, PositionMoved, StaleWriter
 from headrace.views.position import NO_BATCH, Position, Shape
 from headrace.views.rows import Row
-from headrace.views.store import Fence, Owner, Part
+from headrace.views.store import Fence, Owner, Part, Store
 from tests.contract.see import See
 from tests.contract.sees import SEES
 from tests.contract.store_hand import EVERYTHING, ROWS, Hand, changes
@@ -93,13 +94,51 @@ def test_what_is_known_of_a_view_is_there_after_it_was_closed(see: See) -> None:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(ROWS, max_size=6, unique_by=lambda row: row[0]))
-def test_every_value_comes_back_as_it_was_put_in(hand: Hand, rows: list[Row]) -> None:
+def test_every_value_that_is_not_refused_comes_back_as_it_was_put_in(hand: Hand, rows: list[Row]) -> None:
     hand.serve(EVERYTHING)
+    rows = [row for row in rows if not is_refused(hand.store, EVERYTHING, row)]
     hand.apply(changes(EVERYTHING, *rows))
     assert sorted(hand.store.rows(), key=lambda row: str(row[0])) == sorted(rows, key=lambda row: str(row[0]))
     assert [list(map(type, row)) for row in sorted(hand.store.rows(), key=lambda row: str(row[0]))] == [
         list(map(type, row)) for row in sorted(rows, key=lambda row: str(row[0]))
     ]
+
+
+def is_refused(store: Store, shape: Shape, row: Row) -> bool:
+    refusals = store.refusals(shape)
+    try:
+        if refusals is not None:
+            refusals.row(row)
+    except ValueDoesNotFit:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "\t\n\r\\", "\\N", "\\.", "\x01\x1f\x7f", "ä€😀", "\ufeff\ufffe\uffff", "'\"{},", "NULL"],
+)
+def test_texts_that_formats_have_a_meaning_for_are_texts(hand: Hand, text: str) -> None:
+    hand.serve(EVERYTHING)
+    row: Row = (text, None, None, None, None, text.encode())
+    hand.apply(changes(EVERYTHING, row, (text + "x", 1, 2.0, False, "-0.000001", b"")))
+    assert next(iter(hand.store.rows())) == row
+    hand.apply(changes(EVERYTHING, gone=((text,),)))
+    assert [one[0] for one in hand.store.rows()] == [text + "x"]
+
+
+def test_a_row_that_is_refused_is_refused_by_its_key_as_well(hand: Hand) -> None:
+    """So that a deletion of what was never there stops nothing."""
+    refusals = hand.store.refusals(SHAPE)
+    for key in ("a\0b", "\0", "x" * 100_000):
+        row: Row = (key, 1)
+        if refusals is not None and is_refused(hand.store, SHAPE, row):
+            with pytest.raises(ValueDoesNotFit):
+                refusals.key((key,))
+        else:
+            hand.serve()
+            hand.apply(changes(SHAPE, row))
+            assert list(hand.store.rows()) == [row]
 
 
 def test_a_key_of_several_columns_is_one_key(hand: Hand) -> None:

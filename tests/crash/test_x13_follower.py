@@ -9,35 +9,41 @@ import pytest
 from bench.faults import follower_killed, x13_follower
 from bench.faults.apart import run_apart
 from bench.faults.seeds import seeds
+from bench.faults.store_kinds import KINDS
 from tests.crash.verdicts import expect_caught, expect_held
 
 
+@pytest.mark.parametrize("store", list(KINDS))
 @pytest.mark.parametrize("seed", seeds(3))
-def test_a_zombie_follower_is_refused_and_changes_nothing(seed: int) -> None:
-    expect_held(run_apart(x13_follower, seed))
+def test_a_zombie_follower_is_refused_and_changes_nothing(seed: int, store: str) -> None:
+    expect_held(run_apart(x13_follower, seed, store=store))
 
 
-def test_a_store_that_does_not_fence_is_caught() -> None:
+@pytest.mark.parametrize("store", list(KINDS))
+def test_a_store_that_does_not_fence_is_caught(store: str) -> None:
     expect_caught(
-        lambda seed: run_apart(x13_follower, seed, protected=False),
+        lambda seed: run_apart(x13_follower, seed, protected=False, store=store),
         lambda found: any("went back" in one or "differ" in one for one in found.problems),
     )
 
 
+@pytest.mark.parametrize("store", list(KINDS))
 @pytest.mark.parametrize("seed", seeds(1))
-def test_a_killed_follower_leaves_whole_batches_and_loses_no_dead_letter(seed: int) -> None:
-    expect_held(run_apart(follower_killed, seed))
+def test_a_killed_follower_leaves_whole_batches_and_loses_no_dead_letter(seed: int, store: str) -> None:
+    expect_held(run_apart(follower_killed, seed, store=store))
 
 
 def test_rows_and_positions_that_do_not_commit_together_are_caught() -> None:
     expect_caught(
-        lambda seed: run_apart(follower_killed, seed, protected=False, without="together"),
+        lambda seed: run_apart(follower_killed, seed, protected=False, without="together", store="sqlite"),
         lambda found: any("differ" in one for one in found.problems),
     )
 
 
 def test_dead_letters_that_come_after_the_position_are_caught() -> None:
     expect_caught(
-        lambda seed: run_apart(follower_killed, seed, protected=False, without="dead letters first"),
+        lambda seed: run_apart(
+            follower_killed, seed, protected=False, without="dead letters first", store="sqlite"
+        ),
         lambda found: found.lost > 0,
     )

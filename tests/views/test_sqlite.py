@@ -17,6 +17,7 @@ from headrace.model.kinds import Field, Plain
 from headrace.views.changes import Changes
 from headrace.views.errors import (
     NameRefused,
+    QueryFailed,
     ShapeRefused,
     StoreBusy,
     StoreDamaged,
@@ -28,7 +29,7 @@ from headrace.views.errors import (
 )
 from headrace.views.position import NO_BATCH, Shape
 from headrace.views.sqlite import SqliteStore
-from headrace.views.sqlite_reading import QueryFailed, SqliteReader
+from headrace.views.sqlite_reading import SqliteReader
 from headrace.views.store import Fence, Part
 from tests.contract.store_writer import SHAPE, position_of
 

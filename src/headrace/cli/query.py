@@ -61,7 +61,8 @@ def query(
     """
     import contextlib
 
-    from headrace.views.sqlite_reading import QueryFailed, SqliteReader
+    from headrace.views.errors import QueryFailed
+    from headrace.views.sqlite_reading import SqliteReader
 
     view = what if _NAME.fullmatch(what) else None
     reader, view = _reader(session, source, view, data)

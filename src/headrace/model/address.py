@@ -13,8 +13,12 @@ from headrace.errors import HeadraceError
 __all__ = ["AddressMissing", "resolved", "shown"]
 
 _VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
-_USER = re.compile(r"//[^/@]*@")
-_SECRET = re.compile(r"((?:password|passfile|sslpassword|username|user)=)[^&\s]*", re.IGNORECASE)
+# To the last @: a password may hold one, and a slash, where somebody forgot to encode them.
+_USER = re.compile(r"//.*@", re.DOTALL)
+_SECRET = re.compile(
+    r"((?:password|passfile|sslpassword|username|user)\s*=\s*)(?:'(?:[^'\\]|\\.)*'|[^&\s]*)",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 class AddressMissing(HeadraceError):

@@ -1,4 +1,5 @@
-"""A row of the log as the columns of a SQLite table, by the documented rule and by nobody else's code.
+"""A row of the log as columns of SQLite, in which what stores hold is compared: by the documented rule, and by nobody
+else's code.
 
 text, enum            TEXT
 int                   INTEGER

@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 
+from headrace.model.extras import needing
 from headrace.model.kinds import Field
 from headrace.model.schema_json import fields_from_json
-from headrace.model.store import SQLite
+from headrace.model.store import Postgres, SQLite
 from headrace.model.store_place import file_of
 from headrace.model.view import View
 from headrace.ops.scratch import Scratch
@@ -64,4 +65,9 @@ def read_served(folder: Path, view: View, app: str, data: Path) -> tuple[Served,
             from headrace.ops.served_sqlite import read_sqlite
 
             return read_sqlite(folder, path, view.name)
+        case Postgres(url, schema):
+            with needing("postgres", "psycopg"):
+                from headrace.ops.served_postgres import read_postgres
+
+            return read_postgres(folder, url, schema, view.name)
     raise NotImplementedError(view.store)

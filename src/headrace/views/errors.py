@@ -5,8 +5,10 @@ ViewError                 (HR-VIEW-…)
 ├── StaleWriter           a follower that was replaced, or of an older generation, tried to write
 ├── PositionMoved         the store is at another position than the follower left it at; it looks again
 ├── DeadLetterRefused     a value that does not fit, and that the log does not take as a dead letter either
+├── QueryFailed           a question that a store does not answer, or not in time
 └── StoreError            (HR-STORE-…)
     ├── StoreBusy         somebody else writes for too long; heals
+    ├── StoreGone         a server that does not answer, or not yet; heals
     ├── StoreFull         no space; heals
     ├── StoreReplaced     the store was taken away under its follower; it opens the new one
     ├── StoreUnusable     cannot be opened or written, as it is
@@ -25,6 +27,7 @@ __all__ = [
     "DeadLetterRefused",
     "NameRefused",
     "PositionMoved",
+    "QueryFailed",
     "ShapeRefused",
     "StaleWriter",
     "StoreBusy",
@@ -32,6 +35,7 @@ __all__ = [
     "StoreError",
     "StoreForeign",
     "StoreFull",
+    "StoreGone",
     "StoreReplaced",
     "StoreUnusable",
     "ViewError",
@@ -59,12 +63,21 @@ class DeadLetterRefused(ViewError):
     code = "HR-VIEW-DEAD-LETTER"
 
 
+class QueryFailed(ViewError):
+    code = "HR-VIEW-QUERY"
+
+
 class StoreError(ViewError):
     code = "HR-STORE-FAILED"
 
 
 class StoreBusy(StoreError):
     code = "HR-STORE-BUSY"
+    retriable = True
+
+
+class StoreGone(StoreError):
+    code = "HR-STORE-GONE"
     retriable = True
 
 

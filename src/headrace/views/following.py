@@ -24,7 +24,7 @@ from headrace.views.piece import Changelog, LookAgain, Piece
 from headrace.views.position import Position, Standing
 from headrace.views.rows import RowDecoder
 from headrace.views.staleness import Retention, retention_of, why_build_again
-from headrace.views.store import Fence, Owner, Part, Store
+from headrace.views.store import Fence, Owner, Part, Refusals, Store
 from headrace.views.topic_changelog import TopicChangelog
 
 __all__ = ["Following"]
@@ -51,6 +51,7 @@ class _Work:
     fence: Fence
     retention: Retention
     complete_steady: float
+    refusals: Refusals | None
 
 
 class Following:
@@ -149,7 +150,8 @@ class Following:
         away_s = max(0, self._clock.now_ms() - position.complete_ms) / 1_000
         complete = self._clock.steady() - away_s
         self._note(position=position)
-        return _Work(origin, part, position, changelog, decoder, goal, fence, retention, complete)
+        refusals = self._store.refusals(origin.shape)
+        return _Work(origin, part, position, changelog, decoder, goal, fence, retention, complete, refusals)
 
     def _goal(self, origin: Origin, position: Position, serving: Standing | None) -> Goal:
         if origin.generation is None:
@@ -187,13 +189,20 @@ class Following:
         changes = Changes(work.origin.shape)
         letters: list[DeadLetter] = []
         row, key, put, remove = work.decoder.row, work.decoder.key, changes.put, changes.remove
+        refusals = work.refusals
         for message in piece.messages:
             value = message.value()
             try:
                 if value is None:
-                    remove(key(message.key()))
+                    gone = key(message.key())
+                    if refusals is not None:
+                        refusals.key(gone)
+                    remove(gone)
                 else:
-                    put(row(value))
+                    made = row(value)
+                    if refusals is not None:
+                        refusals.row(made)
+                    put(made)
             except ValueDoesNotFit as error:
                 letters.append(DeadLetter(message, error))
         if letters:
@@ -246,7 +255,10 @@ class Following:
         info = self._cluster.topic(work.origin.topic)
         if info is None or (info.id, info.partitions) != (work.origin.topic_id, work.origin.partitions):
             raise LookAgain(f"topic {work.origin.topic!r} is another")
-        if self._store.wish() > (self._store_wish(work) or 0):
+        standing = self._store.standing(work.part)
+        if standing is None:
+            raise LookAgain("what was written is gone from the store")
+        if self._store.wish() > standing.wish:
             raise LookAgain("a rebuild was asked for")
         self._glanced = self._clock.steady()
 
@@ -263,7 +275,3 @@ class Following:
         if all(passed.get(number, 0) >= end for number, end in ends.items()):
             work.complete_steady = now
         self._looked = self._clock.steady()
-
-    def _store_wish(self, work: _Work) -> int | None:
-        standing = self._store.standing(work.part)
-        return None if standing is None else standing.wish

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.model.store import SQLite
+from headrace.model.extras import needing
+from headrace.model.store import Postgres, SQLite
 from headrace.model.store_place import file_of
 from headrace.model.view import View
 from headrace.views.reader import Reader
@@ -20,6 +21,11 @@ def open_store(view: View, app: str, data: Path) -> Store:
             from headrace.views.sqlite import SqliteStore
 
             return SqliteStore(path, view.name)
+        case Postgres(url, schema):
+            with needing("postgres", "psycopg"):
+                from headrace.views.postgres.store import PostgresStore
+
+            return PostgresStore(url, schema, view.name)
     raise NotImplementedError(view.store)
 
 
@@ -33,4 +39,13 @@ def open_reader(view: View, app: str, data: Path) -> Reader | None:
             from headrace.views.sqlite_reading import SqliteReader
 
             return SqliteReader(path)
+        case Postgres(url, schema):
+            with needing("postgres", "psycopg"):
+                from headrace.views.postgres.reading import PostgresReader
+
+            reader = PostgresReader(url, schema)
+            if reader.is_made():
+                return reader
+            reader.close()
+            return None
     raise NotImplementedError(view.store)

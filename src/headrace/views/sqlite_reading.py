@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.clock import Clock, SystemClock
-from headrace.views.errors import StoreForeign, StoreUnusable, ViewError
+from headrace.views.errors import QueryFailed, StoreForeign, StoreUnusable
 from headrace.views.position import Shape
 from headrace.views.reader import Known, Reader
 from headrace.views.rows import Row
@@ -24,7 +24,7 @@ from headrace.views.sqlite_file import APPLICATION_ID, told_as
 from headrace.views.sqlite_table import quoted
 from headrace.views.store import Part
 
-__all__ = ["QueryFailed", "SqliteReader"]
+__all__ = ["SqliteReader"]
 
 _ALLOWED = {
     sqlite3.SQLITE_SELECT,
@@ -34,10 +34,6 @@ _ALLOWED = {
 }
 _STEPS = 10_000
 _AT_ONCE = 500
-
-
-class QueryFailed(ViewError):
-    code = "HR-VIEW-QUERY"
 
 
 class SqliteReader(Reader):

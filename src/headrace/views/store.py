@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from headrace.views.changes import Changes
@@ -22,7 +22,7 @@ from headrace.views.errors import StaleWriter
 from headrace.views.position import Position, Shape, Standing
 from headrace.views.rows import Row
 
-__all__ = ["Fence", "Owner", "Part", "Store", "next_owner", "refuse_stale"]
+__all__ = ["Fence", "Owner", "Part", "Refusals", "Store", "next_owner", "refuse_stale"]
 
 
 class Part(enum.StrEnum):
@@ -47,6 +47,15 @@ class Fence:
     generation: int
 
 
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """Each raises ``ValueDoesNotFit`` for what cannot be held."""
+
+    row: Callable[[Row], None]
+    key: Callable[[Row], None]
+    """Of a row to be deleted; in the order of the view's key."""
+
+
 class Store(ABC):
     """One view. Not for several threads."""
 
@@ -62,6 +71,12 @@ class Store(ABC):
 
     @abstractmethod
     def standing(self, part: Part) -> Standing | None: ...
+
+    def refusals(self, shape: Shape) -> Refusals | None:
+        """What finds values that a schema allows and this store cannot hold, each then a dead letter of the view; None
+        if there are none. ``apply`` is given rows and keys that have passed it.
+        """
+        return None
 
     @abstractmethod
     def begin(self, shape: Shape, position: Position, reason: str, fence: Fence) -> Standing:

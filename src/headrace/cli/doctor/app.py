@@ -12,9 +12,11 @@ from headrace.app import App
 from headrace.cli.app_loading import load_app
 from headrace.cli.doctor.finding import Finding, fine, missing
 from headrace.errors import HeadraceError
+from headrace.model.address import shown
 from headrace.model.errors import AppMistakes
+from headrace.model.extras import needing
 from headrace.model.graph import check
-from headrace.model.store import SQLite
+from headrace.model.store import Postgres, SQLite
 from headrace.model.store_place import file_of
 from headrace.settings import Settings
 
@@ -46,6 +48,23 @@ def look_at_stores(app: App, settings: Settings) -> Iterator[Finding]:
             files.setdefault(path, []).append(view.name)
     for path, views in files.items():
         yield _sqlite(path, ", ".join(views))
+    schemas: dict[Postgres, list[str]] = {}
+    for view in app.views:
+        if isinstance(view.store, Postgres):
+            schemas.setdefault(view.store, []).append(view.name)
+    for store, views in schemas.items():
+        yield _postgres(store, ", ".join(views))
+
+
+def _postgres(store: Postgres, views: str) -> Finding:
+    where = f"{shown(store.url)}, schema {store.schema}, for {views}"
+    try:
+        with needing("postgres", "psycopg"):
+            from headrace.views.postgres.checking import check as look
+        is_made = look(store.url, store.schema)
+    except HeadraceError as error:
+        return missing("store", f"{where}: {error.message}", error.hint)
+    return fine("store", where if is_made else f"{where}: made by the first start")
 
 
 def _sqlite(path: Path, views: str) -> Finding:

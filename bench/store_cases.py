@@ -1,0 +1,133 @@
+"""The stores that ``bench.stores`` measures: how each is opened, and how it would be filled without a follower. To add
+one, write its case and name it in ``CASES``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace.model.kinds import Digits, Field, Plain
+from headrace.views.position import Shape
+from headrace.views.rows import Row
+from headrace.views.store import Store
+
+__all__ = ["CASES", "SHAPE", "StoreCase"]
+
+SHAPE = Shape(
+    (
+        Field("order_id", Plain("text"), False),
+        Field("customer", Plain("text"), True),
+        Field("amount", Plain("int"), True),
+        Field("share", Plain("float"), True),
+        Field("at", Plain("time"), True),
+        Field("price", Digits(), True),
+        Field("paid", Plain("bool"), True),
+        Field("note", Plain("text"), True),
+    ),
+    ("order_id",),
+)
+_VIEW = "orders"
+
+
+class StoreCase(ABC):
+    """One place, empty at first."""
+
+    peer: str
+    """What the bulk load is, for a reader of the results."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    @abstractmethod
+    def open(self) -> Store: ...
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """The table that a follower would have made, empty."""
+
+    @abstractmethod
+    def load(self, rows: Sequence[Row]) -> None: ...
+
+    @abstractmethod
+    def count(self) -> int: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class SqliteCase(StoreCase):
+    peer = "executemany into the same table, one transaction"
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self._path = home / "shop.db"
+
+    def open(self) -> Store:
+        from headrace.views.sqlite import SqliteStore
+
+        return SqliteStore(self._path, _VIEW)
+
+    def prepare(self) -> None:
+        from headrace.views.sqlite_table import SqliteTable
+
+        with contextlib.closing(sqlite3.connect(self._path)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(SqliteTable(_VIEW, SHAPE).create)
+
+    def load(self, rows: Sequence[Row]) -> None:
+        marks = ", ".join("?" * len(SHAPE.fields))
+        with contextlib.closing(sqlite3.connect(self._path)) as connection, connection:
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.executemany(f"INSERT INTO {_VIEW} VALUES ({marks})", rows)
+
+    def count(self) -> int:
+        with contextlib.closing(sqlite3.connect(self._path)) as connection:
+            return int(connection.execute(f"SELECT count(*) FROM {_VIEW}").fetchone()[0])
+
+    def close(self) -> None:
+        """The folder is all there is."""
+
+
+class PostgresCase(StoreCase):
+    peer = "psycopg's COPY into the same table, one transaction"
+
+    def __init__(self, home: Path) -> None:
+        from tests.support.postgres import shared_server
+
+        super().__init__(home)
+        self._server = shared_server()
+        self._database = self._server.database()
+        self._url = self._server.url(self._database)
+
+    def open(self) -> Store:
+        from headrace.views.postgres.store import PostgresStore
+
+        return PostgresStore(self._url, "public", _VIEW)
+
+    def prepare(self) -> None:
+        from headrace.views.postgres.table import PostgresTable
+
+        self._server.execute(PostgresTable("public", _VIEW, SHAPE).create, self._database)
+
+    def load(self, rows: Sequence[Row]) -> None:
+        import psycopg
+
+        with psycopg.connect(self._url) as connection:
+            connection.execute("SET synchronous_commit = off")
+            with connection.cursor().copy(f"COPY {_VIEW} FROM STDIN") as copy:
+                for row in rows:
+                    copy.write_row(row)
+
+    def count(self) -> int:
+        ((found,),) = self._server.execute(f"SELECT count(*) FROM {_VIEW}", self._database)
+        return int(found)
+
+    def close(self) -> None:
+        self._server.drop(self._database)
+
+
+CASES: dict[str, type[StoreCase]] = {"sqlite": SqliteCase, "postgres": PostgresCase}
