@@ -7,8 +7,9 @@ from pathlib import Path
 
 from tests.contract.see import See
 from tests.contract.see_postgres import SeePostgres
+from tests.contract.see_redis import SeeRedis
 from tests.contract.see_sqlite import SeeSqlite
 
 __all__ = ["SEES"]
 
-SEES: dict[str, Callable[[Path], See]] = {"sqlite": SeeSqlite, "postgres": SeePostgres}
+SEES: dict[str, Callable[[Path], See]] = {"sqlite": SeeSqlite, "postgres": SeePostgres, "redis": SeeRedis}

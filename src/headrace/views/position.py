@@ -75,3 +75,5 @@ class Standing:
     """Which request to rebuild it has fulfilled; see ``Store.ask_rebuild``."""
     reason: str
     """Why it was built."""
+    fault: str = ""
+    """Why its rows cannot be those that the position tells of, where a store can find that out."""

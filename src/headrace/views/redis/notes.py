@@ -1,0 +1,79 @@
+"""What is noted of a view in Redis, beside its rows, as of one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from headrace.views.position import Position, Shape, Standing
+from headrace.views.redis.keys import Keys
+from headrace.views.redis.server import Command
+from headrace.views.store import Owner, Part
+
+__all__ = ["Notes", "noted", "position_text", "reads"]
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Position).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    fields: dict[str, str]
+    found: dict[Part, int]
+    """How many rows there are."""
+
+    @property
+    def owner(self) -> Owner | None:
+        if "epoch" not in self.fields:
+            return None
+        return Owner(int(self.fields["epoch"]), self.fields["owner"])
+
+    @property
+    def format(self) -> int:
+        return int(self.fields.get("format", 0))
+
+    @property
+    def wish(self) -> int:
+        return int(self.fields.get("wish", 0))
+
+    def position(self, part: Part) -> Position | None:
+        text = self.fields.get(part)
+        return None if text is None else _decode(text)
+
+    def standing(self, part: Part) -> Standing | None:
+        position = self.position(part)
+        if position is None:
+            return None
+        shape, wish, reason = (self.fields[f"{part}.{name}"] for name in ("shape", "wish", "reason"))
+        return Standing(Shape.told(shape), position, int(wish), reason, self.fault(part))
+
+    def fault(self, part: Part) -> str:
+        """Why the rows are not those that were written; empty if nothing is known against them."""
+        left = int(self.fields.get(f"{part}.rows", 0))
+        if left == self.found[part]:
+            return ""
+        return f"{self.found[part]} rows are there, and {left} were written: somebody has changed or evicted them"
+
+    def moved(self, to: Part, of: Part) -> list[str]:
+        """All that is noted of one part, as of the other: names and values in turn."""
+        names = [name for name in self.fields if name == of or name.startswith(f"{of}.")]
+        return [text for name in names for text in (name.replace(of, to, 1), self.fields[name])]
+
+
+def reads(keys: Keys) -> list[Command]:
+    """What must be asked for ``noted``, with nothing in between."""
+    return [("HGETALL", keys.known), ("HLEN", keys.serving), ("HLEN", keys.building)]
+
+
+def noted(answers: Sequence[Any]) -> Notes:
+    told, serving, building = answers
+    texts = [one.decode() for one in told]
+    fields = dict(zip(texts[::2], texts[1::2], strict=True))
+    return Notes(fields, {Part.SERVING: serving, Part.BUILDING: building})
+
+
+def position_text(position: Position) -> bytes:
+    return _encode(position)
