@@ -40,6 +40,7 @@ TEST_PACKAGES = (
     Package("kcat", "kcat", "a stock Kafka client that the wire tests drive"),
     Package("strace", "strace", "the crash tests make single system calls fail with it"),
     Package("postgresql", "postgres", "the tests of views in PostgreSQL start a server", POSTGRES_FOLDERS),
+    Package("redis-server", "redis-server", "the tests of views in Redis start a server"),
 )
 
 

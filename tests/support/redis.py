@@ -41,7 +41,15 @@ class RedisServer:
         return f"unix://{self.home}/socket"
 
     def start(self, options: Sequence[str] = ()) -> None:
-        command = ["redis-server", "--port", "0", "--unixsocket", f"{self.home}/socket", "--dir", f"{self.home}"]
+        command = [
+            "redis-server",
+            "--port",
+            "0",
+            "--unixsocket",
+            f"{self.home}/socket",
+            "--dir",
+            f"{self.home}",
+        ]
         command += ["--save", "", "--databases", f"{_DATABASES}", *self._options, *options]
         self._process = spawn([*dying_with_us(), *command], self.home / "server.log")
         until(self._answers, f"{command} to answer; see {self.home}/server.log")

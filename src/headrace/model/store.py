@@ -29,7 +29,9 @@ class Postgres:
 
 @dataclass(frozen=True, slots=True)
 class Redis:
-    """A hash per row, under ``<prefix><view>:<key>``; without a prefix, ``<app>:``."""
+    """A hash per view under ``<prefix><view>``, a field per row: its key, and the row as JSON. Without a prefix,
+    ``<app>:``.
+    """
 
     url: str = "$REDIS_URL"
     prefix: str = ""

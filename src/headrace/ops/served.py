@@ -15,8 +15,8 @@ import msgspec
 from headrace.model.extras import needing
 from headrace.model.kinds import Field
 from headrace.model.schema_json import fields_from_json
-from headrace.model.store import Postgres, SQLite
-from headrace.model.store_place import file_of
+from headrace.model.store import Postgres, Redis, SQLite
+from headrace.model.store_place import file_of, prefix_of
 from headrace.model.view import View
 from headrace.ops.scratch import Scratch
 
@@ -70,4 +70,9 @@ def read_served(folder: Path, view: View, app: str, data: Path) -> tuple[Served,
                 from headrace.ops.served_postgres import read_postgres
 
             return read_postgres(folder, url, schema, view.name)
+        case Redis(url):
+            with needing("redis", "redis"):
+                from headrace.ops.served_redis import read_redis
+
+            return read_redis(folder, url, prefix_of(view, app), view.name)
     raise NotImplementedError(view.store)

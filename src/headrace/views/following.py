@@ -17,6 +17,7 @@ from headrace.model.flow import Flow
 from headrace.model.view import View
 from headrace.views.changes import Changes
 from headrace.views.dead import DeadLetter, DeadLetters
+from headrace.views.errors import PositionMoved
 from headrace.views.flow_changelog import FlowChangelog
 from headrace.views.goal import FlowGoal, Goal, TopicGoal
 from headrace.views.origin import NotYet, Origin, find_origin
@@ -114,6 +115,8 @@ class Following:
         return self._work(origin, Part.BUILDING, building, fence, retention, serving)
 
     def _why_not(self, origin: Origin, standing: Standing, retention: Retention, wish: int) -> str | None:
+        if standing.fault:
+            return standing.fault
         if standing.wish < wish:
             return "it was asked for"
         return why_build_again(self._cluster, origin, standing, retention, self._clock.now_ms())
@@ -258,6 +261,14 @@ class Following:
         standing = self._store.standing(work.part)
         if standing is None:
             raise LookAgain("what was written is gone from the store")
+        if standing.fault:
+            raise LookAgain(standing.fault)
+        if standing.position != work.position:
+            raise PositionMoved(
+                f"view {self._view.name!r} is not where its follower left it",
+                detail=f"left at {work.position}, found at {standing.position}",
+                hint="was the store restored from a backup? It goes on from where the store is",
+            )
         if self._store.wish() > standing.wish:
             raise LookAgain("a rebuild was asked for")
         self._glanced = self._clock.steady()

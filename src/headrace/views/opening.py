@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.model.extras import needing
-from headrace.model.store import Postgres, SQLite
-from headrace.model.store_place import file_of
+from headrace.model.store import Postgres, Redis, SQLite
+from headrace.model.store_place import file_of, prefix_of
 from headrace.model.view import View
 from headrace.views.reader import Reader
 from headrace.views.store import Store
@@ -26,6 +26,11 @@ def open_store(view: View, app: str, data: Path) -> Store:
                 from headrace.views.postgres.store import PostgresStore
 
             return PostgresStore(url, schema, view.name)
+        case Redis(url):
+            with needing("redis", "redis"):
+                from headrace.views.redis.store import RedisStore
+
+            return RedisStore(url, prefix_of(view, app), view.name)
     raise NotImplementedError(view.store)
 
 
@@ -48,4 +53,9 @@ def open_reader(view: View, app: str, data: Path) -> Reader | None:
                 return reader
             reader.close()
             return None
+        case Redis(url):
+            with needing("redis", "redis"):
+                from headrace.views.redis.reading import RedisReader
+
+            return RedisReader(url, prefix_of(view, app), view.name)
     raise NotImplementedError(view.store)

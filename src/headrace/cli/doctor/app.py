@@ -16,7 +16,7 @@ from headrace.model.address import shown
 from headrace.model.errors import AppMistakes
 from headrace.model.extras import needing
 from headrace.model.graph import check
-from headrace.model.store import Postgres, SQLite
+from headrace.model.store import Postgres, Redis, SQLite
 from headrace.model.store_place import file_of
 from headrace.settings import Settings
 
@@ -54,6 +54,12 @@ def look_at_stores(app: App, settings: Settings) -> Iterator[Finding]:
             schemas.setdefault(view.store, []).append(view.name)
     for store, views in schemas.items():
         yield _postgres(store, ", ".join(views))
+    servers: dict[str, list[str]] = {}
+    for view in app.views:
+        if isinstance(view.store, Redis):
+            servers.setdefault(view.store.url, []).append(view.name)
+    for url, views in servers.items():
+        yield _redis(url, ", ".join(views))
 
 
 def _postgres(store: Postgres, views: str) -> Finding:
@@ -65,6 +71,17 @@ def _postgres(store: Postgres, views: str) -> Finding:
     except HeadraceError as error:
         return missing("store", f"{where}: {error.message}", error.hint)
     return fine("store", where if is_made else f"{where}: made by the first start")
+
+
+def _redis(url: str, views: str) -> Finding:
+    where = f"{shown(url)}, for {views}"
+    try:
+        with needing("redis", "redis"):
+            from headrace.views.redis.checking import check as look
+        version = look(url)
+    except HeadraceError as error:
+        return missing("store", f"{where}: {error.message}", error.hint)
+    return fine("store", f"{where}: {version}")
 
 
 def _sqlite(path: Path, views: str) -> Finding:

@@ -19,7 +19,7 @@ def expect_to_keep(server: Server) -> None:
     if limit and policy and not policy.startswith(_KEPT):
         raise StoreUnusable(
             f"{server.where} deletes keys when it has used {limit} bytes (maxmemory-policy {policy}): views too",
-            hint="set maxmemory-policy to noeviction or to a volatile one (views have no expiry), or use another server",
+            hint="set maxmemory-policy to noeviction or to a volatile one (views have no expiry), or use another",
         )
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.views.position import Position, Shape, Standing
 from headrace.views.redis.keys import Keys
+from headrace.views.redis.scripts import look
 from headrace.views.redis.server import Command
 from headrace.views.store import Owner, Part
 
@@ -63,13 +64,13 @@ class Notes:
         return [text for name in names for text in (name.replace(of, to, 1), self.fields[name])]
 
 
-def reads(keys: Keys) -> list[Command]:
-    """What must be asked for ``noted``, with nothing in between."""
-    return [("HGETALL", keys.known), ("HLEN", keys.serving), ("HLEN", keys.building)]
+def reads(keys: Keys, *more: tuple[str, str]) -> Command:
+    """What to ask for ``noted``, and whatever else must be of the same moment."""
+    return look([("HGETALL", keys.known), ("HLEN", keys.serving), ("HLEN", keys.building), *more])
 
 
 def noted(answers: Sequence[Any]) -> Notes:
-    told, serving, building = answers
+    told, serving, building, *_ = answers
     texts = [one.decode() for one in told]
     fields = dict(zip(texts[::2], texts[1::2], strict=True))
     return Notes(fields, {Part.SERVING: serving, Part.BUILDING: building})

@@ -12,6 +12,7 @@ import msgspec
 
 from headrace.model.kinds import Digits, Kind, Many, Named, Plain, Record
 from headrace.model.texts import bytes_text
+from headrace.views.errors import StoreDamaged
 from headrace.views.position import Shape
 from headrace.views.rows import Row, Value
 
@@ -63,11 +64,17 @@ class RowText:
         return _encode(one)
 
     def row(self, value: bytes) -> Row:
-        found = _raws(value)
-        return tuple(
-            None if (raw := bytes(found[name])) == b"null" else read(raw)
-            for name, read in zip(self._names, self._readers, strict=True)
-        )
+        try:
+            found = _raws(value)
+            return tuple(
+                None if (raw := bytes(found[name])) == b"null" else read(raw)
+                for name, read in zip(self._names, self._readers, strict=True)
+            )
+        except (msgspec.DecodeError, KeyError, ValueError) as error:
+            raise StoreDamaged(
+                f"what is there for a row is none of this view: {value[:200]!r}",
+                hint="somebody has changed it; build the view again: headrace view rebuild",
+            ) from error
 
     def key_of(self, row: Row) -> Row:
         return tuple(row[at] for at in self._places)

@@ -5,8 +5,8 @@ wait in the server (MULTI) until all of them happen at once (EXEC), or none if a
 since. So whoever sleeps anywhere in between, and wakes after another one has taken the view, changes nothing; whoever
 dies in between leaves nothing behind, since what waits goes with its connection.
 
-EXEC also is what makes running out of memory harmless: the server refuses it as a whole, before its first command. A
-script would be as atomic; of the server's time it takes twice as much for the same rows (docs/decisions).
+A server without memory refuses a transaction before its first command. A script would be as atomic, but of the server's
+time, in which it serves nobody else, it takes more than twice as much for the same rows (docs/decisions).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Server:
                 "socket_timeout": _TIMEOUT_S,
                 "socket_connect_timeout": _CONNECT_S,
                 "client_name": client_name,
-                **parse_url(url),
+                **parse_url(url),  # type: ignore[no-untyped-call]
                 "protocol": 2,
                 "decode_responses": False,
                 # It is for the follower to try again: it must know that it was away.
@@ -79,14 +79,9 @@ class Server:
                 self._connection.disconnect()
                 raise
 
-    def at_once(self, commands: Sequence[Command]) -> list[Any]:
-        """The same, with nothing in between."""
-        answers: list[Any] = self.ask_all([("MULTI",), *commands, ("EXEC",)])[-1]
-        return answers
-
-    def watch(self, keys: Sequence[str], reads: Sequence[Command]) -> list[Any]:
+    def watch(self, keys: Sequence[str], read: Command) -> Any:
         """Whatever changes the keys from now on makes ``commit`` come to nothing."""
-        return self.ask_all([("WATCH", *keys), *reads])[1:]
+        return self.ask_all([("WATCH", *keys), read])[1]
 
     def unwatch(self) -> None:
         self.ask("UNWATCH")

@@ -13,7 +13,7 @@ follower.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 
 from headrace.views.changes import Changes
 from headrace.views.errors import PositionMoved, StoreBusy, StoreForeign, StoreReplaced
@@ -23,6 +23,7 @@ from headrace.views.redis.checking import expect_format, expect_to_keep
 from headrace.views.redis.keys import FORMAT, Keys
 from headrace.views.redis.notes import Notes, noted, position_text, reads
 from headrace.views.redis.row_text import RowText
+from headrace.views.redis.scripts import guarded, settled
 from headrace.views.redis.server import Command, Server
 from headrace.views.rows import Row
 from headrace.views.store import Fence, Owner, Part, Store, next_owner, refuse_stale
@@ -30,16 +31,11 @@ from headrace.views.store import Fence, Owner, Part, Store, next_owner, refuse_s
 __all__ = ["RedisStore"]
 
 _ROWS_AT_ONCE = 500
+_DELETES_MAX = 10_000
+"""In a script."""
 _TRIES = 20
-# What ends a batch and a build. A server without memory refuses HSET, but never HDEL, and nothing behind a first write
-# of a script: so what takes no memory to speak of (deletions, a swap, which frees much) happens all the same. What does
-# take some is refused at EXEC, before anything has happened. (Redis 6 may judge a script within EXEC by what it knew
-# earlier, which would leave rows without their position: HDEL is against that too.)
-_SETTLE = """local rows = redis.call('HLEN', KEYS[1])
-redis.call('HDEL', KEYS[2], ARGV[1] .. '.rows')
-redis.call('HSET', KEYS[2], ARGV[1], ARGV[2], ARGV[1] .. '.rows', rows)"""
-_SWAP = """redis.call('HDEL', KEYS[1], 'building')
-redis.call('HSET', KEYS[1], unpack(ARGV))"""
+_DECISIVE = ("epoch", "owner", "wish", "serving", "building")
+"""What is noted that a decision may depend on."""
 
 
 class RedisStore(Store):
@@ -61,7 +57,7 @@ class RedisStore(Store):
         self._server.close()
 
     def _notes(self) -> Notes:
-        return noted(self._server.at_once(reads(self._keys)))
+        return noted(self._server.ask(*reads(self._keys)))
 
     def _change(self, decide: Callable[[Notes], Iterable[Command]]) -> None:
         """What is decided on what is noted happens if nothing of that has changed meanwhile; else it is decided anew.
@@ -69,19 +65,36 @@ class RedisStore(Store):
         ``decide`` raises if nothing must happen.
         """
         keys = self._keys
-        for _ in range(_TRIES):
-            notes = noted(self._server.watch((keys.known, keys.serving, keys.building), reads(keys)))
+
+        def attempt() -> bool:
+            notes = self._notes()
+            expected = {name: notes.fields.get(name, "") for name in _DECISIVE}
+            sizes = {keys.rows(part): many for part, many in notes.found.items()}
+            return bool(self._server.ask(*guarded(keys.known, expected, sizes, decide(notes))))
+
+        self._until_done(attempt)
+
+    def _change_rows(self, decide: Callable[[Notes], Iterable[Command]]) -> None:
+        """The same, for much."""
+        keys = self._keys
+
+        def attempt() -> bool:
+            answers = self._server.watch((keys.known, keys.serving, keys.building), reads(keys))
             try:
-                commands = decide(notes)
+                commands = decide(noted(answers))
             except BaseException:
                 self._server.unwatch()
                 raise
-            if self._server.commit(commands):
-                return
-        raise StoreBusy(
-            f"{self.where} is changed by somebody else all the time: {_TRIES} attempts came to nothing",
-            hint="a view's keys are its follower's alone to change",
-        )
+            return self._server.commit(commands)
+
+        self._until_done(attempt)
+
+    def _until_done(self, attempt: Callable[[], bool]) -> None:
+        if not any(attempt() for _ in range(_TRIES)):
+            raise StoreBusy(
+                f"{self.where} is changed by somebody else all the time: {_TRIES} attempts came to nothing",
+                hint="a view's keys are its follower's alone to change",
+            )
 
     # Who may write
 
@@ -91,7 +104,8 @@ class RedisStore(Store):
         def decide(notes: Notes) -> list[Command]:
             taken[:] = [owner := next_owner(self.view, name, notes.owner, before)]
             values = ("format", FORMAT, "epoch", owner.epoch, "owner", owner.name, "taken_ms", now_ms)
-            return [("HSET", self._keys.known, *values), ("HSETNX", self._keys.known, "wish", 0)]
+            known = self._keys.known
+            return [("HDEL", known, "taken_ms"), ("HSET", known, *values), ("HSETNX", known, "wish", 0)]
 
         self._change(decide)
         return taken[0]
@@ -135,12 +149,12 @@ class RedisStore(Store):
 
     def rows(self, part: Part = Part.SERVING) -> Iterator[Row]:
         """Read at once, as of one moment."""
-        *answers, found = self._server.at_once([*reads(self._keys), ("HVALS", self._keys.rows(part))])
+        answers = self._server.ask(*reads(self._keys, ("HVALS", self._keys.rows(part))))
         standing = noted(answers).standing(part)
         if standing is None:
             raise PositionMoved(f"view {self.view!r} has nothing that is {part} at {self.where}")
         text = RowText(standing.shape)
-        yield from sorted(map(text.row, found), key=text.key_of)  # type: ignore[arg-type]
+        yield from sorted(map(text.row, answers[-1]), key=text.key_of)
 
     # What changes it
 
@@ -154,15 +168,9 @@ class RedisStore(Store):
                 self._expect_owner(notes, fence, serving.generation)
             self._expect_place_free(notes)
             begun[:] = [Standing(shape, position, notes.wish, reason)]
-            values = {
-                "building": position_text(position),
-                "building.rows": 0,
-                "building.shape": shape.tell(),
-                "building.wish": notes.wish,
-                "building.reason": reason,
-            }
-            told = [one for pair in values.items() for one in pair]
-            return [("UNLINK", self._keys.building), ("HSET", self._keys.known, *told)]
+            told = ("building", position_text(position), "building.rows", 0, "building.shape", shape.tell())
+            why = ("building.wish", notes.wish, "building.reason", reason)
+            return [("UNLINK", self._keys.building), ("HSET", self._keys.known, *told, *why)]
 
         self._change(decide)
         return begun[0]
@@ -175,27 +183,38 @@ class RedisStore(Store):
             )
 
     def apply(self, part: Part, changes: Changes, before: Position, after: Position, fence: Fence) -> None:
-        def decide(notes: Notes) -> Iterator[Command]:
+        upserts, deletes = changes.upserts, changes.deletes
+        end: Command
+
+        def decide(notes: Notes) -> Iterable[Command]:
             self._expect(notes, part, before, fence)
             if after.generation != fence.generation:
                 refuse_stale(self.view, fence, fence.owner, after.generation)
-            return self._batch(part, self._text(notes, part), changes, after)
+            return chain(self._batch(part, self._text(notes, part), upserts, deletes), [end])
 
-        self._change(decide)
+        where = (self._keys.known, self._keys.rows(part), part, position_text(after))
+        # A server without memory refuses the one and not the other.
+        if upserts or len(deletes) > _DELETES_MAX:
+            end = settled(*where)
+            self._change_rows(decide)
+        else:
+            end = ("SETTLE", *where)
+            self._change(decide)
 
-    def _batch(self, part: Part, text: RowText, changes: Changes, after: Position) -> Iterator[Command]:
+    def _batch(
+        self, part: Part, text: RowText, upserts: list[Row], deletes: list[Row]
+    ) -> Iterator[Command]:
         """Made while it is sent: the server has the batch twice for a moment, and this process does not."""
         key, put, field = self._keys.rows(part), text.put, text.field
-        rows = iter(changes.upserts)
+        rows = iter(upserts)
         while some := list(islice(rows, _ROWS_AT_ONCE)):
             words: list[str | bytes | int] = ["HSET", key]
             for row in some:
                 words += put(row)
             yield words
-        gone = iter(changes.deletes)
+        gone = iter(deletes)
         while fields := [field(one) for one in islice(gone, _ROWS_AT_ONCE)]:
             yield "HDEL", key, *fields
-        yield "EVAL", _SETTLE, 2, key, self._keys.known, part, position_text(after)
 
     def _text(self, notes: Notes, part: Part) -> RowText:
         """Kept for as long as the shape is the same."""
@@ -214,7 +233,7 @@ class RedisStore(Store):
             commands: list[Command] = [
                 # Freed by another thread of the server, in its own time; RENAME alone would free it at once.
                 ("UNLINK", keys.serving),
-                ("EVAL", _SWAP, 1, keys.known, *notes.moved(Part.SERVING, of=Part.BUILDING)),
+                ("HSET", keys.known, *notes.moved(Part.SERVING, of=Part.BUILDING)),
                 *_forgotten(keys, notes),
             ]
             if notes.found[Part.BUILDING]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 
 from redis import exceptions as said
@@ -11,6 +12,8 @@ from headrace.views.errors import StoreError, StoreForeign, StoreFull, StoreGone
 
 __all__ = ["told_as"]
 
+# As Redis 6 tells what a command within a script says.
+_IN_SCRIPT = re.compile(r"@user_script: ?[0-9]+: -?([A-Z]+) ").search
 _LATER = ("LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "BUSY", "UNBLOCKED", "READONLY")
 _LOGIN = ("WRONGPASS", "NOAUTH", "NOPERM")
 _ELSEWHERE = ("MOVED", "ASK", "CROSSSLOT")
@@ -27,7 +30,8 @@ def told_as(where: str) -> Iterator[None]:
 def _translated(where: str, error: said.RedisError) -> StoreError:
     # The client takes the first word off the errors that it has a class for.
     text = str(error)
-    word = text.partition(" ")[0]
+    inner = _IN_SCRIPT(text)
+    word = inner[1] if inner else text.partition(" ")[0]
     match error:
         case said.AuthenticationError() | said.AuthorizationError() | said.NoPermissionError():
             word = "NOPERM"
@@ -37,7 +41,8 @@ def _translated(where: str, error: said.RedisError) -> StoreError:
             word = "MOVED"
         case said.ConnectionError() | said.TimeoutError():
             return StoreGone(
-                f"{where} does not answer: {text}", hint="start it, or check the address; it goes on by itself"
+                f"{where} does not answer: {text}",
+                hint="start it, or check the address; it goes on by itself",
             )
     if word in _LOGIN:
         return StoreUnusable(
