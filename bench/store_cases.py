@@ -130,4 +130,46 @@ class PostgresCase(StoreCase):
         self._server.drop(self._database)
 
 
-CASES: dict[str, type[StoreCase]] = {"sqlite": SqliteCase, "postgres": PostgresCase}
+class RedisCase(StoreCase):
+    peer = "redis-py: pipelined HSETs of 500 rows of JSON each, no transaction"
+
+    def __init__(self, home: Path) -> None:
+        from tests.support.redis import fresh_database, shared
+
+        super().__init__(home)
+        database = fresh_database()
+        self._url = f"{shared().url}?db={database}"
+        self._client = shared().client(database)
+        self._client.flushdb()
+
+    def open(self) -> Store:
+        from headrace.views.redis.store import RedisStore
+
+        return RedisStore(self._url, "shop:", _VIEW)
+
+    def prepare(self) -> None:
+        """There is nothing to make."""
+
+    def load(self, rows: Sequence[Row]) -> None:
+        import msgspec
+
+        encode, names = msgspec.json.Encoder().encode, SHAPE.names
+        pipe = self._client.pipeline(transaction=False)
+        for begin in range(0, len(rows), 500):
+            words: list[str | bytes] = []
+            for row in rows[begin : begin + 500]:
+                words += (str(row[0]), encode(dict(zip(names, row, strict=True))))
+            pipe.execute_command("HSET", f"shop:{_VIEW}", *words)
+            if len(pipe) >= 20:
+                pipe.execute()
+        pipe.execute()
+
+    def count(self) -> int:
+        return int(self._client.hlen(f"shop:{_VIEW}"))
+
+    def close(self) -> None:
+        self._client.flushdb()
+        self._client.close()
+
+
+CASES: dict[str, type[StoreCase]] = {"sqlite": SqliteCase, "postgres": PostgresCase, "redis": RedisCase}

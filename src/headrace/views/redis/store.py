@@ -201,9 +201,7 @@ class RedisStore(Store):
             end = ("SETTLE", *where)
             self._change(decide)
 
-    def _batch(
-        self, part: Part, text: RowText, upserts: list[Row], deletes: list[Row]
-    ) -> Iterator[Command]:
+    def _batch(self, part: Part, text: RowText, upserts: list[Row], deletes: list[Row]) -> Iterator[Command]:
         """Made while it is sent: the server has the batch twice for a moment, and this process does not."""
         key, put, field = self._keys.rows(part), text.put, text.field
         rows = iter(upserts)
