@@ -24,6 +24,7 @@ __all__ = ["command", "query"]
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _LIMIT = 1_000
+_MATCHES_MAX = 100_000
 _TIMEOUT_S = 30.0
 
 
@@ -33,6 +34,7 @@ _TIMEOUT_S = 30.0
     headrace query examples.shop:app revenue
     headrace query examples.shop:app 'SELECT product_id, sum(amount) FROM revenue GROUP BY 1' --json
     headrace query ./headrace-data/shop.db revenue --limit 0
+    headrace query examples.shop:app found --match '+coffee "dark roast" -decaf'
     """,
 )
 def query(
@@ -46,6 +48,14 @@ def query(
     what: Annotated[
         str, typer.Argument(metavar="VIEW|SQL", help="A view's name, or a SELECT in SQLite's SQL.")
     ],
+    match: Annotated[
+        str | None,
+        typer.Option(
+            "--match",
+            metavar="WORDS",
+            help="Only rows with these words, the best first; for views with a full-text index.",
+        ),
+    ] = None,
     limit: Annotated[
         int, typer.Option("--limit", "-n", metavar="N", min=0, help="At most so many rows; 0 for all.")
     ] = _LIMIT,
@@ -69,8 +79,12 @@ def query(
     with contextlib.closing(reader):
         if view is not None:
             _expect_built(reader, view)
-            asked = reader.reading(view, timeout)
+            asked = (
+                reader.reading(view, timeout) if match is None else _matching(reader, view, match, timeout)
+            )
         else:
+            if match is not None:
+                raise UsageError("--match searches one view", hint="name the view, not a SELECT")
             assert isinstance(reader, SqliteReader)
             asked = reader.query(what, timeout)
         try:
@@ -110,6 +124,22 @@ def _reader(session: Session, source: str, view: str | None, data: Path | None) 
             hint=f"follow the views: headrace view follow {source}",
         )
     return reader, view
+
+
+def _matching(
+    reader: Reader, view: str, words: str, timeout_s: float
+) -> AbstractContextManager[tuple[list[str], Iterator[Row]]]:
+    from headrace.model.extras import needing
+
+    with needing("search", "tantivy"):
+        from headrace.views.search.reading import SearchReader
+
+    if not isinstance(reader, SearchReader):
+        raise UsageError(
+            f"view {view!r} has no full-text index: its store is {reader.where}",
+            hint="keep it in one beside: app.view(..., store=Search())",
+        )
+    return reader.matching(view, words, _MATCHES_MAX, timeout_s)
 
 
 def _expect_built(reader: Reader, view: str) -> None:

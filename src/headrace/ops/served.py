@@ -15,7 +15,7 @@ import msgspec
 from headrace.model.extras import needing
 from headrace.model.kinds import Field
 from headrace.model.schema_json import fields_from_json
-from headrace.model.store import Postgres, Redis, SQLite
+from headrace.model.store import Delta, Postgres, Redis, Search, SQLite
 from headrace.model.store_place import file_of, prefix_of
 from headrace.model.view import View
 from headrace.ops.scratch import Scratch
@@ -75,4 +75,14 @@ def read_served(folder: Path, view: View, app: str, data: Path) -> tuple[Served,
                 from headrace.ops.served_redis import read_redis
 
             return read_redis(folder, url, prefix_of(view, app), view.name)
+        case Search() if path is not None:
+            with needing("search", "tantivy"):
+                from headrace.ops.served_search import read_search
+
+            return read_search(folder, path, view.name)
+        case Delta() if path is not None:
+            with needing("delta", "deltalake"):
+                from headrace.ops.served_delta import read_delta
+
+            return read_delta(folder, path, view.name)
     raise NotImplementedError(view.store)

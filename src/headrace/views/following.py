@@ -70,7 +70,7 @@ class Following:
         note: Callable[..., None],
         max_rows: int,
     ) -> None:
-        self._max_rows = max_rows
+        self._max_rows = max(max_rows, store.rows_at_once)
         self._view = view
         self._flows = flows
         self._cluster = cluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.model.extras import needing
-from headrace.model.store import Postgres, Redis, SQLite
+from headrace.model.store import Delta, Postgres, Redis, Search, SQLite
 from headrace.model.store_place import file_of, prefix_of
 from headrace.model.view import View
 from headrace.views.reader import Reader
@@ -31,6 +31,16 @@ def open_store(view: View, app: str, data: Path) -> Store:
                 from headrace.views.redis.store import RedisStore
 
             return RedisStore(url, prefix_of(view, app), view.name)
+        case Search(_, fields) if path is not None:
+            with needing("search", "tantivy"):
+                from headrace.views.search.store import SearchStore
+
+            return SearchStore(path, view.name, fields)
+        case Delta() if path is not None:
+            with needing("delta", "deltalake"):
+                from headrace.views.delta.store import DeltaStore
+
+            return DeltaStore(path, view.name)
     raise NotImplementedError(view.store)
 
 
@@ -58,4 +68,14 @@ def open_reader(view: View, app: str, data: Path) -> Reader | None:
                 from headrace.views.redis.reading import RedisReader
 
             return RedisReader(url, prefix_of(view, app), view.name)
+        case Search() if path is not None:
+            with needing("search", "tantivy"):
+                from headrace.views.search.reading import SearchReader
+
+            return SearchReader(path)
+        case Delta() if path is not None:
+            with needing("delta", "deltalake"):
+                from headrace.views.delta.reading import DeltaReader
+
+            return DeltaReader(path)
     raise NotImplementedError(view.store)

@@ -60,6 +60,8 @@ class Store(ABC):
     """One view. Not for several threads."""
 
     view: str
+    rows_at_once: int = 0
+    """How many rows a transaction should take where there are as many: more than was asked for, where each is dear."""
 
     @abstractmethod
     def take(self, name: str, now_ms: int, before: Owner | None = None) -> Owner:

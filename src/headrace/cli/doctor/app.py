@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -16,9 +17,11 @@ from headrace.model.address import shown
 from headrace.model.errors import AppMistakes
 from headrace.model.extras import needing
 from headrace.model.graph import check
-from headrace.model.store import Postgres, Redis, SQLite
+from headrace.model.store import Delta, Postgres, Redis, Search, SQLite
 from headrace.model.store_place import file_of
+from headrace.model.view import View
 from headrace.settings import Settings
+from headrace.views.opening import open_reader
 
 __all__ = ["load_for_a_look", "look_at_stores"]
 
@@ -60,6 +63,7 @@ def look_at_stores(app: App, settings: Settings) -> Iterator[Finding]:
             servers.setdefault(view.store.url, []).append(view.name)
     for url, views in servers.items():
         yield _redis(url, ", ".join(views))
+    yield from _folders(app, settings)
 
 
 def _postgres(store: Postgres, views: str) -> Finding:
@@ -84,14 +88,39 @@ def _redis(url: str, views: str) -> Finding:
     return fine("store", f"{where}: {version}")
 
 
+def _folders(app: App, settings: Settings) -> Iterator[Finding]:
+    """Stores that are folders: the library is there, and what is there can be opened."""
+    folders: dict[tuple[type, Path], list[View]] = {}
+    for view in app.views:
+        path = file_of(view, app.name, settings.data)
+        if isinstance(view.store, (Search, Delta)) and path is not None:
+            folders.setdefault((type(view.store), path), []).append(view)
+    for (_, path), views in folders.items():
+        yield _folder(app, path, views, settings.data)
+
+
+def _folder(app: App, path: Path, views: list[View], data: Path) -> Finding:
+    told = f"{path}, for {', '.join(one.name for one in views)}"
+    extra, library = ("search", "tantivy") if isinstance(views[0].store, Search) else ("delta", "deltalake")
+    if importlib.util.find_spec(library) is None:
+        return missing("store", f"{told}: {library} is not installed", f"pip install 'headrace[{extra}]'")
+    if not path.exists():
+        return _unmade(path, told, "name another folder")
+    if not os.access(path, os.W_OK | os.X_OK):
+        return missing("store", f"{told}, cannot be written", "change who may write to it")
+    try:
+        reader = open_reader(views[0], app.name, data)
+        if reader is not None:
+            with contextlib.closing(reader):
+                reader.known()
+    except HeadraceError as error:
+        return missing("store", f"{told}, cannot be opened: {error.message}", error.hint)
+    return fine("store", told)
+
+
 def _sqlite(path: Path, views: str) -> Finding:
     if not path.exists():
-        parent = next(one for one in path.absolute().parents if one.exists())
-        if parent.is_dir() and os.access(parent, os.W_OK | os.X_OK):
-            return fine("store", f"{path}, for {views}: made by the first start")
-        return missing(
-            "store", f"{path}, for {views}, cannot be made: {parent} cannot be written", "name another file"
-        )
+        return _unmade(path, f"{path}, for {views}", "name another file")
     try:
         address = f"{path.absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(address, uri=True, timeout=5)) as store:
@@ -105,3 +134,10 @@ def _sqlite(path: Path, views: str) -> Finding:
     if not os.access(path, os.W_OK):
         return missing("store", f"{path}, for {views}, cannot be written", "change who may write to it")
     return fine("store", f"{path}, for {views}")
+
+
+def _unmade(path: Path, told: str, hint: str) -> Finding:
+    parent = next(one for one in path.absolute().parents if one.exists())
+    if parent.is_dir() and os.access(parent, os.W_OK | os.X_OK):
+        return fine("store", f"{told}: made by the first start")
+    return missing("store", f"{told}, cannot be made: {parent} cannot be written", hint)

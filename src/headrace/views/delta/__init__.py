@@ -1,0 +1,1 @@
+"""Views as Delta tables, by deltalake. The layout and why it holds: ``store``."""

@@ -1,0 +1,89 @@
+"""A folder with the same index in it, of which the files are shared: they never change once they are written.
+
+Whoever writes the index goes on meanwhile, and may remove what a commit of before had; it is begun again then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headrace.views.catalog import sync_folder
+
+__all__ = ["copy_index", "opstamp_of"]
+
+_SUFFIXES = ("idx", "pos", "term", "store", "fast", "fieldnorm")
+_NO_LINKS = {errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP}
+
+
+class _Deletes(msgspec.Struct):
+    opstamp: int
+
+
+class _Segment(msgspec.Struct):
+    segment_id: str
+    deletes: _Deletes | None = None
+
+
+class _Meta(msgspec.Struct):
+    segments: list[_Segment]
+    opstamp: int
+
+
+def opstamp_of(folder: Path) -> int:
+    """Which commit it is."""
+    return msgspec.json.decode((folder / "meta.json").read_bytes(), type=_Meta).opstamp
+
+
+def copy_index(old: Path, new: Path) -> None:
+    """``new`` is made. Raises FileNotFoundError if files are missing that the index needs."""
+    data = _meta(old)
+    while True:
+        shutil.rmtree(new, ignore_errors=True)
+        try:
+            _copy(old, new, data)
+        except FileNotFoundError:
+            again = _meta(old)
+            if again == data:
+                raise
+            data = again
+            continue
+        return
+
+
+def _meta(folder: Path) -> bytes:
+    return (folder / "meta.json").read_bytes()
+
+
+def _copy(old: Path, new: Path, data: bytes) -> None:
+    new.mkdir(parents=True)
+    names = [name for one in msgspec.json.decode(data, type=_Meta).segments for name in _files(one)]
+    for name in names:
+        _share(old / name, new / name)
+    # What the index may remove once it needs it no more.
+    managed: list[Any] = [*names, "meta.json"]
+    (new / ".managed.json").write_bytes(msgspec.json.encode(managed))
+    (new / "meta.json").write_bytes(data)
+    sync_folder(new)
+
+
+def _files(segment: _Segment) -> list[str]:
+    stem = segment.segment_id.replace("-", "")
+    made = [f"{stem}.{suffix}" for suffix in _SUFFIXES]
+    return made + ([f"{stem}.{segment.deletes.opstamp}.del"] if segment.deletes else [])
+
+
+def _share(old: Path, new: Path) -> None:
+    try:
+        os.link(old, new)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        with contextlib.suppress(FileExistsError):
+            shutil.copyfile(old, new)
