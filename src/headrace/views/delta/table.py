@@ -104,8 +104,12 @@ class LakeTable:
         if changes.upserts:
             merge = merge.when_matched_update(values, predicate=f'NOT s."{GONE}"')
             merge = merge.when_not_matched_insert(values, predicate=f'NOT s."{GONE}"')
+        before = self.version
         with _fenced(self.folder):
             merge.execute()
+        if self.version == before:
+            # Only keys that are not there were deleted, and that makes no commit.
+            self.note(told)
         self.told = told
 
     def note(self, told: Told | None) -> None:
