@@ -172,4 +172,75 @@ class RedisCase(StoreCase):
         self._client.close()
 
 
-CASES: dict[str, type[StoreCase]] = {"sqlite": SqliteCase, "postgres": PostgresCase, "redis": RedisCase}
+class SearchCase(StoreCase):
+    peer = "tantivy's writer, one thread and one commit, the same documents"
+
+    def open(self) -> Store:
+        from headrace.views.search.store import SearchStore
+
+        return SearchStore(self.home / "shop.search", _VIEW)
+
+    def prepare(self) -> None:
+        (self.home / "bulk").mkdir()
+
+    def load(self, rows: Sequence[Row]) -> None:
+        import tantivy
+
+        from headrace.views.search.fields import TOKENIZER, Documents, analyzer, searched_of
+
+        documents = Documents(SHAPE, searched_of(_VIEW, SHAPE, ()))
+        index = tantivy.Index(documents.schema(), str(self.home / "bulk"))
+        index.register_tokenizer(TOKENIZER, analyzer())
+        writer = index.writer(64_000_000, 1)
+        for row in rows:
+            writer.add_document(documents.document(row)[1])
+        writer.commit()
+        writer.wait_merging_threads()
+
+    def count(self) -> int:
+        import tantivy
+
+        if (self.home / "bulk").exists():
+            return int(tantivy.Index.open(str(self.home / "bulk")).searcher().num_docs)
+        from headrace.views.search.reading import SearchReader
+
+        return SearchReader(self.home / "shop.search").count(_VIEW)
+
+    def close(self) -> None:
+        """The folder is all there is."""
+
+
+class DeltaCase(StoreCase):
+    peer = "write_deltalake of all rows, one commit"
+
+    def open(self) -> Store:
+        from headrace.views.delta.store import DeltaStore
+
+        return DeltaStore(self.home, _VIEW)
+
+    def prepare(self) -> None:
+        """A table is made by its first commit."""
+
+    def load(self, rows: Sequence[Row]) -> None:
+        from deltalake import write_deltalake
+
+        from headrace.views.delta.columns import GONE, Columns
+
+        write_deltalake(str(self.home / _VIEW), Columns(SHAPE).changes(rows, ()).drop_columns([GONE]))
+
+    def count(self) -> int:
+        from deltalake import DeltaTable
+
+        return int(DeltaTable(str(self.home / _VIEW)).count())
+
+    def close(self) -> None:
+        """The folder is all there is."""
+
+
+CASES: dict[str, type[StoreCase]] = {
+    "sqlite": SqliteCase,
+    "postgres": PostgresCase,
+    "redis": RedisCase,
+    "search": SearchCase,
+    "delta": DeltaCase,
+}

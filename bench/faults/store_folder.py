@@ -1,0 +1,75 @@
+"""A store that is a folder, for faults. It is not stopped: it is taken away, and made again by who follows."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import shutil
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.faults.store_place import Seen, StoreKind, StorePlace
+from headrace.views.store import Store
+
+__all__ = ["FolderKind", "FolderPlace"]
+
+
+class FolderPlace(StorePlace):
+    def __init__(self, path: Path, look: Callable[[Path, str], Seen | None]) -> None:
+        self.path = path
+        self.address = str(path)
+        self._look = look
+
+    @contextlib.contextmanager
+    def watching(self, view: str) -> Iterator[Callable[[], Seen | None]]:
+        yield functools.partial(self._look, self.path, view)
+
+    def stop(self) -> None:
+        self.wipe()
+
+    def start(self) -> None:
+        """It is there again already."""
+
+    def wipe(self) -> None:
+        away = self._aside("away")
+        self.path.rename(away)
+        shutil.rmtree(away)
+
+    def keep(self) -> object:
+        kept = self._aside("kept")
+        while True:
+            # What is written meanwhile may lack files that it had when it was listed.
+            shutil.rmtree(kept, ignore_errors=True)
+            with contextlib.suppress(shutil.Error, FileNotFoundError):
+                shutil.copytree(self.path, kept)
+                return kept
+
+    def restore(self, kept: object) -> None:
+        assert isinstance(kept, Path)
+        away = self._aside("away")
+        self.path.rename(away)
+        if self.path.exists():
+            shutil.rmtree(self.path, ignore_errors=True)
+        kept.rename(self.path)
+        shutil.rmtree(away)
+
+    def _aside(self, why: str) -> Path:
+        return self.path.with_name(f"{why}-{time.monotonic_ns()}")
+
+
+class FolderKind(StoreKind):
+    name: str
+
+    def open(self, product: type[Any], address: str, view: str) -> Store:
+        return product(Path(address), view)  # type: ignore[no-any-return]
+
+    @contextlib.contextmanager
+    def place(self, home: Path) -> Iterator[StorePlace]:
+        yield FolderPlace(home / f"shop.{self.name}", self.look)
+
+    @abstractmethod
+    def look(self, path: Path, view: str) -> Seen | None:
+        """By the library alone."""
