@@ -58,6 +58,12 @@ class PostgresServer:
             account = pwd.getpwnam("postgres")
             os.chown(self.home, account.pw_uid, account.pw_gid)
             self._as = {"user": "postgres", "group": "postgres", "extra_groups": []}
+        # However this process ends, also killed: nothing is left in memory.
+        self._sweeper = subprocess.Popen(
+            ["sh", "-c", 'cat > /dev/null; sleep 1; rm -rf "$0"', self.home],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self.command(
@@ -113,6 +119,10 @@ class PostgresServer:
         if self._process is not None:
             self.stop(signal.SIGQUIT)
         shutil.rmtree(self.home, ignore_errors=True)
+        assert self._sweeper.stdin is not None
+        self._sweeper.kill()
+        self._sweeper.wait()
+        self._sweeper.stdin.close()
 
     # What is in it
 
