@@ -298,6 +298,24 @@ def test_troubles_are_told_and_whether_they_heal(server: RedisServer) -> None:
         client.execute_command("ACL", "DELUSER", "reader")
 
 
+def test_a_login_with_the_rights_that_the_docs_name_is_enough(see: SeeRedis) -> None:
+    rights = ("+@read", "+@write", "+@transaction", "+@scripting", "+@connection", "+info")
+    see.client.execute_command("ACL", "SETUSER", "follower", "on", ">s3cr3t", "~shop:*", "~{shop:*", *rights)
+    try:
+        url = f"{see.url}&username=follower&password=s3cr3t"
+        with contextlib.closing(RedisStore(url, "shop:", "sales")) as store:
+            hand = Hand(store)
+            hand.serve()
+            hand.apply(changes(SHAPE, ("a", 1), ("b", 2)))
+            hand.apply(changes(SHAPE, gone=(("b",),)))
+            hand.begin()
+            store.drop_building(hand.fence)
+            store.ask_rebuild()
+            assert list(store.rows()) == [("a", 1)]
+    finally:
+        see.client.execute_command("ACL", "DELUSER", "follower")
+
+
 # Under a follower
 
 
