@@ -1,4 +1,4 @@
-"""Views in PostgreSQL: what users make on top stays, what goes wrong is told and healed, and zombies block nobody."""
+"""Views in PostgreSQL, as their users meet them: what they make on top stays, and zombies block nobody."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -27,16 +26,10 @@ from headrace.views.errors import (
     ShapeRefused,
     StaleWriter,
     StoreBusy,
-    StoreError,
-    StoreForeign,
-    StoreFull,
     StoreGone,
-    StoreReplaced,
-    StoreUnusable,
 )
 from headrace.views.opening import open_reader
 from headrace.views.position import NO_BATCH, Shape
-from headrace.views.postgres.checking import check
 from headrace.views.postgres.columns import KEY_BYTES_MAX
 from headrace.views.postgres.reading import PostgresReader
 from headrace.views.postgres.store import PostgresStore
@@ -44,9 +37,9 @@ from headrace.views.rows import Row
 from headrace.views.store import Fence, Part
 from tests.contract.store_hand import Hand, changes
 from tests.contract.store_writer import SHAPE, position_of
-from tests.support.postgres import PostgresServer, shared_server
 from tests.support.waiting import until
 from tests.verify.test_topic_views import Order
+from tests.views.postgres.looking import sql
 from tests.views.seeing import dead_letters, following, produce
 
 WIDE = Shape((*SHAPE.fields, Field("note", Plain("text"), True)), ("key",))
@@ -64,35 +57,6 @@ EVERY_TYPE = Shape(
     ),
     ("key",),
 )
-
-
-@pytest.fixture(scope="module")
-def server() -> PostgresServer:
-    return shared_server()
-
-
-@pytest.fixture
-def database(server: PostgresServer) -> Iterator[str]:
-    name = server.database()
-    yield name
-    server.drop(name)
-
-
-@pytest.fixture
-def url(server: PostgresServer, database: str) -> str:
-    return server.url(database)
-
-
-@pytest.fixture
-def hand(url: str) -> Iterator[Hand]:
-    with contextlib.closing(PostgresStore(url, "public", "sales")) as store:
-        yield Hand(store)
-
-
-def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(url, autocommit=True) as connection:
-        found = connection.execute(statement)
-        return found.fetchall() if found.description else []
 
 
 # What users meet
@@ -339,189 +303,6 @@ def test_who_holds_the_lock_and_is_no_follower_is_left_alone(hand: Hand, url: st
         assert told.value.retriable
         assert other.execute("SELECT 1").fetchone() == (1,)
     assert hand.store.take("hand", 1).epoch == 2
-
-
-# Troubles
-
-
-def test_a_table_that_somebody_else_made_is_left_alone(hand: Hand, url: str) -> None:
-    sql(url, "CREATE VIEW sales AS SELECT 1 AS mine")
-    with pytest.raises(StoreForeign, match="view 'sales'"):
-        hand.begin()
-    sql(url, "DROP VIEW sales")
-    hand.begin()
-    sql(url, "CREATE TABLE sales (mine int)")
-    with pytest.raises(StoreForeign, match="table 'sales'"):
-        hand.store.swap(hand.fence)
-    assert sql(url, "SELECT * FROM sales") == []
-
-
-def test_a_schema_with_a_table_of_another_release_is_refused(url: str) -> None:
-    sql(url, "CREATE SCHEMA later; CREATE TABLE later._headrace_views (view text, format_2 text)")
-    with pytest.raises(StoreForeign, match="this release has not made"):
-        PostgresStore(url, "later", "sales")
-
-
-@pytest.mark.parametrize(
-    "wipe",
-    [
-        "DROP SCHEMA public CASCADE",
-        "DROP TABLE _headrace_views",
-        "DROP TABLE sales",
-        "ALTER TABLE sales DROP COLUMN number",
-    ],
-)
-def test_what_was_dropped_is_noticed_and_can_be_built_again(hand: Hand, url: str, wipe: str) -> None:
-    hand.serve()
-    hand.apply(changes(SHAPE, ("a", 1)))
-    sql(url, wipe)
-    with pytest.raises(StoreReplaced) as told:
-        hand.apply(changes(SHAPE, ("a", 2)))
-    assert told.value.retriable
-    with contextlib.closing(PostgresStore(url, "public", "sales")) as store:
-        again = Hand(store)
-        assert store.standing(Part.SERVING) is None
-        if wipe == "DROP TABLE _headrace_views":
-            with pytest.raises(StoreForeign):
-                again.begin()
-            return
-        again.serve()
-        again.apply(changes(SHAPE, ("a", 3)))
-        assert list(store.rows()) == [("a", 3)]
-
-
-def test_a_lock_on_the_table_is_waited_for_and_told(hand: Hand, url: str) -> None:
-    hand.serve()
-    with psycopg.connect(url) as other:
-        other.execute("LOCK TABLE sales IN ACCESS EXCLUSIVE MODE")
-        with pytest.raises(StoreBusy, match="55P03"):
-            hand.apply(changes(SHAPE, ("a", 1)))
-    hand.apply(changes(SHAPE, ("a", 1)))
-    assert list(hand.store.rows()) == [("a", 1)]
-
-
-def test_a_statement_that_takes_too_long_for_the_server_is_tried_again(hand: Hand, url: str) -> None:
-    hand.serve()
-    sql(
-        url,
-        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(9); RETURN NEW; END'",
-    )
-    sql(url, "CREATE TRIGGER slow BEFORE INSERT ON sales FOR EACH ROW EXECUTE FUNCTION slow()")
-    store = hand.store
-    assert isinstance(store, PostgresStore)
-    store._session.connection.execute("SET statement_timeout = 50")
-    with pytest.raises(StoreBusy, match="57014") as told:
-        hand.apply(changes(SHAPE, ("a", 1)))
-    assert "statement_timeout" in told.value.hint
-    sql(url, "DROP TRIGGER slow ON sales")
-    hand.apply(changes(SHAPE, ("a", 1)))
-    assert list(store.rows()) == [("a", 1)]
-
-
-def test_a_full_disk_is_waited_for_and_nothing_is_lost(hand: Hand, url: str) -> None:
-    """The server's own words for it: that it has no space is said by a trigger in its place."""
-    hand.serve()
-    hand.apply(changes(SHAPE, ("a", 1)))
-    sql(
-        url,
-        "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS"
-        " $$BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END$$",
-    )
-    sql(url, "CREATE TRIGGER full_disk AFTER INSERT ON sales FOR EACH STATEMENT EXECUTE FUNCTION full_disk()")
-    with pytest.raises(StoreFull, match="53100") as told:
-        hand.apply(changes(SHAPE, ("a", 2), ("b", 2)))
-    assert told.value.retriable
-    assert list(hand.store.rows()) == [("a", 1)]
-    sql(url, "DROP TRIGGER full_disk ON sales")
-    hand.apply(changes(SHAPE, ("a", 2), ("b", 2)))
-    assert list(hand.store.rows()) == [("a", 2), ("b", 2)]
-
-
-SECRET = "s3cr3t"
-
-
-@pytest.mark.parametrize(
-    ("address", "error"),
-    [
-        ("postgresql://locked:s3cr3t@127.0.0.1:{port}/{database}", StoreUnusable),
-        ("postgresql://nobody:s3cr3t@127.0.0.1:{port}/{database}", StoreUnusable),
-        ("postgresql://postgres:s3cr3t@127.0.0.1:{port}/nowhere", StoreGone),
-        ("postgresql://postgres:s3cr3t@127.0.0.1:1/{database}", StoreGone),
-        ("postgresql://postgres:s3cr3t@name.invalid/{database}", StoreGone),
-        ("postgresql://postgres:s3cr3t@127.0.0.1:{port}/{database}?frobnicate=1", StoreUnusable),
-        ("postgresql://postgres:s3cr3t@127.0.0.1:port s3cr3t/x", StoreUnusable),
-        ("password=s3cr3t host=127.0.0.1 port={port} dbname={database} user=locked", StoreUnusable),
-    ],
-)
-def test_what_cannot_be_opened_is_told_without_a_password(
-    server: PostgresServer, database: str, address: str, error: type[StoreError]
-) -> None:
-    lock(server)
-    url = address.format(port=server.port, database=database)
-    with pytest.raises(StoreError) as told:
-        PostgresStore(url, "public", "sales")
-    assert type(told.value) is error, told.value
-    assert told.value.hint
-    with pytest.raises(StoreError):
-        check(url, "public")
-    seen = f"{told.value} {told.value.detail} {told.value.hint} {told.value.facts()}"
-    assert SECRET not in seen
-
-
-def lock(server: PostgresServer) -> None:
-    """A role that needs a password."""
-    hba = server.data / "pg_hba.conf"
-    rules = hba.read_text()
-    if "locked" in rules:
-        return
-    hba.write_text(f"host all locked 127.0.0.1/32 scram-sha-256\n{rules}")
-    server.execute("CREATE ROLE locked LOGIN PASSWORD 'right'")
-    server.execute("SELECT pg_reload_conf()")
-    until(
-        lambda: (
-            server.execute("SELECT count(*) FROM pg_hba_file_rules WHERE 'locked' = ANY(user_name)") == [(1,)]
-        ),
-        "it",
-    )
-
-
-def test_a_role_that_may_not_write_is_told_what_it_needs(server: PostgresServer, database: str) -> None:
-    lock(server)
-    theirs = server.url(database, "locked", "right")
-    for attempt in (lambda: PostgresStore(theirs, "public", "sales"), lambda: check(theirs, "public")):
-        with pytest.raises(StoreUnusable, match=r"may not write|permission denied") as told:
-            attempt()
-        assert "CREATE" in told.value.hint
-    server.execute("GRANT CREATE ON SCHEMA public TO locked", database)
-    assert check(theirs, "public") is False
-    with contextlib.closing(PostgresStore(theirs, "public", "sales")) as store:
-        Hand(store).serve()
-    assert check(theirs, "public") is True
-
-
-def test_a_schema_that_is_missing_is_made(url: str) -> None:
-    with contextlib.closing(PostgresStore(url, "reports", "sales")) as store:
-        Hand(store).serve()
-    assert sql(url, "SELECT count(*) FROM reports.sales") == [(0,)]
-
-
-def test_a_read_only_copy_is_told_apart(hand: Hand, url: str) -> None:
-    store = hand.store
-    assert isinstance(store, PostgresStore)
-    hand.serve()
-    store._session.connection.execute("SET default_transaction_read_only = on")
-    with pytest.raises(StoreGone, match="read-only copy") as told:
-        hand.apply(changes(SHAPE, ("a", 1)))
-    assert "primary" in told.value.hint
-
-
-def test_a_database_that_cannot_hold_every_text_is_refused(server: PostgresServer) -> None:
-    server.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
-    try:
-        with pytest.raises(StoreUnusable, match="LATIN1"):
-            PostgresStore(server.url("latin"), "public", "sales")
-    finally:
-        server.drop("latin")
 
 
 # Looking
