@@ -34,7 +34,6 @@ from headrace.log.mark import Mark
 from headrace.log.producers import OutOfOrderSequence, RememberedBatch
 from headrace.log.recovery import RecoveryReport, recover
 from headrace.log.segment import Segment
-from headrace.log.state import state_name
 from headrace.log.state_files import StateFiles
 from headrace.log.sync import SyncJob
 from headrace.log.tail import Tail
@@ -425,9 +424,6 @@ class PartitionLog:
         there is another number.
         """
         return self._state_files.newest(end_offset)
-
-    def state_path(self, offset: int) -> Path:
-        return self.directory / state_name(offset)
 
     def close(self) -> None:
         """Leave everything durable and ready for a start that reads no segment; then let go of the files."""

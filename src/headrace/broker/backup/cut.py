@@ -24,6 +24,7 @@ from headrace.log.compacted import Compacted
 from headrace.log.mark import Mark
 from headrace.log.partition import PartitionLog
 from headrace.log.segment import Segment
+from headrace.log.state import state_name
 
 __all__ = ["Known", "Plan", "PlannedRun", "Source", "missing", "take"]
 
@@ -130,7 +131,7 @@ def take(source: Source, known: Known | None) -> Plan | None:
     )
     try:
         if state is not None and not has_state:
-            plan.state_file = log.files.open(log.state_path(state[1]))
+            plan.state_file = log.files.open(log.directory / state_name(state[1]))
         for segment in log.segments:
             if segment.base_offset <= mark.segment:
                 plan.runs.append(_planned(segment, mark, log, known))
