@@ -8,6 +8,7 @@ from typing import Any
 
 from bench.faults.store_folder import FolderKind
 from bench.faults.store_place import Seen
+from headrace.views.errors import StoreReplaced
 
 __all__ = ["DeltaKind"]
 
@@ -24,6 +25,21 @@ class DeltaKind(FolderKind):
         from headrace.views.delta import store
 
         return store
+
+    def no_position(self, product: type[Any]) -> None:
+        """Also: a table that is not as it was left is written on."""
+        from headrace.views.delta.table import LakeTable
+
+        super().no_position(product)
+        look = LakeTable.look
+
+        def whatever_is_there(table: Any) -> None:
+            try:
+                look(table)
+            except StoreReplaced:
+                table.__init__(table.folder)
+
+        LakeTable.look = whatever_is_there  # type: ignore[method-assign]
 
     def look(self, path: Path, view: str) -> Seen | None:
         from deltalake.exceptions import DeltaError

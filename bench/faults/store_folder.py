@@ -70,6 +70,13 @@ class FolderKind(StoreKind):
     def place(self, home: Path) -> Iterator[StorePlace]:
         yield FolderPlace(home / f"shop.{self.name}", self.look)
 
+    def no_position(self, product: type[Any]) -> None:
+        """Also: a folder of the same name is taken for the same folder."""
+        from headrace.views import catalog
+
+        super().no_position(product)
+        vars(catalog)["_identity"] = lambda _: None
+
     @abstractmethod
     def look(self, path: Path, view: str) -> Seen | None:
         """By the library alone."""
