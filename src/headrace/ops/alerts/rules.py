@@ -23,12 +23,12 @@ DEFAULTS = {
 OFF = "off"
 
 
-def rules_of(app: App, settings: AlertSettings) -> dict[str, Rule]:
+def rules_of(app: App, alerts: AlertSettings) -> dict[str, Rule]:
     """The app must have been checked."""
-    texts = dict(DEFAULTS) if settings.defaults else {}
+    texts = dict(DEFAULTS) if alerts.defaults else {}
     texts |= {alert.name: alert.text for alert in app.alerts}
     found = {name: parse_rule(text) for name, text in texts.items()}
-    for name, text in settings.rules.items():
+    for name, text in alerts.rules.items():
         if text.strip().lower() == OFF:
             _expect_known(name, found)
             del found[name]
