@@ -69,7 +69,8 @@ def batch_of(cluster: Cluster) -> int:
     try:
         found = current(cluster, enrich_orders.progress_topic)
     except LogError as error:
-        assert error.retriable, error
+        if not error.retriable:
+            raise
         return -1
     return -1 if found is None or found.last is None else found.last.batch
 
