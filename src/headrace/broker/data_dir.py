@@ -98,7 +98,7 @@ class DataDir:
                     hint="give an empty directory with --data, or restore the file from a backup",
                 )
             cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            identity = Identity(FORMAT, cluster_id, line=new_line())
+            identity = Identity(FORMAT, cluster_id, line=cluster_id)
             self._save(identity)
             return identity
         file = self._files.open(path)
@@ -114,7 +114,7 @@ class DataDir:
 
     def note_start(self) -> int:
         """Count this start, durably; the number before it is the leader epoch of the run."""
-        line = self.identity.line or new_line()
+        line = self.identity.line or self.identity.cluster_id
         self._save(replace(self.identity, starts=self.identity.starts + 1, line=line))
         return self.identity.starts - 1
 
