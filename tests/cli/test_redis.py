@@ -35,18 +35,18 @@ def test_a_view_in_redis_is_followed_listed_described_read_and_looked_at(
     apple = {"product_id": "a", "name": "apple", "price": "1.500000", "weight": "Infinity", "picture": "aGk="}
     assert sorted(rows, key=lambda one: str(one["product_id"]))[0] == apple
     assert headrace.ok("verify", APP, *data).code == 0
-    found = headrace.run("doctor", APP, *data, "--json").json
-    (store,) = [one for one in found if one["check"] == "store"]
+    looked = headrace.run("doctor", APP, *data, "--json")
+    (store,) = [one for one in looked.json if one["check"] == "store"]
     assert (store["state"], f"$SHOP_REDIS, for {VIEW}: redis " in store["text"]) == ("ok", True)
 
     monkeypatch.setenv("SHOP_REDIS", f"redis://me:s3cr3t@127.0.0.1:{free_port()}/0")
     listed = headrace.run("view", "list", APP, *data, "--json")
     assert (listed.code, listed.json[0]["state"]) == (0, "unknown")
-    found = headrace.run("doctor", APP, *data, "--json")
-    (store,) = [one for one in found.json if one["check"] == "store"]
+    looked = headrace.run("doctor", APP, *data, "--json")
+    (store,) = [one for one in looked.json if one["check"] == "store"]
     assert (store["state"], "does not answer" in store["text"]) == ("missing", True)
     refused = headrace.run("query", APP, VIEW, *data)
     assert refused.code != 0
     assert "does not answer" in refused.err
-    for said in (listed, found, refused):
+    for said in (listed, looked, refused):
         assert "s3cr3t" not in said.out + said.err
