@@ -18,7 +18,8 @@ class SeeRedis(See):
     def __init__(self, home: Path) -> None:
         super().__init__(home)
         database = fresh_database()
-        self.url = f"{shared().url}?db={database}"
+        # A busy machine is not a server that is gone.
+        self.url = f"{shared().url}?db={database}&socket_timeout=120"
         self.client = shared().client(database)
         self.client.flushdb()
 

@@ -73,6 +73,11 @@ class RedisServer:
         if how is signal.SIGKILL or how is signal.SIGTERM:
             self._process.wait()
 
+    def forget(self) -> None:
+        """What it has on disk; Redis 7 has a folder for that, and Redis 6 a file."""
+        for one in self.home.glob("appendonly*"):
+            shutil.rmtree(one) if one.is_dir() else one.unlink()
+
     def close(self) -> None:
         self.end()
         shutil.rmtree(self.home)
