@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
@@ -16,7 +17,7 @@ from headrace.client.cluster import Cluster
 from headrace.flow.watermark import spark_delay
 from headrace.model.topic import Topic
 
-__all__ = ["counted", "history", "live", "observed"]
+__all__ = ["counted", "counts_of", "history", "live", "observed", "tallied"]
 
 _PREFIX = "kafka."
 # At the default of 500 records a poll, asking the log where the topic begins and ends, as Spark does after each, costs
@@ -72,10 +73,26 @@ def observed(decoded: DataFrame, name: str | Observation, watermark: Column) -> 
 
     What is laid aside is no more than the batch, whose bytes are bounded.
     """
+    return _told(decoded, watermark).observe(name, *_tallies())
+
+
+def tallied(decoded: DataFrame, watermark: Column) -> dict[str, Any]:
+    """What ``observed`` counts, read for that alone."""
+    (row,) = _told(decoded, watermark).agg(*_tallies()).collect()
+    return row.asDict()
+
+
+def counts_of(observation: Observation) -> dict[str, Any] | None:
+    """None if Spark found the rows out without reading what was to be counted, as with a join that can have none."""
+    row: Any = observation._jo.getRow()  # type: ignore[union-attr]
+    return observation.get if row.length() else None
+
+
+def _told(decoded: DataFrame, watermark: Column) -> DataFrame:
     late, dead = F.col("late"), F.col("reason").isNotNull()
     judged = decoded.withColumn("late", F.coalesce(F.col("event_us") < watermark, F.lit(False)))
     # Computed before they are counted, in the code of the plan: what is counted is interpreted, row by row.
-    told = judged.select(
+    return judged.select(
         "row",
         "event_us",
         "late",
@@ -83,15 +100,17 @@ def observed(decoded: DataFrame, name: str | Observation, watermark: Column) -> 
         F.length("value").alias("bytes"),
         F.when(late | dead, _aside()).alias("aside"),
     )
-    return told.observe(
-        name,
+
+
+def _tallies() -> list[Column]:
+    return [
         F.count(F.lit(1)).alias("rows"),
         F.max("event_us").alias("seen_us"),
         F.count_if("late").alias("late"),
         F.count_if("dead").alias("dead"),
         F.sum("bytes").alias("bytes"),
         F.collect_list("aside").alias("aside"),
-    )
+    ]
 
 
 def _aside() -> Column:

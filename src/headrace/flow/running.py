@@ -25,7 +25,7 @@ from headrace.flow.compiled import Compiled
 from headrace.flow.decoding import Decoder
 from headrace.flow.encoding import encode
 from headrace.flow.errors import CheckpointLost, rebuild_hint
-from headrace.flow.inputs import counted, live, observed
+from headrace.flow.inputs import counted, counts_of, live, observed, tallied
 from headrace.flow.opening import Opened, last_progress
 from headrace.flow.options import FlowOptions
 from headrace.flow.tables import TableState
@@ -214,7 +214,8 @@ class Running:
         stream = self._flow.streams[0]
         shaped = self._with_schema(stream)
         observation = Observation()
-        seen = observed(self._decoders[stream.name].decode(raw), observation, self._cell.column)
+        decoded = self._decoders[stream.name].decode(raw)
+        seen = observed(decoded, observation, self._cell.column)
         dead: list[SideRow] = []
         for state in self._tables:
             dead += state.refresh()
@@ -222,7 +223,8 @@ class Running:
         rows_of[stream.name] = counted(seen, shaped, F.col("late"), streaming=False)
         frames = [rows_of[topic.name] for topic in self._flow.reads]
         rows = self._encoded(self._flow.function(*frames)).toArrow()
-        counts = {stream.name: _counts(observation.get)}
+        told = counts_of(observation) or tallied(decoded, self._cell.column)
+        counts = {stream.name: _counts(told)}
         return Made(
             number=number,
             keys=rows.column("key").to_pylist(),
