@@ -116,9 +116,10 @@ class FlowRunner:
                 self._settings,
                 self._rows_at_once(opened),
             )
-            running.start()
-            self.status.state, self.status.why = "running", ""
-            self._watch(running, stop)
+            with contextlib.closing(running):
+                running.start()
+                self.status.state, self.status.why = "running", ""
+                self._watch(running, stop)
         finally:
             writer.close()
 

@@ -80,7 +80,12 @@ class Running:
         self._decoders = {
             topic.name: Decoder(self._with_schema(topic), settings.bounds) for topic in self._flow.streams
         }
-        self.query: StreamingQuery
+        self._query: StreamingQuery | None = None
+
+    @property
+    def query(self) -> StreamingQuery:
+        assert self._query is not None, "it runs, between start and close"
+        return self._query
 
     def start(self) -> None:
         last = self.opened.last
@@ -99,7 +104,7 @@ class Running:
         empty_batches = self._compiled.stateful and self._compiled.mode == "append"
         with _one_at_a_time:
             self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(empty_batches).lower())
-            self.query = ready.start()
+            self._query = ready.start()
         self._started.set()
 
     def stop(self) -> None:
@@ -110,13 +115,19 @@ class Running:
         finally:
             if finished:
                 self._busy.release()
-        for table in self._tables:
-            table.close()
 
     def wait_for_the_end(self) -> None:
         """A query that is no longer active may still have its name, for a moment: the next one could not have it."""
         with contextlib.suppress(PySparkException):
             self.query.awaitTermination(_FINISH_S)
+
+    def close(self) -> None:
+        """In the JVM the query has the function that it calls for a batch, which is a method of this object. If this
+        object kept the query, neither side could ever clear any of it away.
+        """
+        for table in self._tables:
+            table.close()
+        self._query = None
 
     def _with_schema(self, topic: Topic) -> Topic:
         return Topic(
