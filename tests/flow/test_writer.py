@@ -47,3 +47,23 @@ def test_rows_for_a_transaction_that_the_log_has_given_up_are_refused_with_the_r
         _write_for_a_while(writer, topic)
     writer.close()
     assert committed(flow_world.cluster.bootstrap, topic) == []
+
+
+def test_a_writer_can_ask_whether_the_flow_is_still_its_own_and_leaves_no_trace(
+    flow_world: FlowWorld,
+) -> None:
+    topic = f"rows-{uuid.uuid4().hex[:8]}"
+    flow_world.cluster.ensure_topic(topic, 1)
+    first = Writer(flow_world.cluster, "f", topic)
+    first.expect_owner(topic)
+    second = Writer(flow_world.cluster, "f", topic)
+    with pytest.raises(FlowFenced):
+        first.expect_owner(topic)
+    second.expect_owner(topic)
+    second.begin()
+    second.rows(topic, ["k"], ["v"])
+    second.flush()
+    second.commit()
+    for one in (first, second):
+        one.close()
+    assert [one.key() for one in committed(flow_world.cluster.bootstrap, topic)] == [b"k"]

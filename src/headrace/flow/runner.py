@@ -18,7 +18,7 @@ from headrace.client.reading import read
 from headrace.errors import HeadraceError
 from headrace.flow.compiled import Compiled
 from headrace.flow.errors import FlowChanged, InputReplaced
-from headrace.flow.failures import explain, heals
+from headrace.flow.failures import another_writes, explain, heals
 from headrace.flow.opening import Opened, last_progress, open_flow
 from headrace.flow.options import FlowOptions
 from headrace.flow.running import Running
@@ -119,7 +119,7 @@ class FlowRunner:
             with contextlib.closing(running):
                 running.start()
                 self.status.state, self.status.why = "running", ""
-                self._watch(running, stop)
+                self._watch(running, writer, stop)
         finally:
             writer.close()
 
@@ -164,7 +164,7 @@ class FlowRunner:
             self._ends = (now, ends)
         return behind(opened.generation, opened.last, self._ends[1])
 
-    def _watch(self, running: Running, stop: threading.Event) -> None:
+    def _watch(self, running: Running, writer: Writer, stop: threading.Event) -> None:
         while running.query.isActive and not running.too_large and not stop.wait(0.1):
             pass
         if stop.is_set() or (running.too_large and running.error is None):
@@ -175,6 +175,8 @@ class FlowRunner:
         if running.error is not None:
             raise running.error
         if failed is not None:
+            if another_writes(failed):
+                writer.expect_owner(self._compiled.flow.progress_topic)
             raise failed
 
     def _rows_at_once(self, opened: Opened) -> int:

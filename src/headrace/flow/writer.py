@@ -99,6 +99,13 @@ class Writer:
                 if not error.args[0].retriable() or time.monotonic() > deadline:
                     raise self._told(error, "committing a batch") from error
 
+    def expect_owner(self, topic: str) -> None:
+        """Raises ``FlowFenced`` if another one has opened the flow since. What it takes to ask is never committed."""
+        self.begin()
+        self.sides([Side(topic, b"owner", None)])
+        self.flush()
+        self._guarded(lambda: self._producer.abort_transaction(_ANSWER_S), "asking whose the flow is")
+
     def abort(self) -> None:
         """As well as it goes: whoever opens the flow next has the log abort what is left open."""
         try:
