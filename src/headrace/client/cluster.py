@@ -30,6 +30,7 @@ from headrace.client.errors import LogError, TopicMissing, from_kafka
 __all__ = ["Cluster", "TopicInfo"]
 
 _PAUSE_S = 0.05
+_NO_LEADER = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +153,17 @@ class Cluster:
         self, topic: str, partitions: Iterable[int], spec: Any, level: IsolationLevel
     ) -> dict[int, int]:
         asked = {TopicPartition(topic, number): spec for number in partitions}
-        answers = self.admin().list_offsets(asked, isolation_level=level, request_timeout=self.timeout_s)
-        try:
-            return {
-                place.partition: answer.result(self.timeout_s).offset for place, answer in answers.items()
-            }
-        except KafkaException as error:
-            raise from_kafka(error, f"asking for the offsets of topic {topic!r}", topic=topic) from error
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            answers = self.admin().list_offsets(asked, isolation_level=level, request_timeout=self.timeout_s)
+            try:
+                return {
+                    place.partition: answer.result(self.timeout_s).offset for place, answer in answers.items()
+                }
+            except KafkaException as error:
+                # Of a topic that was just made, or whose broker was lost, nobody may be the leader for a moment.
+                if error.args[0].code() not in _NO_LEADER or time.monotonic() > deadline:
+                    raise from_kafka(
+                        error, f"asking for the offsets of topic {topic!r}", topic=topic
+                    ) from error
+            time.sleep(_PAUSE_S)
