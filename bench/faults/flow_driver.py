@@ -137,7 +137,14 @@ def _without_transactions() -> None:
         return None
 
     Writer.__init__, Writer.begin, Writer.commit, Writer.abort = plain, nothing, Writer.flush, nothing  # type: ignore[method-assign]
-    Writer.expect_owner = lambda self, topic: None  # type: ignore[method-assign]
+    Writer.expect_owner = _give_up  # type: ignore[method-assign]
+
+
+def _give_up(self: Any, topic: str) -> None:
+    """Without transactions nobody knows whose the flow is: both would begin again for ever."""
+    from headrace.flow.errors import FlowFenced
+
+    raise FlowFenced(self.flow)
 
 
 def _without_healing() -> None:
