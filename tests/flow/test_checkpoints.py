@@ -21,8 +21,8 @@ from headrace.app import App
 from headrace.errors import HeadraceError
 from headrace.flow.errors import CheckpointLost, CheckpointStale, FlowError, InputGone, StateDamaged
 from headrace.model.flow import Flow
-from headrace.model.store_place import file_of
 from headrace.truth import VOLATILE_CONFIG, NotASourceOfTruth
+from headrace.views.opening import file_of
 from tests.flow.reading import folded, values
 from tests.flow.test_flows import checkpoint_of, run_to_the_end
 from tests.support.flows import FlowWorld
