@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bench.by_hand import start_by_hand
-from bench.orders import app_of
+from bench.orders import REALTIME, app_of
 from headrace.client.cluster import Cluster
 from headrace.flow.compiling import compile_app
 from headrace.flow.options import FlowOptions
@@ -124,7 +124,9 @@ def main() -> None:
         stopping.set()
 
     threading.Thread(target=wait_for_the_end, daemon=True).start()
-    spark = start(task.settings, "bench")
+    # In real time a task holds its slot all the time.
+    slots = task.partitions if task.query == REALTIME else 0
+    spark = start(task.settings, "bench", slots=slots)
     try:
         task.run(spark, stopping)
     finally:

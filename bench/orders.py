@@ -1,6 +1,7 @@
 """What flows are measured on: a shop's orders, and two derivations of them, declared as a user would.
 
 kept            stateless: large orders, with their price
+kept_now        the same, in real time
 per_minute      stateful: orders and pieces per product and minute
 """
 
@@ -16,10 +17,21 @@ from pyspark.sql import functions as F
 
 from headrace import App
 from headrace.client.cluster import Cluster
-from headrace.model.flow import Flow
+from headrace.model.flow import Flow, Latency
 from headrace.stores import SQLite
 
-__all__ = ["FLOWS", "LATE", "Order", "app_of", "event", "fill", "key_of", "product_of", "quantity_of"]
+__all__ = [
+    "FLOWS",
+    "LATE",
+    "REALTIME",
+    "Order",
+    "app_of",
+    "event",
+    "fill",
+    "key_of",
+    "product_of",
+    "quantity_of",
+]
 
 LATE = timedelta(seconds=30)
 PRODUCTS = 1_000
@@ -52,8 +64,9 @@ def per_minute(orders: DataFrame) -> DataFrame:
     return counted.select("product_id", F.col("window.start").alias("minute"), "orders", "pieces")
 
 
-FLOWS = {"kept": kept, "per_minute": per_minute}
-_KEYS = {"kept": ["order_id"], "per_minute": ["product_id", "minute"]}
+FLOWS = {"kept": kept, "kept_now": kept, "per_minute": per_minute}
+_KEYS = {"kept": ["order_id"], "kept_now": ["order_id"], "per_minute": ["product_id", "minute"]}
+REALTIME = "kept_now"
 
 
 def app_of(query: str, topic: str, output: str) -> tuple[App, Flow]:
@@ -61,7 +74,8 @@ def app_of(query: str, topic: str, output: str) -> tuple[App, Flow]:
     app = App(f"bench-{output}")
     orders = app.topic(topic, Order, key="order_id", time="at", late=LATE)
     made = app.topic(output, key=_KEYS[query])
-    flow = app.flow(reads=[orders], writes=made, name=f"{output}-flow")(FLOWS[query])
+    latency: Latency = "realtime" if query == REALTIME else "batch"
+    flow = app.flow(reads=[orders], writes=made, name=f"{output}-flow", latency=latency)(FLOWS[query])
     app.view("seen", made, store=SQLite())
     return app, flow
 

@@ -82,7 +82,7 @@ class _Counts:
         return sum(map(len, self._due.values()))
 
 
-_EXPECTED: dict[str, Callable[[], _Expected]] = {"kept": _Rows, "per_minute": _Counts}
+_EXPECTED: dict[str, Callable[[], _Expected]] = {"kept": _Rows, "kept_now": _Rows, "per_minute": _Counts}
 
 
 def spans(

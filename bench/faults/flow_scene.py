@@ -30,9 +30,11 @@ _PATIENCE_S = 600.0
 
 
 class Driver:
-    """``bench.faults.flow_driver`` in a process of its own."""
+    """``bench.faults.flow_driver``, or another program, in a process of its own."""
 
-    def __init__(self, bootstrap: str, home: Path, *words: str) -> None:
+    def __init__(
+        self, bootstrap: str, home: Path, *words: str, program: str = "bench.faults.flow_driver"
+    ) -> None:
         self.log = home / f"driver-{time.monotonic_ns()}.log"
         with self.log.open("wb") as output:
             self._process = subprocess.Popen(
@@ -40,7 +42,7 @@ class Driver:
                     *dying_with_us(),
                     sys.executable,
                     "-m",
-                    "bench.faults.flow_driver",
+                    program,
                     bootstrap,
                     str(home),
                     *words,

@@ -19,7 +19,7 @@ from typing import Any
 
 from headrace.model.alert import Alert
 from headrace.model.errors import AppError
-from headrace.model.flow import Flow
+from headrace.model.flow import LATENCIES, Flow, Latency
 from headrace.model.place import Place, caller, place_of
 from headrace.model.schema import Schema, schema_of
 from headrace.model.store import SQLite, Store
@@ -87,14 +87,21 @@ class App:
         name: str | None = None,
         deterministic: bool = False,
         unbounded: bool = False,
+        latency: Latency = "batch",
     ) -> Callable[[Callable[..., Any]], Flow]:
-        """The function under it derives ``writes`` from ``reads``: DataFrames in their order in, one DataFrame out."""
+        """The function under it derives ``writes`` from ``reads``: DataFrames in their order in, one DataFrame out.
+
+        ``latency="realtime"`` writes each row by itself, within milliseconds, at least once; docs/flows.md says which
+        functions can.
+        """
         at = caller()
         if not isinstance(reads, (list, tuple)):
             raise _wrong("reads", reads, "a list of topics", at)
         for topic in reads:
             _expect_topic("reads", topic, at)
         _expect_topic("writes", writes, at)
+        if latency not in LATENCIES:
+            raise _wrong("latency", latency, " or ".join(map(repr, LATENCIES)), at)
 
         def declare(function: Callable[..., Any]) -> Flow:
             if not hasattr(function, "__code__"):
@@ -106,6 +113,7 @@ class App:
                 writes,
                 deterministic,
                 unbounded,
+                latency,
                 place_of(function),
             )
             self.flows.append(made)

@@ -24,7 +24,9 @@ _KEYS = 60
 
 
 def position_of(batch: int, generation: int = 1) -> Position:
-    return Position("sales", "some id", {0: 10 * (batch + 1)}, generation, batch, "progress")
+    at = {0: 10 * (batch + 1)}
+    sources = {"0/0": 7 * batch, "0/12": 2**40 + batch} if batch >= 0 else {}
+    return Position("sales", "some id", at, generation, batch, "progress", sources=sources)
 
 
 def changed_by(batch: int) -> dict[str, int | None]:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FlowWorld", "RunningApp", "flow_world"]
 
+_REALTIME_MS = 2_000
+"""Shorter than a user may have it, and than Spark would by itself; ``tests.support.spark`` allows it."""
+
 
 @dataclass
 class FlowWorld:
@@ -45,7 +48,7 @@ class FlowWorld:
     home: Path
 
     def settings(self, *, max_rows: int = 100_000) -> Settings:
-        return Settings(data=self.home, flow=FlowSettings(max_rows=max_rows))
+        return Settings(data=self.home, flow=FlowSettings(max_rows=max_rows, realtime_ms=_REALTIME_MS))
 
     def declare(self, app: App) -> None:
         for topic in app.topics:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["start_spark", "stop_spark"]
 
+_SLOTS = 2
+"""For flows in real time: each holds one for each partition that it reads."""
 _lock = threading.Lock()
 _users = 0
 _running: SparkSession | None = None
@@ -39,8 +41,9 @@ def _start(directory: Path) -> SparkSession:
         driver_memory="768m",
         java_options=" ".join(QUICK_START),
         jars=spark_jars()[0].parent,
+        conf={"spark.sql.streaming.realTimeMode.minBatchDuration": "1000"},
     )
-    return session.start(Settings(data=directory, spark=spark), "tests")
+    return session.start(Settings(data=directory, spark=spark), "tests", slots=_SLOTS)
 
 
 def stop_spark(running: SparkSession) -> None:

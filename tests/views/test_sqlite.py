@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -308,3 +309,19 @@ def test_a_reader_can_only_read_and_not_without_end(
             assert (names, list(rows)) == (["n", "n_2"], [(3, 1)])
     assert path.read_bytes() == before
     assert not list(path.parent.glob("x*"))
+
+
+def test_a_file_of_the_format_before_is_gone_on_with(path: Path) -> None:
+    with contextlib.closing(SqliteStore(path, "sales")) as store:
+        serve(store)
+    before = position_of(0)
+    sql(path, "ALTER TABLE _headrace_views DROP COLUMN sources", "PRAGMA user_version = 1")
+    with contextlib.closing(SqliteStore(path, "sales")) as store:
+        standing = store.standing(Part.SERVING)
+        assert standing is not None
+        assert standing.position == msgspec.structs.replace(before, sources={})
+        fence = Fence(store.take("a test", 2), 1)
+        store.apply(Part.SERVING, Changes(SHAPE), standing.position, position_of(1), fence)
+        found = store.standing(Part.SERVING)
+        assert found is not None
+        assert found.position == position_of(1)

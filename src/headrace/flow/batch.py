@@ -79,6 +79,8 @@ class Made:
     state_rows: int = 0
     state_bytes: int = 0
     table_dead: int = 0
+    sent: int = 0
+    """Rows that Spark has written by itself, and that are not among these."""
 
 
 def ranges_of(opened: Opened, planned: Mapping[str, Mapping[str, int]]) -> Ranges:
@@ -114,7 +116,7 @@ def commit_batch(cluster: Cluster, writer: Writer, flow: Flow, opened: Opened, m
             writer.rows(generation.output, made.keys, made.values)
         writer.sides(_side_records(flow, made, keyless, generation.generation))
         writer.flush()
-        sent = len(made.keys) - len(keyless)
+        sent = len(made.keys) - len(keyless) + made.sent
         ends = (
             cluster.ends(generation.output, committed=False)
             if sent

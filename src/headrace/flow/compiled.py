@@ -19,6 +19,7 @@ from pyspark.sql import types as T
 from headrace.flow.encoding import DELETED
 from headrace.flow.fingerprint import fingerprint, runs_python
 from headrace.flow.mistakes import FlowMistake, first_line
+from headrace.flow.realtime_limits import expect_realtime
 from headrace.flow.types import schema_of_output, struct_of
 from headrace.flow.updates import expect_no_order, expect_replaceable
 from headrace.flow.watermark import spark_delay
@@ -65,6 +66,8 @@ def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) ->
     analyzed: Any = live._jdf.queryExecution().analyzed()
     expect_no_order(flow, analyzed)
     fixed = expect_replaceable(flow, analyzed) if mode == "update" else None
+    if flow.is_realtime:
+        expect_realtime(flow, inputs[0], output, stateful=stateful)
     return Compiled(flow, schema, fingerprint(flow, output, schema), stateful, mode, fixed)
 
 

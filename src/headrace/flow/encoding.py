@@ -7,6 +7,7 @@ without a key has nowhere to go, and is left to the caller, who has a place for 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -27,12 +28,12 @@ _OPTIONS = {
 }
 
 
-def encode(rows: DataFrame, schema: Schema, key: tuple[str, ...]) -> DataFrame:
-    """Columns ``key`` (null where a field of it is) and ``value`` (null deletes)."""
+def encode(rows: DataFrame, schema: Schema, key: tuple[str, ...], beside: Sequence[str] = ()) -> DataFrame:
+    """Columns ``key`` (null where a field of it is) and ``value`` (null deletes), and those that are to be kept."""
     value = F.to_json(F.struct(*(_written(rows, one.name) for one in schema.fields)), _OPTIONS)
     if DELETED in rows.columns:
         value = F.when(~F.coalesce(F.col(DELETED), F.lit(False)), value)
-    return rows.select(key_column(schema, key).alias("key"), value.alias("value"))
+    return rows.select(key_column(schema, key).alias("key"), value.alias("value"), *beside)
 
 
 def _written(rows: DataFrame, name: str) -> Column:

@@ -8,6 +8,8 @@ FlowError              (HR-FLOW-…)
 ├── FlowChanged        the function is not the one that made what is there
 ├── InputGone          records that the flow needs were deleted from the log
 ├── InputReplaced      an input topic was deleted and made again, or is of another generation
+├── OutputCompacted    the topic of a flow in real time is compacted, which would keep rows that came again
+├── SlotsTaken         a flow in real time holds a task slot for each partition, and there are too few
 ├── RowTooLarge        a row has more bytes than its topic takes
 └── FlowFailed         anything else that Spark or the function has raised
 """
@@ -25,7 +27,9 @@ __all__ = [
     "FlowFenced",
     "InputGone",
     "InputReplaced",
+    "OutputCompacted",
     "RowTooLarge",
+    "SlotsTaken",
     "StateDamaged",
     "rebuild_hint",
 ]
@@ -75,6 +79,14 @@ class InputGone(FlowError):
 
 class InputReplaced(FlowError):
     code = "HR-FLOW-INPUT-REPLACED"
+
+
+class OutputCompacted(FlowError):
+    code = "HR-FLOW-OUTPUT-COMPACTED"
+
+
+class SlotsTaken(FlowError):
+    code = "HR-FLOW-SLOTS"
 
 
 class RowTooLarge(FlowError):

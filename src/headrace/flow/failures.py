@@ -7,7 +7,7 @@ import re
 from pyspark.errors import PySparkException
 
 from headrace.errors import HeadraceError
-from headrace.flow.errors import FlowChanged, FlowFailed, InputGone, StateDamaged, rebuild_hint
+from headrace.flow.errors import FlowChanged, FlowFailed, InputGone, RowTooLarge, StateDamaged, rebuild_hint
 from headrace.model.flow import Flow
 
 __all__ = ["another_writes", "explain", "heals"]
@@ -29,6 +29,7 @@ _CHANGED = re.compile(
     r"STATE_STORE_\w*(NOT_COMPATIBLE|MISMATCH|SCHEMA)|StateSchemaNotCompatible|STATEFUL_OPERATOR_NOT_MATCH"
     r"|STREAMING_STATEFUL_OPERATOR_NOT_MATCH|INVALID_STREAMING_\w+|STATE_STORE_OPERATOR"
 )
+_LARGE = re.compile(r"RecordTooLargeException")
 _CAUSE = re.compile(r"(?:Caused by: |^)([\w.$]+(?:Exception|Error)): ([^\n]*)", re.MULTILINE)
 _LONGEST = 600
 
@@ -52,6 +53,13 @@ def explain(flow: Flow, error: BaseException, standing: str = "") -> HeadraceErr
         return error
     text = str(error)
     kind: type[HeadraceError]
+    if _LARGE.search(text):
+        topic = flow.writes.name
+        return RowTooLarge(
+            f"flow {flow.name}: a row for {topic} has more bytes than the topic takes",
+            detail=_in_short(error),
+            hint=f"derive smaller rows, or: headrace topic alter {topic} --set max.message.bytes=...",
+        )
     if _GONE.search(text):
         kind, what = InputGone, "needs records that are no longer in the log"
     elif _CHANGED.search(text):

@@ -28,6 +28,8 @@ _PYTHON_STEPS = re.compile(
 def fingerprint(flow: Flow, output: DataFrame, schema: Schema) -> str:
     plan: Any = output._jdf.queryExecution().analyzed().canonicalized().toString()
     told = [plan, repr(schema.fields), repr(flow.writes.key), repr([_input(topic) for topic in flow.reads])]
+    if flow.is_realtime:
+        told.append(flow.latency)
     if runs_python(output):
         told.append(_code_of(flow.function, set()))
     return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]

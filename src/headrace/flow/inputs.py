@@ -17,7 +17,7 @@ from headrace.client.cluster import Cluster
 from headrace.flow.watermark import spark_delay
 from headrace.model.topic import Topic
 
-__all__ = ["counted", "counts_of", "history", "live", "observed", "tallied"]
+__all__ = ["client_options", "counted", "counts_of", "history", "live", "observed", "tallied"]
 
 _PREFIX = "kafka."
 # At the default of 500 records a poll, asking the log where the topic begins and ends, as Spark does after each, costs
@@ -26,21 +26,29 @@ _AT_ONCE = {f"{_PREFIX}max.poll.records": "10000"}
 
 
 def live(
-    spark: SparkSession, cluster: Cluster, log_topic: str, starts: Mapping[str, int], rows: int
+    spark: SparkSession, cluster: Cluster, log_topic: str, starts: Mapping[str, int], rows: int | None
 ) -> DataFrame:
-    """Committed records from ``starts`` on, where Spark's checkpoint does not know better."""
+    """Committed records from ``starts`` on, where Spark's checkpoint does not know better; of ``rows`` at most in a
+    batch, or without a limit.
+    """
     options = {
         **_options(cluster),
         "subscribe": log_topic,
         "startingOffsets": json.dumps({log_topic: dict(starts)}),
-        "maxOffsetsPerTrigger": str(rows),
         "failOnDataLoss": "true",
     }
+    if rows is not None:
+        options["maxOffsetsPerTrigger"] = str(rows)
     return spark.readStream.format("kafka").options(**options).load()
 
 
 def history(
-    spark: SparkSession, cluster: Cluster, log_topic: str, ranges: Mapping[str, tuple[int, int]]
+    spark: SparkSession,
+    cluster: Cluster,
+    log_topic: str,
+    ranges: Mapping[str, tuple[int, int]],
+    *,
+    headers: bool = False,
 ) -> DataFrame:
     """Committed records of each partition, from (inclusive) and to (exclusive)."""
     options = {
@@ -49,22 +57,23 @@ def history(
         "startingOffsets": json.dumps({log_topic: {number: low for number, (low, _) in ranges.items()}}),
         "endingOffsets": json.dumps({log_topic: {number: high for number, (_, high) in ranges.items()}}),
         "failOnDataLoss": "true",
+        "includeHeaders": str(headers).lower(),
     }
     return spark.read.format("kafka").options(**options).load()
 
 
 def _options(cluster: Cluster) -> dict[str, str]:
+    return {**_AT_ONCE, f"{_PREFIX}isolation.level": "read_committed", **client_options(cluster)}
+
+
+def client_options(cluster: Cluster) -> dict[str, str]:
+    """For any client of Spark's connector."""
     passed = {
         f"{_PREFIX}{name}": value
         for name, value in cluster.properties.items()
         if not name.startswith("headrace.")
     }
-    return {
-        **_AT_ONCE,
-        f"{_PREFIX}bootstrap.servers": cluster.bootstrap,
-        f"{_PREFIX}isolation.level": "read_committed",
-        **passed,
-    }
+    return {f"{_PREFIX}bootstrap.servers": cluster.bootstrap, **passed}
 
 
 def observed(decoded: DataFrame, name: str | Observation, watermark: Column) -> DataFrame:

@@ -24,6 +24,7 @@ from headrace.flow.errors import (
     FlowChanged,
     InputGone,
     InputReplaced,
+    OutputCompacted,
     rebuild_hint,
 )
 from headrace.flow.options import FlowOptions
@@ -75,8 +76,13 @@ def open_flow(
     _expect_same_function(compiled, found)
     _expect_same_inputs(cluster, app, compiled, found)
     ensure_letters(cluster, flow.dead_topic, [one.log for one in found.generation.inputs])
+    _expect_uncompacted(cluster, found.generation)
     location = settings.checkpoint_of(flow.name, found.generation.checkpoint)
-    repeats = _expect_checkpoint(flow.name, found, Checkpoint(spark, location))
+    checkpoint = Checkpoint(spark, location)
+    if flow.is_realtime:
+        _expect_reached(flow.name, found, checkpoint)
+        return Opened(found.generation, found.generation_offset, found.last)
+    repeats = _expect_checkpoint(flow.name, found, checkpoint)
     return Opened(found.generation, found.generation_offset, found.last, repeats)
 
 
@@ -115,7 +121,9 @@ def _begin(
         checkpoint=f"g{number}-{secrets.token_hex(6)}",
         started_ms=time.time_ns() // 1_000_000,
         reason=reason,
+        latency=flow.latency,
     )
+    _expect_uncompacted(cluster, generation)
     writer.begin()
     key, value = encode(generation)
     writer.sides([Side(flow.progress_topic, key, value)])
@@ -186,6 +194,40 @@ def _expect_offsets(cluster: Cluster, flow: str, log_name: str, was: Input, foun
 def last_progress(generation: Generation, last: Batch | None) -> str:
     told = f"batch {last.batch}, inputs {last.inputs}" if last else "no batch"
     return f"the last progress in the log is generation {generation.generation}, {told}"
+
+
+def _expect_uncompacted(cluster: Cluster, generation: Generation) -> None:
+    """Of rows that are written again, compaction keeps the last, which may be older than the one that counts."""
+    policy = cluster.configs(generation.output).get("cleanup.policy") or ""
+    if generation.latency == "realtime" and "compact" in policy:
+        raise OutputCompacted(
+            f"topic {generation.output}, which flow {generation.flow} writes in real time, has cleanup.policy={policy}",
+            detail="a row that is written again would be kept in the place of a newer one of its key",
+            hint=f"headrace topic alter {generation.output} --set cleanup.policy=delete, and"
+            f" headrace flow rebuild APP {generation.flow}",
+        )
+
+
+def _expect_reached(flow: str, found: Progress, checkpoint: Checkpoint) -> None:
+    """What is noted in the log as done is done in the checkpoint; it may have done more."""
+    if found.last is None:
+        return
+    told = last_progress(found.generation, found.last)
+    done = checkpoint.last_done() if checkpoint.exists() else None
+    if done is None:
+        raise CheckpointLost(
+            f"the checkpoint of flow {flow} is not at {checkpoint.location}",
+            detail=told,
+            hint=f"put it back there, or say where it is (--data); else: {rebuild_hint(flow)}",
+        )
+    reached = checkpoint.planned_offsets(done) or {}
+    for log, ranges in found.last.inputs.items():
+        if any(reached.get(log, {}).get(number, 0) < to for number, (_, to) in ranges.items()):
+            raise CheckpointStale(
+                f"the checkpoint of flow {flow} at {checkpoint.location} does not belong to what is in the log",
+                detail=f"it has done its inputs up to {reached}; {told}",
+                hint=f"restore the checkpoint of that moment; else: {rebuild_hint(flow)}",
+            )
 
 
 def _expect_checkpoint(flow: str, found: Progress, checkpoint: Checkpoint) -> bool:

@@ -17,6 +17,7 @@ class FlowOptions:
     max_rows: int = 100_000
     max_bytes: int = 64 * 1024 * 1024
     trigger_ms: int = 0
+    realtime_ms: int = 60_000
     future_ms: int = 3_600_000
     transaction_timeout_ms: int = 60_000
     partitions: int = 1
@@ -29,6 +30,7 @@ class FlowOptions:
             max_rows=flow.max_rows,
             max_bytes=flow.max_bytes,
             trigger_ms=flow.trigger_ms,
+            realtime_ms=flow.realtime_ms,
             future_ms=flow.future_ms,
             transaction_timeout_ms=flow.transaction_timeout_ms,
             partitions=settings.topics.partitions,

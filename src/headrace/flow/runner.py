@@ -21,6 +21,7 @@ from headrace.flow.errors import FlowChanged, InputReplaced
 from headrace.flow.failures import another_writes, explain, heals
 from headrace.flow.opening import Opened, last_progress, open_flow
 from headrace.flow.options import FlowOptions
+from headrace.flow.realtime import Realtime
 from headrace.flow.running import Running
 from headrace.flow.writer import Writer
 from headrace.model.flow import Flow
@@ -105,23 +106,30 @@ class FlowRunner:
             self._rebuild = ""
             self.current = opened
             self.opened.set()
-            running = Running(
-                self._spark,
-                self._cluster,
-                self._app,
-                self._compiled,
-                self._schemas,
-                writer,
-                opened,
-                self._settings,
-                self._rows_at_once(opened),
-            )
+            running = self._running(writer, opened)
             with contextlib.closing(running):
                 running.start()
                 self.status.state, self.status.why = "running", ""
                 self._watch(running, writer, stop)
         finally:
             writer.close()
+
+    def _running(self, writer: Writer, opened: Opened) -> Running | Realtime:
+        if self._compiled.flow.is_realtime:
+            return Realtime(
+                self._spark, self._cluster, self._compiled, self._schemas, writer, opened, self._settings
+            )
+        return Running(
+            self._spark,
+            self._cluster,
+            self._app,
+            self._compiled,
+            self._schemas,
+            writer,
+            opened,
+            self._settings,
+            self._rows_at_once(opened),
+        )
 
     def _standing(self) -> str:
         if self.current is None:
@@ -148,6 +156,10 @@ class FlowRunner:
                 raise
             return open_it(changed.message)
 
+    @property
+    def latency(self) -> str:
+        return self._compiled.flow.latency
+
     def lag(self) -> int:
         """Records of its input topics that no committed batch has read; asked of the log, at most once a second. While
         it does not answer, what it said last counts.
@@ -164,9 +176,9 @@ class FlowRunner:
             self._ends = (now, ends)
         return behind(opened.generation, opened.last, self._ends[1])
 
-    def _watch(self, running: Running, writer: Writer, stop: threading.Event) -> None:
+    def _watch(self, running: Running | Realtime, writer: Writer, stop: threading.Event) -> None:
         while running.query.isActive and not running.too_large and not stop.wait(0.1):
-            pass
+            running.look()
         if stop.is_set() or (running.too_large and running.error is None):
             running.stop()
             return

@@ -107,6 +107,9 @@ class Running:
             self._query = ready.start()
         self._started.set()
 
+    def look(self) -> None:
+        """Nothing to do between batches: each commits itself."""
+
     def stop(self) -> None:
         """Between batches if that is soon, else in the middle of one, which then runs again."""
         finished = self._busy.acquire(timeout=_FINISH_S)

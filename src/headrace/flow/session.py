@@ -46,8 +46,10 @@ def _quiet(line: str) -> None:
     """For whoever wants to hear nothing."""
 
 
-def start(settings: Settings, app_name: str, *, say: Say = _quiet) -> SparkSession:
-    """A session in a JVM of its own. ``say`` is told of what takes long: jars that are fetched, once."""
+def start(settings: Settings, app_name: str, *, slots: int = 0, say: Say = _quiet) -> SparkSession:
+    """A session in a JVM of its own. ``say`` is told of what takes long: jars that are fetched, once. ``slots`` are for
+    tasks that run all the time and mostly wait; a local master has them beside its cores.
+    """
     with _one_at_a_time, _interrupts_as_they_were():
         if _running:
             raise SparkNotStarted(
@@ -57,7 +59,7 @@ def start(settings: Settings, app_name: str, *, say: Say = _quiet) -> SparkSessi
         logs = settings.spark_dir.absolute()
         logs.mkdir(parents=True, exist_ok=True)
         spill = spill_folder(logs)
-        conf = spark_conf(settings, app_name, launch.jars, spill)
+        conf = spark_conf(settings, app_name, launch.jars, spill, slots)
         launch = replace(launch, options=[*use_option(launch), f"-Djava.io.tmpdir={spill}", *launch.options])
         # Workers for functions in Python must be of this Python, with its packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -48,7 +48,9 @@ _NOTHING_KEPT = {
 }
 
 
-def spark_conf(settings: Settings, app_name: str, connector: Sequence[Path], spill: Path) -> dict[str, str]:
+def spark_conf(
+    settings: Settings, app_name: str, connector: Sequence[Path], spill: Path, slots: int = 0
+) -> dict[str, str]:
     spark = settings.spark
     for name in spark.conf:
         if name in _TOO_LATE:
@@ -68,6 +70,8 @@ def spark_conf(settings: Settings, app_name: str, connector: Sequence[Path], spi
     if settings.is_local:
         conf["spark.driver.host"] = conf["spark.driver.bindAddress"] = LOCAL
         conf["spark.default.parallelism"] = str(settings.cores)
+        if slots:
+            conf["spark.master"] = f"local[{settings.cores + slots}]"
         conf |= _LOCAL_FILES
     partitions = spark.shuffle_partitions or (settings.cores if settings.is_local else None)
     if partitions:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from headrace.model.place import Place
 from headrace.model.topic import Topic
 
-__all__ = ["Flow"]
+__all__ = ["LATENCIES", "Flow", "Latency"]
+
+Latency = Literal["batch", "realtime"]
+LATENCIES: tuple[Latency, ...] = ("batch", "realtime")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +27,16 @@ class Flow:
     """Whether the user says so of the Python functions that it calls for each row."""
     unbounded: bool = False
     """Whether the user says that its state may grow with the number of keys for ever."""
+    latency: Latency = "batch"
+    """``realtime``: each row is written by itself, within milliseconds, and at least once instead of exactly once."""
     place: Place | None = field(default=None, compare=False)
 
     def __call__(self, *frames: Any) -> Any:
         return self.function(*frames)
+
+    @property
+    def is_realtime(self) -> bool:
+        return self.latency == "realtime"
 
     @property
     def streams(self) -> tuple[Topic, ...]:

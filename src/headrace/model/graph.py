@@ -15,6 +15,7 @@ from headrace.model.errors import AppError, AppMistakes
 from headrace.model.flow import Flow
 from headrace.model.name_mistakes import name_mistakes
 from headrace.model.part_mistakes import flow_mistakes, topic_mistakes, view_mistakes
+from headrace.model.realtime_mistakes import realtime_mistakes
 
 __all__ = ["Declared", "check", "downstream", "order", "writer_of"]
 
@@ -30,6 +31,7 @@ def check(app: Declared) -> None:
         found += view_mistakes(app, view)
     for alert in app.alerts:
         found += alert_mistakes(app, alert)
+    found += realtime_mistakes(app)
     found += map(_round_trip, _sorted(app)[1])
     if found:
         raise AppMistakes(sorted(found, key=_line))

@@ -3,8 +3,8 @@
 Two kinds of record, both JSON, told apart by ``record``:
 
 ``generation``  begins a generation: the flow as it was then (fingerprint of its function, its inputs as topics of the
-                log, its output topic and the schema of its rows). The first record of every generation, written
-                before any of its batches.
+                log, its output topic and the schema of its rows, its latency). The first record of every generation,
+                written before any of its batches.
 ``batch``       one batch that is committed: which input offsets it consumed, from (inclusive) and to (exclusive) per
                 partition; through which offsets it knew the tables it reads; which output offsets it occupies; the
                 watermark that decided what was late; how many rows came, went, were late, were dead.
@@ -12,6 +12,10 @@ Two kinds of record, both JSON, told apart by ``record``:
 A batch's record and its rows are committed together, so what has no record has no rows that a reader of committed
 records can see. Batches of a generation follow each other without a gap: the inputs of one begin where those of the
 last one ended.
+
+In a generation of latency ``realtime`` rows are written by themselves, at least once, and a record of a batch follows
+later: it says which input offsets are done. Their rows are below the output offsets that it names, perhaps with rows
+of what comes next among them; ``headrace.model.source`` tells each by its own.
 
 Keys are ``<generation>/<batch>`` (a generation's record has batch ``-``).
 """
@@ -23,6 +27,7 @@ from typing import Any
 import msgspec
 
 from headrace.errors import HeadraceError
+from headrace.model.flow import Latency
 
 __all__ = [
     "Batch",
@@ -74,6 +79,7 @@ class Generation(msgspec.Struct, frozen=True, tag_field="record", tag="generatio
     reason: str = "first start"
     output_starts: dict[str, int] = {}
     """Where its rows begin, per partition."""
+    latency: Latency = "batch"
 
 
 class Totals(msgspec.Struct, frozen=True):

@@ -25,7 +25,9 @@ def function_finding(deriving: Deriving, flow: Flow, generation: Generation) -> 
 
 
 def can_derive(deriving: Deriving, flow: Flow, generation: Generation) -> bool:
-    """Another version of the function may read other topics, or give other columns."""
+    """Another version of the function may read other topics, give other columns, or no longer go row by row."""
+    if generation.latency == "realtime" and not flow.is_realtime:
+        return False
     same_inputs = {one.topic for one in generation.inputs} == {topic.name for topic in flow.reads}
     return same_inputs and deriving.compiled(flow).schema.fields == fields_from_json(generation.schema)
 

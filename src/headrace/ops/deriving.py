@@ -13,6 +13,7 @@ from headrace.flow.derived import Derived
 from headrace.flow.failures import explain
 from headrace.flow.history import derive
 from headrace.flow.options import FlowOptions
+from headrace.flow.sourced_history import SourcedRows, derive_sourced
 from headrace.model.flow import Flow
 from headrace.model.progress import Batch, Generation
 from headrace.model.schema import Schema
@@ -60,6 +61,12 @@ class Deriving:
             )
             self._kept = wanted, made
         return self._kept[1]
+
+    def sourced(self, flow: Flow, generation: Generation, ends: Mapping[int, int]) -> SourcedRows:
+        """Of a flow in real time, up to these offsets of its input; to be closed."""
+        compiled = self._compiled[flow.name]
+        where = (self.spark, self._cluster, compiled, self._schemas, generation, ends, self._bounds)
+        return derive_sourced(*where)
 
     def close(self) -> None:
         if self._kept is not None:

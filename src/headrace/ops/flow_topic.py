@@ -2,7 +2,8 @@
 
 Where every row that the function gives is written, and written once, the topic must hold exactly these, each as often
 as it was derived: that is "exactly once", shown. Where rows of a key replace each other as they change (an
-aggregation), it is the last row of each key that must be right.
+aggregation), it is the last row of each key that must be right. A flow in real time may write a row again; then all
+that tells one source must be one row, and each row must be there.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from headrace.flow.folding import (
     is_bag_provable,
     last_written,
 )
-from headrace.flow.written import is_whole, output_ranges, written
+from headrace.flow.written import first_written, is_whole, made_of, output_ranges, written
 from headrace.model.flow import Flow
 from headrace.model.progress import Batch, Generation
 from headrace.ops.derivation import can_derive, function_finding, tell_of_derivation
@@ -93,7 +94,13 @@ class FlowTopic:
         ranges = output_ranges(generation, derived.after, derived.through)
         whole = is_whole(self.cluster, generation, ranges)
         self.deriving.say(f"flow {self.flow.name}: comparing its topic {generation.output}")
-        topic = written(spark, self.cluster, generation, ranges)
+        if generation.latency == "realtime":
+            # Rows may be there more than once; each counts once.
+            ends = {int(number): high for number, (_, high) in ranges.items()}
+            once = first_written(spark, self.cluster, generation, ends)
+            topic = made_of(once, derived.after, derived.through)
+        else:
+            topic = written(spark, self.cluster, generation, ranges)
         # As many as were written, at most.
         rows_max = derived.through.totals.rows_out + derived.count
         if is_bag_provable(compiled, derived, whole=whole) and derived.extent.kind != "nothing":

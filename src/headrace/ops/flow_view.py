@@ -10,19 +10,21 @@ from pathlib import Path
 from headrace.client.cluster import Cluster
 from headrace.errors import HeadraceError
 from headrace.flow.derived import Derived
-from headrace.flow.folding import BY_TOPIC, UNKNOWN, folded
+from headrace.flow.folding import BY_TOPIC, UNKNOWN, Some, folded
 from headrace.flow.gone import through_batch
+from headrace.flow.sourced_folding import folded_by_sources
 from headrace.model.errors import ValueDoesNotFit
 from headrace.model.flow import Flow
 from headrace.model.progress import Batch, Generation
 from headrace.model.schema_json import fields_from_json
+from headrace.model.source import reaches
 from headrace.model.view import View
 from headrace.ops.derivation import can_derive, function_finding, tell_of_derivation
 from headrace.ops.deriving import Deriving
 from headrace.ops.flow_topic import FlowTopic
 from headrace.ops.plain_rows import PlainRows, Value
 from headrace.ops.refused import refused_places
-from headrace.ops.report import Finding, Report
+from headrace.ops.report import Finding, Report, Unprovable
 from headrace.ops.sameness import Sameness
 from headrace.ops.scratch import Scratch
 from headrace.ops.served import Served
@@ -61,8 +63,13 @@ class FlowView:
             return
         if through is not None:
             report.batch = through.batch
+        is_realtime = generation.latency == "realtime"
+        if through is not None or is_realtime:
             try:
-                self._expect(generation, through, report)
+                if is_realtime:
+                    self._expect_by_sources(generation, report)
+                elif through is not None:
+                    self._expect(generation, through, report)
             except HeadraceError:
                 raise
             except Exception as error:
@@ -83,6 +90,28 @@ class FlowView:
         else:
             self._expect_by_order(generation, derived, refused, plain, report)
 
+    def _expect_by_sources(self, generation: Generation, report: Report) -> None:
+        """Of a flow in real time: through the record of the input that each partition of the topic has come to."""
+        ends = reaches(self.served.sources)
+        derived = self.deriving.sourced(self.flow, generation, ends)
+        try:
+            report.records, report.dead = derived.records, derived.dead
+            log = generation.inputs[0].log
+            report.notes += [f"it reaches offset {end} of {log}/{one}" for one, end in sorted(ends.items())]
+            report.unprovable += [
+                Unprovable(one.topic, one.partition, one.before, one.why) for one in derived.gone
+            ]
+            refused = refused_places(self.cluster, self.view, generation.output, self.served.offsets)
+            plain = PlainRows(self.served.fields, tuple(generation.key), self.served.key)
+            self.deriving.say(f"view {self.view.name}: comparing {report.found_rows:,} rows")
+            where = (self.deriving.spark, self.cluster, generation, derived)
+            place = (self.served.sources, self.served.offsets, refused)
+            self._expect_some(folded_by_sources(*where, *place), plain, report)
+            if derived.gone:
+                report.unprovable_rows += self.scratch.set_aside_underived()
+        finally:
+            derived.close()
+
     def _expect_folded(
         self,
         generation: Generation,
@@ -91,9 +120,12 @@ class FlowView:
         plain: PlainRows,
         report: Report,
     ) -> None:
-        compiled, scratch = self.deriving.compiled(self.flow), self.scratch
-        unfit: list[str] = []
+        compiled = self.deriving.compiled(self.flow)
         some = folded(self.deriving.spark, self.cluster, compiled, generation, derived, refused)
+        self._expect_some(some, plain, report)
+
+    def _expect_some(self, some: Iterator[Some], plain: PlainRows, report: Report) -> None:
+        scratch, unfit = self.scratch, list[str]()
         for keys, values, known in some:
             rows = list(zip(keys, values, known, strict=True))
             scratch.put("expected", _rows(plain, rows, unfit, by_topic=False))

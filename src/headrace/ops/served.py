@@ -15,6 +15,7 @@ import msgspec
 from headrace.model.extras import needing
 from headrace.model.kinds import Field
 from headrace.model.schema_json import fields_from_json
+from headrace.model.source import Sources
 from headrace.model.store import Delta, Postgres, Redis, Search, SQLite
 from headrace.model.store_place import file_of, prefix_of
 from headrace.model.view import View
@@ -37,6 +38,8 @@ class Served:
     progress_offset: int
     fields: tuple[Field, ...]
     key: tuple[str, ...]
+    sources: Sources
+    """Of a flow that writes in real time: the last row from each partition of its input."""
 
 
 def served_of(where: str, view: str, position: Mapping[str, Any], shape: str) -> Served:
@@ -54,6 +57,7 @@ def served_of(where: str, view: str, position: Mapping[str, Any], shape: str) ->
         progress_offset=position["progress_offset"],
         fields=fields_from_json(told["fields"]),
         key=tuple(told["key"]),
+        sources=dict(position.get("sources", {})),
     )
 
 

@@ -35,7 +35,17 @@ _SETTINGS = (
     "SET bytea_output = 'hex'",
 )
 _AT_ONCE = 10_000
-_POSITION = ("topic", "topic_id", "generation", "batch", "offsets", "progress_id", "progress_offset")
+_POSITION = (
+    "topic",
+    "topic_id",
+    "generation",
+    "batch",
+    "offsets",
+    "progress_id",
+    "progress_offset",
+    "sources",
+)
+_MAPS = ("offsets", "sources")
 _TYPES = {
     "text": "text",
     "int": "bigint",
@@ -90,7 +100,7 @@ def _standing(connection: psycopg.Connection[Any], where: str, schema: str, view
             f"{where} holds no views",
             hint=f"nothing follows view {view} yet: headrace run, or headrace view follow",
         )
-    names = ", ".join(f"{one}::text" if one == "offsets" else one for one in _POSITION)
+    names = ", ".join(f"{one}::text" if one in _MAPS else one for one in _POSITION)
     found = connection.execute(
         f"SELECT name, shape::text, {names} FROM {_quoted(schema)}._headrace_views"  # noqa: S608
         " WHERE view = %s AND part = 'serving'",
@@ -102,7 +112,8 @@ def _standing(connection: psycopg.Connection[Any], where: str, schema: str, view
         )
     table, shape, *position = found
     told = dict(zip(_POSITION, position, strict=True))
-    told["offsets"] = msgspec.json.decode(told["offsets"])
+    for name in _MAPS:
+        told[name] = msgspec.json.decode(told[name])
     return served_of(where, view, told, shape), table
 
 

@@ -57,8 +57,13 @@ def _standing(store: sqlite3.Connection, path: Path, view: str) -> tuple[Served,
     known = store.execute("SELECT 1 FROM store.sqlite_master WHERE name = '_headrace_views'").fetchone()
     if known is None:
         raise NotServed(f"{path} holds no views", hint="is it the file that the view's store names?")
+    # A file that no follower of this release has opened yet is without the last one.
+    new = store.execute(
+        "SELECT 1 FROM pragma_table_info('_headrace_views', 'store') WHERE name = 'sources'"
+    ).fetchone()
+    sources = "sources" if new else "'{}'"
     found = store.execute(
-        "SELECT name, topic, topic_id, generation, batch, offsets, progress_id, progress_offset, shape"
+        f"SELECT name, topic, topic_id, generation, batch, progress_id, progress_offset, offsets, {sources}, shape"  # noqa: S608
         " FROM store._headrace_views WHERE view = ? AND part = 'serving'",
         (view,),
     ).fetchone()
@@ -67,9 +72,19 @@ def _standing(store: sqlite3.Connection, path: Path, view: str) -> tuple[Served,
             f"view {view} does not serve in {path} yet", hint="it is being built, or nothing follows it"
         )
     table, *position, shape = found
-    names = ("topic", "topic_id", "generation", "batch", "offsets", "progress_id", "progress_offset")
+    names = (
+        "topic",
+        "topic_id",
+        "generation",
+        "batch",
+        "progress_id",
+        "progress_offset",
+        "offsets",
+        "sources",
+    )
     told = dict(zip(names, position, strict=True))
-    told["offsets"] = msgspec.json.decode(told["offsets"])
+    for name in ("offsets", "sources"):
+        told[name] = msgspec.json.decode(told[name])
     return served_of(str(path), view, told, shape), table
 
 

@@ -3,6 +3,8 @@
 A position names a batch three times: by its number, by the output offsets behind its rows, and by the place of its
 progress record. All three must agree, with a batch that was committed. If they do not, the rows are compared with the
 batch that the offsets tell of, since those are what a follower goes by.
+
+A view of what is written in real time is ahead of the batch that it names, and says how far by its sources.
 """
 
 from __future__ import annotations
@@ -75,6 +77,14 @@ def stand(cluster: Cluster, flow: Flow, served: Served) -> Standing:
         return made
     if served.batch == NO_BATCH:
         return made
+    if made.generation.latency == "realtime":
+        made.through = number
+        rows = _ends(made.generation, number) if number is not None else {}
+        if number is None or any(served.offsets.get(one, 0) < end for one, end in rows.items()):
+            told = f"which ends at {_told(rows)}" if number is not None else "which is not in the log"
+            wrong(f"it says batch {served.batch}, {told}, and is at offsets {_told(served.offsets)}")
+        made.behind = _behind(newest, served)
+        return made
     found = number or by_offsets or at_record
     if found is None:
         last = newest.last.batch if newest.last else "none"
@@ -93,9 +103,14 @@ def stand(cluster: Cluster, flow: Flow, served: Served) -> Standing:
             f" ({f'batch {by_offsets.batch}' if by_offsets else 'the end of no batch'}),"
             f" and progress offset {served.progress_offset} ({record})"
         )
-    if newest.last is not None and newest.generation.generation == served.generation:
-        made.behind = max(0, newest.last.batch - served.batch)
+    made.behind = _behind(newest, served)
     return made
+
+
+def _behind(newest: Progress, served: Served) -> int:
+    if newest.last is None or newest.generation.generation != served.generation:
+        return 0
+    return max(0, newest.last.batch - served.batch)
 
 
 def _look(

@@ -19,11 +19,12 @@ class FlowLook:
     rows_in: int
     rows_out: int
     lag: int
-    """Records of its inputs that it has not read yet."""
+    """Records of its inputs that it has not read yet; in real time, of which it has not noted yet that it has."""
     watermark_us: int | None
     state_rows: int
     late: int
     dead: int
+    latency: str = "batch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class ViewLook:
     dead: int
     foreign: int = 0
     """Records in its flow's topic that the flow has not written."""
+    repeats: int = 0
+    """Rows that a flow in real time has written again, and that were left out."""
     verified: str = ""
     """How the last proof went, and when; empty where none was made."""
     differs: bool = False

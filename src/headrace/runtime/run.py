@@ -139,9 +139,11 @@ class Run:
         from headrace.flow.options import FlowOptions
         from headrace.flow.runner import FlowRunner
         from headrace.flow.session import start
+        from headrace.flow.slots import slots_for
 
         self._tell("starting Spark")
-        self.spark = start(self.settings, self.app.name, say=self._tell)
+        slots = slots_for(self.cluster, self.app, self.settings)
+        self.spark = start(self.settings, self.app.name, slots=slots, say=self._tell)
         self.compiled, self.schemas = compile_app(self.spark, self.app)
         options = FlowOptions.of(self.settings)
         for one in self.compiled:
@@ -243,6 +245,7 @@ class Run:
             state_rows=last.state_rows if last else 0,
             late=last.totals.late if last else 0,
             dead=last.totals.dead + last.totals.table_dead if last else 0,
+            latency=runner.latency,
         )
 
     def _view_look(self, follower: Follower, now: float) -> ViewLook:
@@ -256,6 +259,7 @@ class Run:
             lag=status.lag,
             dead=status.dead,
             foreign=status.foreign,
+            repeats=status.repeats,
             verified=self.proofs.last(status.view) if self.proofs else "",
             differs=self.proofs is not None and status.view in self.proofs.differs,
         )

@@ -112,7 +112,9 @@ class Follower:
         stop.wait(_BACKOFF_S[min(self._tries, len(_BACKOFF_S) - 1)])
         self._tries += 1
 
-    def _note(self, *, applied: int = 0, dead: int = 0, foreign: int = 0, **changed: Any) -> None:
+    def _note(
+        self, *, applied: int = 0, dead: int = 0, foreign: int = 0, repeats: int = 0, **changed: Any
+    ) -> None:
         before = self._status
         state = changed.get("state", before.state)
         if state == "rebuilding" and before.state != "rebuilding":
@@ -133,6 +135,7 @@ class Follower:
             applied=before.applied + applied,
             dead=before.dead + dead,
             foreign=before.foreign + foreign,
+            repeats=before.repeats + repeats,
             **changed,
         )
 

@@ -23,6 +23,7 @@ from headrace.views.goal import FlowGoal, Goal, TopicGoal
 from headrace.views.origin import NotYet, Origin, find_origin
 from headrace.views.piece import Changelog, LookAgain, Piece
 from headrace.views.position import Position, Standing
+from headrace.views.realtime_changelog import RealtimeChangelog
 from headrace.views.rows import RowDecoder
 from headrace.views.staleness import Retention, retention_of, why_build_again
 from headrace.views.store import Fence, Owner, Part, Refusals, Store
@@ -135,19 +136,7 @@ class Following:
         if part is Part.BUILDING:
             goal = self._goal(origin, position, serving)
         offsets = {number: position.offsets.get(number, 0) for number in range(origin.partitions)}
-        changelog: Changelog
-        if origin.generation is None:
-            changelog = TopicChangelog(self._cluster, origin.topic, offsets, max_rows=self._max_rows)
-        else:
-            changelog = FlowChangelog(
-                self._cluster,
-                progress=origin.progress,
-                progress_offset=position.progress_offset,
-                generation=origin.number,
-                topic=origin.topic,
-                offsets=offsets,
-                max_rows=self._max_rows,
-            )
+        changelog = self._changelog(origin, position, offsets)
         decoder = RowDecoder(origin.shape, origin.topic_key)
         # Not known to be complete before it has been read to its end once.
         away_s = max(0, self._clock.now_ms() - position.complete_ms) / 1_000
@@ -156,11 +145,35 @@ class Following:
         refusals = self._store.refusals(origin.shape)
         return _Work(origin, part, position, changelog, decoder, goal, fence, retention, complete, refusals)
 
+    def _changelog(self, origin: Origin, position: Position, offsets: dict[int, int]) -> Changelog:
+        if origin.generation is None:
+            return TopicChangelog(self._cluster, origin.topic, offsets, max_rows=self._max_rows)
+        if origin.generation.latency == "realtime":
+            return RealtimeChangelog(
+                self._cluster,
+                progress=origin.progress,
+                progress_offset=position.progress_offset,
+                generation=origin.number,
+                topic=origin.topic,
+                offsets=offsets,
+                sources=position.sources,
+                max_rows=self._max_rows,
+            )
+        return FlowChangelog(
+            self._cluster,
+            progress=origin.progress,
+            progress_offset=position.progress_offset,
+            generation=origin.number,
+            topic=origin.topic,
+            offsets=offsets,
+            max_rows=self._max_rows,
+        )
+
     def _goal(self, origin: Origin, position: Position, serving: Standing | None) -> Goal:
         if origin.generation is None:
             return TopicGoal(self._cluster, origin.topic)
         same_flow = serving is not None and serving.position.progress_id == origin.progress_id
-        replaced = serving.position.generation if serving is not None and same_flow else None
+        replaced = serving.position if serving is not None and same_flow else None
         return FlowGoal(self._cluster, origin, self._flows, position, replaced, self._clock)
 
     # Following
@@ -220,12 +233,14 @@ class Following:
             complete_ms=max(work.position.complete_ms, self._complete_ms(work)),
             stored_ms=now,
             dead=work.position.dead + len(letters),
+            sources=work.position.sources if piece.sources is None else piece.sources,
         )
         self._store.apply(work.part, changes, work.position, after, work.fence)
         work.position = after
         if work.goal is not None:
             work.goal.note(piece.batch)
-        self._note(position=after, applied=len(piece.messages), dead=len(letters), foreign=piece.foreign)
+        told = {"dead": len(letters), "foreign": piece.foreign, "repeats": piece.repeats}
+        self._note(position=after, applied=len(piece.messages), **told)
 
     def _complete_ms(self, work: _Work) -> int:
         return int(self._clock.now_ms() - (self._clock.steady() - work.complete_steady) * 1_000)

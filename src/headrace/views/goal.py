@@ -16,6 +16,7 @@ from headrace.client.progress_log import batches, generations
 from headrace.clock import Clock
 from headrace.model.flow import Flow
 from headrace.model.progress import Batch, Generation
+from headrace.model.source import reaches
 from headrace.views.origin import Origin, flow_that_writes
 from headrace.views.piece import Changelog
 from headrace.views.position import NO_BATCH, Position
@@ -47,7 +48,7 @@ class TopicGoal:
 
 
 class FlowGoal:
-    """``serving`` is the generation that is to be replaced; None if nothing serves, or nothing of this flow."""
+    """``serving`` is where what is to be replaced is; None if nothing serves, or nothing of this flow."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class FlowGoal:
         origin: Origin,
         flows: Sequence[Flow],
         position: Position,
-        serving: int | None,
+        serving: Position | None,
         clock: Clock,
     ) -> None:
         self._clock = clock
@@ -63,7 +64,7 @@ class FlowGoal:
         self._cluster = cluster
         self._flows = flows
         self._origin = origin
-        self._serving = serving if serving is not None and serving < origin.number else None
+        self._serving = serving if serving is not None and serving.generation < origin.number else None
         self._last_batch = origin.last.batch if origin.last else NO_BATCH
         self._batch = position.batch
         self._consumed: Consumed = {}
@@ -87,8 +88,12 @@ class FlowGoal:
         if self._needed is None and self._clock.steady() - self._asked >= _ASK_S:
             self._asked = self._clock.steady()
             assert self._origin.generation is not None
-            old = _generation(self._cluster, self._origin.progress, self._serving)
-            self._needed = _needed(self._cluster, self._flows, self._origin.generation, old)
+            new = self._origin.generation
+            old = _generation(self._cluster, self._origin.progress, self._serving.generation)
+            needed = _needed(self._cluster, self._flows, new, old)
+            if needed is not None and old is not None:
+                _add_seen(needed, new, old, self._serving)
+            self._needed = needed
         return self._needed is not None and _covers(self._consumed, self._needed)
 
 
@@ -113,13 +118,23 @@ def _needed(
         if was is None or one.kind == "table":
             continue
         if was.topic_id == one.topic_id:
-            needed[one.log] = before.get(one.log, {})
+            needed[one.log] = dict(before.get(one.log, {}))
             continue
         caught_up = _caught_up_at(cluster, flows, one.topic)
         if caught_up is None:
             return None
         needed[one.log] = caught_up
     return needed
+
+
+def _add_seen(needed: Consumed, new: Generation, old: Generation, serving: Position) -> None:
+    """What was written in real time is seen before the flow notes that its input is done."""
+    known = {one.topic_id: one.log for one in new.inputs if one.kind == "events"}
+    for one in old.inputs:
+        if one.topic_id in known:
+            ends = needed.setdefault(known[one.topic_id], {})
+            for number, end in reaches(serving.sources).items():
+                ends[number] = max(end, ends.get(number, 0))
 
 
 def _caught_up_at(cluster: Cluster, flows: Sequence[Flow], topic: str) -> dict[int, int] | None:

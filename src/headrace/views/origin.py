@@ -97,6 +97,11 @@ def _of_flow(cluster: Cluster, view: View, flow: Flow) -> Origin | NotYet:
             "is not there" if info is None else "is not the one that the flow wrote, but another of that name"
         )
         return NotYet(f"topic {record.output!r} of flow {flow.name!r} {state}; rebuild the flow")
+    if record.latency == "realtime" and "compact" in (cluster.configs(info.name).get("cleanup.policy") or ""):
+        return NotYet(
+            f"topic {info.name!r} is compacted, and flow {flow.name!r} writes it in real time: of rows that come again,"
+            " compaction keeps the wrong ones; set cleanup.policy=delete and rebuild the flow"
+        )
     key = view.key or tuple(record.key)
     shape = _shape(view, Shape(fields_from_json(record.schema), key))
     return Origin(

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from headrace.client.errors import from_kafka
 from headrace.model.progress import Batch
+from headrace.model.source import Sources
 
 __all__ = ["CONSUMER", "Changelog", "LookAgain", "Piece", "expect_readable", "high_watermark"]
 
@@ -43,6 +44,10 @@ class Piece:
     progress_offset: int = 0
     foreign: int = 0
     """More records than the flow says that it has written there: somebody else's, which cannot be told apart."""
+    sources: Sources | None = None
+    """Behind them; None where rows have no sources."""
+    repeats: int = 0
+    """Rows that had come before, and are left out."""
 
 
 class LookAgain(Exception):

@@ -1,7 +1,9 @@
 """How far a view has come, and of what: kept in the store, in the transaction of the rows that it tells of.
 
 For a topic that a flow writes, a position is the end of one of the flow's batches: generation, batch number, and the
-offset behind its last row in each partition. For any other topic it is an offset per partition.
+offset behind its last row in each partition. For any other topic it is an offset per partition. For a topic that a
+flow writes in real time it is that too, with the last batch that is in it whole, and the source of the last row from
+each partition of the input, by which repeats are told.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import msgspec
 
 from headrace.model.kinds import Field
 from headrace.model.schema_json import fields_from_json, fields_to_json
+from headrace.model.source import Sources
 
 __all__ = ["NO_BATCH", "Position", "Shape", "Standing"]
 
@@ -38,6 +41,8 @@ class Position(msgspec.Struct, frozen=True):
     stored_ms: int = 0
     dead: int = 0
     """Dead letters on the way here."""
+    sources: Sources = {}
+    """Of a flow that writes in real time: how far its input is in it (``headrace.model.source``)."""
 
 
 @dataclass(frozen=True, slots=True)

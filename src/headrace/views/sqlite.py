@@ -29,11 +29,11 @@ __all__ = ["SqliteStore"]
 
 _POSITION = (
     "topic, topic_id, generation, batch, offsets, progress_id, progress_offset, removed_below, complete_ms,"
-    " stored_ms, dead"
+    " stored_ms, dead, sources"
 )
 _HEAD = "view, part, name, shape, wish, reason"
-_INSERT = f"INSERT INTO _headrace_views ({_HEAD}, {_POSITION}) VALUES ({', '.join('?' * 17)})"  # noqa: S608
-_MOVE = f"UPDATE _headrace_views SET ({_POSITION}) = ({', '.join('?' * 11)}) WHERE view = ? AND part = ?"  # noqa: S608
+_INSERT = f"INSERT INTO _headrace_views ({_HEAD}, {_POSITION}) VALUES ({', '.join('?' * 18)})"  # noqa: S608
+_MOVE = f"UPDATE _headrace_views SET ({_POSITION}) = ({', '.join('?' * 12)}) WHERE view = ? AND part = ?"  # noqa: S608
 _BESIDE = "_headrace_new_"
 
 
@@ -241,6 +241,7 @@ def _told(position: Position) -> tuple[object, ...]:
         position.complete_ms,
         position.stored_ms,
         position.dead,
+        msgspec.json.encode(position.sources).decode(),
     )
 
 
@@ -249,6 +250,7 @@ def _position(found: list[object]) -> Position:
     told = dict(zip(names, found, strict=True))
     for name in ("offsets", "removed_below"):
         told[name] = msgspec.json.decode(str(told[name]), type=dict[int, int])
+    told["sources"] = msgspec.json.decode(str(told["sources"]))
     return msgspec.convert(told, Position)
 
 

@@ -30,7 +30,7 @@ from headrace.views.errors import (
 __all__ = ["APPLICATION_ID", "FORMAT", "SqliteFile", "told_as"]
 
 APPLICATION_ID = int.from_bytes(b"HDRC")
-FORMAT = 1
+FORMAT = 2
 _BUSY_MS = 1_000
 _CACHE_KIB = 8_192
 _CHECKPOINT_PAGES = 4_096
@@ -44,9 +44,10 @@ CREATE TABLE _headrace_views (
     topic_id TEXT NOT NULL, generation INTEGER NOT NULL, batch INTEGER NOT NULL, offsets TEXT NOT NULL,
     progress_id TEXT NOT NULL, progress_offset INTEGER NOT NULL, removed_below TEXT NOT NULL,
     complete_ms INTEGER NOT NULL, stored_ms INTEGER NOT NULL, dead INTEGER NOT NULL, shape TEXT NOT NULL,
-    wish INTEGER NOT NULL, reason TEXT NOT NULL, PRIMARY KEY (view, part)
+    wish INTEGER NOT NULL, reason TEXT NOT NULL, sources TEXT NOT NULL DEFAULT '{}', PRIMARY KEY (view, part)
 ) WITHOUT ROWID;
 """
+_FROM_1 = "ALTER TABLE _headrace_views ADD COLUMN sources TEXT NOT NULL DEFAULT '{}'"
 
 _writing: dict[str, threading.Lock] = {}
 """One writer at a time within this process, in the order in which they come: SQLite's own way is to sleep and retry."""
@@ -81,19 +82,27 @@ class SqliteFile:
         execute = self.connection.execute
         if not self._is_ours():
             execute("PRAGMA journal_mode = WAL")
+        if self._format() < FORMAT:
             execute("BEGIN IMMEDIATE")
             # Another one may have been here in between.
+            found = self._format()
             if not self._is_ours():
                 execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                execute(f"PRAGMA user_version = {FORMAT}")
                 for statement in filter(str.strip, _TABLES.split(";")):
                     execute(statement)
+            elif found < FORMAT:
+                execute(_FROM_1)
+            execute(f"PRAGMA user_version = {FORMAT}")
             execute("COMMIT")
         execute("PRAGMA synchronous = NORMAL")
         execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         # A rename must leave alone what users wrote on top of a view, which names the table that is replaced.
         execute("PRAGMA legacy_alter_table = ON")
+
+    def _format(self) -> int:
+        (version,) = self.connection.execute("PRAGMA user_version").fetchone()
+        return int(version)
 
     def _is_ours(self) -> bool:
         """Raises if it is somebody else's; False for a file with nothing in it."""

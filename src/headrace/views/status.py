@@ -28,4 +28,6 @@ class Status:
     """Dead letters since this follower started."""
     foreign: int = 0
     """Records among those of its flow that the flow has not written, since this follower started."""
+    repeats: int = 0
+    """Rows that a flow in real time had written before, and that were left out, since this follower started."""
     rebuilds: int = 0

@@ -41,7 +41,34 @@ clicks = app.topic("clicks", Click, key="user", time="at", late=timedelta(second
 users = app.table("users", Click, key="user")
 """
 
+FAST = "app.flow(reads=[clicks], writes=app.topic('fast', key='user'), name='fast', latency='realtime')"
+
 MISTAKES = {
+    "a table in real time": (
+        "@app.flow(reads=[clicks, users], writes=app.topic('out', key='user'), latency='realtime') # ! REALTIME\n"
+        "def flow(clicks, users): ...",
+        "it reads the table users",
+    ),
+    "two streams in real time": (
+        "more = app.topic('more', Click)\n"
+        "@app.flow(reads=[clicks, more], writes=app.topic('out', key='user'), latency='realtime') # ! REALTIME\n"
+        "def flow(clicks, more): ...",
+        "it reads 2 streams",
+    ),
+    "a table that is written in real time": (
+        "@app.flow(reads=[clicks], writes=app.table('out', key='user'), latency='realtime') # ! REALTIME\n"
+        "def flow(clicks): ...",
+        "it writes the table 'out'",
+    ),
+    "a flow behind one in real time": (
+        f"@{FAST}\ndef fast(clicks): ...\n"
+        "@app.flow(reads=[fast.writes], writes=app.topic('out', key='user')) # ! REALTIME\ndef flow(rows): ...",
+        "which flow 'fast' writes in real time",
+    ),
+    "a view by another key of what is written in real time": (
+        f"@{FAST}\ndef fast(clicks): ...\napp.view('v', fast.writes, key='count') # ! REALTIME",
+        "view 'v' has the key count",
+    ),
     "an app's name that is a path": ("app = App('../shop') # ! NAME", "characters other than"),
     "no name": ("app.topic('', Click) # ! NAME", "cannot be empty"),
     "a name that is no text": ("app.topic(7, Click) # ! NAME", "a name is text, and 7 is not"),
@@ -344,6 +371,9 @@ sales = app.topic("sales", key=["user", "minute"], time="at")
 def sell(clicks, users, scale=1): ...
 @app.flow(reads=[sales, clicks], writes=app.table("top", key="user"))
 def rank(*frames): ...
+@app.flow(reads=[clicks], writes=app.topic("fast", key="user"), latency="realtime")
+def fast(clicks): ...
+app.view("fastest", fast.writes)
 app.topic("anything", Click)
 app.topic("sales.gold", Click)
 app.view("sales", sales)
@@ -367,6 +397,10 @@ app.alert("dead", "dead > 0")
         ("@app.flow(reads=['clicks'], writes=users) # !\ndef flow(clicks): ...", "reads must be a topic"),
         ("@app.flow(reads=[clicks], writes='out') # !\ndef flow(clicks): ...", "writes must be a topic"),
         ("app.flow(reads=[clicks], writes=users)(print) # !", "what is decorated must be a function"),
+        (
+            "app.flow(reads=[clicks], writes=users, latency='fast') # !",
+            "latency must be 'batch' or 'realtime', not 'fast'",
+        ),
         ("app.view('v', 'clicks') # !", "a view's topic must be a topic"),
         ("app.view('v', clicks, store='v.db') # !", "store must be one of headrace.stores"),
         ("app.topic('t', Click, key=7) # !", "key must be a field's name, or a list of names, not 7"),

@@ -200,6 +200,7 @@ def test_secrets_are_masked(key: str, value: object, shown: object) -> None:
 
 VALUES = {
     **dict.fromkeys([one for one in known() if one.startswith("flow.")], st.integers(1, 2**31)),
+    "flow.realtime_ms": st.integers(5_000, 2**31),
     "spark.master": st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1),
 }
 

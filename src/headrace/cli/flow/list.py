@@ -40,6 +40,7 @@ def _row(cluster: Cluster, flow: Flow) -> dict[str, Any]:
     last = found.last if found else None
     return {
         "flow": flow.name,
+        "latency": found.generation.latency if found else flow.latency,
         "generation": found.generation.generation if found else None,
         "batch": last.batch if last else None,
         "writes": found.generation.output if found else flow.writes.name,

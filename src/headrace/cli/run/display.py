@@ -118,17 +118,23 @@ def choose_display(session: Session, app: App) -> Display:
 
 def _flow_line(flow: FlowLook) -> str:
     return (
-        f"{flow.name}: {flow.state}{f' ({flow.why})' if flow.why else ''}, batch {_dash(flow.batch)},"
+        f"{flow.name}: {flow.state}{f' ({flow.why})' if flow.why else ''}{_latency(flow)}, batch {_dash(flow.batch)},"
         f" {flow.rows_per_s:.0f}/s, in {flow.rows_in}, out {flow.rows_out}, lag {flow.lag},"
         f" watermark {_time(flow.watermark_us)}, state {flow.state_rows}, late {flow.late}, dead {flow.dead}"
     )
+
+
+def _latency(flow: FlowLook) -> str:
+    """What a reader of its topic must know."""
+    return ", realtime (at least once)" if flow.latency == "realtime" else ""
 
 
 def _view_line(view: ViewLook) -> str:
     return (
         f"{view.name}: {view.state}{f' ({view.why})' if view.why else ''}, {view.per_s:.0f}/s,"
         f" applied {view.applied}, lag {view.lag}, dead {view.dead}"
-        f"{f', foreign {view.foreign}' if view.foreign else ''}{f', {view.verified}' if view.verified else ''}"
+        f"{f', foreign {view.foreign}' if view.foreign else ''}{f', repeats {view.repeats}' if view.repeats else ''}"
+        f"{f', {view.verified}' if view.verified else ''}"
     )
 
 
@@ -152,7 +158,7 @@ def _panel(app: App, look: Look, watched: list[Watched]) -> RenderableType:
     flows = _table("flows", _FLOW_HEADINGS)
     for flow in look.flows:
         flows.add_row(
-            flow.name,
+            flow.name + _latency(flow),
             _state(flow.state),
             str(flow.generation),
             _dash(flow.batch),

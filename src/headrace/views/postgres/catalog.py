@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import psycopg
 
+from headrace.model.source import Sources
 from headrace.views.errors import StoreForeign
 from headrace.views.position import Position, Shape, Standing
 from headrace.views.postgres.columns import column_type, quoted
@@ -33,8 +34,9 @@ _POSITION = (
     "complete_ms",
     "stored_ms",
     "dead",
+    "sources",
 )
-_MAPS = ("offsets", "removed_below")
+_MAPS: dict[str, Any] = {"offsets": dict[int, int], "removed_below": dict[int, int], "sources": Sources}
 _VIEWS = {
     "view": 'text COLLATE "C"',
     "part": 'text COLLATE "C"',
@@ -50,6 +52,7 @@ _VIEWS = {
     "complete_ms": "bigint",
     "stored_ms": "bigint",
     "dead": "bigint",
+    "sources": "json",
     "shape": "json",
     "wish": "bigint",
     "reason": "text",
@@ -213,6 +216,6 @@ def _told(position: Position) -> list[object]:
 
 def _position(found: Sequence[Any]) -> Position:
     told = dict(zip(_POSITION, found, strict=True))
-    for name in _MAPS:
-        told[name] = msgspec.json.decode(told[name], type=dict[int, int])
+    for name, kind in _MAPS.items():
+        told[name] = msgspec.json.decode(told[name], type=kind)
     return Position(**told)

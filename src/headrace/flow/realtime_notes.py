@@ -1,0 +1,138 @@
+"""What a flow in real time has done, noted in its progress as every flow does, some time after it was done.
+
+Spark's own checkpoint says how far the input is done. A note takes everything from the last one up to there: one
+transaction with the counts, the dead letters, and the offsets. Spark counts while rows pass by; where that tells of
+nothing dead, it is all that a note needs. Where it does, or where nobody knows (the driver was killed between Spark's
+checkpoint and the note), the records are read again, and each dead letter is noted once all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from headrace.client.cluster import Cluster
+from headrace.flow.batch import Counts, Made, SideRow, commit_batch, ranges_of
+from headrace.flow.compiled import Compiled
+from headrace.flow.decoding import Decoder
+from headrace.flow.inputs import history, tallied
+from headrace.flow.opening import Opened
+from headrace.flow.sourced import sourced
+from headrace.flow.watermark import NONE_US
+from headrace.flow.writer import Writer
+from headrace.model.progress import Ranges
+from headrace.model.topic import Topic
+
+__all__ = ["Passed", "RealtimeNotes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What Spark has counted on the way."""
+
+    rows_in: int = 0
+    bytes: int = 0
+    dead: int = 0
+    rows_out: int = 0
+    keyless: int = 0
+
+    def __add__(self, other: Passed) -> Passed:
+        return Passed(
+            self.rows_in + other.rows_in,
+            self.bytes + other.bytes,
+            self.dead + other.dead,
+            self.rows_out + other.rows_out,
+            self.keyless + other.keyless,
+        )
+
+
+class RealtimeNotes:
+    def __init__(
+        self,
+        spark: SparkSession,
+        cluster: Cluster,
+        compiled: Compiled,
+        topic: Topic,
+        decoder: Decoder,
+        writer: Writer,
+        opened: Opened,
+        max_rows: int,
+    ) -> None:
+        self._spark = spark
+        self._cluster = cluster
+        self._compiled = compiled
+        self._flow = compiled.flow
+        self._topic = topic
+        self._decoder = decoder
+        self._writer = writer
+        self._opened = opened
+        self._max_rows = max_rows
+        (self._input,) = opened.generation.inputs
+
+    def note(self, reached: dict[str, dict[str, int]], passed: Passed | None) -> None:
+        """The input is done up to ``reached``; ``passed`` is what was counted since the last note, if that is known."""
+        inputs = ranges_of(self._opened, reached)
+        if passed is not None and not passed.dead and not passed.keyless:
+            if _records(inputs):
+                self._commit(inputs, Counts(passed.rows_in, bytes=passed.bytes), sent=passed.rows_out)
+            return
+        for some in _shares(inputs, self._max_rows):
+            self._read_again(some)
+
+    def _read_again(self, inputs: Ranges) -> None:
+        log = self._input.log
+        some = {number: bounds for number, bounds in inputs[log].items() if bounds[0] < bounds[1]}
+        decoded = self._decoder.decode(history(self._spark, self._cluster, log, some))
+        told = tallied(decoded, F.lit(NONE_US))
+        rows = sourced(decoded, self._compiled)
+        (count,) = rows.agg(F.count(F.lit(1)), F.count_if(F.col("key").isNull())).collect()
+        keyless = [one["value"] for one in rows.where(F.col("key").isNull()).collect()] if count[1] else []
+        counts = Counts(told["rows"], dead=told["dead"], bytes=told["bytes"] or 0)
+        sides = [SideRow.of(log, one) for one in told["aside"]]
+        self._commit(inputs, counts, sent=count[0] - len(keyless), sides=sides, keyless=keyless)
+
+    def _commit(
+        self,
+        inputs: Ranges,
+        counts: Counts,
+        *,
+        sent: int,
+        sides: list[SideRow] | None = None,
+        keyless: list[str | None] | None = None,
+    ) -> None:
+        last, values = self._opened.last, keyless or []
+        made = Made(
+            number=last.batch + 1 if last else 0,
+            keys=[None] * len(values),
+            values=values,
+            counts={self._topic.name: counts},
+            inputs=inputs,
+            tables={},
+            sides=sides or [],
+            watermark_us=None,
+            sent=sent,
+        )
+        self._opened.last = commit_batch(self._cluster, self._writer, self._flow, self._opened, made)
+
+
+def _records(inputs: Ranges) -> int:
+    return sum(high - low for parts in inputs.values() for low, high in parts.values())
+
+
+def _shares(inputs: Ranges, rows_max: int) -> Iterator[Ranges]:
+    """One after the other, none with more offsets than that; each names all partitions."""
+    at = {log: {number: low for number, (low, _) in parts.items()} for log, parts in inputs.items()}
+    while any(at[log][number] < high for log, parts in inputs.items() for number, (_, high) in parts.items()):
+        left, share = rows_max, Ranges()
+        for log, parts in inputs.items():
+            share[log] = {}
+            for number, (_, high) in parts.items():
+                low = at[log][number]
+                to = min(high, low + left)
+                left -= to - low
+                share[log][number] = (low, to)
+                at[log][number] = to
+        yield share
