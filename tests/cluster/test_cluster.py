@@ -87,6 +87,7 @@ def position(data: Path, view: str) -> int:
     return -1 if found is None else int(found[0])
 
 
+@pytest.mark.timeout(1200)
 def test_an_app_goes_on_when_a_node_of_each_cluster_is_killed_and_every_view_is_proven(
     kafka: KafkaCluster, spark: SparkCluster, tmp_path: Path
 ) -> None:
@@ -140,6 +141,8 @@ def test_an_app_goes_on_when_a_node_of_each_cluster_is_killed_and_every_view_is_
         assert traffic.failed == []
 
         def reached() -> bool:
+            if batch_of(cluster) < 0:
+                return False
             found = current(cluster, enrich_orders.progress_topic)
             assert found is not None
             assert found.last is not None
