@@ -4,6 +4,7 @@ One module per fault, with
 
     run(seed, *, protected=True, without=...) -> Outcome      one randomised run
     UNPROTECTED                                               names of protections that ``without`` can take out
+    RUNS                                                      where a run takes minutes: how many are enough
 
 A fault survives if its oracle held in every run, every run was hit, and the oracle objected to a run without each of
 the protections. ``bench.soak`` makes the full counts, ``tests/crash`` a quick share.
