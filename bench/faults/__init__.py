@@ -45,7 +45,7 @@ FAULTS = {
         Fault("X4", "disk full", ("x4_full",), 200),
         Fault("X5", "damaged files", ("x5_damage", "x5_compaction"), 200, at_once=2),
         Fault("X6", "driver killed in a batch", ("x6_driver",), 50),
-        Fault("X7", "checkpoint lost or damaged", ("x7_checkpoint",), 50),
+        Fault("X7", "checkpoint lost or damaged", ("x7_checkpoint",), 24),
         Fault("X8", "clock jumps", ("x8_clock",), 18, at_once=2),
         Fault("X9", "twins, disorder, lateness", ("x9_order",), 200, at_once=2),
         Fault("X10", "absurd event times", ("x10_absurd",), 30, at_once=2),
