@@ -51,13 +51,15 @@ check: setup-test
 
 bench-log: setup-test
 	@$(BIN)/python -m bench.log
+	@$(BIN)/python -m bench.pages
 
 bench-flow: setup-test
 	@$(BIN)/python -m bench.flow
 	@$(BIN)/python -m bench.stores
+	@$(BIN)/python -m bench.pages
 
 soak: setup-test
-	@$(BIN)/python -m bench.soak
+	@$(BIN)/python -m bench.soak; held=$$?; $(BIN)/python -m bench.pages && exit $$held
 
 lock: setup-test
 	@$(BIN)/python -m tools.lock

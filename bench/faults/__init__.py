@@ -4,6 +4,7 @@ One module per fault, with
 
     run(seed, *, protected=True, without=...) -> Outcome      one randomised run
     UNPROTECTED                                               names of protections that ``without`` can take out
+    RUNS                                                      where a run takes minutes: how many are enough
 
 A fault survives if its oracle held in every run, every run was hit, and the oracle objected to a run without each of
 the protections. ``bench.soak`` makes the full counts, ``tests/crash`` a quick share.
@@ -44,6 +45,7 @@ FAULTS = {
         Fault("X4", "disk full", ("x4_full",), 200),
         Fault("X5", "damaged files", ("x5_damage", "x5_compaction"), 200, at_once=2),
         Fault("X6", "driver killed in a batch", ("x6_driver", "x6_realtime"), 50),
+        Fault("X7", "checkpoint lost or damaged", ("x7_checkpoint",), 24),
         Fault("X8", "clock jumps", ("x8_clock",), 18, at_once=2),
         Fault("X9", "twins, disorder, lateness", ("x9_order",), 200, at_once=2),
         Fault("X10", "absurd event times", ("x10_absurd",), 30, at_once=2),

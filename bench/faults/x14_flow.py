@@ -15,10 +15,11 @@ from bench.faults.outcome import Outcome
 from bench.faults.process import BrokerProcess
 from bench.faults.workplace import workplace
 
-__all__ = ["OUTAGE_S", "RSS_MB_MAX", "UNPROTECTED", "run"]
+__all__ = ["OUTAGE_S", "RSS_MB_MAX", "RUNS", "UNPROTECTED", "run"]
 
 FAULT = "X14"
 UNPROTECTED = ("healing",)
+RUNS = 10
 OUTAGE_S = 60.0
 RSS_MB_MAX = 64.0
 _SETTLED_MB = 4.0

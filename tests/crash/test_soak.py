@@ -42,6 +42,14 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "faults.json"
 
 
+def test_a_module_may_say_that_fewer_runs_are_enough(monkeypatch: pytest.MonkeyPatch, results: Path) -> None:
+    fake_fault(monkeypatch)
+    monkeypatch.setattr(sys.modules["bench.faults.x99_fake"], "RUNS", 2, raising=False)
+    assert soak.main(["--only", "X99"]) == 0
+    (row,) = json.loads(results.read_text())
+    assert (row["runs"], row["seeds"]) == (2, [1, 2])
+
+
 def test_a_fault_that_held_in_every_run_gets_its_row(monkeypatch: pytest.MonkeyPatch, results: Path) -> None:
     fake_fault(monkeypatch)
     assert soak.main(["--only", "X99"]) == 0

@@ -1,10 +1,10 @@
-"""Events in disorder, late, twice, with absurd times, and poison among them: a quick share of ``x9_order``,
-``x10_absurd`` and ``x26_poison``, which share one Spark.
+"""Events in disorder, late, twice, with absurd times, and poison among them, and checkpoints that are harmed: a quick
+share of ``x9_order``, ``x10_absurd``, ``x26_poison`` and ``x7_checkpoint``, which share one Spark.
 """
 
 from __future__ import annotations
 
-from bench.faults import x9_order, x10_absurd, x26_poison
+from bench.faults import x7_checkpoint, x9_order, x10_absurd, x26_poison
 from tests.crash.verdicts import expect_caught, expect_held
 
 
@@ -26,3 +26,11 @@ def test_a_poison_value_is_derived_unaltered_or_is_a_dead_letter_with_its_bytes(
 
 def test_values_that_are_read_without_care_are_caught() -> None:
     expect_caught(lambda seed: x26_poison.run(seed, protected=False, values=60), lambda one: one.caught, 3)
+
+
+def test_a_harmed_checkpoint_stops_its_flow_and_a_new_generation_is_what_was_sent_comes_to() -> None:
+    expect_held(x7_checkpoint.run(2))
+
+
+def test_a_checkpoint_that_nobody_looks_at_is_caught() -> None:
+    expect_caught(lambda seed: x7_checkpoint.run(seed, protected=False), lambda one: one.caught, 2)

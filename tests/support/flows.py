@@ -150,13 +150,16 @@ class RunningApp:
         def reached() -> bool:
             if self.errors:
                 raise self.errors[0]
-            return all(self._is_at_end(one.flow.progress_topic) for one in self.compiled)
+            return self.is_derived()
 
         try:
             until(reached, "all input is derived", timeout_s=600, pause_s=0.1)
         except AssertionError as late:
             told = [(one.status, one.current and one.current.last) for one in self.runners]
             raise AssertionError("\n".join(map(str, told))) from late
+
+    def is_derived(self) -> bool:
+        return all(self._is_at_end(one.flow.progress_topic) for one in self.compiled)
 
     def _is_at_end(self, progress: str) -> bool:
         found = current(self.world.cluster, progress)
