@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import time
 import uuid
+from pathlib import Path
 
 import pytest
 
 from bench.faults.committed import committed
 from headrace.client.cluster import Cluster
+from headrace.client.errors import LogError
 from headrace.flow.errors import FlowFenced
 from headrace.flow.writer import Writer
+from tests.support.embedded import start_headrace
 from tests.support.flows import FlowWorld
 
 
@@ -67,3 +72,22 @@ def test_a_writer_can_ask_whether_the_flow_is_still_its_own_and_leaves_no_trace(
     for one in (first, second):
         one.close()
     assert [one.key() for one in committed(flow_world.cluster.bootstrap, topic)] == [b"k"]
+
+
+def test_rows_that_a_silent_log_did_not_take_in_time_are_a_reason_to_begin_again(tmp_path: Path) -> None:
+    server = start_headrace(tmp_path)
+    with contextlib.ExitStack() as stack:
+        stack.callback(server.kill)
+        cluster = Cluster(server.bootstrap)
+        cluster.ensure_topic("rows", 1)
+        writer = Writer(cluster, "f", "f", timeout_ms=2_000)
+        stack.callback(writer.close)
+        writer.begin()
+        server.process.send_signal(signal.SIGSTOP)
+        stack.callback(server.process.send_signal, signal.SIGCONT)
+        writer.rows("rows", ["k"] * 3, ["v"] * 3)
+        writer.flush()
+        with pytest.raises(LogError) as stopped:
+            writer.commit()
+    assert stopped.value.retriable
+    assert stopped.value.code == "HR-KAFKA-MSG_TIMED_OUT"

@@ -14,6 +14,7 @@ import pytest
 
 from bench.faults.flow_by_hand import FlowByHand
 from headrace.client.cluster import Cluster
+from headrace.client.errors import LogError
 from headrace.errors import HeadraceError
 from headrace.views.errors import StoreForeign, StoreUnusable
 from tests.support.embedded import start_headrace
@@ -62,6 +63,15 @@ def test_a_broker_that_goes_and_comes_back_is_waited_for(tmp_path: Path) -> None
         assert {value for _, value, _ in dead_letters(cluster, "sales.dead")} == {b"no JSON 0", b"no JSON 1"}
     finally:
         server.kill()
+
+
+def test_an_answer_that_the_client_does_not_even_give_up_waiting_for_is_a_log_that_may_come_back(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.client.cluster._GRACE_S", -cluster.timeout_s)
+    with pytest.raises(LogError) as late:
+        cluster.topic("anything")
+    assert late.value.retriable
 
 
 def test_a_locked_store_is_waited_for(cluster: Cluster, fresh: Fresh, tmp_path: Path) -> None:

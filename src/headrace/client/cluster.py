@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,7 @@ from headrace.client.errors import LogError, TopicMissing, from_kafka
 
 __all__ = ["Cluster", "TopicInfo"]
 
+_GRACE_S = 5.0
 _PAUSE_S = 0.05
 _NO_LEADER = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 
@@ -89,7 +91,7 @@ class Cluster:
     def topic(self, name: str) -> TopicInfo | None:
         found = self.admin().describe_topics(TopicCollection([name]), request_timeout=self.timeout_s)[name]
         try:
-            described = found.result(self.timeout_s)
+            described = self._answer(found)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
@@ -105,11 +107,8 @@ class Cluster:
     def configs(self, topic: str) -> dict[str, str | None]:
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
-            entries = (
-                self.admin()
-                .describe_configs([resource], request_timeout=self.timeout_s)[resource]
-                .result(self.timeout_s)
-            )
+            asked = self.admin().describe_configs([resource], request_timeout=self.timeout_s)
+            entries = self._answer(asked[resource])
         except KafkaException as error:
             raise from_kafka(error, f"asking for the configs of topic {topic!r}", topic=topic) from error
         return {name: entry.value for name, entry in entries.items()}
@@ -123,7 +122,7 @@ class Cluster:
             name, num_partitions=partitions, replication_factor=self.replication, config=dict(configs or {})
         )
         try:
-            self.admin().create_topics([new], request_timeout=self.timeout_s)[name].result(self.timeout_s)
+            self._answer(self.admin().create_topics([new], request_timeout=self.timeout_s)[name])
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise from_kafka(error, f"creating topic {name!r}") from error
@@ -172,9 +171,7 @@ class Cluster:
         while True:
             answers = self.admin().list_offsets(asked, isolation_level=level, request_timeout=self.timeout_s)
             try:
-                return {
-                    place.partition: answer.result(self.timeout_s).offset for place, answer in answers.items()
-                }
+                return {place.partition: self._answer(one).offset for place, one in answers.items()}
             except KafkaException as error:
                 # Of a topic that was just made, or whose broker was lost, nobody may be the leader for a moment.
                 if error.args[0].code() not in _NO_LEADER or time.monotonic() > deadline:
@@ -182,3 +179,10 @@ class Cluster:
                         error, f"asking for the offsets of topic {topic!r}", topic=topic
                     ) from error
             time.sleep(_PAUSE_S)
+
+    def _answer(self, asked: Future[Any]) -> Any:
+        """The client gives up by itself in time; on a machine that is too busy it may not come to that."""
+        try:
+            return asked.result(self.timeout_s + _GRACE_S)
+        except TimeoutError:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None

@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import from_kafka
+from headrace.client.errors import LogError, from_kafka
 from headrace.errors import HeadraceError
 from headrace.flow.errors import FlowFenced, RowTooLarge
 
@@ -151,6 +151,14 @@ class Writer:
             raise self._told(error, doing) from error
 
     def _told(self, error: KafkaException, doing: str) -> HeadraceError:
+        if error.args[0].code() == KafkaError._INCONSISTENT:
+            # What the log refuses is the error itself; this is what it has not answered in time.
+            return LogError(
+                f"flow {self.flow}: {doing}: the log has not taken all records in time",
+                name="MSG_TIMED_OUT",
+                detail=error.args[0].str(),
+                retriable=True,
+            )
         if error.args[0].code() in _FENCED:
             return FlowFenced(self.flow)
         if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
