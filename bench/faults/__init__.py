@@ -50,7 +50,7 @@ FAULTS = {
         Fault("X9", "twins, disorder, lateness", ("x9_order",), 200, at_once=2),
         Fault("X10", "absurd event times", ("x10_absurd",), 30, at_once=2),
         Fault("X12", "zombie producer", ("x12_zombie",), 50, at_once=2),
-        Fault("X13", "zombie follower or flow", ("x13_follower", "x13_flow"), 50),
+        Fault("X13", "zombie follower or flow", ("x13_follower", "x13_flow", "x13_realtime"), 50),
         Fault("X14", "broker gone for a minute", ("x14_gone", "x14_flow"), 50, at_once=10),
         Fault("X17", "store gone, wiped or restored old", ("x17_store",), 50, at_once=4),
         Fault("X18", "far behind and past retention", ("x18_behind",), 6),

@@ -81,12 +81,25 @@ class Driver:
 
     def rss_mb(self) -> dict[str, float]:
         """Of Python, and of the JVM that it has started."""
+        return {"Python": _rss_mb(self._process.pid), "Java": _rss_mb(self._java())}
+
+    def _children(self) -> list[int]:
+        """That its first thread has started."""
         pid = self._process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        java = next(int(one) for one in children if _is_java(int(one)))
-        return {"Python": _rss_mb(pid), "Java": _rss_mb(java)}
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    def _java(self) -> int:
+        return next(one for one in self._children() if _is_java(one))
+
+    def sleep(self, *, alone: bool = True) -> None:
+        """Python, or the JVM too."""
+        for pid in (self._process.pid, *(() if alone else (self._java(),))):
+            os.kill(pid, signal.SIGSTOP)
 
     def wake(self) -> None:
+        with contextlib.suppress(OSError):
+            for child in self._children():
+                os.kill(child, signal.SIGCONT)
         os.kill(self._process.pid, signal.SIGCONT)
 
     def end(self) -> None:

@@ -29,13 +29,13 @@ from bench.faults.outcome import Outcome
 from bench.faults.realtime_driver import FINISH
 from bench.faults.workplace import workplace
 
-__all__ = ["UNPROTECTED", "run"]
+__all__ = ["DRIVER", "UNPROTECTED", "Gauges", "run"]
 
 FAULT = "X6"
 UNPROTECTED = ("repeats",)
 _GAUGES = 4
 _PATIENCE_S = 600.0
-_DRIVER = "bench.faults.realtime_driver"
+DRIVER = "bench.faults.realtime_driver"
 
 
 class Gauges:
@@ -95,6 +95,10 @@ class Gauges:
             return []
         return [(dict(one.headers() or [])["__headrace.source"].decode(), one.value()) for one in found]
 
+    def repeats(self) -> int:
+        found = self.rows()
+        return len(found) - len({source for source, _ in found})
+
     def until_written(self, driver: Driver) -> None:
         """All that follows from what was sent is in the log."""
         wanted = sum(1 for number in range(1, self.sent + 1) if number % 7)
@@ -136,7 +140,7 @@ def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0]) -> 
         watching = gauges.watch()
         try:
             for _ in range(1 + (seed % 3 == 0)):
-                driver = Driver(bootstrap, home, *words, program=_DRIVER)
+                driver = Driver(bootstrap, home, *words, program=DRIVER)
                 gauges.send(rng.randint(20, 60))
                 gauges.until_written(driver)
                 gauges.send(rng.randint(1, 20))
@@ -150,12 +154,12 @@ def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0]) -> 
                 outcome.hits += before > reached
             (home / FINISH).touch()
             prove = ["--prove"] if protected and seed % 2 == 0 else []
-            last = Driver(bootstrap, home, *words, *prove, program=_DRIVER)
+            last = Driver(bootstrap, home, *words, *prove, program=DRIVER)
             if last.wait() != 0:
                 outcome.problems.append(f"the last driver did not finish:\n{last.said()[-3000:]}")
         finally:
             gauges.end()
             watching.join()
         gauges.judge(outcome)
-        outcome.figures["repeats"] = len(gauges.rows()) - len({source for source, _ in gauges.rows()})
+        outcome.figures["repeats"] = gauges.repeats()
     return outcome

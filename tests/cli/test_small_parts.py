@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 
@@ -220,3 +221,24 @@ def test_books_over_any_interleaving_balance(partitions: list[int], order: objec
     reading = ledger.groups["g"]
     assert (reading.missing, reading.doubled, reading.altered, reading.unexplained) == (0, 0, 0, 0)
     assert reading.read == len(partitions)
+
+
+def test_a_run_shows_which_flows_write_at_least_once_and_what_their_views_left_out() -> None:
+    from rich.console import Console
+
+    from headrace.app import App
+    from headrace.cli.run.display import _flow_line, _panel, _view_line
+    from headrace.runtime.look import FlowLook, Look, ViewLook
+
+    flows = [
+        FlowLook(name, "running", "", 1, 3, 0.0, 5, 5, 0, None, 0, 0, 0, latency)
+        for name, latency in (("fast", "realtime"), ("slow", "batch"))
+    ]
+    view = ViewLook("seen", "following", "", 5, 0.0, 0, 0, repeats=8765)
+    assert ["at least once" in _flow_line(one) for one in flows] == [True, False]
+    assert "repeats 8765" in _view_line(view)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(_panel(App("shop"), Look(1.0, flows, [view], []), []))
+    shown = console.export_text()
+    assert "fast, realtime (at least once)" in shown
+    assert "8,765" in shown

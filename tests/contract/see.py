@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
+from headrace.model.store import Store as Declared
 from headrace.views.store import Store
 
 __all__ = ["See"]
@@ -23,6 +24,10 @@ class See(ABC):
     @abstractmethod
     def look(self, view: str = "sales") -> tuple[int, list[tuple[Any, ...]]] | None:
         """The batch of what serves, and its rows by key, as of one moment; None if nothing serves."""
+
+    @abstractmethod
+    def declared(self) -> Declared:
+        """As an app ``shop`` with its data in ``home`` names the place."""
 
     @abstractmethod
     def opener(self) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
+from headrace.model.store import Delta
+from headrace.model.store import Store as Declared
 from headrace.views.delta.store import DeltaStore
 from headrace.views.store import Store
 from tests.contract.see import See
@@ -33,6 +35,9 @@ class SeeDelta(See):
         key = [said["columns"][names.index(name)] for name in json.loads(said["shape"])["key"]]
         rows.sort(key=lambda row: [row[name] for name in key])
         return said["position"]["batch"], [tuple(row[name] for name in said["columns"]) for row in rows]
+
+    def declared(self) -> Declared:
+        return Delta()
 
     def opener(self) -> str:
         return f"headrace.views.delta.store:DeltaStore(Path({str(self.path)!r}), 'sales')"

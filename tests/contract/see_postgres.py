@@ -10,6 +10,8 @@ from typing import Any
 
 import psycopg
 
+from headrace.model.store import Postgres
+from headrace.model.store import Store as Declared
 from headrace.views.postgres.store import PostgresStore
 from headrace.views.store import Store
 from tests.contract.see import See
@@ -56,6 +58,9 @@ class SeePostgres(See):
             self._connections.append(made)
         found: psycopg.Connection[Any] = self._mine.connection
         return found
+
+    def declared(self) -> Declared:
+        return Postgres(self.url, self.schema)
 
     def opener(self) -> str:
         return f"headrace.views.postgres.store:PostgresStore({self.url!r}, {self.schema!r}, 'sales')"

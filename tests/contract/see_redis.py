@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from headrace.model.store import Redis
+from headrace.model.store import Store as Declared
 from headrace.views.redis.store import RedisStore
 from headrace.views.store import Store
 from tests.contract.see import See
@@ -36,6 +38,9 @@ class SeeRedis(See):
         key = json.loads(shape)["key"]
         rows.sort(key=lambda row: [row[name] for name in key])
         return json.loads(position)["batch"], [tuple(row.values()) for row in rows]
+
+    def declared(self) -> Declared:
+        return Redis(self.url)
 
     def opener(self) -> str:
         return f"headrace.views.redis.store:RedisStore({self.url!r}, 'shop:', 'sales')"

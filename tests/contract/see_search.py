@@ -8,6 +8,8 @@ from typing import Any
 
 import tantivy
 
+from headrace.model.store import Search
+from headrace.model.store import Store as Declared
 from headrace.views.search.store import SearchStore
 from headrace.views.store import Store
 from tests.contract.see import See
@@ -32,6 +34,9 @@ class SeeSearch(See):
         key = [names.index(name) for name in json.loads(standing["shape"])["key"]]
         told = [tuple(row[name] for name in names) for row in rows]
         return standing["position"]["batch"], sorted(told, key=lambda row: [row[at] for at in key])
+
+    def declared(self) -> Declared:
+        return Search()
 
     def opener(self) -> str:
         return f"headrace.views.search.store:SearchStore(Path({str(self.path)!r}), 'sales')"

@@ -8,6 +8,8 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+from headrace.model.store import SQLite
+from headrace.model.store import Store as Declared
 from headrace.views.sqlite import SqliteStore
 from headrace.views.store import Store
 from tests.contract.see import See
@@ -33,6 +35,9 @@ class SeeSqlite(See):
                 return None
             key = ", ".join(json.loads(found[1])["key"])
             return found[0], connection.execute(f'SELECT * FROM "{view}" ORDER BY {key}').fetchall()
+
+    def declared(self) -> Declared:
+        return SQLite()
 
     def opener(self) -> str:
         return f"headrace.views.sqlite:SqliteStore(Path({str(self.path)!r}), 'sales')"

@@ -25,7 +25,11 @@ from hypothesis.stateful import (
 
 from headrace.model.errors import ValueDoesNotFit
 from headrace.model.kinds import Field, Plain
+from headrace.model.topic import Topic
+from headrace.model.view import View
+from headrace.ops.served import read_served
 from headrace.views.errors import NameRefused, PositionMoved, StaleWriter
+from headrace.views.opening import open_reader
 from headrace.views.position import NO_BATCH, Position, Shape
 from headrace.views.rows import Row
 from headrace.views.store import Fence, Owner, Part, Store
@@ -90,6 +94,36 @@ def test_what_is_known_of_a_view_is_there_after_it_was_closed(see: See) -> None:
             EVERYTHING.tell(),
             "a test",
         )
+
+
+def test_how_far_a_flow_in_real_time_is_in_a_view_is_known_after_a_restart_to_all_who_ask(
+    see: See, tmp_path: Path
+) -> None:
+    view = View("sales", Topic("sales", None, ("key",)), ("key",), see.declared())
+    with contextlib.closing(see.open()) as store:
+        hand = Hand(store)
+        hand.begin()
+        hand.apply(changes(SHAPE, ("a", 1)), Part.BUILDING)
+        store.swap(hand.fence)
+        hand.apply(changes(SHAPE, ("b", 2)))
+    sources = {"0/0": 7, "0/12": 2**40 + 1}
+    with contextlib.closing(see.open()) as store:
+        found = store.standing(Part.SERVING)
+        assert found is not None
+        assert found.position == hand.position
+        assert found.position.sources == sources
+        # Whoever looks, and whoever proves, which share none of the code that has written it.
+        reader = open_reader(view, "shop", see.home)
+        assert reader is not None
+        with contextlib.closing(reader):
+            assert [one.sources for one in reader.known()] == [sources]
+        served, scratch = read_served(tmp_path, view, "shop", see.home)
+        scratch.close()
+        assert (served.sources, served.batch) == (sources, 1)
+        again = Hand(store)
+        again.position = found.position
+        again.apply(changes(SHAPE, ("b", 3)))
+    assert see.look() == (2, [("a", 1), ("b", 3)])
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.flow.spark_conf import spark_conf
+from headrace.flow.spark_conf import REALTIME_POOL, spark_conf, write_pools
 from headrace.flow.spill import spill_folder
 from headrace.settings import Settings, SparkSettings
 
@@ -33,6 +34,18 @@ def test_a_cluster_is_sent_the_connector_beside_jars_of_the_user_and_keeps_its_o
     found = conf(master="spark://a:7077", conf={"spark.jars": "/mine.jar"})
     assert found["spark.jars"] == "/jars/connector.jar,/mine.jar"
     assert not {"spark.driver.host", "spark.sql.shuffle.partitions"} & set(found)
+
+
+def test_flows_in_real_time_have_slots_beside_the_cores_and_come_first_when_one_is_free(
+    tmp_path: Path,
+) -> None:
+    settings = Settings(spark=SparkSettings(master="local[3]"))
+    found = spark_conf(settings, "shop", CONNECTOR, tmp_path, slots=2)
+    assert (found["spark.master"], found["spark.scheduler.mode"]) == ("local[5]", "FAIR")
+    assert "spark.scheduler.mode" not in conf()
+    write_pools(tmp_path)
+    pools = ElementTree.parse(found["spark.scheduler.allocation.file"].removeprefix("file://")).getroot()
+    assert [one.get("name") for one in pools] == [REALTIME_POOL]
 
 
 def test_what_the_user_configures_counts_over_ours() -> None:

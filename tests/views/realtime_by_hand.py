@@ -30,7 +30,7 @@ class RealtimeByHand:
         self.app, self.flow, self.view = view_of(name)
         self.progress = self.flow.progress_topic
         self.generation = 0
-        self.output = ""
+        self.output = self.flow.writes.name
         self._batch = 0
         self._at = 0
         self._producer = cluster.producer({"linger.ms": 0, "enable.idempotence": True})
@@ -42,6 +42,7 @@ class RealtimeByHand:
         name = self.flow.writes.name
         self.output = name if self.generation == 1 else f"{name}.g{self.generation}"
         info = self.cluster.ensure_topic(self.output, PARTITIONS, configs)
+        starts = {str(one): end for one, end in self.cluster.ends(self.output).items()}
         source = self.flow.reads[0].name
         record = Generation(
             app="shop",
@@ -51,6 +52,7 @@ class RealtimeByHand:
             inputs=[Input(source, source, f"id-of-{source}", "events")],
             output=self.output,
             output_id=info.id,
+            output_starts=starts,
             key=["product"],
             schema=fields_to_json(schema_of(Sale).fields),
             checkpoint="c",

@@ -199,6 +199,7 @@ def test_a_run_watches_shows_serves_and_keeps_what_fires(
     assert f"headrace_lag_records{{{labels}}} 6" in page
     assert f'kafka_consumergroup_lag{{consumergroup="{name}-mail",topic="{topic}",partition="0"}} 6' in page
     assert f'headrace_view_dead_total{{app="{name}",view="{view}"}} 9' in page
+    assert f'headrace_view_repeats_total{{app="{name}",view="{view}"}} 0' in page
     told = headrace.ok("alert", "list", f"{module}:app", "--json").json
     assert {one["alert"]: one["text"] for one in told} == {
         "stuck": f"group {name}-mail: 6 records to read",

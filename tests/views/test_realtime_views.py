@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.faults.flow_by_hand import Change, FlowByHand
 from headrace.client.cluster import Cluster
+from headrace.client.progress_log import current
 from headrace.model.source import HEADER, reaches, source_of
+from headrace.ops.lag.meter import LagMeter
+from headrace.ops.lag.reader import ViewPlace, view_reader
 from headrace.views.piece import Piece
 from headrace.views.realtime_changelog import RealtimeChangelog
+from tests.cli.runner import Headrace
 from tests.support.waiting import until
 from tests.views.realtime_by_hand import PARTITIONS, RealtimeByHand, Sourced, output_of
 from tests.views.seeing import following
@@ -23,6 +29,20 @@ Fresh = Callable[[str], str]
 Rows = dict[str, tuple[object, ...]]
 
 _SOURCES = 2
+APP = """
+from bench.faults.flow_by_hand import Sale
+from headrace import App
+
+app = App("shop")
+sales = app.topic("{name}-in", Sale, key="product")
+out = app.topic("{name}-out", key="product")
+
+@app.flow(reads=[sales], writes=out, name="{name}-flow", latency="realtime")
+def keep(sales):
+    return sales
+
+app.view("{name}", out)
+"""
 
 
 def row(product: str, amount: int = 1) -> Change:
@@ -192,10 +212,13 @@ def test_a_view_leaves_out_what_comes_again_and_says_how_far_it_reaches(
     stranger.produce(
         flow.output, key=b"p1", value=b'{"product":"p1","amount":-2,"note":null}', headers=[(HEADER, b"x/1")]
     )
+    # Taken at its word, the first would end the follower, and the second hide every row behind it.
+    for offset in (b"9" * 5_000, b"9" * 25):
+        stranger.produce(flow.output, key=b"p1", value=None, headers=[(HEADER, b"0/" + offset)])
     assert stranger.flush(10) == 0
     with following(cluster, flow.view, [flow.flow], tmp_path) as followed:
         until(lambda: followed.follower.status.repeats == 6, "what comes again")
-        until(lambda: followed.follower.status.foreign == 2, "what is somebody else's")
+        until(lambda: followed.follower.status.foreign == 4, "what is somebody else's")
         assert "that the flow has not written" in followed.told[-1]
         followed.expect(newest, batch=0)
         flow.rows([(0, 6, ("p0", None)), (1, 0, row("p1", 9))])
@@ -205,6 +228,51 @@ def test_a_view_leaves_out_what_comes_again_and_says_how_far_it_reaches(
         assert position is not None
         assert reaches(position.sources) == {0: 7, 1: 1}
         assert followed.follower.status.rebuilds == 0
+
+
+def test_rows_from_before_the_generation_began_are_none_of_it(
+    cluster: Cluster, fresh: Fresh, tmp_path: Path
+) -> None:
+    """Its progress was lost, and the flow begins anew with the topic that it wrote before."""
+    flow = RealtimeByHand(cluster, fresh("fast"))
+    cluster.ensure_topic(flow.output, PARTITIONS)
+    flow.rows([(0, at, row(f"p{at}", 7)) for at in range(5)])
+    flow.begin()
+    with following(cluster, flow.view, [flow.flow], tmp_path) as followed:
+        flow.rows([(0, 0, row("p0", 1)), (0, 1, row("p1", 2))])
+        followed.expect({"p0": ("p0", 1, None), "p1": ("p1", 2, None)}, generation=1)
+        status = followed.follower.status
+        assert (status.repeats, status.foreign) == (0, 0)
+
+
+def test_a_view_in_real_time_is_behind_by_what_is_in_the_topic_noted_or_not(
+    cluster: Cluster, fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = RealtimeByHand(cluster, fresh("fast"))
+    flow.begin()
+    flow.rows([(0, 0, row("p0"))])
+    flow.note({0: 1})
+    with following(cluster, flow.view, [flow.flow], tmp_path) as followed:
+        followed.expect({"p0": ("p0", 1, None)}, batch=0)
+    flow.rows([(0, at, row("p0", at)) for at in range(1, 4)])
+    newest = current(cluster, flow.progress)
+    position = followed.follower.status.position
+    assert newest is not None
+    assert position is not None
+    place = ViewPlace("serving", position.topic, position.offsets, position.generation, position.batch)
+    with contextlib.closing(LagMeter(cluster)) as meter:
+        (lag,) = meter.look([view_reader(flow.view.name, place, newest)])
+    assert (lag.records, lag.reader.batches) == (3, 0)
+    cluster.ensure_topic(flow.flow.reads[0].name, 1)
+    module = flow.view.name.replace("-", "_")
+    (tmp_path / f"{module}.py").write_text(APP.format(name=flow.view.name))
+    monkeypatch.chdir(tmp_path)
+    headrace = Headrace(cluster.bootstrap)
+    (told,) = headrace.ok("view", "describe", f"{module}:app", "--data", str(tmp_path), "--json").json
+    assert (told["behind"], told["reaches"]) == (3, ["0:1"])
+    assert told["delivery"] == "at least once in its topic, each row once here"
+    (listed,) = headrace.ok("flow", "list", f"{module}:app", "--json").json
+    assert (listed["latency"], listed["delivery"]) == ("realtime", "at least once")
 
 
 def test_a_generation_in_batches_takes_the_place_of_one_in_real_time_when_it_shows_all_that_was_seen(

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from headrace.client.cluster import Cluster
 from headrace.client.errors import LogError, from_kafka
 
-__all__ = ["last_record", "read", "take"]
+__all__ = ["last_record", "next_records", "read", "take"]
 
 _PATIENCE_S = 30.0
 _AT_ONCE = 10_000
@@ -38,11 +38,7 @@ def read(
             left = sum(end - start for start, end in open_ranges.values()) + len(open_ranges)
             found = take(consumer, min(_AT_ONCE, left), _PATIENCE_S)
             if not found:
-                raise LogError(
-                    f"topic {topic!r} did not answer for {_PATIENCE_S:.0f} s",
-                    name="TIMED_OUT",
-                    retriable=True,
-                )
+                raise _silent(topic)
             for message in found:
                 partition = message.partition()
                 if partition not in open_ranges:
@@ -61,6 +57,34 @@ def read(
         consumer.close()
 
 
+def next_records(cluster: Cluster, topic: str, places: Mapping[int, int]) -> dict[int, int]:
+    """Per partition: where the first committed record at or behind a place is, or where the next one will be. Between
+    lies nothing for readers: ends of transactions, and what was aborted or removed.
+    """
+    starts, ends = cluster.starts(topic), cluster.ends(topic)
+    found = {number: max(at, starts.get(number, at)) for number, at in places.items()}
+    waiting = {number: at for number, at in found.items() if at < ends.get(number, 0)}
+    if not waiting:
+        return found
+    consumer = cluster.consumer({"fetch.wait.max.ms": 10, "max.partition.fetch.bytes": 65_536})
+    try:
+        consumer.assign([TopicPartition(topic, number, at) for number, at in waiting.items()])
+        while waiting:
+            message = consumer.poll(_PATIENCE_S)
+            if message is None:
+                raise _silent(topic)
+            error = message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise from_kafka(error, f"reading topic {topic!r}")
+            number = message.partition()
+            if number in waiting:
+                found[number] = message.offset() or 0
+                del waiting[number]
+    finally:
+        consumer.close()
+    return found
+
+
 def last_record(cluster: Cluster, topic: str, partition: int = 0) -> Message | None:
     """The last committed record, which may lie some markers before the end."""
     start, end = cluster.starts(topic)[partition], cluster.ends(topic)[partition]
@@ -74,3 +98,8 @@ def last_record(cluster: Cluster, topic: str, partition: int = 0) -> Message | N
             return last
         reach *= 8
     return None
+
+
+def _silent(topic: str) -> LogError:
+    told = f"topic {topic!r} did not answer for {_PATIENCE_S:.0f} s"
+    return LogError(told, name="TIMED_OUT", retriable=True)

@@ -86,7 +86,13 @@ class OutputCompacted(FlowError):
 
 
 class SlotsTaken(FlowError):
+    """It heals where more executors may come."""
+
     code = "HR-FLOW-SLOTS"
+
+    def __init__(self, message: str, *, detail: str, hint: str, retriable: bool) -> None:
+        super().__init__(message, detail=detail, hint=hint)
+        self.retriable = retriable
 
 
 class RowTooLarge(FlowError):

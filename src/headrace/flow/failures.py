@@ -47,14 +47,16 @@ def heals(error: BaseException) -> bool:
     return not _GONE.search(told) and _HEALS.search(told) is not None
 
 
-def explain(flow: Flow, error: BaseException, standing: str = "") -> HeadraceError:
-    """``standing`` is where the flow's state is, and what the log knows of it."""
+def explain(flow: Flow, error: BaseException, standing: str = "", output: str = "") -> HeadraceError:
+    """``standing`` is where the flow's state is, and what the log knows of it; ``output`` what the log calls the topic
+    that it writes.
+    """
     if isinstance(error, HeadraceError):
         return error
     text = str(error)
     kind: type[HeadraceError]
     if _LARGE.search(text):
-        topic = flow.writes.name
+        topic = output or flow.writes.name
         return RowTooLarge(
             f"flow {flow.name}: a row for {topic} has more bytes than the topic takes",
             detail=_in_short(error),

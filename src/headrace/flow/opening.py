@@ -16,6 +16,7 @@ from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.client.declaring import KEEP, ensure_declared, ensure_derived, ensure_letters
 from headrace.client.progress_log import Progress, current
+from headrace.client.reading import next_records
 from headrace.flow.checkpoint import Checkpoint
 from headrace.flow.compiled import Compiled
 from headrace.flow.errors import (
@@ -80,7 +81,7 @@ def open_flow(
     location = settings.checkpoint_of(flow.name, found.generation.checkpoint)
     checkpoint = Checkpoint(spark, location)
     if flow.is_realtime:
-        _expect_reached(flow.name, found, checkpoint)
+        _expect_reached(cluster, flow.name, found, checkpoint)
         return Opened(found.generation, found.generation_offset, found.last)
     repeats = _expect_checkpoint(flow.name, found, checkpoint)
     return Opened(found.generation, found.generation_offset, found.last, repeats)
@@ -134,11 +135,18 @@ def _begin(
 
 
 def _expect_same_function(compiled: Compiled, found: Progress) -> None:
-    if found.generation.fingerprint != compiled.fingerprint:
-        name = compiled.flow.name
+    name, before = compiled.flow.name, found.generation
+    if before.latency != compiled.flow.latency:
         raise FlowChanged(
-            f"flow {name} is not the function that derived what is there (generation {found.generation.generation})",
-            detail=f"its fingerprint was {found.generation.fingerprint}, and is {compiled.fingerprint}",
+            f"flow {name} is declared with latency={compiled.flow.latency!r}, and generation {before.generation}, which"
+            f" is there, has latency={before.latency!r}",
+            detail="in batches a row is in its topic once, in real time at least once; a topic is one of them",
+            hint=rebuild_hint(name),
+        )
+    if before.fingerprint != compiled.fingerprint:
+        raise FlowChanged(
+            f"flow {name} is not the function that derived what is there (generation {before.generation})",
+            detail=f"its fingerprint was {before.fingerprint}, and is {compiled.fingerprint}",
             hint=rebuild_hint(name),
         )
 
@@ -208,8 +216,10 @@ def _expect_uncompacted(cluster: Cluster, generation: Generation) -> None:
         )
 
 
-def _expect_reached(flow: str, found: Progress, checkpoint: Checkpoint) -> None:
-    """What is noted in the log as done is done in the checkpoint; it may have done more."""
+def _expect_reached(cluster: Cluster, flow: str, found: Progress, checkpoint: Checkpoint) -> None:
+    """What is noted in the log as done is done in the checkpoint; it may have done more. A note goes on over what holds
+    no records, which Spark does not.
+    """
     if found.last is None:
         return
     told = last_progress(found.generation, found.last)
@@ -222,7 +232,10 @@ def _expect_reached(flow: str, found: Progress, checkpoint: Checkpoint) -> None:
         )
     reached = checkpoint.planned_offsets(done) or {}
     for log, ranges in found.last.inputs.items():
-        if any(reached.get(log, {}).get(number, 0) < to for number, (_, to) in ranges.items()):
+        done_to = {int(number): reached.get(log, {}).get(number, 0) for number in ranges}
+        if any(done_to[int(number)] < to for number, (_, to) in ranges.items()):
+            done_to = next_records(cluster, log, done_to)
+        if any(done_to[int(number)] < to for number, (_, to) in ranges.items()):
             raise CheckpointStale(
                 f"the checkpoint of flow {flow} at {checkpoint.location} does not belong to what is in the log",
                 detail=f"it has done its inputs up to {reached}; {told}",

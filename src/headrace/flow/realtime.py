@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -26,11 +28,13 @@ from headrace.flow import slots
 from headrace.flow.checkpoint import Checkpoint
 from headrace.flow.compiled import Compiled
 from headrace.flow.decoding import Decoder
+from headrace.flow.errors import InputGone, rebuild_hint
 from headrace.flow.inputs import client_options, live
 from headrace.flow.opening import Opened
 from headrace.flow.options import FlowOptions
 from headrace.flow.realtime_notes import Passed, RealtimeNotes
 from headrace.flow.sourced import as_header, output_partition, sourced
+from headrace.flow.spark_conf import REALTIME_POOL
 from headrace.flow.writer import Writer
 from headrace.model.schema import Schema
 
@@ -64,7 +68,9 @@ class Realtime:
         writer: Writer,
         opened: Opened,
         settings: FlowOptions,
+        rows: int,
     ) -> None:
+        """``rows`` are how many of the records that come next may be held at once, where they must be."""
         self.opened = opened
         self.error: BaseException | None = None
         self._spark = spark
@@ -78,12 +84,14 @@ class Realtime:
         location = settings.checkpoint_of(self._flow.name, opened.generation.checkpoint)
         self._checkpoint = Checkpoint(spark, location)
         self._decoder = Decoder(topic, settings.bounds)
-        where = (spark, cluster, compiled, topic, self._decoder, writer, opened, settings.max_rows)
+        where = (spark, cluster, compiled, topic, self._decoder, writer, opened, settings, rows)
         self._notes = RealtimeNotes(*where)
         self._query: StreamingQuery | None = None
         self._looked = 0.0
         self._noted: int | None = None
         """The last of Spark's batches of which all is noted; None before there is one."""
+        self._waiting: set[str] = set()
+        """Partitions whose first record was not there at the last note, though they do not begin at 0 any more."""
 
     @property
     def query(self) -> StreamingQuery:
@@ -97,7 +105,11 @@ class Realtime:
         name = f"{self._flow.name}.g{self.opened.generation.generation}"
         # PySpark's own types do not know the trigger.
         writer: Any = self._planned().writeStream
-        self._query = (
+        with _first_in_line(self._spark):
+            self._query = self._started(writer, name, output, largest)
+
+    def _started(self, writer: Any, name: str, output: str, largest: str) -> StreamingQuery:
+        query: StreamingQuery = (
             writer.format("kafka")
             .options(**{**client_options(self._cluster), **_IN_ORDER})
             # The client refuses what the log would, before any later row is under way.
@@ -109,6 +121,7 @@ class Realtime:
             .trigger(realTime=f"{self._settings.realtime_ms} milliseconds")
             .start()
         )
+        return query
 
     def _planned(self) -> DataFrame:
         generation = self.opened.generation
@@ -135,23 +148,41 @@ class Realtime:
 
     # What is done
 
-    def look(self) -> None:
+    def look(self, stop: threading.Event) -> None:
         """Notes what Spark has finished since; to be called often."""
         now = time.monotonic()
         if now - self._looked >= _LOOK_S:
             self._looked = now
-            self._note()
+            self._note(stop)
 
-    def _note(self) -> None:
+    def _note(self, stop: threading.Event) -> None:
         done = self._last_done()
         if done is None or (self._noted is not None and done <= self._noted):
             return
         reached = self._checkpoint.planned_offsets(done)
         if reached is None:
             return
-        slots.hold(self._spark, self._flow.name, len(reached.get(self._input.log, {})))
-        self._notes.note(reached, self._passed(done))
-        self._noted = done
+        partitions = reached[self._input.log]
+        slots.hold(self._spark, self._flow.name, len(partitions))
+        self._expect_records(partitions)
+        if self._notes.note(reached, self._passed(done), stop):
+            self._noted = done
+
+    def _expect_records(self, partitions: dict[str, int]) -> None:
+        """Where the offset that comes next is gone, Spark fails, except for offset 0: then it waits for a record there,
+        for ever. A record that was read since may be gone just as well; so it counts if it is so twice.
+        """
+        starts = self._cluster.starts(self._input.log)
+        waiting = {number for number, at in partitions.items() if at == 0 < starts.get(int(number), 0)}
+        if gone := waiting & self._waiting:
+            number = min(gone)
+            raise InputGone(
+                f"flow {self._flow.name} is at offset 0 of {self._input.log}/{number}, which begins at"
+                f" {starts[int(number)]}",
+                detail="what was there was deleted before the flow read it, or held no committed records",
+                hint=rebuild_hint(self._flow.name) + "; it will be without them",
+            )
+        self._waiting = waiting
 
     def _last_done(self) -> int | None:
         last: Any = self.query._jsq.lastProgress()
@@ -186,8 +217,20 @@ class Realtime:
             self.query.awaitTermination(_FINISH_S)
 
     def close(self) -> None:
-        slots.free(self._flow.name)
         if self._query is not None:
             with contextlib.suppress(PySparkException):
                 self._query.stop()
         self._query = None
+        slots.free(self._flow.name)
+
+
+@contextlib.contextmanager
+def _first_in_line(spark: SparkSession) -> Iterator[None]:
+    """What starts here is in the pool of those that get a slot before all others."""
+    context, name = spark.sparkContext, "spark.scheduler.pool"
+    before = context.getLocalProperty(name)
+    context.setLocalProperty(name, REALTIME_POOL)
+    try:
+        yield
+    finally:
+        context.setLocalProperty(name, before)  # type: ignore[arg-type]

@@ -4,10 +4,15 @@ Spark's own checkpoint says how far the input is done. A note takes everything f
 transaction with the counts, the dead letters, and the offsets. Spark counts while rows pass by; where that tells of
 nothing dead, it is all that a note needs. Where it does, or where nobody knows (the driver was killed between Spark's
 checkpoint and the note), the records are read again, and each dead letter is noted once all the same.
+
+In real time Spark comes to the offset behind the last record, and no further. What lies there up to the next record or
+to the end, ends of transactions above all, is done as well, and noted so: else an input that somebody writes in
+transactions, another flow for example, would never be done.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,18 +20,22 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from headrace.client.cluster import Cluster
+from headrace.client.progress_log import current
+from headrace.client.reading import next_records
 from headrace.flow.batch import Counts, Made, SideRow, commit_batch, ranges_of
 from headrace.flow.compiled import Compiled
 from headrace.flow.decoding import Decoder
+from headrace.flow.errors import FlowFenced
 from headrace.flow.inputs import history, tallied
 from headrace.flow.opening import Opened
+from headrace.flow.options import FlowOptions
 from headrace.flow.sourced import sourced
 from headrace.flow.watermark import NONE_US
 from headrace.flow.writer import Writer
 from headrace.model.progress import Ranges
 from headrace.model.topic import Topic
 
-__all__ = ["Passed", "RealtimeNotes"]
+__all__ = ["Passed", "RealtimeNotes", "rows_at_once"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +68,10 @@ class RealtimeNotes:
         decoder: Decoder,
         writer: Writer,
         opened: Opened,
-        max_rows: int,
+        settings: FlowOptions,
+        rows: int,
     ) -> None:
+        """``rows`` are how many of the records that come next fit the bytes that may be held."""
         self._spark = spark
         self._cluster = cluster
         self._compiled = compiled
@@ -69,18 +80,40 @@ class RealtimeNotes:
         self._decoder = decoder
         self._writer = writer
         self._opened = opened
-        self._max_rows = max_rows
+        self._settings = settings
+        self._rows = rows
         (self._input,) = opened.generation.inputs
 
-    def note(self, reached: dict[str, dict[str, int]], passed: Passed | None) -> None:
-        """The input is done up to ``reached``; ``passed`` is what was counted since the last note, if that is known."""
-        inputs = ranges_of(self._opened, reached)
-        if passed is not None and not passed.dead and not passed.keyless:
-            if _records(inputs):
-                self._commit(inputs, Counts(passed.rows_in, bytes=passed.bytes), sent=passed.rows_out)
+    def note(self, reached: dict[str, dict[str, int]], passed: Passed | None, stop: threading.Event) -> bool:
+        """The input is done up to ``reached``; ``passed`` is what was counted since the last note, if that is known.
+        Whether all of it is noted: what is left when it is told to stop is noted at the next start.
+        """
+        inputs = ranges_of(self._opened, self._to_next_records(reached))
+        if not _offsets(inputs):
+            self._expect_ours()
+        elif passed is not None and not passed.dead and not passed.keyless:
+            self._commit(inputs, Counts(passed.rows_in, bytes=passed.bytes), sent=passed.rows_out)
+        else:
+            for some in _shares(inputs, rows_at_once(passed, self._settings, self._rows)):
+                if stop.is_set():
+                    return False
+                self._read_again(some)
+        return True
+
+    def _to_next_records(self, reached: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+        log = self._input.log
+        noted = self._opened.last.inputs.get(log, {}) if self._opened.last else {}
+        places = {int(n): max(to, noted[n][1] if n in noted else 0) for n, to in reached[log].items()}
+        return {log: {str(n): to for n, to in next_records(self._cluster, log, places).items()}}
+
+    def _expect_ours(self) -> None:
+        """There is nothing to write, by which the log would tell that another one writes the flow now: it is asked."""
+        found, mine = current(self._cluster, self._flow.progress_topic), self._opened
+        if found is None:
             return
-        for some in _shares(inputs, self._max_rows):
-            self._read_again(some)
+        theirs = (found.generation_offset, found.last.batch if found.last else None)
+        if theirs != (mine.generation_offset, mine.last.batch if mine.last else None):
+            raise FlowFenced(self._flow.name)
 
     def _read_again(self, inputs: Ranges) -> None:
         log = self._input.log
@@ -118,7 +151,15 @@ class RealtimeNotes:
         self._opened.last = commit_batch(self._cluster, self._writer, self._flow, self._opened, made)
 
 
-def _records(inputs: Ranges) -> int:
+def rows_at_once(passed: Passed | None, settings: FlowOptions, otherwise: int) -> int:
+    """How many records fit the bytes that may be held, going by those that have passed, where that is known."""
+    if passed is None or not passed.rows_in:
+        return otherwise
+    average = max(1, passed.bytes // passed.rows_in)
+    return max(1, min(settings.max_rows, settings.max_bytes // average))
+
+
+def _offsets(inputs: Ranges) -> int:
     return sum(high - low for parts in inputs.values() for low, high in parts.values())
 
 

@@ -85,7 +85,8 @@ class FlowRunner:
                 self._run_once(stop)
             except Exception as error:
                 if not heals(error):
-                    explained = explain(self._compiled.flow, error, self._standing())
+                    output = self.current.generation.output if self.current else ""
+                    explained = explain(self._compiled.flow, error, self._standing(), output)
                     self.status.state, self.status.why = "failed", explained.message
                     raise explained from error
                 failures = 0 if time.monotonic() - began > _SETTLED_S else failures + 1
@@ -117,7 +118,14 @@ class FlowRunner:
     def _running(self, writer: Writer, opened: Opened) -> Running | Realtime:
         if self._compiled.flow.is_realtime:
             return Realtime(
-                self._spark, self._cluster, self._compiled, self._schemas, writer, opened, self._settings
+                self._spark,
+                self._cluster,
+                self._compiled,
+                self._schemas,
+                writer,
+                opened,
+                self._settings,
+                self._rows_at_once(opened),
             )
         return Running(
             self._spark,
@@ -178,7 +186,7 @@ class FlowRunner:
 
     def _watch(self, running: Running | Realtime, writer: Writer, stop: threading.Event) -> None:
         while running.query.isActive and not running.too_large and not stop.wait(0.1):
-            running.look()
+            running.look(stop)
         if stop.is_set() or (running.too_large and running.error is None):
             running.stop()
             return

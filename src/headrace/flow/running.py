@@ -107,7 +107,7 @@ class Running:
             self._query = ready.start()
         self._started.set()
 
-    def look(self) -> None:
+    def look(self, stop: threading.Event) -> None:
         """Nothing to do between batches: each commits itself."""
 
     def stop(self) -> None:

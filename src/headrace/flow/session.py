@@ -20,7 +20,7 @@ from headrace.flow import jars, java
 from headrace.flow.archive import use_option
 from headrace.flow.jars import Say
 from headrace.flow.jvm import STOP_S_MAX, Jvm, Launch
-from headrace.flow.spark_conf import LOCAL, spark_conf
+from headrace.flow.spark_conf import LOCAL, spark_conf, write_pools
 from headrace.flow.spill import spill_folder
 from headrace.flow.start_errors import ExtraMissing, SparkEnded, SparkNotStarted
 from headrace.settings import Settings
@@ -59,6 +59,7 @@ def start(settings: Settings, app_name: str, *, slots: int = 0, say: Say = _quie
         logs = settings.spark_dir.absolute()
         logs.mkdir(parents=True, exist_ok=True)
         spill = spill_folder(logs)
+        write_pools(spill)
         conf = spark_conf(settings, app_name, launch.jars, spill, slots)
         launch = replace(launch, options=[*use_option(launch), f"-Djava.io.tmpdir={spill}", *launch.options])
         # Workers for functions in Python must be of this Python, with its packages.

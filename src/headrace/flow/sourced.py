@@ -44,7 +44,7 @@ def as_header() -> Column:
 
 def told_source(headers: Column) -> Column:
     """Back again, as Kafka's source gives headers: partition and offset, null for a record without them."""
-    mine = F.filter(headers, lambda one: one["key"] == HEADER)[0]["value"].cast("string")
+    mine = F.get(F.filter(headers, lambda one: one["key"] == HEADER), F.lit(0))["value"].cast("string")
     parts = F.when(mine.rlike(r"\A[0-9]{1,9}/[0-9]{1,18}\z"), F.split(mine, "/"))
     return F.struct(
         F.get(parts, F.lit(0)).cast("int").alias("partition"),

@@ -8,9 +8,15 @@ from pathlib import Path
 from headrace.errors import ConfigError
 from headrace.settings import Settings
 
-__all__ = ["LOCAL", "spark_conf"]
+__all__ = ["LOCAL", "REALTIME_POOL", "spark_conf", "write_pools"]
 
 LOCAL = "127.0.0.1"
+REALTIME_POOL = "headrace.realtime"
+"""Of Spark's scheduler: between two stretches of a flow in real time its slots are free for a moment, and whatever else
+waits for one takes them. The next stretch must be the first to get one back, not the last."""
+_POOLS = "pools.xml"
+_SHARE = 10_000
+"""More slots than there are: those that have fewer than their share come before all others."""
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 # They take a part of the plan that is, or turns out, empty away, and what was counted in it along with it: a batch of
 # nothing but dead letters, or a join with a table that has no rows yet, would have no counts.
@@ -78,12 +84,21 @@ def spark_conf(
         conf["spark.sql.shuffle.partitions"] = str(partitions)
     if spark.state == "rocksdb":
         conf["spark.sql.streaming.stateStore.providerClass"] = _ROCKSDB
-    if settings.verify.every_s:
+    if settings.verify.every_s or slots:
         # A proof is long and a batch is short: neither waits until the other has had all it wants.
         conf["spark.scheduler.mode"] = "FAIR"
+        conf["spark.scheduler.allocation.file"] = f"file://{(spill / _POOLS).absolute()}"
     conf |= spark.conf
     if not settings.is_local:
         # A local master has them on its class path; executors elsewhere must be sent them.
         own = [spark.conf["spark.jars"]] if "spark.jars" in spark.conf else []
         conf["spark.jars"] = ",".join([*map(str, connector), *own])
     return conf
+
+
+def write_pools(spill: Path) -> None:
+    """The file that the configuration names."""
+    (spill / _POOLS).write_text(
+        f'<allocations><pool name="{REALTIME_POOL}"><schedulingMode>FAIR</schedulingMode><weight>1</weight>'
+        f"<minShare>{_SHARE}</minShare></pool></allocations>\n"
+    )

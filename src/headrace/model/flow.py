@@ -9,10 +9,12 @@ from typing import Any, Literal
 from headrace.model.place import Place
 from headrace.model.topic import Topic
 
-__all__ = ["LATENCIES", "Flow", "Latency"]
+__all__ = ["DELIVERIES", "LATENCIES", "Flow", "Latency"]
 
 Latency = Literal["batch", "realtime"]
 LATENCIES: tuple[Latency, ...] = ("batch", "realtime")
+DELIVERIES: dict[Latency, str] = {"batch": "exactly once", "realtime": "at least once"}
+"""How often a row is in the topic, for whoever reads it."""
 
 
 @dataclass(frozen=True, slots=True)

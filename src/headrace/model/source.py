@@ -8,6 +8,7 @@ the input, whatever is not above the highest source so far is a repeat. ``Source
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 __all__ = ["HEADER", "Sources", "place_in", "reaches", "source_of"]
@@ -15,15 +16,16 @@ __all__ = ["HEADER", "Sources", "place_in", "reaches", "source_of"]
 HEADER = "__headrace.source"
 Sources = dict[str, int]
 """By ``<partition of the output>/<partition of the input>``: the offset in the input of the last row."""
+# As many digits as a partition and an offset can have: a stranger's record with more would hide all rows behind it.
+_WRITTEN = re.compile(rb"([0-9]{1,9})/([0-9]{1,18})")
 
 
 def source_of(headers: Iterable[tuple[str, object]] | None) -> tuple[int, int] | None:
     """Partition and offset; None for a record that no real-time flow has written."""
     for name, value in headers or ():
-        if name == HEADER and isinstance(value, bytes):
-            partition, _, offset = value.partition(b"/")
-            if partition.isdigit() and offset.isdigit():
-                return int(partition), int(offset)
+        if name == HEADER:
+            told = _WRITTEN.fullmatch(value) if isinstance(value, bytes) else None
+            return (int(told[1]), int(told[2])) if told else None
     return None
 
 

@@ -76,6 +76,8 @@ def _views(app: str, followers: Sequence[Follower], out: Exposition) -> None:
     for short, text in (
         ("applied", "Changes that the view's follower has applied since it started."),
         ("dead", "Dead letters since it started."),
+        ("foreign", "Records among those of its flow that the flow has not written, since it started."),
+        ("repeats", "Rows that a flow in real time had written before, left out since it started."),
     ):
         name = f"headrace_view_{short}_total"
         out.family(name, "counter", text)

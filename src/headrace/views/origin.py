@@ -46,11 +46,17 @@ class Origin:
         return self.generation.generation if self.generation else 0
 
     def start(self, cluster: Cluster, removed_below: dict[int, int], now_ms: int) -> Position:
-        """Before the first record that there is."""
+        """Before the first record that there is; in real time before the first that the generation has written, since
+        no batch says which rows are its own.
+        """
+        offsets = cluster.starts(self.topic)
+        if self.generation is not None and self.generation.latency == "realtime":
+            begun = self.generation.output_starts
+            offsets = {number: max(at, begun.get(str(number), 0)) for number, at in offsets.items()}
         return Position(
             self.topic,
             self.topic_id,
-            cluster.starts(self.topic),
+            offsets,
             generation=self.number,
             progress_id=self.progress_id,
             progress_offset=self.generation_offset + 1 if self.generation else 0,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from headrace.model.source import Sources
 from headrace.views.position import Shape
 from headrace.views.rows import Row
 from headrace.views.store import Part
@@ -28,6 +29,8 @@ class Known:
     stored_ms: int
     reason: str
     shape: Shape
+    sources: Sources
+    """Of a flow that writes in real time: how far its input is in it."""
 
 
 class Reader(ABC):

@@ -63,17 +63,22 @@ class SqliteReader(Reader):
 
     def known(self) -> list[Known]:
         with told_as(self.path):
+            # A file that no follower of this release has opened yet is without the last one.
+            new = self._connection.execute(
+                "SELECT 1 FROM pragma_table_info('_headrace_views') WHERE name = 'sources'"
+            ).fetchone()
+            last = "sources" if new else "'{}'"
             found = self._connection.execute(
-                "SELECT view, part, topic, generation, batch, offsets, dead, stored_ms, reason, shape"
-                " FROM _headrace_views ORDER BY view, part DESC"
+                "SELECT view, part, topic, generation, batch, offsets, dead, stored_ms, reason, shape,"  # noqa: S608
+                f" {last} FROM _headrace_views ORDER BY view, part DESC"
             ).fetchall()
         return [
             Known(
                 *(view, Part(part), topic, generation, batch),
                 msgspec.json.decode(offsets, type=dict[int, int]),
-                *(dead, stored_ms, reason, Shape.told(shape)),
+                *(dead, stored_ms, reason, Shape.told(shape), msgspec.json.decode(sources)),
             )
-            for view, part, topic, generation, batch, offsets, dead, stored_ms, reason, shape in found
+            for view, part, topic, generation, batch, offsets, dead, stored_ms, reason, shape, sources in found
         ]
 
     def count(self, view: str) -> int:

@@ -35,12 +35,15 @@ def list_flows(session: Session, app: AppName) -> None:
 def _row(cluster: Cluster, flow: Flow) -> dict[str, Any]:
     from headrace.client.flow_lag import flow_lag
     from headrace.client.progress_log import current
+    from headrace.model.flow import DELIVERIES
 
     found = current(cluster, flow.progress_topic)
     last = found.last if found else None
+    latency = found.generation.latency if found else flow.latency
     return {
         "flow": flow.name,
-        "latency": found.generation.latency if found else flow.latency,
+        "latency": latency,
+        "delivery": DELIVERIES[latency],
         "generation": found.generation.generation if found else None,
         "batch": last.batch if last else None,
         "writes": found.generation.output if found else flow.writes.name,

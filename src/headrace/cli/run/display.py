@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from headrace.app import App
 from headrace.cli.run.watching import Watched
 from headrace.cli.session import Session
+from headrace.model.flow import DELIVERIES
 from headrace.runtime.look import FlowLook, Look, ViewLook
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def _flow_line(flow: FlowLook) -> str:
 
 def _latency(flow: FlowLook) -> str:
     """What a reader of its topic must know."""
-    return ", realtime (at least once)" if flow.latency == "realtime" else ""
+    return f", realtime ({DELIVERIES['realtime']})" if flow.latency == "realtime" else ""
 
 
 def _view_line(view: ViewLook) -> str:
@@ -173,7 +174,8 @@ def _panel(app: App, look: Look, watched: list[Watched]) -> RenderableType:
         )
     parts.append(flows)
     proofs = ("proof",) if any(view.verified for view in look.views) else ()
-    views = _table("views", ("view", "state", "events/s", "applied", "lag", "dead", *proofs))
+    repeats = ("repeats",) if any(view.repeats for view in look.views) else ()
+    views = _table("views", ("view", "state", "events/s", "applied", "lag", "dead", *repeats, *proofs))
     for view in look.views:
         views.add_row(
             view.name,
@@ -182,6 +184,7 @@ def _panel(app: App, look: Look, watched: list[Watched]) -> RenderableType:
             f"{view.applied:,}",
             f"{view.lag:,}",
             f"{view.dead:,}",
+            *([f"{view.repeats:,}"] if repeats else []),
             *([_proof(view)] if proofs else []),
         )
     parts.append(views)

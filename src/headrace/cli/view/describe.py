@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,8 @@ __all__ = ["describe"]
 def describe(session: Session, app: AppName, views: Views = None, data: Data = None) -> None:
     """Describe views: columns, rows, position, and how far behind the log they are.
 
-    Where no broker answers, all but the last is told.
+    Where no broker answers, all but the last is told. Of a topic that is written in real time, reaches has the offsets
+    of the flow's input, per partition, up to which its rows are in the view.
     """
     from headrace.cli.view.options import checked_app, data_dir, views_of
 
@@ -51,6 +53,7 @@ def describe(session: Session, app: AppName, views: Views = None, data: Data = N
 
 def _description(session: Session, app: App, view: View, data: Path) -> dict[str, Any]:
     from headrace.cli.view.stored import known_parts, state_of
+    from headrace.model.source import reaches
     from headrace.model.store_place import where_is
 
     parts = known_parts(app, view, data)
@@ -66,13 +69,29 @@ def _description(session: Session, app: App, view: View, data: Path) -> dict[str
         "log_topic": serving.topic if serving else None,
         "generation": serving.generation if serving and serving.generation else None,
         "batch": serving.batch if serving and serving.generation else None,
-        "offsets": [f"{number}:{at}" for number, at in sorted(serving.offsets.items())] if serving else None,
+        "offsets": _places(serving.offsets) if serving else None,
+        "delivery": _delivery(app, view),
+        "reaches": _places(reaches(serving.sources)) if serving and serving.sources else None,
         "rows": _count(app, view, data) if serving else None,
         "dead": serving.dead if serving else None,
         "behind": _behind(session, app, view, serving) if serving else None,
     }
     told["columns"] = _columns(serving or building)
     return told
+
+
+def _places(offsets: Mapping[int, int]) -> list[str]:
+    return [f"{number}:{at}" for number, at in sorted(offsets.items())]
+
+
+def _delivery(app: App, view: View) -> str | None:
+    """How often a row is in the topic that the view follows, and here; None for one that no flow of the app writes."""
+    from headrace.model.flow import DELIVERIES
+
+    flow = app.writer_of(view.topic)
+    if flow is None:
+        return None
+    return DELIVERIES[flow.latency] + (" in its topic, each row once here" if flow.is_realtime else "")
 
 
 def _count(app: App, view: View, data: Path) -> int | None:
@@ -118,7 +137,9 @@ def _behind(session: Session, app: App, view: View, serving: Known) -> int | Non
             flow = next((one for one in app.flows if one.writes.name == view.topic.name), None)
             found = current(cluster, flow.progress_topic) if flow else None
             at = (found.generation.generation, found.last.batch) if found and found.last else None
-            if at == (serving.generation, serving.batch):
+            # In real time rows are in the topic before their batch is noted.
+            is_noted_first = found is not None and found.generation.latency != "realtime"
+            if is_noted_first and at == (serving.generation, serving.batch):
                 return 0
         ends = cluster.ends(serving.topic)
     except TopicMissing:

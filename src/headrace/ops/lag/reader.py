@@ -87,5 +87,7 @@ def view_reader(name: str, place: ViewPlace, newest: Progress | None) -> Reader:
         there = "none" if newest is None else newest.generation.generation
         return replace(of_flow, known=False, state=f"{place.state}; the flow's generation is {there}")
     batches = max(0, (newest.last.batch if newest.last else -1) - place.batch)
-    # Behind the last batch there is nothing but the end of its transaction, which is no record.
-    return replace(of_flow, batches=batches, at_end=batches == 0)
+    # Behind the last batch there is nothing but the end of its transaction, which is no record. In real time rows are
+    # there before their batch is.
+    at_end = batches == 0 and newest.generation.latency != "realtime"
+    return replace(of_flow, batches=batches, at_end=at_end)

@@ -94,5 +94,5 @@ class DeltaReader(Reader):
         position = standing.position
         return Known(
             *(view, part, position.topic, position.generation, position.batch, position.offsets),
-            *(position.dead, position.stored_ms, standing.reason, standing.shape),
+            *(position.dead, position.stored_ms, standing.reason, standing.shape, position.sources),
         )

@@ -37,16 +37,16 @@ class PostgresReader(Reader):
     def known(self) -> list[Known]:
         with told_as(self.where):
             found = self._session.connection.execute(
-                "SELECT view, part, topic, generation, batch, offsets::text, dead, stored_ms, reason, shape::text"  # noqa: S608
-                f" FROM {self._catalog.views} ORDER BY view, part DESC"
+                "SELECT view, part, topic, generation, batch, offsets::text, dead, stored_ms, reason, shape::text,"  # noqa: S608
+                f" sources::text FROM {self._catalog.views} ORDER BY view, part DESC"
             ).fetchall()
         return [
             Known(
                 *(view, Part(part), topic, generation, batch),
                 msgspec.json.decode(offsets, type=dict[int, int]),
-                *(dead, stored_ms, reason, Shape.told(shape)),
+                *(dead, stored_ms, reason, Shape.told(shape), msgspec.json.decode(sources)),
             )
-            for view, part, topic, generation, batch, offsets, dead, stored_ms, reason, shape in found
+            for view, part, topic, generation, batch, offsets, dead, stored_ms, reason, shape, sources in found
         ]
 
     def count(self, view: str) -> int:

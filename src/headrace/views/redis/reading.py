@@ -52,6 +52,7 @@ class RedisReader(Reader):
                 one.position.stored_ms,
                 one.reason,
                 one.shape,
+                one.position.sources,
             )
             for part, one in found
             if one is not None

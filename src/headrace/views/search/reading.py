@@ -112,5 +112,5 @@ def _known(view: str, part: Part, snapshot: Snapshot) -> Known:
     position = standing.position
     return Known(
         *(view, part, position.topic, position.generation, position.batch, position.offsets),
-        *(position.dead, position.stored_ms, standing.reason, standing.shape),
+        *(position.dead, position.stored_ms, standing.reason, standing.shape, position.sources),
     )
