@@ -2,7 +2,8 @@
 
     gone       stopped for a while, and started again
     wiped      emptied, or made anew
-    restored   put back to what it was a while ago, rows and positions
+    restored   put back to what it was a while ago, rows and positions; on odd seeds, to before its
+               follower was the owner
 
 Nobody helps: the same process goes on, or builds the view again. Whoever reads the view at any moment sees the rows of
 the batch that its position names, and at the end it is what the log's batches come to. Other readers of the log, and
@@ -51,12 +52,20 @@ def run(
     ):
         writing = Writing(bootstrap, rng)
         watch = ViewWatch(place, _NAME, writing.expected)
-        follower = FollowerProcess(
-            bootstrap, kind, place.address, _NAME, without="" if protected else without
-        )
+
+        def follow() -> FollowerProcess:
+            return FollowerProcess(
+                bootstrap, kind, place.address, _NAME, without="" if protected else without
+            )
+
+        follower = follow()
         try:
             follower.wait_for("applied", rng.randint(3, 10))
-            _strike(way, place, watch, writing, rng, follower, gone_s)
+            kept = place.keep() if way == "restored" else None
+            if kept is not None and protected and seed % 2:
+                follower.kill()
+                follower = follow()
+            _strike(way, place, watch, writing, rng, follower, gone_s, kept)
             outcome.hits += 1
             follower.wait_for("applied", writing.at[1])
             writing.stop()
@@ -79,6 +88,7 @@ def _strike(
     rng: random.Random,
     follower: FollowerProcess,
     gone_s: float,
+    kept: object,
 ) -> None:
     match way:
         case "gone":
@@ -92,7 +102,6 @@ def _strike(
             watch.may_go_back()
             place.wipe()
         case "restored":
-            kept = place.keep()
             follower.wait_for("applied", writing.at[1] + rng.randint(2, 8))
             watch.may_go_back()
             place.restore(kept)

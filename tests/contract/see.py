@@ -15,6 +15,9 @@ __all__ = ["See"]
 class See(ABC):
     """One place for views, empty at first."""
 
+    histories = 40
+    """How many are tried."""
+
     def __init__(self, home: Path) -> None:
         self.home = home
 

@@ -30,6 +30,7 @@ from headrace.model.view import View
 from headrace.ops.served import read_served
 from headrace.views.errors import NameRefused, PositionMoved, StaleWriter
 from headrace.views.opening import open_reader
+from headrace.views.errors import NameRefused, PositionMoved, StaleWriter, StoreReplaced
 from headrace.views.position import NO_BATCH, Position, Shape
 from headrace.views.rows import Row
 from headrace.views.store import Fence, Owner, Part, Store
@@ -247,6 +248,31 @@ def test_a_follower_keeps_its_view_when_the_store_was_restored_to_before_it(hand
     assert hand.store.take("hand", 1, Owner(7, "hand")).epoch == 8
 
 
+def test_a_follower_that_heard_no_answer_when_it_took_its_view_has_it_still(hand: Hand) -> None:
+    """As when the server goes at that moment: it is the owner, and does not know."""
+    hand.store.take("again", 1, hand.owner)
+    hand.owner = hand.store.take("again", 1, hand.owner)
+    assert hand.owner.epoch == 3
+    hand.serve()
+
+
+@pytest.mark.parametrize("what", ["begin", "apply", "apply beside", "swap", "drop"])
+def test_a_store_that_was_put_back_to_before_its_follower_is_not_another_s(hand: Hand, what: str) -> None:
+    """Whatever is written first: it is told that the store must be opened again, and goes on."""
+    hand.serve()
+    at = hand.position
+    hand.begin()
+    hand.position = at
+    known, hand.owner = hand.owner, Owner(7, "hand")
+    with pytest.raises(StoreReplaced) as told:
+        everything_that_writes(hand)[what]()
+    assert told.value.retriable
+    assert str(known) in str(told.value)
+    hand.owner = hand.store.take("hand", 1, hand.owner)
+    assert hand.owner.epoch == 8
+    everything_that_writes(hand)[what]()
+
+
 def test_a_write_of_another_generation_is_refused_and_both_are_named(see: See, hand: Hand) -> None:
     hand.generation = 2
     hand.serve()
@@ -434,7 +460,7 @@ def test_a_store_agrees_with_a_dict_through_any_history(
             self.see = type(see)(tmp_path_factory.mktemp("model"))
             super().__init__()
 
-    run_state_machine_as_test(Fresh, settings=settings(max_examples=40, stateful_step_count=25))
+    run_state_machine_as_test(Fresh, settings=settings(max_examples=see.histories, stateful_step_count=25))
 
 
 def test_positions_of_every_kind_come_back(hand: Hand) -> None:

@@ -274,7 +274,12 @@ def test_troubles_are_told_and_whether_they_heal(server: RedisServer) -> None:
         assert "s3cr3t" not in str(told.value)
         return told.value
 
-    for wrong in ("localhost:6379", "redis://:s3cr3t@host:port/", f"{server.url}?nonsense=1"):
+    for wrong in (
+        "localhost:6379",
+        "redis://:s3cr3t@host:port/",
+        "redis://:s3cr3t/more@host:6379/",
+        f"{server.url}?nonsense=1",
+    ):
         assert isinstance(trouble(wrong), StoreUnusable)
     away = trouble("redis://me:s3cr3t@127.0.0.1:1/0")
     assert (type(away), away.retriable) == (StoreGone, True)

@@ -7,8 +7,10 @@ import os
 import random
 import signal
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,10 @@ from bench.faults.flow_by_hand import FlowByHand
 from headrace.client.cluster import Cluster
 from headrace.client.errors import LogError
 from headrace.errors import HeadraceError
-from headrace.views.errors import StoreForeign, StoreUnusable
+from headrace.views.errors import StoreForeign, StoreGone, StoreUnusable
+from headrace.views.follower import Follower
+from headrace.views.sqlite import SqliteStore
+from headrace.views.store import Owner
 from tests.support.embedded import start_headrace
 from tests.support.waiting import until
 from tests.views.seeing import dead_letters, following
@@ -87,6 +92,42 @@ def test_a_locked_store_is_waited_for(cluster: Cluster, fresh: Fresh, tmp_path: 
             other.execute("ROLLBACK")
         followed.expect(flow.derived.rows, batch=1)
         assert followed.follower.status.rebuilds == 1
+
+
+def test_a_follower_that_cannot_know_whether_it_has_its_view_takes_it_again(
+    cluster: Cluster, fresh: Fresh, tmp_path: Path
+) -> None:
+    """The store fails when a batch comes, and then again behind the commit that makes the follower its owner."""
+    flow, takes, stop = FlowByHand(cluster, fresh("sales")), list[str](), threading.Event()
+    flow.begin()
+    flow.batch([row("a")])
+
+    class Unheard(SqliteStore):
+        def take(self, name: str, now_ms: int, before: Owner | None = None) -> Owner:
+            owner = super().take(name, now_ms, before)
+            takes.append(name)
+            if len(takes) == 2:
+                raise StoreGone("the server went before it answered")
+            return owner
+
+        def apply(self, *given: Any) -> None:
+            if len(takes) == 1:
+                raise StoreGone("the server went")
+            super().apply(*given)
+
+    follower = Follower(
+        flow.view, [flow.flow], cluster, lambda: Unheard(tmp_path / "shop.db", flow.view.name)
+    )
+    thread = threading.Thread(target=follower.run, args=(stop,))
+    thread.start()
+    try:
+        until(lambda: follower.status.state in ("following", "stopped"), "the view")
+        assert follower.status.state == "following"
+    finally:
+        stop.set()
+        thread.join()
+    first, second, third = takes
+    assert first != second == third
 
 
 def not_ours(path: Path) -> None:

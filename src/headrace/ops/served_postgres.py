@@ -12,10 +12,11 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import psycopg
+from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict
 
 from headrace.model.address import resolved, shown
@@ -27,8 +28,13 @@ from headrace.ops.served import Served, served_of
 
 __all__ = ["read_postgres"]
 
-_DEFAULTS: dict[str, Any] = {"connect_timeout": 10, "application_name": "headrace verify"}
+T = TypeVar("T")
+
+_DEFAULTS: dict[str, Any] = {"connect_timeout": 5, "application_name": "headrace verify"}
+_SILENT_S = 30.0
 _SETTINGS = (
+    "SET search_path = pg_catalog",
+    "SET lock_timeout = '10s'",
     "SET TimeZone = 'UTC'",
     "SET extra_float_digits = 1",
     "SET client_encoding = 'UTF8'",
@@ -80,6 +86,26 @@ def read_postgres(folder: Path, url: str, schema: str, view: str) -> tuple[Serve
     return served, scratch
 
 
+class _Connection(psycopg.Connection[Any]):
+    """Nothing that is asked here takes long to begin, and then something comes all the time: a server that is silent
+    sleeps, and neither its time-outs nor its kernel would end that.
+    """
+
+    _lost: psycopg.OperationalError | None = None
+
+    def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
+        if self._lost is not None:
+            raise self._lost
+        try:
+            return super().wait(gen, interval, timeout or _SILENT_S)
+        except psycopg.OperationalError as error:
+            if error.sqlstate is None:
+                # Nothing more is asked of it, not even to leave off.
+                self._lost = error
+                self.close()
+            raise
+
+
 def _connect(url: str) -> psycopg.Connection[Any]:
     try:
         address: dict[str, Any] = dict(conninfo_to_dict(resolved(url)))
@@ -88,7 +114,7 @@ def _connect(url: str) -> psycopg.Connection[Any]:
         raise StoreUnreadable(
             "the address of a store is not one of PostgreSQL", hint="as in postgresql://user@host/database"
         ) from None
-    return psycopg.connect(**{**_DEFAULTS, **address}, autocommit=True)
+    return _Connection.connect(**{**_DEFAULTS, **address}, autocommit=True)
 
 
 def _standing(connection: psycopg.Connection[Any], where: str, schema: str, view: str) -> tuple[Served, str]:

@@ -31,6 +31,7 @@ __all__ = ["read_redis"]
 
 _KEPT_S = 120
 _TIMEOUT_S = 60
+_CONNECT_S = 5
 _AT_ONCE = 2_000
 _COPY = """if redis.call('EXISTS', KEYS[1]) == 1 then
   redis.call('RESTORE', KEYS[2], ARGV[1], redis.call('DUMP', KEYS[1]))
@@ -44,14 +45,26 @@ def read_redis(folder: Path, url: str, prefix: str, view: str) -> tuple[Served, 
     where = f"{shown(url)}, key {key}"
     beside = key if "{" in prefix else f"{{{key}}}"
     aside = f"{beside}:verify:{secrets.token_hex(8)}"
-    with _told(where), contextlib.closing(_connect(url)) as server:
-        try:
-            told = _copied(server, key, beside, aside)
-            served = _served(told, where, view)
-            scratch = _scratch(folder, server, aside, served)
-        finally:
-            server.unlink(aside)
+    with _told(where), contextlib.closing(_connect(url)) as server, _unlinked(server, aside):
+        told = _copied(server, key, beside, aside)
+        served = _served(told, where, view)
+        scratch = _scratch(folder, server, aside, served)
     return served, scratch
+
+
+@contextlib.contextmanager
+def _unlinked(server: Any, aside: str) -> Iterator[None]:
+    """A server that does not answer is not asked once more; the key expires."""
+    answers = True
+    try:
+        yield
+    except (redis.ConnectionError, redis.TimeoutError):
+        answers = False
+        raise
+    finally:
+        if answers:
+            with contextlib.suppress(redis.RedisError):
+                server.unlink(aside)
 
 
 def _connect(url: str) -> Any:
@@ -60,6 +73,7 @@ def _connect(url: str) -> Any:
             resolved(url),
             retry=Retry(NoBackoff(), 0),
             socket_timeout=_TIMEOUT_S,
+            socket_connect_timeout=_CONNECT_S,
             client_name="headrace:verify",
             decode_responses=False,
         )

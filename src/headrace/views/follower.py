@@ -61,6 +61,7 @@ class Follower:
         self._troubled = False
         self._tries = 0
         self._owner: Owner | None = None
+        self._name = ""
 
     @property
     def status(self) -> Status:
@@ -78,7 +79,8 @@ class Follower:
                 except HeadraceError as error:
                     if not error.retriable:
                         raise
-                    self._wait(error, stop)
+                    if not stop.is_set():
+                        self._wait(error, stop)
                 except (KafkaException, TimeoutError) as error:
                     self._wait(_told(error, self.view.name), stop)
         finally:
@@ -87,9 +89,12 @@ class Follower:
 
     def _sit(self, dead: DeadLetters, stop: threading.Event) -> None:
         store = self._open_store()
+        store.stop = stop
         try:
-            name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-            self._owner = store.take(name, self._clock.now_ms(), self._owner)
+            # Kept until it is known to be the owner's: whether the store has heard it, who got no answer cannot tell.
+            self._name = self._name or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+            self._owner = store.take(self._name, self._clock.now_ms(), self._owner)
+            self._name = ""
             Following(
                 self.view,
                 self._flows,

@@ -13,12 +13,13 @@ nothing, wherever it slept.
 from __future__ import annotations
 
 import enum
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from headrace.views.changes import Changes
-from headrace.views.errors import StaleWriter
+from headrace.views.errors import StaleWriter, StoreReplaced
 from headrace.views.position import Position, Shape, Standing
 from headrace.views.rows import Row
 
@@ -62,13 +63,19 @@ class Store(ABC):
     view: str
     rows_at_once: int = 0
     """How many rows a transaction should take where there are as many: more than was asked for, where each is dear."""
+    stop: threading.Event | None = None
+    """Set when its follower is to end: a server that does not answer is not waited for then."""
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.stop is not None and self.stop.is_set()
 
     @abstractmethod
     def take(self, name: str, now_ms: int, before: Owner | None = None) -> Owner:
         """Become the owner; who was it before is refused from now on.
 
         ``before`` is who the follower was when it last had the store open: if another took the view since, it is that
-        one's, and this is refused.
+        one's, and this is refused. One of the same ``name`` is no other: it was taken, and the answer was lost.
         """
 
     @abstractmethod
@@ -114,17 +121,26 @@ class Store(ABC):
 
 def next_owner(view: str, name: str, current: Owner | None, before: Owner | None) -> Owner:
     """A store that is older than ``before`` was restored or begun anew, and has not been taken by another."""
-    if current is not None and before is not None and current != before and current.epoch >= before.epoch:
+    if current is not None and before is not None and current.name != name and current.epoch >= before.epoch:
         refuse_stale(view, Fence(before, 0), current, None)
     return Owner(max(current.epoch if current else 0, before.epoch if before else 0) + 1, name)
 
 
 def refuse_stale(view: str, fence: Fence, current: Owner | None, generation: int | None) -> None:
-    """Raises unless the fence is that of the current owner, at the generation that the part has."""
+    """Raises unless the fence is that of the current owner, at the generation that the part has.
+
+    A store that knows no owner, or an older one, is not another's: it was wiped, or put back, or has lost its last
+    commits with its server. Its follower takes it again.
+    """
+    if current is None or current.epoch < fence.owner.epoch:
+        raise StoreReplaced(
+            f"view {view!r} belongs to {current or 'nobody'}, and it was taken by {fence.owner}",
+            hint="was the store wiped, or put back from a backup? It goes on from what is there, or builds again",
+        )
     if current != fence.owner:
         raise StaleWriter(
             f"view {view!r}: a write of {fence.owner} at generation {fence.generation} is refused, the view belongs to"
-            f" {current or 'nobody'} at generation {'none' if generation is None else generation}",
+            f" {current} at generation {'none' if generation is None else generation}",
             hint="another follower took the view over; let one of them run",
         )
     if generation is not None and generation != fence.generation:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
+import string
 import subprocess
 import sys
 import threading
@@ -18,6 +20,7 @@ import pytest
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
+from headrace.model.errors import ValueDoesNotFit
 from headrace.model.kinds import Digits, Field, Many, Plain
 from headrace.stores import Postgres
 from headrace.views.changes import Changes
@@ -230,6 +233,23 @@ def test_a_row_that_cannot_be_held_becomes_a_dead_letter_and_the_view_goes_on(
     assert str(KEY_BYTES_MAX) in reasons[1]
 
 
+def test_a_key_of_many_columns_has_room_for_all_of_them(hand: Hand) -> None:
+    numbers = [Field(f"n{at}", Plain("int"), False) for at in range(20)]
+    shape = Shape((Field("key", Plain("text"), False), *numbers), ("key", *(one.name for one in numbers)))
+    refusals, rng = hand.store.refusals(shape), random.Random(1)
+    assert refusals is not None
+    hand.serve(shape)
+    fits = 0
+    for size in range(KEY_BYTES_MAX - 600, KEY_BYTES_MAX + 1, 100):
+        # Of what cannot be made shorter.
+        row: Row = ("".join(rng.choices(string.printable, k=size)), *range(20))
+        with contextlib.suppress(ValueDoesNotFit):
+            refusals.row(row)
+            hand.apply(changes(shape, row))
+            fits += 1
+    assert 0 < fits < 7
+
+
 # Zombies
 
 
@@ -268,6 +288,8 @@ def test_a_follower_that_sleeps_in_its_transaction_holds_up_no_successor(
 ) -> None:
     """SIGSTOP: its kernel still answers for it, so that the server takes it for alive."""
     hand.serve()
+    if point == "copying":
+        url = f"{url}?application_name=shop"
     zombie = subprocess.Popen(
         [sys.executable, "-c", _ZOMBIE, url, point], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -292,7 +314,7 @@ def test_a_follower_that_sleeps_in_its_transaction_holds_up_no_successor(
         zombie.stdout.close()
     assert list(hand.store.rows()) == [("a", 1)]
     with pytest.raises(StaleWriter):
-        hand.store.take("hand", 1, hand.owner)
+        hand.store.take("first", 1, hand.owner)
 
 
 def test_who_holds_the_lock_and_is_no_follower_is_left_alone(hand: Hand, url: str) -> None:

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from headrace.views.errors import (
+    PositionMoved,
     StoreBusy,
     StoreError,
     StoreForeign,
@@ -72,6 +73,84 @@ def test_what_was_dropped_is_noticed_and_can_be_built_again(hand: Hand, url: str
         assert list(store.rows()) == [("a", 3)]
 
 
+@pytest.mark.parametrize("wipe", ["TRUNCATE sales", "DELETE FROM sales"])
+def test_a_table_that_was_emptied_is_found_out_before_anything_is_written(
+    hand: Hand, url: str, wipe: str
+) -> None:
+    hand.serve()
+    hand.apply(changes(SHAPE, ("a", 1), ("b", 1)))
+    hand.apply(changes(SHAPE, gone=(("a",),)))
+    sql(url, wipe)
+    found = hand.store.standing(Part.SERVING)
+    assert found is not None
+    assert "emptied" in found.fault
+    with pytest.raises(PositionMoved, match="emptied") as told:
+        hand.apply(changes(SHAPE, ("c", 2)))
+    assert told.value.retriable
+    hand.serve()
+    hand.apply(changes(SHAPE, ("c", 3)))
+    hand.apply(changes(SHAPE, gone=(("c",),)))
+    # By its follower, that is no loss.
+    found = hand.store.standing(Part.SERVING)
+    assert found is not None
+    assert found.fault == ""
+    hand.apply(changes(SHAPE, ("d", 4)))
+    assert list(hand.store.rows()) == [("d", 4)]
+
+
+def test_a_table_that_was_put_back_alone_is_built_again(hand: Hand, url: str) -> None:
+    """Its rows are of another moment than the position, and nothing about its columns says so."""
+    hand.serve()
+    hand.apply(changes(SHAPE, ("a", 1)))
+    sql(url, "ALTER TABLE sales RENAME TO kept; CREATE TABLE sales (LIKE kept INCLUDING ALL)")
+    sql(url, "INSERT INTO sales VALUES ('old', 0); DROP TABLE kept")
+    assert hand.store.standing(Part.SERVING) is None
+    hand.begin()
+    hand.apply(changes(SHAPE, ("a", 2)), Part.BUILDING)
+    hand.store.swap(hand.fence)
+    assert list(hand.store.rows()) == [("a", 2)]
+    assert hand.store.standing(Part.SERVING) is not None
+
+
+def test_a_schema_that_was_restored_as_a_whole_stands_where_it_was(
+    server: PostgresServer, database: str, hand: Hand
+) -> None:
+    hand.serve()
+    hand.apply(changes(SHAPE, ("a", 1)))
+    at, dump = hand.position, server.dump(database)
+    hand.apply(changes(SHAPE, ("a", 2)))
+    server.restore(database, dump)
+    found = hand.store.standing(Part.SERVING)
+    assert found is not None
+    assert (found.position, found.fault) == (at, "")
+    hand.position = at
+    hand.apply(changes(SHAPE, ("b", 1)))
+    assert list(hand.store.rows()) == [("a", 1), ("b", 1)]
+
+
+def test_a_table_of_somebody_else_s_in_the_place_of_a_view_is_not_written_over(hand: Hand, url: str) -> None:
+    hand.serve()
+    hand.begin()
+    sql(url, "DROP TABLE sales; CREATE TABLE sales AS SELECT 1 AS mine")
+    for attempt in (lambda: hand.store.swap(hand.fence), hand.begin):
+        with pytest.raises(StoreForeign, match="table 'sales'"):
+            attempt()
+    assert sql(url, "SELECT * FROM sales") == [(1,)]
+
+
+@pytest.mark.parametrize("reset", ["DISCARD ALL", "RESET ALL"])
+def test_a_pooler_that_gives_each_transaction_another_session_is_refused(hand: Hand, reset: str) -> None:
+    """As it is met by who comes next: without what the session had."""
+    hand.serve()
+    hand.apply(changes(SHAPE, ("a", 1)))
+    store = hand.store
+    assert isinstance(store, PostgresStore)
+    store._session.connection.execute(reset)
+    with pytest.raises(StoreUnusable, match="another session") as told:
+        hand.apply(changes(SHAPE, ("a", 2)))
+    assert "pool_mode" in told.value.hint
+
+
 def test_a_lock_on_the_table_is_waited_for_and_told(hand: Hand, url: str) -> None:
     hand.serve()
     with psycopg.connect(url) as other:
@@ -100,21 +179,33 @@ def test_a_statement_that_takes_too_long_for_the_server_is_tried_again(hand: Han
     assert list(store.rows()) == [("a", 1)]
 
 
-def test_a_full_disk_is_waited_for_and_nothing_is_lost(hand: Hand, url: str) -> None:
-    """The server's own words for it: that it has no space is said by a trigger in its place."""
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("53100", StoreFull),
+        ("58030", StoreFull),
+        ("XX000", StoreBusy),
+        ("40003", StoreBusy),
+        ("57P01", StoreGone),
+    ],
+)
+def test_what_the_server_may_recover_from_is_waited_for_and_nothing_is_lost(
+    hand: Hand, url: str, code: str, error: type[StoreError]
+) -> None:
+    """A full disk, its files, something dropped while it is looked up: a trigger says it in the server's place."""
     hand.serve()
     hand.apply(changes(SHAPE, ("a", 1)))
     sql(
         url,
-        "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS"
-        " $$BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END$$",
+        "CREATE FUNCTION trouble() RETURNS trigger LANGUAGE plpgsql AS"
+        f" $$BEGIN RAISE EXCEPTION 'could not' USING ERRCODE = '{code}'; END$$",
     )
-    sql(url, "CREATE TRIGGER full_disk AFTER INSERT ON sales FOR EACH STATEMENT EXECUTE FUNCTION full_disk()")
-    with pytest.raises(StoreFull, match="53100") as told:
+    sql(url, "CREATE TRIGGER trouble AFTER INSERT ON sales FOR EACH STATEMENT EXECUTE FUNCTION trouble()")
+    with pytest.raises(StoreError, match=code) as told:
         hand.apply(changes(SHAPE, ("a", 2), ("b", 2)))
-    assert told.value.retriable
+    assert (type(told.value), told.value.retriable, told.value.hint != "") == (error, True, True)
     assert list(hand.store.rows()) == [("a", 1)]
-    sql(url, "DROP TRIGGER full_disk ON sales")
+    sql(url, "DROP TRIGGER trouble ON sales")
     hand.apply(changes(SHAPE, ("a", 2), ("b", 2)))
     assert list(hand.store.rows()) == [("a", 2), ("b", 2)]
 

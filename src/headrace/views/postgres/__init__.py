@@ -1,6 +1,7 @@
 """Views in a schema of a PostgreSQL database, each a table of its own.
 
 session    one connection, its settings, and transactions on it
+patience   what becomes of a server that does not answer
 troubles   what the server's errors mean for a follower
 columns    the types of columns, how values go in and come out, and which cannot
 table      the SQL of one view's table

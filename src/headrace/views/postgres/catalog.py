@@ -2,6 +2,10 @@
 
 Both are read and written in the transactions that change the rows, so position, rows and owner agree at every moment.
 A row whose table is gone, or has other columns than it was made with, stands for nothing: the view is built again.
+
+``made`` is the table itself, whatever its name (regclass). A dump of the schema writes it as a name and finds it again
+when it is restored; a table that was dropped and put back alone is another, with rows of another moment. ``filled``
+says that there are rows, so that one that was emptied is found out.
 """
 
 from __future__ import annotations
@@ -20,7 +24,9 @@ from headrace.views.postgres.session import PostgresSession
 from headrace.views.postgres.troubles import told_as
 from headrace.views.store import Part
 
-__all__ = ["Catalog"]
+__all__ = ["EMPTIED", "Catalog"]
+
+EMPTIED = "no row is there, and some were written: somebody has emptied it"
 
 _POSITION = (
     "topic",
@@ -56,6 +62,8 @@ _VIEWS = {
     "shape": "json",
     "wish": "bigint",
     "reason": "text",
+    "made": "regclass",
+    "filled": "boolean",
 }
 _OWNERS = {
     "view": 'text COLLATE "C"',
@@ -64,6 +72,8 @@ _OWNERS = {
     "taken_ms": "bigint",
     "wish": "bigint",
 }
+# Whether the table of that name is the one that was made; %s is the schema.
+_SAME = "coalesce(made::oid = to_regclass(format('%%I.%%I', %s::text, name))::oid, false)"
 _READ = ", ".join(f"{one}::text" if one in _MAPS else one for one in _POSITION)
 _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), coalesce(array_position(i.indkey::int2[], a.attnum), -1)
@@ -116,16 +126,53 @@ class Catalog:
 
     def standing(self, connection: psycopg.Connection[Any], view: str, part: Part) -> Standing | None:
         found = connection.execute(
-            f"SELECT name, shape::text, wish, reason, {_READ} FROM {self.views} WHERE view = %s AND part = %s",  # noqa: S608
-            [view, part],
+            f"SELECT name, shape::text, wish, reason, {_SAME}, filled, {_READ} FROM {self.views}"  # noqa: S608
+            " WHERE view = %s AND part = %s",
+            [self._schema, view, part],
         ).fetchone()
         if found is None:
             return None
-        name, told, wish, reason, *position = found
+        name, told, wish, reason, is_same, filled, *position = found
         shape = Shape.told(told)
-        if not self._is_as_made(connection, name, shape):
+        if not is_same or not self._is_as_made(connection, name, shape):
             return None
-        return Standing(shape, _position(position), wish, reason)
+        fault = EMPTIED if filled and self.is_empty(connection, name, shape) else ""
+        return Standing(shape, _position(position), wish, reason, fault)
+
+    def is_ours(self, connection: psycopg.Connection[Any], view: str) -> bool:
+        """Whether what has the name of the view is the table that served, or a copy of it that was put back."""
+        found = connection.execute(
+            f"SELECT name, shape::text, {_SAME} FROM {self.views} WHERE view = %s AND part = %s",  # noqa: S608
+            [self._schema, view, Part.SERVING],
+        ).fetchone()
+        if found is None:
+            return False
+        name, told, is_same = found
+        return bool(is_same) or self._is_as_made(connection, name, Shape.told(told))
+
+    def is_empty(self, connection: psycopg.Connection[Any], name: str, shape: Shape) -> bool:
+        found = connection.execute(f"SELECT {self._first(name, shape)} IS NULL", prepare=True)
+        return found.fetchone() == (True,)
+
+    def is_emptied(
+        self, connection: psycopg.Connection[Any], view: str, part: Part, name: str, shape: Shape
+    ) -> bool:
+        """Whether rows were written, and none is there."""
+        first = self._first(name, shape).replace("%", "%%")
+        found = connection.execute(
+            f"SELECT filled AND {first} IS NULL FROM {self.views}"  # noqa: S608
+            " WHERE view = %s AND part = %s",
+            [view, part],
+            prepare=True,
+        )
+        return found.fetchone() == (True,)
+
+    def _first(self, name: str, shape: Shape) -> str:
+        """True, or null if there is no row. By the index, where what was deleted is passed over in no time; from its
+        end, since what goes is mostly what is old, and stays in front for as long as a transaction may still see it.
+        """
+        key = ", ".join(f"{quoted(one)} DESC" for one in shape.key)
+        return f"(SELECT true FROM {self._full(name)} ORDER BY {key} LIMIT 1)"  # noqa: S608
 
     def name(self, connection: psycopg.Connection[Any], view: str, part: Part) -> str | None:
         """Of the table, whether it is there or not; None if nothing is known."""
@@ -146,21 +193,30 @@ class Catalog:
     def begin(
         self, connection: psycopg.Connection[Any], view: str, part: Part, name: str, standing: Standing
     ) -> None:
-        head = ("view", "part", "name", "shape", "wish", "reason")
+        head = ("view", "part", "name", "made", "filled", "shape", "wish", "reason")
         marks = ", ".join(["%s"] * (len(head) + len(_POSITION)))
         connection.execute(
             f"INSERT INTO {self.views} ({', '.join((*head, *_POSITION))}) VALUES ({marks})",  # noqa: S608
             [
-                *(view, part, name, standing.shape.tell(), standing.wish, standing.reason),
+                *(view, part, name, self._full(name), False),
+                *(standing.shape.tell(), standing.wish, standing.reason),
                 *_told(standing.position),
             ],
         )
 
-    def move(self, connection: psycopg.Connection[Any], view: str, part: Part, after: Position) -> None:
-        sets = ", ".join(f"{one} = %s" for one in _POSITION)
+    def move(
+        self,
+        connection: psycopg.Connection[Any],
+        view: str,
+        part: Part,
+        after: Position,
+        filled: bool | None = None,
+    ) -> None:
+        """``filled`` is None where the rows have not changed."""
+        sets = ", ".join([*(f"{one} = %s" for one in _POSITION), "filled = coalesce(%s::boolean, filled)"])
         connection.execute(
             f"UPDATE {self.views} SET {sets} WHERE view = %s AND part = %s",  # noqa: S608
-            [*_told(after), view, part],
+            [*_told(after), filled, view, part],
             prepare=True,
         )
 
@@ -171,8 +227,8 @@ class Catalog:
             [view, Part.SERVING],
         )
         connection.execute(
-            f"UPDATE {self.views} SET part = %s, name = %s WHERE view = %s AND part = %s",  # noqa: S608
-            [Part.SERVING, name, view, Part.BUILDING],
+            f"UPDATE {self.views} SET part = %s, name = %s, made = %s WHERE view = %s AND part = %s",  # noqa: S608
+            [Part.SERVING, name, self._full(name), view, Part.BUILDING],
         )
 
     def forget(self, connection: psycopg.Connection[Any], view: str, part: Part) -> None:
@@ -182,6 +238,9 @@ class Catalog:
         )
 
     # Tables
+
+    def _full(self, name: str) -> str:
+        return f"{quoted(self._schema)}.{quoted(name)}"
 
     def columns(
         self, connection: psycopg.Connection[Any], table: str

@@ -149,6 +149,8 @@ def refusals(shape: Shape) -> Refusals:
     names = shape.names
     texts = [at for at, one in enumerate(shape.fields) if column_type(one) == "text"]
     places = shape.key_places
+    # Each column has its own length or number beside it, and begins where its kind may begin.
+    room = KEY_BYTES_MAX - 16 * (len(places) - 1)
 
     def row(made: Row) -> None:
         for at in texts:
@@ -164,11 +166,11 @@ def refusals(shape: Shape) -> Refusals:
                 if "\0" in one:
                     raise ValueDoesNotFit("a text with a NUL, which PostgreSQL cannot hold", path=name)
                 size += len(one)
-        if size > KEY_BYTES_MAX // 4:
+        if size > room // 4:
             size = sum(len(one.encode("utf-8", "replace")) for one in values if isinstance(one, str))
-            if size > KEY_BYTES_MAX:
+            if size > room:
                 raise ValueDoesNotFit(
-                    f"{size} bytes, and a key in PostgreSQL has at most {KEY_BYTES_MAX}",
+                    f"{size} bytes, and such a key in PostgreSQL has at most {room}",
                     path=", ".join(shape.key),
                 )
 

@@ -15,7 +15,7 @@ import psycopg
 
 from headrace.views.errors import StoreBusy
 from headrace.views.postgres.catalog import Catalog
-from headrace.views.postgres.session import FOLLOWER, PostgresSession
+from headrace.views.postgres.session import MARK, PostgresSession
 from headrace.views.postgres.troubles import told_as
 from headrace.views.store import Owner, next_owner
 
@@ -55,11 +55,16 @@ class Ownership:
     def locked(self, connection: psycopg.Connection[Any]) -> Owner | None:
         """The owner, who stays it until the end of the transaction."""
         found = connection.execute(
-            f"SELECT epoch, owner FROM {self._owners} WHERE view = %s FOR UPDATE",  # noqa: S608
+            f"SELECT epoch, owner, current_setting('{MARK}', true) FROM {self._owners}"  # noqa: S608
+            " WHERE view = %s FOR UPDATE",
             [self._view],
             prepare=True,
         ).fetchone()
-        return Owner(*found) if found and found[0] else None
+        if found is None:
+            return None
+        epoch, owner, mark = found
+        self._session.expect_mark(mark)
+        return Owner(epoch, owner) if epoch else None
 
     def _end_holder(self) -> bool:
         """Whether there was one. The transaction that has locked a row is noted in the row itself."""
@@ -67,8 +72,10 @@ class Ownership:
             found = self._session.connection.execute(
                 "SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid"  # noqa: S608
                 f" JOIN {self._owners} o ON o.xmax = l.transactionid WHERE o.view = %s AND l.granted"
-                " AND l.locktype = 'transactionid' AND a.application_name = %s AND a.usename = current_user",
-                [self._view, FOLLOWER],
+                " AND l.locktype = 'transactionid' AND a.usename = current_user"
+                # Whatever the address calls it, it calls all followers.
+                " AND a.application_name = current_setting('application_name')",
+                [self._view],
             ).fetchall()
             return bool(found)
         return False

@@ -5,13 +5,18 @@ whole ones, and a follower then finds an earlier position with the rows of that 
 milliseconds per batch and protect nothing.
 
 A session that is silent in a transaction is ended by the server after a minute, and a lock is waited for two seconds,
-so nobody is blocked for ever by a follower that sleeps, nor a follower by somebody else.
+so nobody is blocked for ever by a follower that sleeps, nor a follower by somebody else, nor by a server that sleeps
+(``patience``).
+
+Settings, prepared statements and temporary tables are the session's. A pooler that gives each transaction another
+session takes them away, and is found out by a mark that every transaction must find.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import secrets
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import psycopg
@@ -20,13 +25,16 @@ from psycopg.conninfo import conninfo_to_dict
 
 from headrace.model.address import resolved, shown
 from headrace.views.errors import StoreGone, StoreUnusable
-from headrace.views.postgres.troubles import told_as
+from headrace.views.postgres.patience import PatientConnection
+from headrace.views.postgres.troubles import pooled, told_as
 
-__all__ = ["FOLLOWER", "LOOKER", "PostgresSession"]
+__all__ = ["FOLLOWER", "LOOKER", "MARK", "PostgresSession"]
 
 FOLLOWER = "headrace follower"
 LOOKER = "headrace reader"
 LOCK_WAIT_MS = 2_000
+MARK = "headrace.session"
+"""A setting that nobody else makes."""
 _DEFAULTS = {
     "connect_timeout": 5,
     "keepalives_idle": 30,
@@ -48,27 +56,55 @@ _SETTINGS = {
     "synchronous_commit": "off",
     "lock_timeout": str(LOCK_WAIT_MS),
     "idle_in_transaction_session_timeout": "60000",
+    # Of the server's side: of a machine that is gone, also in the middle of a COPY.
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
 }
 
 
 class PostgresSession:
-    """For one thread. ``name`` is what the server shows of it; ``more`` are settings of its own."""
+    """For one thread. ``name`` is what the server shows of it; ``more`` are settings of its own; ``is_stopping`` says
+    whether its user is to end.
+    """
 
-    def __init__(self, url: str, schema: str, name: str, more: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        schema: str,
+        name: str,
+        more: Mapping[str, str] | None = None,
+        is_stopping: Callable[[], bool] | None = None,
+    ) -> None:
         if "%" in schema:
             raise StoreUnusable(f"{schema!r} cannot be the schema of a store", hint="name one without a %")
         self.schema = schema
         self.where = f"{shown(url)}, schema {schema}"
-        address = _address(url)
+        self._address = {**_DEFAULTS, "application_name": name, **_address(url)}
+        self._mark = secrets.token_hex(8)
         with told_as(self.where):
-            self.connection = psycopg.connect(
-                **{**_DEFAULTS, "application_name": name, **address}, autocommit=True
-            )
+            self.connection = PatientConnection.connect(**self._address, autocommit=True)
+            self.connection.look = self._expect_answer
+            self.connection.is_stopping = is_stopping
             try:
-                self._settle(_SETTINGS | dict(more or {}))
+                self._settle(_SETTINGS | {MARK: self._mark} | dict(more or {}))
             except BaseException:
                 self.connection.close()
                 raise
+
+    def _expect_answer(self) -> None:
+        """By another connection."""
+        try:
+            psycopg.connect(**self._address).close()
+        except psycopg.OperationalError as error:
+            # Who refuses answers.
+            if "FATAL" not in str(error):
+                raise
+
+    def expect_mark(self, found: str | None) -> None:
+        """``found`` is what the setting ``MARK`` is, in a transaction."""
+        if found != self._mark:
+            raise pooled(self.where, f"a transaction has found {MARK} to be {found!r}")
 
     def _settle(self, settings: Mapping[str, str]) -> None:
         sets = ", ".join(["set_config(%s, %s, false)"] * len(settings))

@@ -11,7 +11,7 @@ from headrace.views.changes import Changes
 from headrace.views.errors import PositionMoved, ShapeRefused, StoreForeign
 from headrace.views.names import expect_view_name
 from headrace.views.position import Position, Shape, Standing
-from headrace.views.postgres.catalog import Catalog
+from headrace.views.postgres.catalog import EMPTIED, Catalog
 from headrace.views.postgres.columns import quoted, refusals
 from headrace.views.postgres.ownership import Ownership
 from headrace.views.postgres.replacing import replace
@@ -30,7 +30,7 @@ class PostgresStore(Store):
     def __init__(self, url: str, schema: str, view: str) -> None:
         expect_view_name(view)
         self.view = view
-        self._session = PostgresSession(url, schema, FOLLOWER)
+        self._session = PostgresSession(url, schema, FOLLOWER, is_stopping=lambda: self.is_stopping)
         self.where = self._session.where
         self._catalog = Catalog(self._session)
         self._ownership = Ownership(self._session, self._catalog, view)
@@ -88,10 +88,9 @@ class PostgresStore(Store):
             owner = self._ownership.locked(connection)
             refuse_stale(self.view, fence, owner, None)
             serving = self._catalog.position(connection, self.view, Part.SERVING)
-            if serving is None:
+            if not self._catalog.is_ours(connection, self.view):
                 self._expect_name_free(connection)
-            elif serving.progress_id == position.progress_id and position.generation < serving.generation:
-                # An older generation of the same flow; those of another one do not compare.
+            if serving is not None and _is_older(position, serving):
                 refuse_stale(self.view, fence, owner, serving.generation)
             self._drop_building(connection)
             try:
@@ -116,9 +115,18 @@ class PostgresStore(Store):
             self._expect(connection, part, before, fence)
             if after.generation != fence.generation:
                 refuse_stale(self.view, fence, fence.owner, after.generation)
-            if table is not None:
-                table.change(connection, changes)
-            self._catalog.move(connection, self.view, part, after)
+            filled = None if table is None else self._changed(connection, part, table, changes)
+            self._catalog.move(connection, self.view, part, after, filled)
+
+    def _changed(self, connection: Connection, part: Part, table: PostgresTable, changes: Changes) -> bool:
+        """Whether there are rows now."""
+        name, shape = table.name, table.shape
+        if self._catalog.is_emptied(connection, self.view, part, name, shape):
+            raise PositionMoved(
+                f"view {self.view!r} in {self.where} is not as its follower left it: {EMPTIED}",
+                hint="it is built again; a view's table is its follower's alone to change",
+            )
+        return table.change(connection, changes) or not self._catalog.is_empty(connection, name, shape)
 
     def _expect(self, connection: Connection, part: Part, before: Position | None, fence: Fence) -> Position:
         """The part is as its follower left it, and the follower is the one that may write."""
@@ -139,7 +147,7 @@ class PostgresStore(Store):
         with self._session.transaction() as connection:
             self._expect(connection, Part.BUILDING, None, fence)
             known = self._catalog.name(connection, self.view, Part.SERVING)
-            if known is None:
+            if not self._catalog.is_ours(connection, self.view):
                 self._expect_name_free(connection)
             if known is not None and self._catalog.columns(connection, known)[0]:
                 replace(connection, self._catalog, serving, built)
@@ -168,3 +176,8 @@ class PostgresStore(Store):
     def wish(self) -> int:
         with told_as(self.where):
             return self._ownership.wish(self._session.connection)
+
+
+def _is_older(new: Position, serving: Position) -> bool:
+    """An older generation of the same flow; those of another one do not compare."""
+    return new.progress_id == serving.progress_id and new.generation < serving.generation

@@ -68,10 +68,9 @@ class PostgresTable:
 
     # What changes it
 
-    def change(self, connection: psycopg.Connection[Any], changes: Changes) -> None:
+    def change(self, connection: psycopg.Connection[Any], changes: Changes) -> bool:
+        """Whether rows were put in."""
         deletes, upserts = changes.deletes, changes.upserts
-        if not deletes and not upserts:
-            return
         fields = (*self.shape.fields, _GONE)
         with connection.cursor().copy(
             f"COPY {self._stage} ({self.columns}, {self._gone}) FROM STDIN"
@@ -83,6 +82,7 @@ class PostgresTable:
             connection.execute(self._delete, prepare=False)
         if upserts:
             connection.execute(self._upsert, prepare=True)
+        return bool(upserts)
 
     def _marked(self, deletes: list[Row], upserts: list[Row]) -> Iterator[Row]:
         empty: list[Any] = [None] * len(self.shape.fields)

@@ -22,7 +22,7 @@ from headrace.views.errors import (
     StoreUnusable,
 )
 
-__all__ = ["told_as"]
+__all__ = ["pooled", "told_as"]
 
 _REFUSED = re.compile(
     r"password|authentication|no pg_hba\.conf entry|role .* does not exist|permission denied|certificate",
@@ -32,16 +32,20 @@ _ROOM = "make room; it goes on by itself"
 _UP = "it goes on by itself when the server answers"
 _BUSY = {
     "40001": "the server gave the transaction up",
+    "40003": "it is not known whether it was done",
     "40P01": "the server ended a deadlock",
     "53300": "the server has no connection left",
     "55P03": "somebody else holds a lock on it",
     "55006": "somebody else uses it",
     "57014": "the server cancelled the statement",
     "2BP01": "something else depends on a column that the view no longer has",
+    # Among others what is found by who looks something up while another drops it.
+    "XX000": "the server met with something unexpected",
 }
 _HINTS = {
     "53300": "end other programs' connections, or raise max_connections",
     "57014": "raise statement_timeout for this role, or lower views.max_rows; it is tried again",
+    "XX000": "it is tried again; if it stays, see the server's log",
     "2BP01": "drop what the detail names, and make it again afterwards; the view serves as it was until then",
 }
 
@@ -65,13 +69,21 @@ def _translated(where: str, error: psycopg.Error) -> StoreError:
         hint = _HINTS.get(state, "end the other program's transaction; it is tried again")
         return StoreBusy(f"{where}: {_BUSY[state]}: {told}", detail=detail, hint=hint)
     match state[:2], state:
-        case "53" | "58", _:
+        case "53", _:
             return StoreFull(f"{where} cannot be written: {told}", detail=detail, hint=_ROOM)
+        case "58", _:
+            return StoreFull(
+                f"{where} cannot use its files: {told}",
+                detail=detail,
+                hint="see the server's log and its disk; it is tried again",
+            )
         case _, "25006":
             return StoreGone(
-                f"{where} is a read-only copy: {told}",
-                hint="name the primary server; it goes on by itself when this one is promoted",
+                f"{where} is a read-only copy, or set to read-only: {told}",
+                hint="name the primary server; it goes on by itself when this one is promoted, or takes writes again",
             )
+        case _, "26000" | "42P05":
+            return pooled(where, told)
         case "08" | "57" | "25", _:
             return StoreGone(f"{where} has ended the connection: {told}", hint=_UP)
         case "3D", _:
@@ -90,6 +102,13 @@ def _translated(where: str, error: psycopg.Error) -> StoreError:
         case "XX", _:
             return StoreDamaged(f"{where} is damaged: {told}", detail=detail, hint="see the server's log")
     return StoreError(f"{where}: {told}", detail=detail, hint=error.diag.message_hint or "")
+
+
+def pooled(where: str, told: str) -> StoreUnusable:
+    return StoreUnusable(
+        f"{where} gives each transaction another session: {told}",
+        hint="connect to the server itself, or to a pool that gives a session to one client (pool_mode = session)",
+    )
 
 
 def _without_state(where: str, error: psycopg.Error, told: str) -> StoreError:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from headrace.views.errors import StoreDamaged
 from headrace.views.position import Position, Shape, Standing
 from headrace.views.redis.keys import Keys
 from headrace.views.redis.scripts import look
@@ -30,7 +32,8 @@ class Notes:
     def owner(self) -> Owner | None:
         if "epoch" not in self.fields:
             return None
-        return Owner(int(self.fields["epoch"]), self.fields["owner"])
+        with _as_written():
+            return Owner(int(self.fields["epoch"]), self.fields["owner"])
 
     @property
     def format(self) -> int:
@@ -42,14 +45,16 @@ class Notes:
 
     def position(self, part: Part) -> Position | None:
         text = self.fields.get(part)
-        return None if text is None else _decode(text)
+        with _as_written():
+            return None if text is None else _decode(text)
 
     def standing(self, part: Part) -> Standing | None:
         position = self.position(part)
         if position is None:
             return None
-        shape, wish, reason = (self.fields[f"{part}.{name}"] for name in ("shape", "wish", "reason"))
-        return Standing(Shape.told(shape), position, int(wish), reason, self.fault(part))
+        with _as_written():
+            shape, wish, reason = (self.fields[f"{part}.{name}"] for name in ("shape", "wish", "reason"))
+            return Standing(Shape.told(shape), position, int(wish), reason, self.fault(part))
 
     def fault(self, part: Part) -> str:
         """Why the rows are not those that were written; empty if nothing is known against them."""
@@ -64,6 +69,17 @@ class Notes:
         return [text for name in names for text in (name.replace(of, to, 1), self.fields[name])]
 
 
+@contextlib.contextmanager
+def _as_written() -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, ValueError, TypeError, msgspec.DecodeError) as error:
+        raise StoreDamaged(
+            f"what is noted of the view does not read back: {error}",
+            hint="somebody has changed it; delete the view's keys, and it is built again",
+        ) from error
+
+
 def reads(keys: Keys, *more: tuple[str, str]) -> Command:
     """What to ask for ``noted``, and whatever else must be of the same moment."""
     return look([("HGETALL", keys.known), ("HLEN", keys.serving), ("HLEN", keys.building), *more])
@@ -71,7 +87,8 @@ def reads(keys: Keys, *more: tuple[str, str]) -> Command:
 
 def noted(answers: Sequence[Any]) -> Notes:
     told, serving, building, *_ = answers
-    texts = [one.decode() for one in told]
+    with _as_written():
+        texts = [one.decode() for one in told]
     fields = dict(zip(texts[::2], texts[1::2], strict=True))
     return Notes(fields, {Part.SERVING: serving, Part.BUILDING: building})
 

@@ -5,9 +5,7 @@ loses (it crashes without its last writes, a replica takes over that lacks some,
 whole batches, last ones first; its follower finds an earlier position with the rows of that position, and applies again
 what came after.
 
-Owner, position and rows are watched from before they are judged until the transaction is done. A store that knows no
-owner, or an older one, was wiped or put back: its follower takes it again. One that knows a newer owner has another
-follower.
+Owner, position and rows are watched from before they are judged until the transaction is done.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 
 from headrace.views.changes import Changes
-from headrace.views.errors import PositionMoved, StoreBusy, StoreForeign, StoreReplaced
+from headrace.views.errors import PositionMoved, StoreBusy, StoreForeign
 from headrace.views.names import expect_view_name
 from headrace.views.position import Position, Shape, Standing
 from headrace.views.redis.checking import expect_format, expect_to_keep
@@ -43,7 +41,7 @@ class RedisStore(Store):
         expect_view_name(view)
         self.view = view
         self._keys = Keys(prefix, view)
-        self._server = Server(address, f"headrace:{view}")
+        self._server = Server(address, f"headrace:{view}", lambda: self.is_stopping)
         self.where = f"{self._server.where}, key {self._keys.serving}"
         self._texts: dict[Part, tuple[str, RowText]] = {}
         try:
@@ -110,19 +108,10 @@ class RedisStore(Store):
         self._change(decide)
         return taken[0]
 
-    def _expect_owner(self, notes: Notes, fence: Fence, generation: int | None) -> None:
-        current = notes.owner
-        if current is None or current.epoch < fence.owner.epoch:
-            raise StoreReplaced(
-                f"{self.where}: the view belongs to {current or 'nobody'}, and it was taken by {fence.owner}",
-                hint="was the store wiped, or put back from a backup? It goes on from what is there, or builds again",
-            )
-        refuse_stale(self.view, fence, current, generation)
-
     def _expect(self, notes: Notes, part: Part, before: Position | None, fence: Fence) -> Position:
         """The part is as its follower left it, and the follower is the one that may write."""
         position = notes.position(part)
-        self._expect_owner(notes, fence, None if position is None else position.generation)
+        refuse_stale(self.view, fence, notes.owner, None if position is None else position.generation)
         if position is None or (before is not None and position != before):
             raise PositionMoved(
                 f"view {self.view!r} at {self.where} is not where its follower left it",
@@ -160,12 +149,14 @@ class RedisStore(Store):
 
     def begin(self, shape: Shape, position: Position, reason: str, fence: Fence) -> Standing:
         begun: list[Standing] = []
+        # Asked again: that may be why it is begun.
+        expect_to_keep(self._server)
 
         def decide(notes: Notes) -> list[Command]:
-            self._expect_owner(notes, fence, None)
+            refuse_stale(self.view, fence, notes.owner, None)
             serving = notes.position(Part.SERVING)
             if serving is not None and _is_older(position, serving):
-                self._expect_owner(notes, fence, serving.generation)
+                refuse_stale(self.view, fence, notes.owner, serving.generation)
             self._expect_place_free(notes)
             begun[:] = [Standing(shape, position, notes.wish, reason)]
             told = ("building", position_text(position), "building.rows", 0, "building.shape", shape.tell())
@@ -242,7 +233,7 @@ class RedisStore(Store):
 
     def drop_building(self, fence: Fence) -> None:
         def decide(notes: Notes) -> list[Command]:
-            self._expect_owner(notes, fence, None)
+            refuse_stale(self.view, fence, notes.owner, None)
             return [("UNLINK", self._keys.building), *_forgotten(self._keys, notes)]
 
         self._change(decide)

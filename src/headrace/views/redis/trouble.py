@@ -14,6 +14,8 @@ __all__ = ["told_as"]
 
 # As Redis 6 tells what a command within a script says.
 _IN_SCRIPT = re.compile(r"@user_script: ?[0-9]+: -?([A-Z]+) ").search
+# What kept EXEC from being done, where it came after the last command was taken.
+_AT_EXEC = re.compile(r"discarded because of: -?([A-Z]+) ").search
 _LATER = ("LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "BUSY", "UNBLOCKED", "READONLY")
 _LOGIN = ("WRONGPASS", "NOAUTH", "NOPERM")
 _ELSEWHERE = ("MOVED", "ASK", "CROSSSLOT")
@@ -30,7 +32,7 @@ def told_as(where: str) -> Iterator[None]:
 def _translated(where: str, error: said.RedisError) -> StoreError:
     # The client takes the first word off the errors that it has a class for.
     text = str(error)
-    inner = _IN_SCRIPT(text)
+    inner = _IN_SCRIPT(text) or _AT_EXEC(text)
     word = inner[1] if inner else text.partition(" ")[0]
     match error:
         case said.AuthenticationError() | said.AuthorizationError() | said.NoPermissionError():
