@@ -14,6 +14,9 @@ __all__ = ["See"]
 class See(ABC):
     """One place for views, empty at first."""
 
+    dear = False
+    """Whether a commit takes so long that fewer of them must do."""
+
     def __init__(self, home: Path) -> None:
         self.home = home
 
