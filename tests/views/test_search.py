@@ -15,6 +15,7 @@ import tantivy
 from headrace.client.cluster import Cluster
 from headrace.model.kinds import Field, Plain
 from headrace.model.store import Search
+from headrace.views import catalog
 from headrace.views.changes import Changes
 from headrace.views.errors import (
     QueryFailed,
@@ -217,6 +218,24 @@ def test_one_damaged_index_does_not_keep_the_others_from_being_read(tmp_path: Pa
 
 def test_a_full_disk_is_waited_for(see: SeeSearch) -> None:
     without_room(see)
+
+
+def test_what_is_committed_while_another_takes_the_view_does_not_go_again(
+    see: SeeSearch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = catalog.write_synced
+    with contextlib.closing(see.open()) as store, contextlib.closing(see.open()) as other:
+        hand = Hand(store)
+        hand.serve()
+
+        def struck(path: Path, data: bytes) -> None:
+            write(path, data)
+            if hand.position.batch < 0:
+                hand.apply(changes(SHAPE, ("a", 1)))
+
+        monkeypatch.setattr(catalog, "write_synced", struck)
+        other.take("a successor", 1)
+        assert see.look() == (0, [("a", 1)])
 
 
 @pytest.mark.parametrize("seed", range(3))

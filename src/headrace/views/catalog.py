@@ -135,20 +135,24 @@ class CatalogFolder:
             )
         return found
 
-    def change(self, make: Callable[[Catalog], Catalog]) -> Catalog:
-        """``make`` is given the newest version and returns the next, or raises; asked again if it came too late."""
+    def change(self, make: Callable[[Catalog], Catalog], is_so: Callable[[], bool] = lambda: True) -> Catalog:
+        """``make`` is given the newest version and returns the next, or raises; asked again if it came too late, or what
+        it was made from is not so any more when it is about to count.
+        """
         while True:
             before = self.read()
             after = msgspec.structs.replace(make(before), view=self.view, number=before.number + 1)
-            if self._put(after):
+            if self._put(after, is_so):
                 return after
 
-    def _put(self, catalog: Catalog) -> bool:
+    def _put(self, catalog: Catalog, is_so: Callable[[], bool]) -> bool:
         number = catalog.number
         made = self.folder / f"{number:020}.{uuid.uuid4().hex}.tmp"
         try:
             with told(self.folder):
                 write_synced(made, msgspec.json.encode(catalog))
+                if not is_so():
+                    return False
                 with contextlib.suppress(FileExistsError):
                     os.link(made, self._path(number))
                     sync_folder(self.folder)

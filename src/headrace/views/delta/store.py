@@ -227,11 +227,14 @@ class DeltaStore(Store):
 
     def _expect_path_free(self, columns: Sequence[str]) -> None:
         path = self._table_path
-        if self._is_table(path) or not path.exists():
+        if self._is_table(path):
             return
-        if path.is_dir() and are_remains(path, columns):
-            self._put_aside(path)
-            return
+        with told(path):
+            if not path.exists():
+                return
+            if path.is_dir() and are_remains(path, columns):
+                self._put_aside(path)
+                return
         raise StoreForeign(
             f"{path} has something that no follower made",
             hint="name another folder for the store, or the view otherwise; it was left as it is",

@@ -34,7 +34,7 @@ from headrace.views.file_troubles import told_as
 from headrace.views.names import expect_view_name
 from headrace.views.position import Position, Shape, Standing
 from headrace.views.rows import Row, key_order
-from headrace.views.search.copying import copy_index
+from headrace.views.search.copying import copy_index, opstamp_of
 from headrace.views.search.fields import searched_of
 from headrace.views.search.snapshot import Snapshot, Told
 from headrace.views.search.writing import IndexWriting
@@ -43,6 +43,7 @@ from headrace.views.store import Fence, Owner, Part, Store, next_owner, refuse_s
 __all__ = ["CATALOG", "SearchStore"]
 
 CATALOG = "catalog"
+_GIVEN_WAY = 5
 _OURS = re.compile(r"\d+-[0-9a-f]{12}")
 
 
@@ -59,6 +60,8 @@ class SearchStore(Store):
         self._catalog = CatalogFolder(self._home / CATALOG, view)
         self._catalog.make()
         self._writings: dict[str, IndexWriting] = {}
+        self._opstamps: dict[Path, int] = {}
+        """Of what was copied, the commits."""
 
     def close(self) -> None:
         self._writings.clear()
@@ -71,7 +74,8 @@ class SearchStore(Store):
 
         def make(now: Catalog) -> Catalog:
             owner = next_owner(self.view, name, now.who, before)
-            found[:] = [owner]
+            found.append(owner)
+            self._opstamps.clear()
             serving, building = self._copied(now, Part.SERVING), self._copied(now, Part.BUILDING)
             return msgspec.structs.replace(
                 now,
@@ -83,8 +87,16 @@ class SearchStore(Store):
                 building=building,
             )
 
-        self._change(make)
-        return found[0]
+        # Who is replaced may be busy: it is given way a few times, and not for ever.
+        self._change(make, lambda: len(found) > _GIVEN_WAY or self._are_as_copied())
+        return found[-1]
+
+    def _are_as_copied(self) -> bool:
+        """Whether nothing was committed since: who reads must not see it come and go."""
+        try:
+            return all(opstamp_of(folder) == one for folder, one in self._opstamps.items())
+        except FileNotFoundError:
+            return False
 
     def _copied(self, now: Catalog, part: Part) -> str:
         """The name of a folder of one's own with the same index; of one that is gone, none."""
@@ -94,6 +106,7 @@ class SearchStore(Store):
         with told_as(self._home / now.folder(part)):
             try:
                 copy_index(self._home / now.folder(part), self._home / new)
+                self._opstamps[self._home / now.folder(part)] = opstamp_of(self._home / new)
             except BaseException as error:
                 shutil.rmtree(self._home / new, ignore_errors=True)
                 if isinstance(error, FileNotFoundError):
@@ -112,8 +125,10 @@ class SearchStore(Store):
     def _new_folder(self, now: Catalog) -> str:
         return f"{now.number + 1}-{uuid.uuid4().hex[:12]}"
 
-    def _change(self, make: Callable[[Catalog], Catalog]) -> Catalog:
-        catalog = self._catalog.change(make)
+    def _change(
+        self, make: Callable[[Catalog], Catalog], is_so: Callable[[], bool] = lambda: True
+    ) -> Catalog:
+        catalog = self._catalog.change(make, is_so)
         self._remove_lost(catalog)
         return catalog
 
