@@ -1,4 +1,4 @@
-"""A store that is a folder, for faults. It is not stopped: it is taken away, and made again by who follows."""
+"""A store that is a folder, on a disk that can be taken away: a link leads there, as to what is mounted."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ __all__ = ["FolderKind", "FolderPlace"]
 
 
 class FolderPlace(StorePlace):
-    def __init__(self, path: Path, look: Callable[[Path, str], Seen | None]) -> None:
-        self.path = path
-        self.address = str(path)
+    def __init__(self, home: Path, name: str, look: Callable[[Path, str], Seen | None]) -> None:
+        self._disk = home / "disk"
+        self._disk.mkdir()
+        (home / "mounted").symlink_to(self._disk)
+        self.path = home / "mounted" / name
+        self.address = str(self.path)
         self._look = look
 
     @contextlib.contextmanager
@@ -28,10 +31,10 @@ class FolderPlace(StorePlace):
         yield functools.partial(self._look, self.path, view)
 
     def stop(self) -> None:
-        self.wipe()
+        self._disk.rename(self._disk.with_name("unmounted"))
 
     def start(self) -> None:
-        """It is there again already."""
+        self._disk.with_name("unmounted").rename(self._disk)
 
     def wipe(self) -> None:
         away = self._aside("away")
@@ -68,7 +71,7 @@ class FolderKind(StoreKind):
 
     @contextlib.contextmanager
     def place(self, home: Path) -> Iterator[StorePlace]:
-        yield FolderPlace(home / f"shop.{self.name}", self.look)
+        yield FolderPlace(home, f"shop.{self.name}", self.look)
 
     def no_position(self, product: type[Any]) -> None:
         """Also: a folder of the same name is taken for the same folder."""

@@ -27,17 +27,23 @@ class SearchKind(FolderKind):
         return store
 
     def no_fence(self, product: type[Any]) -> None:
-        """Also: whoever comes writes into the folder that there is, past the library's lock."""
+        """Also: whoever comes writes into the folder that there is, past the library's lock, upon whatever is in it by
+        then. One who kept what it had opened before would fail, for want of files that its successor has removed.
+        """
         from headrace.views.search.writing import IndexWriting
 
         super().no_fence(product)
 
         def same(store: Any, now: Any, part: Any) -> str:
-            folder: str = now.folder(part)
-            (store._home / folder / ".tantivy-writer.lock").unlink(missing_ok=True)
-            return folder
+            return str(now.folder(part))
+
+        def anew(store: Any, folder: Path) -> IndexWriting:
+            store._writings.pop(folder.name, None)
+            (folder / ".tantivy-writer.lock").unlink(missing_ok=True)
+            return store._writings.setdefault(folder.name, IndexWriting.of(folder))  # type: ignore[no-any-return]
 
         product._copied = same
+        product._writing = anew
         IndexWriting.is_as_left = lambda _: True  # type: ignore[method-assign]
 
     def no_position(self, product: type[Any]) -> None:

@@ -32,10 +32,12 @@ class ViewWatch:
     def _watch(self) -> None:
         with self._place.watching(self._view) as look:
             while not self._done.is_set():
+                began = time.monotonic()
                 seen = look()
                 if seen is not None:
                     self.judge(seen)
-                time.sleep(_PAUSE_S)
+                # Who is watched must get on, also where a look is dear.
+                time.sleep(max(_PAUSE_S, time.monotonic() - began))
 
     def may_go_back(self) -> None:
         """Once: the store is put back to an earlier moment, or begun anew."""

@@ -17,6 +17,8 @@ class See(ABC):
 
     histories = 40
     """How many are tried."""
+    dear = False
+    """Whether a commit takes so long that fewer of them must do."""
 
     def __init__(self, home: Path) -> None:
         self.home = home

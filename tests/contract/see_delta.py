@@ -19,6 +19,9 @@ __all__ = ["SeeDelta", "look_at_delta"]
 
 
 class SeeDelta(See):
+    dear = True
+    histories = 12
+
     def __init__(self, home: Path) -> None:
         super().__init__(home)
         self.path = home / "shop.lake"
@@ -52,7 +55,7 @@ def look_at_delta(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]] | N
         table = DeltaTable(str(path))
     except TableNotFoundError:
         return None
-    for line in (path / "_delta_log" / f"{table.version():020}.json").read_text().splitlines():
+    for line in (path / "_delta_log" / f"{table.version():020}.json").read_bytes().splitlines():
         info = json.loads(line).get("commitInfo")
         if info is not None:
             return json.loads(info["headrace"]), table.to_pyarrow_table().to_pylist()

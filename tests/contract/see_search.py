@@ -18,6 +18,9 @@ __all__ = ["SeeSearch", "look_at_search"]
 
 
 class SeeSearch(See):
+    dear = True
+    histories = 12
+
     def __init__(self, home: Path) -> None:
         super().__init__(home)
         self.path = home / "shop.search"
@@ -59,7 +62,7 @@ def look_at_search(path: Path, view: str) -> tuple[dict[str, Any], list[dict[str
             raise
         if _serving(path / view) == folder:
             break
-    found = searcher.search(tantivy.Query.all_query(), limit=100_000).hits
+    found = searcher.search(tantivy.Query.all_query(), limit=max(1, searcher.num_docs)).hits
     told = [json.loads(searcher.doc(address).get_first("_headrace_row")) for _, address in found]
     (standing,) = [one for one in told if set(one) == {"position", "shape", "wish", "reason", "searched"}]
     return standing, [one for one in told if one is not standing]

@@ -15,14 +15,23 @@ import tantivy
 from headrace.client.cluster import Cluster
 from headrace.model.kinds import Field, Plain
 from headrace.model.store import Search
+from headrace.views import catalog
 from headrace.views.changes import Changes
-from headrace.views.errors import QueryFailed, ShapeRefused, StoreDamaged, StoreForeign, StoreUnusable
+from headrace.views.errors import (
+    QueryFailed,
+    ShapeRefused,
+    StoreDamaged,
+    StoreForeign,
+    StoreReplaced,
+    StoreUnusable,
+)
 from headrace.views.position import NO_BATCH, Shape
 from headrace.views.rows import Row
 from headrace.views.search.reading import SearchReader
 from headrace.views.search.store import SearchStore
 from headrace.views.store import Fence, Part
 from tests.contract.see_search import SeeSearch, look_at_search
+from tests.contract.store_hand import Hand, changes
 from tests.contract.store_writer import SHAPE, position_of, rows_after
 from tests.support.waiting import until
 from tests.views.folders import Shop, a_writer_is_killed, a_zombie_wakes, grown, taken_away, without_room
@@ -83,7 +92,8 @@ def test_rows_are_found_by_their_words_the_best_first(tmp_path: Path) -> None:
 
 def test_what_is_no_query_is_told_and_how_to_ask(tmp_path: Path) -> None:
     with contextlib.closing(shelved(tmp_path, (1, "a", "b"))):
-        for words in ('"unfinished', "nowhere:word", "title:[", "AND OR"):
+        # The last would end the process, if it were looked at.
+        for words in ('"unfinished', "nowhere:word", "title:[", "AND OR", "\udcff", "(" * 50_000):
             with pytest.raises(QueryFailed) as told:
                 matching(tmp_path, words)
             assert "title" in told.value.hint
@@ -114,6 +124,36 @@ def test_keys_of_any_length_are_one_row_each(see: SeeSearch) -> None:
             changes.put((key, number))
             store.apply(Part.SERVING, changes, position_of(number - 1), position_of(number), fence)
         assert sorted(store.rows()) == [(long, 2), (long + "y", 1)]
+
+
+def test_infinite_keys_are_two(tmp_path: Path) -> None:
+    shape = Shape((Field("at", Plain("float"), False), Field("n", Plain("int"), True)), ("at",))
+    with contextlib.closing(SearchStore(tmp_path, "sales")) as store:
+        hand = Hand(store)
+        hand.serve(shape)
+        hand.apply(changes(shape, (float("inf"), 1), (float("-inf"), 2), ("NaN", 3), (0.5, 4)))
+        assert list(store.rows()) == [(float("-inf"), 2), (0.5, 4), (float("inf"), 1), ("NaN", 3)]
+
+
+def test_columns_are_searched_whatever_they_are_called(tmp_path: Path) -> None:
+    names = ["id", "-a", "_-a", "_", "__", "_headrace_key", "__headrace_key", "a b", "a.b", 'a"b']
+    shape = Shape(tuple(Field(name, Plain("text"), True) for name in names), ("id",))
+    with contextlib.closing(SearchStore(tmp_path, "books")) as store:
+        hand = Hand(store)
+        hand.serve(shape)
+        hand.apply(changes(shape, *(tuple(f"w{row}x{at}" for at in range(len(names))) for row in range(2))))
+        assert [matching(tmp_path, f"w1x{at}") for at in range(len(names))] == [["w1x0"]] * len(names)
+
+
+def test_a_thousand_columns_and_a_text_of_megabytes_are_one_row(tmp_path: Path) -> None:
+    shape = Shape(tuple(Field(f"c{number}", Plain("text"), True) for number in range(1_000)), ("c0",))
+    row: Row = ("key", "needle " + "hay " * 1_000_000, *("",) * 998)
+    with contextlib.closing(SearchStore(tmp_path, "books")) as store:
+        hand = Hand(store)
+        hand.serve(shape)
+        hand.apply(changes(shape, row))
+        assert list(store.rows()) == [row]
+        assert matching(tmp_path, "c1:needle") == ["key"]
 
 
 def test_an_index_of_many_rows_is_read_whole(tmp_path: Path) -> None:
@@ -163,8 +203,39 @@ def test_a_damaged_index_is_told_and_one_without_its_files_is_built_again(see: S
         assert store.standing(Part.SERVING) is None
 
 
+def test_one_damaged_index_does_not_keep_the_others_from_being_read(tmp_path: Path) -> None:
+    shelved(tmp_path, (1, "red", "blue")).close()
+    (tmp_path / "other" / "catalog").mkdir(parents=True)
+    (tmp_path / "other" / "catalog" / f"{1:020}.json").write_text("{")
+    with contextlib.closing(SearchReader(tmp_path)) as reader:
+        assert [(one.view, one.part) for one in reader.known_of("books")] == [("books", Part.SERVING)]
+        with pytest.raises(StoreDamaged):
+            reader.known()
+        taken_away(tmp_path)
+        with pytest.raises(StoreReplaced):
+            reader.known()
+
+
 def test_a_full_disk_is_waited_for(see: SeeSearch) -> None:
     without_room(see)
+
+
+def test_what_is_committed_while_another_takes_the_view_does_not_go_again(
+    see: SeeSearch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = catalog.write_synced
+    with contextlib.closing(see.open()) as store, contextlib.closing(see.open()) as other:
+        hand = Hand(store)
+        hand.serve()
+
+        def struck(path: Path, data: bytes) -> None:
+            write(path, data)
+            if hand.position.batch < 0:
+                hand.apply(changes(SHAPE, ("a", 1)))
+
+        monkeypatch.setattr(catalog, "write_synced", struck)
+        other.take("a successor", 1)
+        assert see.look() == (0, [("a", 1)])
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -143,15 +143,15 @@ def _matching(
 
 
 def _expect_built(reader: Reader, view: str) -> None:
-    known = reader.known()
-    if any(one.view == view and one.part == "serving" for one in known):
+    known = reader.known_of(view)
+    if any(one.part == "serving" for one in known):
         return
-    if any(one.view == view for one in known):
+    if known:
         raise ViewNotBuilt(
             f"view {view!r} is being built, and has not come as far as the log was when that began",
             hint="wait for it; see how far it is with: headrace view describe",
         )
-    raise ViewUnknown(reader.where, view, sorted({one.view for one in known}))
+    raise ViewUnknown(reader.where, view, sorted({one.view for one in reader.known()}))
 
 
 def _show(

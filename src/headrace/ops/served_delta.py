@@ -25,8 +25,22 @@ from headrace.ops.served import Served, served_of
 __all__ = ["read_delta"]
 
 
+_TRIES = 5
+
+
 def read_delta(folder: Path, path: Path, view: str) -> tuple[Served, Scratch]:
     """The position, and the rows in a scratch file in ``folder``."""
+    for _ in range(_TRIES - 1):
+        try:
+            return _read(folder, path, view)
+        except StoreUnreadable as error:
+            # A version that is read for long may have lost its files meanwhile; there are newer ones then.
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+    return _read(folder, path, view)
+
+
+def _read(folder: Path, path: Path, view: str) -> tuple[Served, Scratch]:
     home = path / view
     with _told(home):
         try:

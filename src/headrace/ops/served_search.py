@@ -109,7 +109,11 @@ def _rows(
     )
     names = [one.name for one in fields]
     for query in queries:
-        for _, address in searcher.search(query, max(1, searcher.num_docs), count=False).hits:
+        limit = min(searcher.num_docs, _AT_ONCE) + 1
+        while len(hits := searcher.search(query, limit, count=False).hits) == limit:
+            # Room is made for as many as are asked for.
+            limit *= 4
+        for _, address in hits:
             row = msgspec.json.decode(_stored(searcher, address))
             if list(row) != names:
                 raise StoreUnreadable(

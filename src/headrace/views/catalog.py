@@ -23,16 +23,35 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.views.errors import StoreDamaged, StoreError, StoreFull, StoreReplaced, StoreUnusable
+from headrace.views.errors import (
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreGone,
+    StoreReplaced,
+    StoreUnusable,
+)
 from headrace.views.position import Position
 from headrace.views.store import Owner, Part
 
-__all__ = ["Catalog", "CatalogFolder", "file_error", "is_older", "number_of", "sync_folder", "told"]
+__all__ = [
+    "Catalog",
+    "CatalogFolder",
+    "file_error",
+    "is_older",
+    "number_of",
+    "sync_folder",
+    "told",
+    "write_synced",
+]
 
 FORMAT = 1
 _KEPT = 8
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-_GONE = {errno.ENOENT, errno.ENOTDIR, errno.ESTALE}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_BUSY = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EBUSY}
+_AWAY = {errno.EIO, errno.ENOTCONN, errno.ENODEV, errno.ENXIO, errno.ETIMEDOUT, errno.EHOSTDOWN}
+_REPLACED = {errno.ENOENT, errno.ENOTDIR, errno.ESTALE}
 
 
 class Catalog(msgspec.Struct, frozen=True):
@@ -57,12 +76,15 @@ class Catalog(msgspec.Struct, frozen=True):
 
 
 class CatalogFolder:
-    """Reads make nothing. The folder is the same one for as long as this is open, or ``StoreReplaced`` is raised."""
+    """Reads make nothing. The folder is the same one for as long as this is open, and what is in it never goes back, or
+    ``StoreReplaced`` is raised: it may have been put back under the same folder, file by file.
+    """
 
     def __init__(self, folder: Path, view: str) -> None:
         self.folder = folder
         self.view = view
-        self._identity = _identity(folder)
+        with told(folder):
+            self._identity = _identity(folder)
         self._known: Catalog | None = None
 
     def make(self) -> None:
@@ -70,12 +92,19 @@ class CatalogFolder:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
+            lost = _leading_nowhere(self.folder)
+            if lost is not None:
+                raise StoreGone(
+                    f"{lost} leads to {os.readlink(lost)}, which is not there",  # noqa: PTH115
+                    hint="is a disk not mounted? It goes on by itself",
+                ) from error
             raise StoreUnusable(
                 f"{self.folder} cannot be made: {error.strerror}", hint="name another folder for the store"
             ) from error
         except OSError as error:
             raise file_error(self.folder, error.errno or 0, str(error)) from error
-        self._identity = _identity(self.folder)
+        with told(self.folder):
+            self._identity = _identity(self.folder)
 
     def read(self) -> Catalog:
         """The newest version; one with the number 0 where there is none yet."""
@@ -87,31 +116,43 @@ class CatalogFolder:
                 )
             while True:
                 number = max(self._numbers(), default=0)
-                if number == 0:
-                    return Catalog(self.view)
                 if self._known is not None and self._known.number == number:
                     return self._known
                 try:
-                    data = self._path(number).read_bytes()
+                    data = self._path(number).read_bytes() if number else b""
                 except FileNotFoundError:
                     continue  # Newer ones have been made since.
-                self._known = self._decoded(data, number)
+                self._known = self._newer(self._decoded(data, number) if number else Catalog(self.view))
                 return self._known
 
-    def change(self, make: Callable[[Catalog], Catalog]) -> Catalog:
-        """``make`` is given the newest version and returns the next, or raises; asked again if it came too late."""
+    def _newer(self, found: Catalog) -> Catalog:
+        known = self._known
+        if known is not None and (found.number < known.number or found.epoch < known.epoch):
+            raise StoreReplaced(
+                f"{self.folder} is at version {found.number} of epoch {found.epoch}, and was at version {known.number}"
+                f" of epoch {known.epoch}",
+                hint="was it restored from a backup? The view goes on with what is there now, or is built again",
+            )
+        return found
+
+    def change(self, make: Callable[[Catalog], Catalog], is_so: Callable[[], bool] = lambda: True) -> Catalog:
+        """``make`` is given the newest version and returns the next, or raises; asked again if it came too late, or if
+        what it was made from is not so any more when it is about to count.
+        """
         while True:
             before = self.read()
             after = msgspec.structs.replace(make(before), view=self.view, number=before.number + 1)
-            if self._put(after):
+            if self._put(after, is_so):
                 return after
 
-    def _put(self, catalog: Catalog) -> bool:
+    def _put(self, catalog: Catalog, is_so: Callable[[], bool]) -> bool:
         number = catalog.number
         made = self.folder / f"{number:020}.{uuid.uuid4().hex}.tmp"
         try:
             with told(self.folder):
-                _write_synced(made, msgspec.json.encode(catalog))
+                write_synced(made, msgspec.json.encode(catalog))
+                if not is_so():
+                    return False
                 with contextlib.suppress(FileExistsError):
                     os.link(made, self._path(number))
                     sync_folder(self.folder)
@@ -120,7 +161,9 @@ class CatalogFolder:
                         return True
                 return False
         finally:
-            made.unlink(missing_ok=True)
+            # What cannot be removed now is removed with the next version.
+            with contextlib.suppress(OSError):
+                made.unlink()
 
     def _numbers(self) -> list[int]:
         try:
@@ -176,7 +219,7 @@ def sync_folder(path: Path) -> None:
         os.close(handle)
 
 
-def _write_synced(path: Path, data: bytes) -> None:
+def write_synced(path: Path, data: bytes) -> None:
     with path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -191,6 +234,11 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
+def _leading_nowhere(path: Path) -> Path | None:
+    """The link on the way to ``path`` whose target is not there."""
+    return next((one for one in (path, *path.parents) if one.is_symlink() and not one.exists()), None)
+
+
 @contextlib.contextmanager
 def told(path: Path) -> Iterator[None]:
     """The system's errors, in our terms."""
@@ -203,7 +251,11 @@ def told(path: Path) -> Iterator[None]:
 def file_error(path: Path, code: int, message: str) -> StoreError:
     if code in _FULL:
         return StoreFull(f"no space for {path}: {message}", hint="make room; it goes on by itself")
-    if code in _GONE:
+    if code in _BUSY:
+        return StoreBusy(f"{path} cannot be used now: {message}", hint="it is tried again")
+    if code in _AWAY:
+        return StoreGone(f"{path} does not answer: {message}", hint="look at the disk; it is tried again")
+    if code in _REPLACED:
         return StoreReplaced(
             f"something of {path} is gone: {message}",
             hint="the view goes on with what is there now, or is built again",

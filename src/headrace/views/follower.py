@@ -1,7 +1,9 @@
 """A follower keeps one view: it opens the store, follows the log, and outlasts what can heal by itself.
 
 A broker that is gone, a store that is locked or full: it waits, longer each time, says so once, and goes on. What
-cannot heal (a store that is not ours, a newer follower of the same view) ends ``run`` with the error.
+cannot heal (a store that is not ours, a newer follower of the same view) ends ``run`` with the error. But a store that
+this follower has had open was ours and whole: if it cannot be used now it is waited for, and if it looks damaged or
+somebody else's, somebody may be at work on it, and it is looked at again for a while.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from headrace.errors import HeadraceError
 from headrace.model.flow import Flow
 from headrace.model.view import View
 from headrace.views.dead import DeadLetters
+from headrace.views.errors import StoreDamaged, StoreForeign, StoreUnusable
 from headrace.views.following import Following
 from headrace.views.status import Status
 from headrace.views.store import Owner, Store
@@ -32,6 +35,7 @@ __all__ = ["Follower"]
 # So that it is soon said that the log does not answer, and a stop is not kept waiting.
 _TIMEOUT_S = 5.0
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+_PATIENCE_S = 10.0
 
 
 class Follower:
@@ -60,8 +64,9 @@ class Follower:
         self._status = Status(view.name)
         self._troubled = False
         self._tries = 0
+        self._damaged_steady: float | None = None
         self._owner: Owner | None = None
-        self._name = ""
+        self._name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
     @property
     def status(self) -> Status:
@@ -77,7 +82,7 @@ class Follower:
                 try:
                     self._sit(dead, stop)
                 except HeadraceError as error:
-                    if not error.retriable:
+                    if not (error.retriable or self._may_pass(error)):
                         raise
                     if not stop.is_set():
                         self._wait(error, stop)
@@ -91,10 +96,7 @@ class Follower:
         store = self._open_store()
         store.stop = stop
         try:
-            # Kept until it is known to be the owner's: whether the store has heard it, who got no answer cannot tell.
-            self._name = self._name or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
             self._owner = store.take(self._name, self._clock.now_ms(), self._owner)
-            self._name = ""
             Following(
                 self.view,
                 self._flows,
@@ -108,6 +110,16 @@ class Follower:
             ).run(stop)
         finally:
             store.close()
+
+    def _may_pass(self, error: HeadraceError) -> bool:
+        """Though it does not heal by itself."""
+        if self._owner is None or not isinstance(error, (StoreDamaged, StoreForeign, StoreUnusable)):
+            return False
+        if isinstance(error, StoreUnusable):
+            return True
+        if self._damaged_steady is None:
+            self._damaged_steady = self._clock.steady()
+        return self._clock.steady() - self._damaged_steady < _PATIENCE_S
 
     def _wait(self, error: HeadraceError, stop: threading.Event) -> None:
         self._note(state="waiting", reason=error.message)
@@ -133,7 +145,7 @@ class Follower:
                 " headrace verify names them"
             )
         if state in ("following", "rebuilding") and self._troubled:
-            self._troubled, self._tries = False, 0
+            self._troubled, self._tries, self._damaged_steady = False, 0, None
             self._tell(f"view {before.view!r} goes on")
         self._status = dataclasses.replace(
             before,

@@ -41,6 +41,10 @@ class Reader(ABC):
     def known(self) -> list[Known]:
         """What there is, by name; of a view that is being rebuilt, both parts."""
 
+    def known_of(self, view: str) -> list[Known]:
+        """What there is of one view, whatever is wrong with the others."""
+        return [one for one in self.known() if one.view == view]
+
     @abstractmethod
     def count(self, view: str) -> int:
         """Rows of what serves."""

@@ -29,7 +29,7 @@ from headrace.model.writing import writer
 from headrace.views.position import Shape
 from headrace.views.quick_rows import QuickRows
 
-__all__ = ["Row", "RowDecoder", "Value", "plain"]
+__all__ = ["Row", "RowDecoder", "Value", "key_order", "plain"]
 
 Value = None | bool | int | float | str | bytes
 Row = tuple[Value, ...]
@@ -73,6 +73,16 @@ class RowDecoder:
         found = self._codec.key(self._topic_key).decode(key)
         values = ((at, found[name]) for at, name in self._key_places)
         return tuple(None if one is None else self._plain[at](one) for at, one in values)
+
+
+def key_order(shape: Shape) -> Callable[[Row], list[Any]]:
+    """What rows are sorted by: their key. NaN comes behind every number."""
+    places = [(at, shape.fields[at].kind == Plain("float")) for at in shape.key_places]
+
+    def place(value: Any, is_float: bool) -> Any:
+        return value if not is_float else (1, 0.0) if value == "NaN" else (0, value)
+
+    return lambda row: [place(row[at], is_float) for at, is_float in places]
 
 
 def plain(kind: Kind) -> Callable[[Any], Value]:

@@ -33,7 +33,7 @@ class Part(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """``name`` is random in part: after a store was restored from a backup an epoch may be given out again."""
+    """``name`` is the follower's alone: after a store was restored from a backup an epoch may be given out again."""
 
     epoch: int
     name: str
@@ -75,7 +75,7 @@ class Store(ABC):
         """Become the owner; who was it before is refused from now on.
 
         ``before`` is who the follower was when it last had the store open: if another took the view since, it is that
-        one's, and this is refused. One of the same ``name`` is no other: it was taken, and the answer was lost.
+        one's, and this is refused. A follower gives the same ``name`` each time, which no other has.
         """
 
     @abstractmethod
@@ -120,8 +120,11 @@ class Store(ABC):
 
 
 def next_owner(view: str, name: str, current: Owner | None, before: Owner | None) -> Owner:
-    """A store that is older than ``before`` was restored or begun anew, and has not been taken by another."""
-    if current is not None and before is not None and current.name != name and current.epoch >= before.epoch:
+    """A store that is older than ``before`` was restored or begun anew, and has not been taken by another. One that is
+    this ``name``'s was taken in a try of which it did not hear the end.
+    """
+    mine = current is None or current == before or current.name == name
+    if not mine and current is not None and before is not None and current.epoch >= before.epoch:
         refuse_stale(view, Fence(before, 0), current, None)
     return Owner(max(current.epoch if current else 0, before.epoch if before else 0) + 1, name)
 

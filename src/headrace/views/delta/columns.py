@@ -41,6 +41,7 @@ _TYPES: dict[str, pa.DataType] = {
     "bytes": pa.binary(),
 }
 _DIGITS_MAX = 38
+_FLOAT_DIGITS = 15
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -63,6 +64,8 @@ class Columns:
         self.keys = [self.names[at] for at in shape.key_places]
         types = [_type(one) for one in shape.fields]
         self.schema = pa.schema(list(zip(self.names, types, strict=True)))
+        self.inexact = [name for name, kind in zip(self.names, types, strict=True) if _is_inexact(kind)]
+        """Those whose least and greatest value the log would have as floats, so that files are taken for others."""
         self._key_places = shape.key_places
         self._put = [_putter(kind, at in shape.key_places) for at, kind in enumerate(types)]
         self._got = [_getter(one) for one in types]
@@ -92,6 +95,10 @@ def _type(field: Field) -> pa.DataType:
         case Digits(precision, scale) if precision <= _DIGITS_MAX:
             return pa.decimal128(precision, scale)
     return pa.string()
+
+
+def _is_inexact(kind: pa.DataType) -> bool:
+    return pa.types.is_decimal(kind) and kind.precision > _FLOAT_DIGITS
 
 
 def _putter(kind: pa.DataType, is_key: bool) -> Callable[[list[Any], pa.DataType], pa.Array]:

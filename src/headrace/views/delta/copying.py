@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
-from headrace.views.catalog import sync_folder
+from headrace.views.catalog import sync_folder, write_synced
 from headrace.views.delta.log import LOG
 from headrace.views.delta.table import LakeTable
 
@@ -25,11 +24,12 @@ def copy_table(old: Path, new: Path) -> None:
             _share(path, new / LOG / path.name)
         elif path.name == "_last_checkpoint":
             # Written over again and again; without it the log is listed.
-            shutil.copyfile(path, new / LOG / path.name)
+            write_synced(new / LOG / path.name, path.read_bytes())
     for path in old.glob("*.parquet"):
         _share(path, new / path.name)
     sync_folder(new / LOG)
     sync_folder(new)
+    sync_folder(new.parent)
     if LakeTable(new).has_lost_files():
         raise FileNotFoundError(f"{old} has lost files")
 

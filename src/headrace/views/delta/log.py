@@ -2,8 +2,10 @@
 
     {"commitInfo": {"operation": "MERGE", …, "headrace": "{\\"position\\": …, \\"shape\\": …}"}}
 
-Every commit of a follower has it, also those that only tidy up. A commit of somebody else (``OPTIMIZE`` in Spark, say)
-has none, and leaves the rows what they are; so the newest commit that has one counts.
+Every commit of a follower has it, also those that only tidy up. A commit of somebody else has none, and the newest that
+has one counts. If others have only tidied up since (``OPTIMIZE`` in Spark, say), the rows are what they were; if they
+have changed rows or columns, that is the fault of what is there (``Standing.fault``), which every later commit of a
+follower repeats, until the table is built anew.
 """
 
 from __future__ import annotations
@@ -16,10 +18,21 @@ import msgspec
 
 from headrace.views.position import Position, Shape, Standing
 
-__all__ = ["COMMIT_KEY", "LOG", "Told", "actions", "newest_version", "told_at"]
+__all__ = [
+    "CHECKPOINT",
+    "COMMIT_KEY",
+    "LOG",
+    "Told",
+    "actions",
+    "commit_path",
+    "newest_version",
+    "told_at",
+    "version_of",
+]
 
 COMMIT_KEY = "headrace"
 LOG = "_delta_log"
+CHECKPOINT = ".checkpoint.parquet"
 _VERSION_CHARS = 20
 
 
@@ -30,19 +43,24 @@ class Told(msgspec.Struct, frozen=True):
     reason: str
     columns: list[str]
     """The table's, in the order of the view's."""
+    fault: str = ""
 
     @property
     def standing(self) -> Standing:
-        return Standing(Shape.told(self.shape), self.position, self.wish, self.reason)
+        return Standing(Shape.told(self.shape), self.position, self.wish, self.reason, self.fault)
 
 
 def newest_version(table: Path) -> int | None:
-    """None if there is no table."""
+    """None if there is no table: also where a log lacks its beginning, as it is left by a removal that was not in one
+    step, or that a commit came behind.
+    """
     try:
         names = os.listdir(table / LOG)  # noqa: PTH208  before every batch
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return max((version_of(name) for name in names), default=-1) if names else None
+    if commit_path(table, 0).name not in names and not any(one.endswith(CHECKPOINT) for one in names):
+        return None
+    return max((version_of(name) for name in names), default=-1)
 
 
 def version_of(name: str) -> int:
@@ -64,13 +82,29 @@ def actions(table: Path, version: int) -> list[dict[str, Any]]:
 
 def told_at(table: Path, version: int) -> Told | None:
     """What the rows of this version are as of; None if no commit says so."""
+    fault = ""
     for one in range(version, -1, -1):
         try:
             found = actions(table, one)
         except FileNotFoundError:
             return None
-        for action in found:
-            said = action.get("commitInfo", {}).get(COMMIT_KEY)
-            if isinstance(said, str):
-                return msgspec.json.decode(said, type=Told)
+        said = next(
+            (info[COMMIT_KEY] for info in _infos(found) if isinstance(info.get(COMMIT_KEY), str)), None
+        )
+        if said is not None:
+            told = msgspec.json.decode(said, type=Told)
+            return msgspec.structs.replace(told, fault=fault) if fault else told
+        if any(map(_changes_rows, found)):
+            what = next((info.get("operation") for info in _infos(found)), None)
+            fault = f"somebody else has changed it by version {one} ({what or 'no operation is named'})"
     return None
+
+
+def _infos(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one["commitInfo"] for one in found if isinstance(one.get("commitInfo"), dict)]
+
+
+def _changes_rows(action: dict[str, Any]) -> bool:
+    """Rows or columns."""
+    file = action.get("add") or action.get("remove")
+    return "metaData" in action or (file is not None and file.get("dataChange") is not False)

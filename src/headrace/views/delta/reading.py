@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from headrace.clock import Clock, SystemClock
-from headrace.views.catalog import CatalogFolder
+from headrace.views.catalog import CatalogFolder, told
 from headrace.views.delta.log import newest_version
 from headrace.views.delta.store import CATALOG, HOME
 from headrace.views.delta.table import LakeTable
@@ -36,8 +36,12 @@ class DeltaReader(Reader):
 
     def known(self) -> list[Known]:
         home = self.path / HOME
-        views = sorted(one.name for one in home.iterdir()) if home.is_dir() else []
-        return [known for view in views for part in Part if (known := self._known(view, part)) is not None]
+        with told(home):
+            views = sorted(one.name for one in home.iterdir()) if home.is_dir() else []
+        return [known for view in views for known in self.known_of(view)]
+
+    def known_of(self, view: str) -> list[Known]:
+        return [known for part in Part if (known := self._known(view, part)) is not None]
 
     def count(self, view: str) -> int:
         table = self._serving(view)
@@ -77,10 +81,10 @@ class DeltaReader(Reader):
             path = self.path / HOME / view / folder
             if not folder:
                 return None
-        if newest_version(path) is None:
-            return None
         try:
             with told_as(path):
+                if newest_version(path) is None:
+                    return None
                 table = LakeTable(path)
         except StoreReplaced:
             return None

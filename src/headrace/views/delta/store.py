@@ -25,23 +25,25 @@ from __future__ import annotations
 import contextlib
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from headrace.views.catalog import Catalog, CatalogFolder, is_older, number_of, sync_folder
+from headrace.clock import Clock, SystemClock
+from headrace.views.catalog import Catalog, CatalogFolder, is_older, number_of, sync_folder, told
 from headrace.views.changes import Changes
 from headrace.views.delta.columns import Columns
 from headrace.views.delta.copying import copy_table
 from headrace.views.delta.log import Told, newest_version
+from headrace.views.delta.remains import are_remains
 from headrace.views.delta.table import LakeTable
 from headrace.views.delta.upkeep import Upkeep
 from headrace.views.errors import PositionMoved, StoreForeign, StoreReplaced
 from headrace.views.file_troubles import told_as
 from headrace.views.names import expect_view_name
 from headrace.views.position import Position, Shape, Standing
-from headrace.views.rows import Row
+from headrace.views.rows import Row, key_order
 from headrace.views.store import Fence, Owner, Part, Store, next_owner, refuse_stale
 
 __all__ = ["CATALOG", "HOME", "DeltaStore"]
@@ -55,9 +57,10 @@ class DeltaStore(Store):
     # A commit rewrites the files that it changes rows of.
     rows_at_once = 50_000
 
-    def __init__(self, path: Path, view: str) -> None:
+    def __init__(self, path: Path, view: str, clock: Clock | None = None) -> None:
         expect_view_name(view)
         self.view = view
+        self._clock = clock or SystemClock()
         self.path = path
         self._table_path = path / view
         self._home = path / HOME / view
@@ -82,8 +85,6 @@ class DeltaStore(Store):
                 epoch=owner.epoch,
                 owner=owner.name,
                 taken_ms=now_ms,
-                # What has lost files cannot be read, nor gone on with: it is built anew.
-                wish=now.wish + self._has_lost_files(),
                 building=self._copied(now),
             )
 
@@ -100,17 +101,12 @@ class DeltaStore(Store):
         with told_as(old):
             try:
                 copy_table(old, self._home / new)
-            except FileNotFoundError:
+            except BaseException as error:
                 shutil.rmtree(self._home / new, ignore_errors=True)
-                return ""
+                if isinstance(error, FileNotFoundError):
+                    return ""
+                raise
         return new
-
-    def _has_lost_files(self) -> bool:
-        table = self._table(self._table_path)
-        if table is None:
-            return False
-        with told_as(table.folder):
-            return table.has_lost_files()
 
     def _shut_out(self) -> None:
         """After this nothing can be committed that was checked against an older catalog."""
@@ -119,7 +115,11 @@ class DeltaStore(Store):
             if table is None:
                 return
             with told_as(self._table_path), contextlib.suppress(PositionMoved):
-                table.note(table.told)
+                said = table.told
+                if said is not None and table.has_lost_files():
+                    # It cannot be read, nor gone on with: it is built anew.
+                    said = msgspec.structs.replace(said, fault="files are missing that the table has")
+                table.note(said)
                 return
 
     def _new_folder(self, now: Catalog) -> str:
@@ -127,15 +127,24 @@ class DeltaStore(Store):
 
     def _change(self, make: Callable[[Catalog], Catalog]) -> Catalog:
         catalog = self._catalog.change(make)
-        for path in list(self._home.iterdir()):
-            if 0 <= number_of(path.name) <= catalog.number and path.name != catalog.building:
-                self._tables.pop(path, None)
-                # In one step: whoever is about to rename it has it whole or not at all.
-                with contextlib.suppress(FileNotFoundError):
-                    path = path.rename(path.with_name(f"{_TRASH}{uuid.uuid4().hex}"))
-            if path.name.startswith(_TRASH):
-                shutil.rmtree(path, ignore_errors=True)
+        with told(self._home):
+            for path in list(self._home.iterdir()):
+                self._remove_if_lost(path, catalog)
         return catalog
+
+    def _remove_if_lost(self, path: Path, catalog: Catalog) -> None:
+        """A folder that this version does not name, and that none to come can."""
+        if 0 <= number_of(path.name) <= catalog.number and path.name != catalog.building:
+            self._tables.pop(path, None)
+            # In one step: whoever is about to rename it has it whole or not at all.
+            with contextlib.suppress(FileNotFoundError):
+                path = self._put_aside(path)
+        if path.name.startswith(_TRASH):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _put_aside(self, path: Path) -> Path:
+        """To be removed with the next change."""
+        return path.rename(self._home / f"{_TRASH}{uuid.uuid4().hex}")
 
     # What there is
 
@@ -143,18 +152,20 @@ class DeltaStore(Store):
         path = self._table_path if part is Part.SERVING else self._home / catalog.building
         if part is Part.BUILDING and not catalog.building:
             return None
-        if newest_version(path) is not None:
+        if self._is_table(path):
             return path
         if path in self._tables:
             del self._tables[path]
-            raise StoreReplaced(
-                f"{path} was removed while it was open", hint="the view is built again from the log"
-            )
+            raise _removed(path)
         return None
+
+    def _is_table(self, path: Path) -> bool:
+        with told(path):
+            return newest_version(path) is not None
 
     def _table(self, path: Path | None) -> LakeTable | None:
         """As of its newest version."""
-        if path is None or newest_version(path) is None:
+        if path is None or not self._is_table(path):
             return None
         with told_as(path):
             if path not in self._tables:
@@ -164,7 +175,7 @@ class DeltaStore(Store):
                         f"{path} has a Delta table that no follower made",
                         hint="name another folder for the store, or the view otherwise; it was left as it is",
                     )
-                self._tables[path] = (table, Upkeep(table))
+                self._tables[path] = (table, Upkeep(table, self._clock))
             table, _ = self._tables[path]
             try:
                 table.look()
@@ -184,9 +195,8 @@ class DeltaStore(Store):
         table = self._table(self._folder(self._catalog.read(), part))
         if table is None or table.told is None:
             raise PositionMoved(f"view {self.view!r} has no {part} table in {self.path}")
-        places = table.told.standing.shape.key_places
         with told_as(table.folder):
-            yield from sorted(table.rows(), key=lambda row: [row[at] for at in places])
+            yield from sorted(table.rows(), key=key_order(table.told.standing.shape))
 
     # What changes it: the table is looked at first, then the catalog
 
@@ -198,26 +208,37 @@ class DeltaStore(Store):
             serving = self._standing(now, Part.SERVING)
             if serving is not None and is_older(position, serving.position):
                 refuse_stale(self.view, fence, now.who, serving.position.generation)
-            if serving is None:
-                self._expect_path_free()
-            folder = self._new_folder(now)
             said = Told(position, shape.tell(), now.wish, reason, Columns(shape).names)
+            if serving is None:
+                self._expect_path_free(said.columns)
+            folder = self._new_folder(now)
             with told_as(self._home / folder):
-                table = LakeTable.create(self._home / folder, shape, said)
-            self._tables[table.folder] = (table, Upkeep(table))
+                try:
+                    table = LakeTable.create(self._home / folder, shape, said)
+                except BaseException:
+                    shutil.rmtree(self._home / folder, ignore_errors=True)
+                    raise
+            self._tables[table.folder] = (table, Upkeep(table, self._clock))
             made[:] = [said.standing]
             return msgspec.structs.replace(now, building=folder)
 
         self._change(make)
         return made[0]
 
-    def _expect_path_free(self) -> None:
+    def _expect_path_free(self, columns: Sequence[str]) -> None:
         path = self._table_path
-        if newest_version(path) is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise StoreForeign(
-                f"{path} has something that no follower made",
-                hint="name another folder for the store, or the view otherwise; it was left as it is",
-            )
+        if self._is_table(path):
+            return
+        with told(path):
+            if not path.exists():
+                return
+            if path.is_dir() and are_remains(path, columns):
+                self._put_aside(path)
+                return
+        raise StoreForeign(
+            f"{path} has something that no follower made",
+            hint="name another folder for the store, or the view otherwise; it was left as it is",
+        )
 
     def apply(self, part: Part, changes: Changes, before: Position, after: Position, fence: Fence) -> None:
         table = self._expect(self._catalog.read(), part, before, fence)
@@ -238,10 +259,12 @@ class DeltaStore(Store):
         except (OverflowError, UnicodeError):
             raise
         except BaseException:
-            self._tables.pop(path, None)
-            # The commit failed because another has taken the view, or the folder is gone for that.
-            with contextlib.suppress(StoreReplaced):
-                refuse_stale(self.view, fence, self._catalog.read().who, None)
+            table, _ = self._tables.pop(path, (None, None))
+            # It failed because another has taken the view, or somebody has taken the table or all of it away.
+            refuse_stale(self.view, fence, self._catalog.read().who, None)
+            with told(path):
+                if table is not None and not table.is_there():
+                    raise _removed(path) from None
             raise
 
     def _expect(self, seen: Catalog, part: Part, before: Position | None, fence: Fence) -> LakeTable | None:
@@ -258,6 +281,11 @@ class DeltaStore(Store):
                 detail=f"left at {before}, found at {position}",
                 hint="was the store restored from a backup? It goes on from where the store is",
             )
+        if table is not None and table.told is not None and table.told.fault:
+            raise PositionMoved(
+                f"view {self.view!r} in {self.path} is not as its follower left it: {table.told.fault}",
+                hint="it is built again; rather than changing it, make a table of your own from it",
+            )
         return table
 
     def swap(self, fence: Fence) -> None:
@@ -270,7 +298,7 @@ class DeltaStore(Store):
         else:
             self._tables.clear()
             with self._writing(built.folder, fence):
-                self._move_in(built.folder)
+                self._move_in(built)
 
         def make(now: Catalog) -> Catalog:
             refuse_stale(self.view, fence, now.who, None)
@@ -278,9 +306,9 @@ class DeltaStore(Store):
 
         self._change(make)
 
-    def _move_in(self, folder: Path) -> None:
-        self._expect_path_free()
-        folder.rename(self._table_path)
+    def _move_in(self, built: LakeTable) -> None:
+        self._expect_path_free(built.columns().names)
+        built.folder.rename(self._table_path)
         sync_folder(self.path)
 
     def drop_building(self, fence: Fence) -> None:
@@ -297,3 +325,10 @@ class DeltaStore(Store):
 
     def wish(self) -> int:
         return self._catalog.read().wish
+
+
+def _removed(path: Path) -> StoreReplaced:
+    return StoreReplaced(
+        f"{path} was removed or replaced while it was open",
+        hint="the view goes on with what is there now, or is built again",
+    )

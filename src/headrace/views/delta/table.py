@@ -13,7 +13,15 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, write_deltalake
+from deltalake import (
+    ColumnProperties,
+    CommitProperties,
+    DeltaTable,
+    PostCommitHookProperties,
+    Schema,
+    WriterProperties,
+    write_deltalake,
+)
 from deltalake.exceptions import CommitFailedError
 
 from headrace.views.changes import Changes
@@ -27,7 +35,7 @@ __all__ = ["DESCRIPTION", "LakeTable"]
 
 DESCRIPTION = "A view, kept by Headrace: what is changed here by others is lost"
 _FILE_BYTES = 32 << 20
-_LOST_HOURS = 1
+_NO_BOUNDS = ColumnProperties(statistics_enabled="NONE")
 # The log is cleaned by ``upkeep``, which knows what is still read.
 _HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
@@ -64,7 +72,7 @@ class LakeTable:
 
     def look(self) -> None:
         newest, at = newest_version(self.folder), self.version
-        if newest is None or newest < at or os.stat(self.folder).st_ino != self._inode:  # noqa: PTH116
+        if newest is None or newest < at or not self._is_same_folder():
             raise StoreReplaced(
                 f"{self.folder} was removed or replaced while it was open",
                 hint="the view goes on with what is there now, or is built again",
@@ -72,6 +80,13 @@ class LakeTable:
         if newest > at:
             self.delta.update_incremental()
             self.told = told_at(self.folder, self.version)
+
+    def is_there(self) -> bool:
+        """Whether it has not been removed or replaced by another."""
+        return newest_version(self.folder) is not None and self._is_same_folder()
+
+    def _is_same_folder(self) -> bool:
+        return os.stat(self.folder).st_ino == self._inode  # noqa: PTH116
 
     def columns(self) -> Columns:
         assert self.told is not None
@@ -95,6 +110,7 @@ class LakeTable:
             source_alias="s",
             target_alias="t",
             streamed_exec=False,
+            writer_properties=_writing(columns),
             commit_properties=_properties(told),
             post_commithook_properties=_HOOKS,
         )
@@ -135,6 +151,7 @@ class LakeTable:
                 mode="overwrite",
                 schema_mode="overwrite",
                 target_file_size=_FILE_BYTES,
+                writer_properties=_writing(built.columns()),
                 commit_properties=_properties(built.told),
                 post_commithook_properties=_HOOKS,
             )
@@ -146,22 +163,7 @@ class LakeTable:
         with _fenced(self.folder):
             self.delta.optimize.compact(
                 target_size=_FILE_BYTES,
-                commit_properties=_properties(self.told),
-                post_commithook_properties=_HOOKS,
-            )
-
-    def vacuum(self, keep_versions: list[int], *, lost: bool) -> None:
-        """Removes the files that none of these versions has; with ``lost``, also old ones that no version ever had, as
-        a killed writer leaves them.
-        """
-        assert self.told is not None
-        with _fenced(self.folder):
-            self.delta.vacuum(
-                retention_hours=_LOST_HOURS if lost else 0,
-                dry_run=False,
-                enforce_retention_duration=False,
-                full=lost,
-                keep_versions=keep_versions,
+                writer_properties=_writing(self.columns()),
                 commit_properties=_properties(self.told),
                 post_commithook_properties=_HOOKS,
             )
@@ -183,10 +185,29 @@ class LakeTable:
     def count(self) -> int:
         return int(self.delta.count())
 
+    def live(self) -> dict[str, int]:
+        """The files of this version, and their sizes."""
+        found = self.delta.get_add_actions(flatten=True)
+        return dict(zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), strict=True))
+
     def has_lost_files(self) -> bool:
-        """Whether somebody has removed some that this version has."""
-        paths = self.delta.get_add_actions(flatten=True)["path"].to_pylist()
-        return not all((self.folder / path).exists() for path in paths)
+        """Whether somebody has removed some that this version has, or they have never been whole on the disk."""
+        return any(_size(self.folder / path) != size for path, size in self.live().items())
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return -1
+
+
+def _writing(columns: Columns) -> WriterProperties | None:
+    if not columns.inexact:
+        return None
+    return WriterProperties(
+        compression="SNAPPY", column_properties=dict.fromkeys(columns.inexact, _NO_BOUNDS)
+    )
 
 
 def _properties(told: Told | None) -> CommitProperties:

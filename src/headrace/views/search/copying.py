@@ -5,7 +5,6 @@ Whoever writes the index goes on meanwhile, and may remove what a commit of befo
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shutil
@@ -14,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.views.catalog import sync_folder
+from headrace.views.catalog import sync_folder, write_synced
 
 __all__ = ["copy_index", "opstamp_of"]
 
@@ -68,9 +67,10 @@ def _copy(old: Path, new: Path, data: bytes) -> None:
         _share(old / name, new / name)
     # What the index may remove once it needs it no more.
     managed: list[Any] = [*names, "meta.json"]
-    (new / ".managed.json").write_bytes(msgspec.json.encode(managed))
-    (new / "meta.json").write_bytes(data)
+    write_synced(new / ".managed.json", msgspec.json.encode(managed))
+    write_synced(new / "meta.json", data)
     sync_folder(new)
+    sync_folder(new.parent)
 
 
 def _files(segment: _Segment) -> list[str]:
@@ -85,5 +85,4 @@ def _share(old: Path, new: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        with contextlib.suppress(FileExistsError):
-            shutil.copyfile(old, new)
+        write_synced(new, old.read_bytes())

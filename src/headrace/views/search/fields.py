@@ -15,7 +15,7 @@ import hashlib
 import math
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -44,7 +44,8 @@ BUCKETS = 1_024
 _TERM_BYTES_MAX = 1_000
 _WORD_BYTES_MAX = 200
 _INT_MAX = 2**63
-_OURS = re.compile(r"_+headrace_")
+# Names that the index has itself, or does not take.
+_OTHERWISE = re.compile(r"_+headrace_|_*-|_*$")
 _encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 
 
@@ -76,8 +77,8 @@ def _is_text(field: Field) -> bool:
 
 
 def field_name(column: str) -> str:
-    """Of the index; a column that looks like one of the index's own fields gets a line in front."""
-    return f"_{column}" if _OURS.match(column) else column
+    """Of the index; a column that cannot have its name there gets a line in front."""
+    return f"_{column}" if _OTHERWISE.match(column) else column
 
 
 class Documents:
@@ -92,8 +93,6 @@ class Documents:
         self.names = [field for _, field in self._searched]
 
     def schema(self) -> tantivy.Schema:
-        if not all(map(tantivy.SchemaBuilder.is_valid_field_name, self.names)):
-            raise ShapeRefused("a column without a name cannot be searched by")
         builder = tantivy.SchemaBuilder()
         builder.add_text_field(KEY, tokenizer_name="raw", index_option="basic")
         builder.add_bytes_field(ROW, stored=True)
@@ -104,7 +103,7 @@ class Documents:
 
     def term(self, key: Row) -> str:
         """A key is short or told by its hash: terms have a greatest length, and what is longer is left out."""
-        text = _encode([one + 0.0 if isinstance(one, float) else one for one in key])
+        text = _encode([_number(one) if isinstance(one, float) else one for one in key])
         if len(text) <= _TERM_BYTES_MAX:
             return "=" + text.decode()
         return "#" + hashlib.sha256(text).hexdigest()
@@ -129,7 +128,7 @@ class Documents:
                 raise OverflowError(f"{self._names[at]} is {values[at]}, which has more than 64 bits")
         for at in self._floats:
             if isinstance(values[at], float) and math.isinf(values[at]):
-                values[at] = "Infinity" if values[at] > 0 else "-Infinity"
+                values[at] = _number(values[at])
         return _encode(dict(zip(self._names, values, strict=True)))
 
     def row(self, told: bytes) -> Row:
@@ -142,10 +141,12 @@ class Documents:
                 values[at] = base64.b64decode(values[at])
         return tuple(values)
 
-    def order(self) -> Callable[[Row], tuple[Any, ...]]:
-        """What rows are sorted by: their key."""
-        places = self._key_places
-        return lambda row: tuple(row[at] for at in places)
+
+def _number(value: float) -> float | str:
+    """With one zero, as a key has it."""
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value + 0.0
 
 
 def _words(value: Value) -> str:

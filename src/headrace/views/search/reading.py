@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from headrace.clock import Clock, SystemClock
-from headrace.views.catalog import Catalog, CatalogFolder
+from headrace.views.catalog import Catalog, CatalogFolder, told
 from headrace.views.errors import QueryFailed, StoreReplaced, StoreUnusable
 from headrace.views.reader import Known, Reader
 from headrace.views.rows import Row
@@ -35,14 +35,13 @@ class SearchReader(Reader):
         """Nothing is kept open."""
 
     def known(self) -> list[Known]:
-        found = []
-        for home in sorted(self.path.iterdir()):
-            if (home / CATALOG).is_dir():
-                for part in Part:
-                    snapshot = self._snapshot(home.name, part)
-                    if snapshot is not None:
-                        found.append(_known(home.name, part, snapshot))
-        return found
+        with told(self.path):
+            views = sorted(home.name for home in self.path.iterdir() if (home / CATALOG).is_dir())
+        return [known for view in views for known in self.known_of(view)]
+
+    def known_of(self, view: str) -> list[Known]:
+        parts = ((part, self._snapshot(view, part)) for part in Part)
+        return [_known(view, part, snapshot) for part, snapshot in parts if snapshot is not None]
 
     def count(self, view: str) -> int:
         return self._serving(view).count()

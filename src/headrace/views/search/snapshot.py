@@ -18,9 +18,10 @@ from headrace.views.position import Position, Shape, Standing
 from headrace.views.rows import Row
 from headrace.views.search.fields import BUCKET, BUCKETS, KEY, ROW, TOKENIZER, Documents, analyzer
 
-__all__ = ["STANDING", "Snapshot", "Told", "opened"]
+__all__ = ["STANDING", "WORDS_CHARS_MAX", "Snapshot", "Told", "opened"]
 
 STANDING = "standing"
+WORDS_CHARS_MAX = 2_000
 _AT_ONCE = 20_000
 
 
@@ -67,11 +68,14 @@ class Snapshot:
         """In no order."""
         with told_as(self.folder):
             for query in self._parts():
-                for address in self._hits(query, max(1, self._searcher.num_docs)):
+                for address in self._all_hits(query):
                     yield self.documents.row(self._stored(address))
 
     def matching(self, words: str, limit: int) -> Iterator[Row]:
         """The best first. Raises ValueError for words that are no query."""
+        if len(words) > WORDS_CHARS_MAX:
+            # What is nested deeper than the stack ends the process.
+            raise ValueError(f"{len(words)} characters, and {WORDS_CHARS_MAX} is the most")
         query = self._index.parse_query(words, self.documents.names or [KEY])
         query = query.and_must_not_match(self._term(STANDING))
         with told_as(self.folder):
@@ -88,6 +92,13 @@ class Snapshot:
 
     def _term(self, term: str) -> tantivy.Query:
         return tantivy.Query.term_query(self._index.schema, KEY, term, index_option="basic")
+
+    def _all_hits(self, query: tantivy.Query) -> list[tantivy.DocAddress]:
+        """Room is made for as many as are asked for, so that is no more than is likely to be there."""
+        limit = min(self._searcher.num_docs, _AT_ONCE) + 1
+        while len(found := self._hits(query, limit)) == limit:
+            limit *= 4
+        return found
 
     def _hits(self, query: tantivy.Query, limit: int) -> list[tantivy.DocAddress]:
         return [address for _, address in self._searcher.search(query, limit, count=False).hits]

@@ -19,7 +19,7 @@ served are removed at once; who has an index open reads on.
 
 from __future__ import annotations
 
-import contextlib
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -33,8 +33,8 @@ from headrace.views.errors import PositionMoved, StoreForeign, StoreReplaced
 from headrace.views.file_troubles import told_as
 from headrace.views.names import expect_view_name
 from headrace.views.position import Position, Shape, Standing
-from headrace.views.rows import Row
-from headrace.views.search.copying import copy_index
+from headrace.views.rows import Row, key_order
+from headrace.views.search.copying import copy_index, opstamp_of
 from headrace.views.search.fields import searched_of
 from headrace.views.search.snapshot import Snapshot, Told
 from headrace.views.search.writing import IndexWriting
@@ -43,6 +43,8 @@ from headrace.views.store import Fence, Owner, Part, Store, next_owner, refuse_s
 __all__ = ["CATALOG", "SearchStore"]
 
 CATALOG = "catalog"
+_GIVEN_WAY = 5
+_OURS = re.compile(r"\d+-[0-9a-f]{12}")
 
 
 class SearchStore(Store):
@@ -58,6 +60,8 @@ class SearchStore(Store):
         self._catalog = CatalogFolder(self._home / CATALOG, view)
         self._catalog.make()
         self._writings: dict[str, IndexWriting] = {}
+        self._opstamps: dict[Path, int] = {}
+        """Of what was copied, the commits."""
 
     def close(self) -> None:
         self._writings.clear()
@@ -70,7 +74,8 @@ class SearchStore(Store):
 
         def make(now: Catalog) -> Catalog:
             owner = next_owner(self.view, name, now.who, before)
-            found[:] = [owner]
+            found.append(owner)
+            self._opstamps.clear()
             serving, building = self._copied(now, Part.SERVING), self._copied(now, Part.BUILDING)
             return msgspec.structs.replace(
                 now,
@@ -82,8 +87,16 @@ class SearchStore(Store):
                 building=building,
             )
 
-        self._change(make)
-        return found[0]
+        # Who is replaced may be busy: it is given way a few times, and not for ever.
+        self._change(make, lambda: len(found) > _GIVEN_WAY or self._are_as_copied())
+        return found[-1]
+
+    def _are_as_copied(self) -> bool:
+        """Whether nothing was committed since: who reads must not see it come and go."""
+        try:
+            return all(opstamp_of(folder) == one for folder, one in self._opstamps.items())
+        except FileNotFoundError:
+            return False
 
     def _copied(self, now: Catalog, part: Part) -> str:
         """The name of a folder of one's own with the same index; of one that is gone, none."""
@@ -93,10 +106,13 @@ class SearchStore(Store):
         with told_as(self._home / now.folder(part)):
             try:
                 copy_index(self._home / now.folder(part), self._home / new)
-            except FileNotFoundError:
+                self._opstamps[self._home / now.folder(part)] = opstamp_of(self._home / new)
+            except BaseException as error:
                 shutil.rmtree(self._home / new, ignore_errors=True)
-                # Of a version that has been replaced meanwhile; or somebody has removed it.
-                return ""
+                if isinstance(error, FileNotFoundError):
+                    # Of a version that has been replaced meanwhile; or somebody has removed it.
+                    return ""
+                raise
         return new
 
     def _is_searched_otherwise(self, *folders: str) -> bool:
@@ -109,15 +125,19 @@ class SearchStore(Store):
     def _new_folder(self, now: Catalog) -> str:
         return f"{now.number + 1}-{uuid.uuid4().hex[:12]}"
 
-    def _change(self, make: Callable[[Catalog], Catalog]) -> Catalog:
-        catalog = self._catalog.change(make)
+    def _change(
+        self, make: Callable[[Catalog], Catalog], is_so: Callable[[], bool] = lambda: True
+    ) -> Catalog:
+        catalog = self._catalog.change(make, is_so)
         self._remove_lost(catalog)
         return catalog
 
     def _remove_lost(self, catalog: Catalog) -> None:
         """Folders that this version does not name, and that none to come can."""
         named = {catalog.serving, catalog.building}
-        for path in list(self._home.iterdir()):
+        with told(self._home):
+            found = list(self._home.iterdir())
+        for path in found:
             if 0 <= number_of(path.name) <= catalog.number and path.name not in named:
                 self._writings.pop(path.name, None)
                 shutil.rmtree(path, ignore_errors=True)
@@ -148,7 +168,7 @@ class SearchStore(Store):
         if not folder:
             raise PositionMoved(f"view {self.view!r} has no {part} index in {self._home}")
         found = Snapshot(self._home / folder)
-        yield from sorted(found.rows(), key=found.documents.order())
+        yield from sorted(found.rows(), key=key_order(found.told.standing.shape))
 
     # What changes it
 
@@ -164,7 +184,11 @@ class SearchStore(Store):
             folder = self._new_folder(now)
             said = Told(position, shape.tell(), now.wish, reason, list(searched))
             with told_as(self._home / folder):
-                self._writings[folder] = IndexWriting.made(self._home / folder, shape, searched, said)
+                try:
+                    self._writings[folder] = IndexWriting.made(self._home / folder, shape, searched, said)
+                except BaseException:
+                    shutil.rmtree(self._home / folder, ignore_errors=True)
+                    raise
             made[:] = [said.standing]
             return msgspec.structs.replace(now, building=folder)
 
@@ -181,13 +205,13 @@ class SearchStore(Store):
             with told_as(folder):
                 writing = self._writing(folder)
                 writing.apply(changes, after)
-        except BaseException as error:
+        except (OverflowError, UnicodeError):
+            # Found before anything was written.
+            raise
+        except BaseException:
             self._writings.pop(folder.name, None)
-            if isinstance(error, (OverflowError, UnicodeError)):
-                raise
-            # The folder may be gone because another has taken the view.
-            with contextlib.suppress(StoreReplaced):
-                refuse_stale(self.view, fence, self._catalog.read().who, None)
+            # The folder may be gone because another has taken the view, or somebody has taken all of it away.
+            refuse_stale(self.view, fence, self._catalog.read().who, None)
             raise
         refuse_stale(self.view, fence, self._catalog.read().who, None)
 
@@ -233,9 +257,11 @@ class SearchStore(Store):
 
 
 def _expect_ours(home: Path) -> None:
-    """What is there was made by a follower, or nothing is there."""
+    """What is there was made by a follower, or is what is left of that, or nothing is there."""
     with told(home):
-        if home.is_dir() and not (home / CATALOG).is_dir() and any(home.iterdir()):
+        if not home.is_dir() or (home / CATALOG).is_dir():
+            return
+        if not all(_OURS.fullmatch(path.name) for path in home.iterdir()):
             raise StoreForeign(
                 f"{home} has something that no follower made",
                 hint="name another folder for the store; this one was left as it is",
