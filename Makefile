@@ -51,6 +51,7 @@ check: setup-test
 
 bench-log: setup-test
 	@$(BIN)/python -m bench.log
+	@$(BIN)/python -m bench.backup
 
 bench-flow: setup-test
 	@$(BIN)/python -m bench.flow

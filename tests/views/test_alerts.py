@@ -22,6 +22,7 @@ from headrace.ops.alerts.watch import AlertWatch
 from headrace.runtime.part import Part
 from headrace.settings import AlertSettings
 from tests.cli.runner import Headrace
+from tests.support.embedded import start_headrace
 from tests.support.waiting import until
 from tests.views.test_lag import commit, write
 
@@ -143,6 +144,62 @@ def test_only_the_last_who_began_to_watch_writes(scene: Scene) -> None:
             until(lambda: part.error, "the first is told")
     assert isinstance(part.error, WatcherReplaced)
     assert scene.history() == [("backlog", scene.flow.flow.name, "firing")]
+
+
+def test_a_watcher_outlasts_a_killed_broker_and_a_forgotten_id_and_says_each_change_once(tmp_path: Path) -> None:
+    forgetful = ["--set", "transactional.id.expiration.ms=50", "--set", "log.retention.check.interval.ms=20"]
+    server = start_headrace(tmp_path / "broker", forgetful)
+    try:
+        cluster = Cluster(server.bootstrap, timeout_s=2.0)
+        scene = Scene(cluster, "alarm", tmp_path)
+        source, group = scene.source, "billing"
+        cluster.ensure_topic(source, 1)
+        write(cluster, source, 30)
+        commit(cluster, group, source, 30)
+        scene.app.alert("backlog", "lag > 20 on groups")
+        with scene.watched(defaults=False) as (watch, part):
+            until(lambda: watch.looked_ms, "it looks")
+            # Nothing has happened for so long that the broker does not know it any more.
+            until(lambda: "forgot the transactional id" in server.log.read_text(), "the id is forgotten")
+            write(cluster, source, 25)
+            until(lambda: watch.firing or part.error, "it fires")
+            assert scene.history() == [("backlog", group, "firing")], part.error
+            server.kill()
+            until(lambda: any("cannot be watched" in one for one in scene.warned), "the broker is gone")
+            server = start_headrace(tmp_path / "broker", forgetful, port=server.port)
+            until(lambda: scene.told[-1:] == ["alerts are watched again"], "it is back")
+            looked_again(watch, part)
+            assert scene.history() == [("backlog", group, "firing")]
+            commit(cluster, group, source, 55)
+            until(lambda: not watch.firing or part.error, "it is over")
+        assert part.error is None
+        assert scene.history() == [("backlog", group, "firing"), ("backlog", group, "resolved")]
+        assert len([one for one in scene.warned if one.startswith("alert backlog")]) == 1
+    finally:
+        server.kill()
+
+
+def test_an_alert_comes_before_a_retention_by_time_takes_what_was_not_read(tmp_path: Path) -> None:
+    server = start_headrace(tmp_path / "broker", ["--set", "log.retention.check.interval.ms=20"])
+    try:
+        cluster = Cluster(server.bootstrap, timeout_s=10.0)
+        scene = Scene(cluster, "alarm", tmp_path)
+        source, flow = scene.source, scene.flow.flow.name
+        cluster.ensure_topic(source, 1, {"internal.segment.bytes": "2000", "retention.ms": "4000"})
+        write(cluster, source, 40, age_ms=1_500)
+        scene.flow.begin()
+        scene.flow.batch([], consumed=5)
+        with scene.watched() as (_, part):
+            fired = until(scene.history, "it fires", pause_s=0.005)
+            start = cluster.starts(source)[0]
+            until(lambda: cluster.starts(source)[0] > 5 or part.error, "retention has taken it", pause_s=0.005)
+            until(lambda: ("lost", flow, "firing") in scene.history() or part.error, "the loss is told")
+        assert part.error is None
+        assert fired == [("time-to-loss", flow, "firing")]
+        assert start <= 5, "nothing that was not read was gone when it was said"
+        assert [one for one in scene.history() if one[2] == "firing"] == [fired[0], ("lost", flow, "firing")]
+    finally:
+        server.kill()
 
 
 APP = """
