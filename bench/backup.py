@@ -2,9 +2,9 @@
 
     python -m bench.backup [--quick] [--rounds N] [--scale X] [--every-ms MS] [--results DIR]
 
-Both are up at the same time; one rests while the other works. The backup goes to a folder on the same disk, which is the
-worst place for it, and a moment is taken far more often than is usual. Figures are medians of the rounds; a ratio of 1
-means that the backup costs nothing.
+Both are up at the same time; one rests while the other works. The backup goes to a folder on the same disk, which is
+the worst place for it, and a moment is taken far more often than is usual. Figures are medians of the rounds; a ratio
+of 1 means that the backup costs nothing.
 """
 
 from __future__ import annotations

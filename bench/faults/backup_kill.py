@@ -1,8 +1,8 @@
 """The backup of a broker that is killed while it ships: any moment, restored, is the log as it was then.
 
-A run kills the broker several times while producers, transactions and a group are busy, mostly in the middle of a round,
-at times with the folder away for a while. Then some moments are restored, each to a broker of its own, and read with a
-stock client:
+A run kills the broker several times while producers, transactions and a group are busy, mostly in the middle of a
+round, at times with the folder away for a while. Then some moments are restored, each to a broker of its own, and read
+with a stock client:
 
     numbers    each partition holds 0, 1, 2 … without a gap or a twin, and all that was acknowledged before the moment
     pairs      the same numbers in both partitions, and all that was acknowledged before the moment
@@ -78,9 +78,7 @@ def run(
     return outcome
 
 
-def _live(
-    broker: BrokerProcess, folder: Path, rng: random.Random, outcome: Outcome, kills: int
-) -> Noted:
+def _live(broker: BrokerProcess, folder: Path, rng: random.Random, outcome: Outcome, kills: int) -> Noted:
     cluster = Cluster(broker.bootstrap, timeout_s=20.0)
     segments = {"internal.segment.bytes": str(rng.choice([2_000, 20_000, 1 << 20]))}
     for topic in ("numbers", "pairs"):
@@ -182,7 +180,9 @@ def _judge(broker: BrokerProcess, number: int, at_ms: int, noted: Noted, outcome
         if values != list(range(len(values))):
             outcome.duplicated += len(values) - len(set(values))
             outcome.problems.append(f"moment {number}: numbers-{partition} is no run from 0: {values[-5:]}")
-        _expect(set(values), noted.numbers[partition], at_ms, f"moment {number}: numbers-{partition}", outcome)
+        _expect(
+            set(values), noted.numbers[partition], at_ms, f"moment {number}: numbers-{partition}", outcome
+        )
     pairs = _read(broker, "pairs", outcome)
     if sorted(pairs[0]) != sorted(pairs[1]):
         halves = sorted(set(pairs[0]) ^ set(pairs[1]))
@@ -198,13 +198,13 @@ def _judge(broker: BrokerProcess, number: int, at_ms: int, noted: Noted, outcome
         )
 
 
-def _expect(
-    values: set[int], noted: list[tuple[int, int]], at_ms: int, what: str, outcome: Outcome
-) -> None:
+def _expect(values: set[int], noted: list[tuple[int, int]], at_ms: int, what: str, outcome: Outcome) -> None:
     missing = [value for value, noted_ms in noted if noted_ms <= at_ms and value not in values]
     if missing:
         outcome.lost += len(missing)
-        outcome.problems.append(f"{what} lacks {len(missing)} that were acknowledged before it: {missing[:5]}")
+        outcome.problems.append(
+            f"{what} lacks {len(missing)} that were acknowledged before it: {missing[:5]}"
+        )
 
 
 def _read(broker: BrokerProcess, topic: str, outcome: Outcome) -> dict[int, list[int]]:

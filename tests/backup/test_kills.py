@@ -67,7 +67,9 @@ class MortalFiles(UnsyncedFiles):
         self.operate(directory)
 
 
-async def test_killed_at_any_operation_every_moment_is_whole_and_the_next_start_goes_on(tmp_path: Path) -> None:
+async def test_killed_at_any_operation_every_moment_is_whole_and_the_next_start_goes_on(
+    tmp_path: Path,
+) -> None:
     world = World(tmp_path, 9, backup_keep_ms=0)
     world.files = files = MortalFiles()
     await world.start()

@@ -93,7 +93,9 @@ class Beside(World):
             await asyncio.sleep(0.001)
 
 
-async def test_the_model_has_the_offset_that_was_committed_also_where_a_marker_moves_the_end(tmp_path: Path) -> None:
+async def test_the_model_has_the_offset_that_was_committed_also_where_a_marker_moves_the_end(
+    tmp_path: Path,
+) -> None:
     world = Beside(tmp_path, 1)
     world.files = files = LateFiles(1)
     await world.start()

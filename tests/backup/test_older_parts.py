@@ -1,5 +1,5 @@
-"""What a moment says where it could not have everything: a partition that cannot be read, an archive, a folder that hangs,
-a moment that goes while it is restored.
+"""What a moment says where it could not have everything: a partition that cannot be read, an archive, a folder that
+hangs, a moment that goes while it is restored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from headrace.broker.metrics import collect
 from headrace.clock import SystemClock
 from headrace.errors import DataDirError
 from headrace.files import SystemFile
-from tests.backup.test_moments import restored
 from tests.backup.test_troubles import done, flip, shop
 from tests.backup.workload import GROUP, UnsyncedFile, UnsyncedFiles, World, committed
 
@@ -38,7 +37,9 @@ async def opened(data: Path, **settings: Any) -> World:
     return other
 
 
-async def test_a_partition_that_cannot_be_read_is_named_as_older_and_its_group_goes_back(tmp_path: Path) -> None:
+async def test_a_partition_that_cannot_be_read_is_named_as_older_and_its_group_goes_back(
+    tmp_path: Path,
+) -> None:
     world = World(tmp_path, 1)
     await world.start()
     topic = await world.ask.create("events", 2)
@@ -209,14 +210,18 @@ async def test_a_folder_that_hangs_keeps_neither_producers_nor_the_stop_waiting(
     files.answers.set()
 
 
-async def test_a_moment_that_goes_while_it_is_restored_is_said_to_be_gone_and_not_damaged(tmp_path: Path) -> None:
+async def test_a_moment_that_goes_while_it_is_restored_is_said_to_be_gone_and_not_damaged(
+    tmp_path: Path,
+) -> None:
     world = await shop(tmp_path, 40)
     await world._commit(("events", 0), 0)
     await world.stop()
     folder = BackupFolder(world.folder)
     newest = choose(folder)
     assert newest.base is not None
-    assert (folder.manifests / newest.name.file).exists(), "a moment that is told on top of another has its own name"
+    assert (folder.manifests / newest.name.file).exists(), (
+        "a moment that is told on top of another has its own name"
+    )
 
     def gone(size: int) -> None:
         for one in world.folder.rglob("*.piece"):
@@ -243,7 +248,9 @@ async def test_a_damaged_state_is_named_for_what_it_is(tmp_path: Path) -> None:
     assert "--to takes its number" in (refused.value.hint or "")
 
 
-async def test_a_restore_that_was_killed_behind_its_last_step_is_not_done_over_a_log_in_use(tmp_path: Path) -> None:
+async def test_a_restore_that_was_killed_behind_its_last_step_is_not_done_over_a_log_in_use(
+    tmp_path: Path,
+) -> None:
     world = await shop(tmp_path)
     await world.stop()
     folder, data = BackupFolder(world.folder), tmp_path / "restored"

@@ -58,8 +58,8 @@ class LateFile(UnsyncedFile):
 
 
 class LateFiles(UnsyncedFiles):
-    """The log's own syncs take their time, each another: what is written to several logs comes to the disk of one before
-    that of the other, and a moment may lie between. ``hold`` keeps those of partitions up altogether.
+    """The log's own syncs take their time, each another: what is written to several logs comes to the disk of one
+    before that of the other, and a moment may lie between. ``hold`` keeps those of partitions up altogether.
     """
 
     def __init__(self, seed: int, most_s: float = 0.002) -> None:

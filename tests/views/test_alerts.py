@@ -146,7 +146,9 @@ def test_only_the_last_who_began_to_watch_writes(scene: Scene) -> None:
     assert scene.history() == [("backlog", scene.flow.flow.name, "firing")]
 
 
-def test_a_watcher_outlasts_a_killed_broker_and_a_forgotten_id_and_says_each_change_once(tmp_path: Path) -> None:
+def test_a_watcher_outlasts_a_killed_broker_and_a_forgotten_id_and_says_each_change_once(
+    tmp_path: Path,
+) -> None:
     forgetful = ["--set", "transactional.id.expiration.ms=50", "--set", "log.retention.check.interval.ms=20"]
     server = start_headrace(tmp_path / "broker", forgetful)
     try:
@@ -192,7 +194,9 @@ def test_an_alert_comes_before_a_retention_by_time_takes_what_was_not_read(tmp_p
         with scene.watched() as (_, part):
             fired = until(scene.history, "it fires", pause_s=0.005)
             start = cluster.starts(source)[0]
-            until(lambda: cluster.starts(source)[0] > 5 or part.error, "retention has taken it", pause_s=0.005)
+            until(
+                lambda: cluster.starts(source)[0] > 5 or part.error, "retention has taken it", pause_s=0.005
+            )
             until(lambda: ("lost", flow, "firing") in scene.history() or part.error, "the loss is told")
         assert part.error is None
         assert fired == [("time-to-loss", flow, "firing")]

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
 from headrace.broker.backup.errors import BackupAway, BackupDamaged, BackupOfAnother, NoSuchMoment
 from headrace.broker.backup.folder import NEW, BackupFolder, Belongs, sequence_of
 from headrace.broker.backup.manifest import FORMAT, Manifest, ManifestName, Part, encode

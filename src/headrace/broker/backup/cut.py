@@ -109,7 +109,10 @@ class Plan:
         return Known(
             part,
             self.signature,
-            {run.segment.base_offset: run.segment for run in (*self.runs, *(run for _, run in self.archived))},
+            {
+                run.segment.base_offset: run.segment
+                for run in (*self.runs, *(run for _, run in self.archived))
+            },
             self.signature.state,
         )
 

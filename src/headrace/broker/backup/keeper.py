@@ -201,7 +201,9 @@ class BackupKeeper:
             return
         missing = self._books.absent(self._parts())
         for place, files in missing.items():
-            self._known[place] = replace(self._known[place], signature=None, state_version=None, missing=files)
+            self._known[place] = replace(
+                self._known[place], signature=None, state_version=None, missing=files
+            )
         if missing:
             _log.warning(
                 "%d files of the newest moment are not in %s, or not as long as they were: they are shipped again;"
@@ -253,9 +255,7 @@ class BackupKeeper:
         standing.unreadable = len(manifest.stale)
         standing.last_moment_ms, standing.last_taken_s = manifest.taken_ms, taken_s
 
-    def _carry_out(
-        self, plans: list[Plan], gone: list[str], moment: Manifest, offline: set[str]
-    ) -> Manifest:
+    def _carry_out(self, plans: list[Plan], gone: list[str], moment: Manifest, offline: set[str]) -> Manifest:
         self._ship(plans)
         for place in gone:
             self._books.drop(place, self._known.pop(place).part, None)

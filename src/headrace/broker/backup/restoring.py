@@ -172,8 +172,8 @@ class Restoring:
         for place in manifest.stale:
             if place in manifest.parts:
                 report.stale.append(
-                    f"{manifest.label(place)} ends at {report.ends[place]}, which is older than the moment: transactions"
-                    " that lie across are cut in two"
+                    f"{manifest.label(place)} ends at {report.ends[place]}, which is older than the moment:"
+                    " transactions that lie across are cut in two"
                 )
             else:
                 # Made by the start, at offset 0.

@@ -99,7 +99,9 @@ def restore(
     for one in report.stale:
         session.out.warn(f"it could not be read when it was backed up: {one}")
     for one in report.archived:
-        session.out.warn(f"in the archive and not in the backup: {one}; start the broker with the same archive")
+        session.out.warn(
+            f"in the archive and not in the backup: {one}; start the broker with the same archive"
+        )
     for one in report.damage:
         session.out.warn(f"it was damaged already when it was backed up: {one}")
 

@@ -54,7 +54,9 @@ def status(session: Session, folder: Folder = None) -> None:
             f" {', '.join(map(newest.label, newest.stale))}"
         )
     if newest.archived():
-        session.out.warn("what could not be read from the archive is not in the backup: keep the archive as well")
+        session.out.warn(
+            "what could not be read from the archive is not in the backup: keep the archive as well"
+        )
 
 
 def _behind(session: Session, newest: Manifest) -> int:
