@@ -102,7 +102,7 @@ async def test_segments_that_were_moved_to_the_archive_are_in_the_backup_and_nee
         "events", 2, internal_segment_bytes="500", retention_bytes="1000", headrace_archive_enable="true"
     )
     place = ("events", 0)
-    for number in range(40):
+    for number in range(80):
         await world.send(place, (b"k", b"%d" % number))
         if number == 20:
             # Some of it was copied before it was moved, and some has to be read from the archive.
@@ -121,7 +121,7 @@ async def test_segments_that_were_moved_to_the_archive_are_in_the_backup_and_nee
     assert (await done(restoring(folder, tmp_path / "restored"))).archived == []
     other = await opened(tmp_path / "restored")
     found = committed(other.ask.broker, place)
-    assert [value for _, (_, value) in sorted(found.items())] == [*(b"%d" % n for n in range(40)), b"last"]
+    assert [value for _, (_, value) in sorted(found.items())] == [*(b"%d" % n for n in range(80)), b"last"]
     await other.stop()
 
 
@@ -136,7 +136,7 @@ async def test_an_archive_that_is_away_is_named_and_shipped_when_it_is_back(
         "events", 1, internal_segment_bytes="500", retention_bytes="1000", headrace_archive_enable="true"
     )
     place = ("events", 0)
-    for number in range(40):
+    for number in range(80):
         await world.send(place, (b"k", b"%d" % number))
     await world.ask.broker.trim()
     archive.rename(tmp_path / "away")
@@ -149,7 +149,7 @@ async def test_an_archive_that_is_away_is_named_and_shipped_when_it_is_back(
     assert [one.startswith(f"{size} bytes of events-0") for one in report.archived] == [True]
     (tmp_path / "away").rename(archive)
     early = await opened(tmp_path / "early", archive_dir=archive)
-    assert len(committed(early.ask.broker, place)) == 40, "with the archive, all of it can be read"
+    assert len(committed(early.ask.broker, place)) == 80, "with the archive, all of it can be read"
     await early.stop()
     await world.send(place, (b"k", b"last"))
     assert await world.round()
