@@ -68,17 +68,21 @@ def run(
         starter = ["--without", without] if in_broker else []
         with BrokerProcess(home / "broker", options=options, starter=starter, forked=True) as broker:
             broker.start()
-            noted = _live(broker, folder, rng, outcome, rng.randint(*kills))
+            noted, killed = _live(broker, folder, rng, outcome, rng.randint(*kills))
             if broker.runs:
                 broker.kill()
             outcome.peak_rss_mb = broker.peak_rss_mb
         if not outcome.problems:
-            _judge_moments(home, folder, noted, rng, outcome, restores)
+            _judge_moments(home, folder, noted, rng, outcome, restores, killed)
             _judge_damage(home, folder, rng, outcome, noted, checked=protected or in_broker)
     return outcome
 
 
-def _live(broker: BrokerProcess, folder: Path, rng: random.Random, outcome: Outcome, kills: int) -> Noted:
+def _live(
+    broker: BrokerProcess, folder: Path, rng: random.Random, outcome: Outcome, kills: int
+) -> tuple[Noted, set[tuple[int, int]]]:
+    """What was acknowledged, and the newest moment at each kill."""
+    killed: set[tuple[int, int]] = set()
     cluster = Cluster(broker.bootstrap, timeout_s=20.0)
     segments = {"internal.segment.bytes": str(rng.choice([2_000, 20_000, 1 << 20]))}
     for topic in ("numbers", "pairs"):
@@ -101,6 +105,7 @@ def _live(broker: BrokerProcess, folder: Path, rng: random.Random, outcome: Outc
             if away:
                 folder.with_name("away").rename(folder)
             outcome.hits += int(_is_half(folder))
+            killed.update(_moments(folder)[-1:])
             broker.start()
         before = writers.noted.count()
         _wait(lambda: writers.noted.count() > before + 20, broker)
@@ -111,7 +116,7 @@ def _live(broker: BrokerProcess, folder: Path, rng: random.Random, outcome: Outc
         outcome.problems.append(f"{type(failure).__name__}: {failure}")
         writers.finish()
     outcome.problems += writers.fell + broker.traces()
-    return writers.noted
+    return writers.noted, killed
 
 
 def _wait(condition: Callable[[], bool], broker: BrokerProcess) -> None:
@@ -145,10 +150,18 @@ def _moments(folder: Path) -> list[tuple[int, int]]:
 
 
 def _judge_moments(
-    home: Path, folder: Path, noted: Noted, rng: random.Random, outcome: Outcome, restores: int
+    home: Path,
+    folder: Path,
+    noted: Noted,
+    rng: random.Random,
+    outcome: Outcome,
+    restores: int,
+    killed: set[tuple[int, int]],
 ) -> None:
+    """The newest, one that was the newest when the broker was killed, and any others."""
     moments = _moments(folder)
-    chosen = {moments[-1], *rng.sample(moments, min(restores - 1, len(moments)))}
+    chosen = {moments[-1], *rng.sample(sorted(killed), min(1, len(killed)))}
+    chosen |= set(rng.sample(moments, min(max(0, restores - 2), len(moments))))
     for number, at_ms in sorted(chosen):
         try:
             _restore(folder, home / f"restored-{number}" / "data", number)
