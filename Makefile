@@ -51,6 +51,7 @@ check: setup-test
 
 bench-log: setup-test
 	@$(BIN)/python -m bench.log
+	@$(BIN)/python -m bench.backup
 	@$(BIN)/python -m bench.pages
 
 bench-flow: setup-test

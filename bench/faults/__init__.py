@@ -61,6 +61,7 @@ FAULTS = {
         Fault("X24", "names as paths", ("x24_names",), 100),
         Fault("X26", "poison values", ("x26_poison",), 20),
         Fault("followers", "killed followers", ("follower_killed",), 50, at_once=2),
+        Fault("backup", "backups of killed brokers, restored", ("backup_kill",), 50, at_once=2),
         Fault("operations", "every operation fails once", ("operations",), 50, at_once=2),
     )
 }

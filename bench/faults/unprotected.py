@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bench.faults.unprotected_backup import no_manifest_behind_its_pieces, no_one_moment
+
 __all__ = ["PROTECTIONS", "NarrowHash"]
 
 _HELD_BACK_S = 0.04
@@ -307,4 +309,6 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "sweep": no_sweep,
     "answer-limit": no_answer_limit,
     "fencing": no_fencing,
+    "backup-order": no_manifest_behind_its_pieces,
+    "backup-one-moment": no_one_moment,
 }

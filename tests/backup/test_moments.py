@@ -12,7 +12,7 @@ from headrace.broker.backup.choosing import choose
 from headrace.broker.backup.folder import BackupFolder
 from headrace.broker.backup.restoring import Restoring
 from headrace.clock import SystemClock
-from tests.backup.workload import Model, UnsyncedFiles, World, difference
+from tests.backup.workload import GROUP, LateFiles, Model, Place, UnsyncedFiles, World, difference
 
 
 async def restored(world: World, data: Path, number: int | None = None) -> World:
@@ -32,6 +32,7 @@ async def restored(world: World, data: Path, number: int | None = None) -> World
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_moment_is_the_log_after_one_of_its_steps(tmp_path: Path, seed: int, durability: str) -> None:
     world = World(tmp_path, seed, durability=durability)
+    world.files = LateFiles(seed)
     await world.start()
     await world.prepare()
     moments: dict[int, tuple[int, int]] = {}
@@ -77,3 +78,43 @@ async def goes_on(other: World, world: World, model: Model) -> None:
     taken_over = await other._init("shop")
     assert all(not partition.open_transactions() for _, _, partition in other.ask.broker.partitions.all())
     assert taken_over[0] == world.transactional[0]
+
+
+class Beside(World):
+    """A group's commit is answered, and only then does what was held up reach the disk."""
+
+    async def _commit(self, place: Place, offset: int) -> None:
+        await super()._commit(place, offset)
+        assert isinstance(self.files, LateFiles)
+        self.files.release()
+        partition = self.ask.broker.partition(*place)
+        assert partition is not None
+        while not partition.log.is_synced:
+            await asyncio.sleep(0.001)
+
+
+async def test_the_model_has_the_offset_that_was_committed_also_where_a_marker_moves_the_end(
+    tmp_path: Path,
+) -> None:
+    world = Beside(tmp_path, 1)
+    world.files = files = LateFiles(1)
+    await world.start()
+    await world.prepare()
+    place = ("events", 0)
+    world._place = lambda: place  # type: ignore[method-assign]
+    await world.in_transaction()
+    files.hold()
+    world.random = random.Random(3)
+    await world.end_transaction()
+    partition = world.ask.broker.partition(*place)
+    assert partition is not None
+    assert partition.high_watermark < partition.end_offset, "the marker is written and not synced"
+    await world.commit_group()
+    assert partition.high_watermark == partition.end_offset
+    committed = world.ask.broker.groups.fetch_all(GROUP)["events"][0].offset
+    assert world.model.groups == {place: committed}
+    assert await world.round()
+    await world.stop()
+    other = await restored(world, tmp_path / "restored")
+    assert difference(other.ask.broker, world.model) is None
+    await other.stop()

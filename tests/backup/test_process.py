@@ -6,10 +6,12 @@ import json
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 
 from headrace.app import App
@@ -33,9 +35,22 @@ def headrace(*words: str | Path, code: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def start(home: Path, folder: Path | None, every_ms: int = 30) -> Server:
-    options = ["--backup", str(folder), "--backup-every-ms", str(every_ms)] if folder else []
-    return start_headrace(home, options)
+Start = Callable[..., Server]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts brokers, and leaves none of them behind."""
+    started: list[Server] = []
+
+    def begin(home: Path, folder: Path | None, every_ms: int = 30, port: int = 0) -> Server:
+        options = ["--backup", str(folder), "--backup-every-ms", str(every_ms)] if folder else []
+        started.append(start_headrace(home, options, port=port))
+        return started[-1]
+
+    yield begin
+    for server in started:
+        server.kill()
 
 
 def values(server: Server, topic: str) -> dict[int, list[int]]:
@@ -74,7 +89,8 @@ class Load:
         )
         self._topic = topic
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._left = -1
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -87,7 +103,7 @@ class Load:
             number += 1
             self._producer.poll(0)
             time.sleep(0.0005)
-        self._producer.flush(30)
+        self._left = self._producer.flush(30)
 
     def _delivered(self, error: object, message: Any) -> None:
         if error is None:
@@ -96,9 +112,10 @@ class Load:
     def stop(self) -> None:
         self._stop.set()
         self._thread.join(60)
+        assert self._left == 0, f"{self._left} records were never answered"
 
 
-def test_killed_while_it_ships_it_goes_on_and_every_moment_is_whole(tmp_path: Path) -> None:
+def test_killed_while_it_ships_it_goes_on_and_every_moment_is_whole(tmp_path: Path, start: Start) -> None:
     folder = tmp_path / "backup"
     folder.mkdir()
     home = tmp_path / "broker"
@@ -109,7 +126,7 @@ def test_killed_while_it_ships_it_goes_on_and_every_moment_is_whole(tmp_path: Pa
     for times in range(3):
         wait_for_moment(folder, 200 * (times + 1))
         server.kill()
-        server = start_headrace(home, ["--backup", str(folder), "--backup-every-ms", "20"], port=port)
+        server = start(home, folder, every_ms=20, port=port)
     load.stop()
     acknowledged = dict(load.acknowledged)
     assert server.stop() == 0
@@ -141,7 +158,9 @@ def order(name: str, amount: int) -> tuple[bytes, bytes]:
     return name.encode(), json.dumps({"order": name, "amount": amount}).encode()
 
 
-def test_a_view_that_had_read_further_than_the_restored_log_is_built_again_and_proven(tmp_path: Path) -> None:
+def test_a_view_that_had_read_further_than_the_restored_log_is_built_again_and_proven(
+    tmp_path: Path, start: Start
+) -> None:
     folder = tmp_path / "backup"
     folder.mkdir()
     server = start(tmp_path / "broker", folder)

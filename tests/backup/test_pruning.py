@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.broker.backup.checking import check
+from headrace.broker.backup.choosing import choose
 from headrace.broker.backup.folder import BackupFolder
 from headrace.broker.backup.manifest import ManifestName
 from headrace.broker.backup.pruning import Dropped, kept_moments, kept_names, removable
@@ -86,4 +87,28 @@ async def test_the_folder_has_what_its_moments_name_and_nothing_else(tmp_path: P
     assert not list(world.folder.rglob("*.new"))
     most = max(len(run.pieces) for part in manifest.parts.values() for run in part.segments)
     assert most <= 2 * 7, "pieces are joined"
+    await world.stop()
+
+
+async def test_a_moment_is_told_by_the_clock_on_the_wall_also_after_a_long_time_off(tmp_path: Path) -> None:
+    clock = DrivenClock()
+    world = World(tmp_path, 5, clock=clock)
+    await world.start()
+    await world.prepare()
+    await world.stop()
+    before_ms = clock.now_ms()
+    # A start after days doubts its clock for an hour: nothing is deleted by it, and nothing may be called by it either.
+    clock.advance(2 * DAY / 1000)
+    await world.start()
+    await world.plain()
+    clock.advance(5)
+    assert await world.round()
+    folder = BackupFolder(world.folder)
+    newest = choose(folder)
+    assert newest.taken_ms == clock.now_ms()
+    assert newest.moment_ms < before_ms + DAY
+    assert choose(folder, at_ms=clock.now_ms() - DAY).taken_ms <= before_ms
+    keeper = world.ask.broker.backup
+    assert keeper is not None
+    assert keeper.standing.last_moment_ms == clock.now_ms()
     await world.stop()

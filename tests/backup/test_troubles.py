@@ -334,10 +334,10 @@ async def test_a_moment_that_there_is_not_is_refused(tmp_path: Path) -> None:
     world = await shop(tmp_path, 5)
     await world.stop()
     folder = BackupFolder(world.folder)
-    first = folder.names()[0]
-    assert choose(folder, at_ms=first.moment_ms).sequence >= first.sequence
+    first = folder.load(folder.names()[0])
+    assert choose(folder, at_ms=first.taken_ms).sequence >= first.sequence
     with pytest.raises(NoSuchMoment, match="before it"):
-        choose(folder, at_ms=first.moment_ms - 1)
+        choose(folder, at_ms=first.taken_ms - 1)
     with pytest.raises(NoSuchMoment, match="999"):
         choose(folder, to="999")
     with pytest.raises(NoSuchMoment, match="no backup"):

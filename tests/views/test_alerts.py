@@ -11,17 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from bench.faults.flow_by_hand import FlowByHand
 from headrace.cli.app_lag import stored_readers
 from headrace.client.cluster import Cluster
+from headrace.client.errors import LogError
 from headrace.model.alert import alerts_topic
-from headrace.ops.alerts.alert_log import WatcherReplaced, history, last_records
+from headrace.ops.alerts.alert_log import AlertLog, WatcherReplaced, history, last_records
+from headrace.ops.alerts.record import AlertRecord
 from headrace.ops.alerts.rules import rules_of
 from headrace.ops.alerts.watch import AlertWatch
 from headrace.runtime.part import Part
 from headrace.settings import AlertSettings
 from tests.cli.runner import Headrace
+from tests.support.embedded import start_headrace
 from tests.support.waiting import until
 from tests.views.test_lag import commit, write
 
@@ -143,6 +147,90 @@ def test_only_the_last_who_began_to_watch_writes(scene: Scene) -> None:
             until(lambda: part.error, "the first is told")
     assert isinstance(part.error, WatcherReplaced)
     assert scene.history() == [("backlog", scene.flow.flow.name, "firing")]
+
+
+def test_a_watcher_outlasts_a_killed_broker_and_says_each_change_once(tmp_path: Path) -> None:
+    server = start_headrace(tmp_path / "broker")
+    try:
+        cluster = Cluster(server.bootstrap, timeout_s=3.0)
+        scene = Scene(cluster, "alarm", tmp_path)
+        source, group = scene.source, "billing"
+        cluster.ensure_topic(source, 1)
+        write(cluster, source, 30)
+        commit(cluster, group, source, 5)
+        scene.app.alert("backlog", "lag > 20 on groups")
+        with scene.watched(defaults=False) as (watch, part):
+            until(lambda: watch.firing, "it fires")
+            server.kill()
+            until(lambda: any("cannot be watched" in one for one in scene.warned), "the broker is gone")
+            server = start_headrace(tmp_path / "broker", port=server.port)
+            until(lambda: "alerts are watched again" in scene.told, "it is back")
+            looked_again(watch, part)
+            assert scene.history() == [("backlog", group, "firing")]
+            commit(cluster, group, source, 30)
+            until(lambda: not watch.firing or part.error, "it is over")
+        assert part.error is None
+        assert scene.history() == [("backlog", group, "firing"), ("backlog", group, "resolved")]
+        assert len([one for one in scene.warned if one.startswith("alert backlog")]) == 1
+    finally:
+        server.kill()
+
+
+def test_a_writer_that_the_broker_has_forgotten_is_opened_anew_and_one_that_was_replaced_is_not(
+    tmp_path: Path,
+) -> None:
+    forgetful = [
+        "--set",
+        "transactional.id.expiration.ms=2000",
+        "--set",
+        "log.retention.check.interval.ms=50",
+    ]
+    server = start_headrace(tmp_path / "broker", forgetful)
+    try:
+        cluster = Cluster(server.bootstrap, timeout_s=10.0)
+        fires = AlertRecord("shop", "backlog", "group", "billing", "firing", 1, 1, "lag > 20", "late")
+        with contextlib.closing(AlertLog(cluster, "shop")) as quiet:
+            until(lambda: "forgot the transactional id" in server.log.read_text(), "it is forgotten")
+            with pytest.raises(LogError) as refused:
+                quiet.write([fires])
+            assert refused.value.retriable, refused.value
+        with (
+            contextlib.closing(AlertLog(cluster, "shop")) as old,
+            contextlib.closing(AlertLog(cluster, "shop")) as new,
+        ):
+            new.write([fires])
+            with pytest.raises(WatcherReplaced) as replaced:
+                old.write([fires])
+            assert not replaced.value.retriable
+        assert list(last_records(cluster, "shop")) == [fires.key]
+    finally:
+        server.kill()
+
+
+def test_an_alert_comes_before_a_retention_by_time_takes_what_was_not_read(tmp_path: Path) -> None:
+    server = start_headrace(tmp_path / "broker", ["--set", "log.retention.check.interval.ms=20"])
+    try:
+        cluster = Cluster(server.bootstrap, timeout_s=10.0)
+        scene = Scene(cluster, "alarm", tmp_path)
+        source, flow = scene.source, scene.flow.flow.name
+        cluster.ensure_topic(source, 1, {"internal.segment.bytes": "2000", "retention.ms": "3600000"})
+        # Half of its time is over: nothing is removed yet.
+        write(cluster, source, 40, age_ms=1_900_000)
+        scene.flow.begin()
+        scene.flow.batch([], consumed=5)
+        with scene.watched() as (_, part):
+            fired = until(scene.history, "it fires")
+            assert fired == [("time-to-loss", flow, "firing")]
+            assert cluster.starts(source) == {0: 0}, "a record was removed, and nothing was said before"
+            sooner = ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)
+            resource = ConfigResource(ConfigResource.Type.TOPIC, source, incremental_configs=[sooner])
+            next(iter(cluster.admin().incremental_alter_configs([resource]).values())).result(10)
+            until(lambda: cluster.starts(source)[0] > 5 or part.error, "retention has taken it")
+            until(lambda: ("lost", flow, "firing") in scene.history() or part.error, "the loss is told")
+        assert part.error is None
+        assert [one for one in scene.history() if one[2] == "firing"] == [fired[0], ("lost", flow, "firing")]
+    finally:
+        server.kill()
 
 
 APP = """

@@ -271,6 +271,16 @@ def _backup(broker: Broker, out: Exposition) -> Iterator[None]:
             standing.last_moment_ms / 1000,
         ),
         ("round_seconds", "How long it took to ship.", standing.last_took_s),
+        (
+            "under_way_seconds",
+            "How long the present round has lasted: of a folder that does not answer it grows and grows.",
+            backup.under_way_s(),
+        ),
+        (
+            "unreadable_partitions",
+            "Partitions of which the newest moment has something older, because their files cannot be read.",
+            standing.unreadable,
+        ),
         ("in_trouble", "1 while the folder cannot be written to.", int(standing.trouble is not None)),
         ("refused", "1 if another broker writes to the folder.", int(standing.refused is not None)),
     ):

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from confluent_kafka import (
@@ -71,6 +71,10 @@ class Cluster:
             if self._admin is None:
                 self._admin = AdminClient(self.config({}))
             return self._admin
+
+    def apart(self) -> Cluster:
+        """The same log, with a client of its own for questions."""
+        return replace(self, _admin=None, _making=threading.Lock())
 
     def producer(self, extra: Mapping[str, Any] | None = None) -> Producer:
         return Producer(self.config({"partitioner": "murmur2_random", **(extra or {})}))

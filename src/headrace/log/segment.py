@@ -124,8 +124,10 @@ class Segment:
 
     def pin(self) -> File:
         """Keep the file open until ``unpin``, for a thread that is about to use it."""
+        file = self.file
+        # Counted when it is open: what could not be opened has nobody who gives it back.
         self._pins += 1
-        return self.file
+        return file
 
     def unpin(self) -> None:
         self._pins -= 1

@@ -80,6 +80,14 @@ def test_a_rule_that_must_hold_for_a_while_waits_for_it() -> None:
     assert watched.states.firing[0].at_ms == 8_000
 
 
+def test_what_has_held_goes_on_when_the_log_is_opened_anew() -> None:
+    watched = Watched({"backlog": parse_rule("lag > 10 for 3s")})
+    for _ in range(3):
+        assert watched.look(flow(11)) == []
+        watched.states.recall([])
+    assert watched.look(flow(11)) == [("backlog", "price", "firing")]
+
+
 def test_what_is_not_known_changes_nothing() -> None:
     watched = Watched({"backlog": parse_rule("lag > 10 for 2s")})
     assert watched.look(flow(11)) == []

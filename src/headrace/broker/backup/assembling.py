@@ -57,6 +57,7 @@ class Assembler:
             clean, removed, horizon = part.compacted
             Compacted(min(clean, mark.synced_offset), removed, horizon).write(self._files, directory)
         if part.archived:
+            # What the backup has of the archive lies behind it, and has become a part of the partition's own files.
             Archive(self._files, directory, None).name([Entry(*one) for one in part.archived])
         self._files.sync_dir(directory)
         MarkFile.create(self._files, directory, mark).close()

@@ -5,7 +5,7 @@ Everything here runs in the thread that the keeper waits for, but for the few fi
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Mapping
 
 from headrace.broker.backup.errors import BackupAway, BackupDamaged, BackupOfAnother, NoSuchMoment
 from headrace.broker.backup.folder import NEW, BackupFolder, Belongs, sequence_of
@@ -100,6 +100,18 @@ class Books:
         self._begun = True
         return parts
 
+    def absent(self, parts: Mapping[str, Part]) -> dict[str, frozenset[str]]:
+        """Files of the newest moment that somebody has removed or cut, by place. A mount that was away may come back as
+        it was long ago.
+        """
+        there = self._folder.pieces()
+        found: dict[str, frozenset[str]] = {}
+        for place, part in parts.items():
+            gone = {file for file, size in part.sizes().items() if there.get((place, file)) != size}
+            if gone:
+                found[place] = frozenset(gone)
+        return found
+
     def _expect_nobody_else(self, run: str) -> None:
         identity = self._data_dir.identity
         found = self._folder.belongs()
@@ -121,9 +133,6 @@ class Books:
                     " copies of one data directory",
                     hint="stop one of them, and give it a folder of its own with --backup",
                 )
-
-    def with_parts(self, moment: Manifest, parts: dict[str, Part]) -> Manifest:
-        return msgspec.structs.replace(moment, parts=parts)
 
     def add(self, manifest: Manifest) -> None:
         """Write a manifest, which is in full; as what has changed, where that is much less."""

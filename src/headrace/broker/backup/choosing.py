@@ -20,10 +20,9 @@ def choose(folder: BackupFolder, *, at_ms: int | None = None, to: str | None = N
     folder.expect()
     names = folder.names()
     damaged: BackupDamaged | None = None
+    first_ms = 0
     for name in reversed(names):
         if to is not None and to not in (str(name.sequence), name.file):
-            continue
-        if at_ms is not None and name.moment_ms > at_ms:
             continue
         try:
             found = folder.load(name, names)
@@ -32,15 +31,21 @@ def choose(folder: BackupFolder, *, at_ms: int | None = None, to: str | None = N
                 raise
             damaged = damaged or error
             continue
+        except NoSuchMoment:
+            # Let go of between the list and the look at it.
+            continue
+        if at_ms is not None and found.taken_ms > at_ms:
+            first_ms = found.taken_ms
+            continue
         if found.complete:
             return found
     if damaged is not None:
         raise damaged
     if to is not None:
         raise NoSuchMoment(f"there is no manifest {to} in {folder.path}", hint=_LIST)
-    if at_ms is not None and names:
+    if first_ms:
         raise NoSuchMoment(
-            f"the first moment in {folder.path} is {names[0].moment_ms}, and {at_ms} is before it (ms since 1970)",
+            f"the first moment in {folder.path} is {first_ms}, and {at_ms} is before it (ms since 1970)",
             hint=_LIST,
         )
     raise NoSuchMoment(

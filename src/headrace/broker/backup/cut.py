@@ -6,7 +6,9 @@ that a group has committed lie in the log, a transaction that is decided is deci
 open. A start that finds the moment restored does what it does after a crash, and need not know about backups.
 
 ``take`` looks at a partition, which is cheap, and opens the files that are to be copied, so that neither compaction nor
-retention can take them away meanwhile; ``Plan.let_go`` gives them back.
+retention can take them away meanwhile; ``Plan.let_go`` gives them back. Segments in the archive are part of the log as
+well, and of its backup, which mostly has them from before they were moved. What it lacks of them is opened by whoever
+copies it, because the archive may be a mount that keeps others waiting, or away.
 
 With durability ``synced`` the moment ends where the disk has everything. With ``os`` it ends where readers do, as after
 kill -9; what the broker's own disk had not got is noted, and compared after the next start.
@@ -15,10 +17,11 @@ kill -9; what the broker's own disk had not got is noted, and compared after the
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import NamedTuple
 
 from headrace.broker.backup.manifest import Part, Piece, Run, StateCopy
-from headrace.files import File
+from headrace.files import File, Files
 from headrace.log.archive import Entry
 from headrace.log.compacted import Compacted
 from headrace.log.mark import Mark
@@ -55,6 +58,8 @@ class Known:
     has copied is in it.
     """
     state_version: tuple[int, int] | None = None
+    missing: frozenset[str] = frozenset()
+    """Files of it that are not in the folder any more, or not as long as they were."""
 
 
 @dataclass(slots=True)
@@ -79,13 +84,15 @@ class Plan:
     mark: Mark
     synced: tuple[int, int]
     runs: list[PlannedRun]
-    archived: tuple[tuple[int, int, int, int], ...]
+    archived: list[tuple[Entry, PlannedRun]]
+    """Oldest first."""
+    files: Files
     state_known: StateCopy | None
     state_file: File | None
 
     @property
     def missing(self) -> int:
-        return sum(run.missing for run in self.runs)
+        return sum(run.missing for run in self.runs) + sum(run.missing for _, run in self.archived)
 
     def let_go(self) -> None:
         """On the event loop."""
@@ -102,7 +109,10 @@ class Plan:
         return Known(
             part,
             self.signature,
-            {run.segment.base_offset: run.segment for run in self.runs},
+            {
+                run.segment.base_offset: run.segment
+                for run in (*self.runs, *(run for _, run in self.archived))
+            },
             self.signature.state,
         )
 
@@ -125,7 +135,11 @@ def take(source: Source, known: Known | None) -> Plan | None:
         mark,
         (synced.segment, synced.position),
         [],
-        tuple((one.base_offset, one.end_offset, one.size, one.max_timestamp) for one in entries),
+        [
+            (entry, PlannedRun(segment, entry.size, _archived_pieces(entry, segment, log, known), None, None))
+            for entry, segment in zip(entries, log.archive.segments, strict=True)
+        ],
+        log.files,
         known.part.state if known is not None and has_state else None,
         None,
     )
@@ -143,8 +157,10 @@ def take(source: Source, known: Known | None) -> Plan | None:
 
 def missing(source: Source, known: Known | None) -> int:
     """About how many bytes there are to copy."""
+    log = source.log
     copied = 0 if known is None else known.part.size
-    return sum(map(source.log.readable_size, source.log.segments)) - copied
+    archived = sum(entry.size for entry in log.archive.entries)
+    return sum(map(log.readable_size, log.segments)) + archived - copied
 
 
 def _end(log: PartitionLog) -> Mark:
@@ -153,13 +169,31 @@ def _end(log: PartitionLog) -> Mark:
     return Mark(log.start_offset, log.end_offset, log.active.base_offset, log.active.size)
 
 
+def _known_run(base: int, known: Known | None) -> Run:
+    """As much of a segment as the folder has for sure."""
+    if known is None:
+        return Run(base)
+    found = next((one for one in known.part.segments if one.base_offset == base), Run(base))
+    return Run(base, tuple(takewhile(lambda piece: piece.file not in known.missing, found.pieces)))
+
+
+def _archived_pieces(
+    entry: Entry, segment: Segment, log: PartitionLog, known: Known | None
+) -> tuple[Piece, ...]:
+    """Where nothing was ever compacted, a segment is what it was when it was copied, and longer at the most."""
+    run = _known_run(entry.base_offset, known)
+    if log.compacted != Compacted() and (known is None or known.segments.get(run.base_offset) is not segment):
+        return ()
+    return run.pieces if run.size <= entry.size else ()
+
+
 def _planned(segment: Segment, mark: Mark, log: PartitionLog, known: Known | None) -> PlannedRun:
     base = segment.base_offset
     size = mark.position if base == mark.segment else segment.size
     pieces: tuple[Piece, ...] = ()
     doubted_from: int | None = None
     if known is not None:
-        run = next((one for one in known.part.segments if one.base_offset == base), Run(base))
+        run = _known_run(base, known)
         copied = known.segments.get(base)
         if copied is segment:
             pieces = run.pieces

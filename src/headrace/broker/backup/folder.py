@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -197,13 +198,16 @@ class BackupFolder:
             if error.errno not in _NO_DIR_SYNC:
                 raise
 
-    def pieces(self) -> Iterator[tuple[str, str]]:
-        """Place and name of every file below ``pieces``."""
+    def pieces(self) -> dict[tuple[str, str], int]:
+        """Place and name of every file below ``pieces``, with its size."""
         root = self.path / _PIECES
-        if root.is_dir():
-            for path in sorted(root.rglob("*")):
-                if path.is_file():
-                    yield path.parent.relative_to(root).as_posix(), path.name
+        found: dict[tuple[str, str], int] = {}
+        for path in sorted(root.rglob("*")) if root.is_dir() else ():
+            with suppress(FileNotFoundError):
+                about = path.stat()
+                if stat.S_ISREG(about.st_mode):
+                    found[path.parent.relative_to(root).as_posix(), path.name] = about.st_size
+        return found
 
     def leftovers(self) -> Iterator[Path]:
         """Files that a crash has left before they had their names."""

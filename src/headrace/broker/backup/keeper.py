@@ -22,9 +22,11 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from headrace.broker.backup.books import Books
 from headrace.broker.backup.cut import Known, Plan, Source, missing, take
@@ -50,6 +52,7 @@ _NOTED_BYTES = 1 << 30
 _AT_REST_S = 60.0
 """How often a moment is taken where nothing has changed: so that the folder tells that the broker lives."""
 _LAST_ROUND_S = 8.0
+_SLOW_S = 60.0
 _AT_ONCE = 100
 """So many partitions are looked at before others have a turn, but for the moment itself."""
 
@@ -64,6 +67,10 @@ class Standing:
     last_moment_ms: int = 0
     last_taken_s: float = 0.0
     last_took_s: float = 0.0
+    round_began_s: float | None = None
+    """Of the round that is under way."""
+    unreadable: int = 0
+    """Partitions of which the newest moment has something older, because their own files cannot be read."""
     trouble: str | None = None
     refused: str | None = None
 
@@ -78,6 +85,7 @@ class BackupKeeper:
         self._has_to_stop = threading.Event()
         self._task: asyncio.Task[None] | None = None
         self._unreadable: set[str] = set()
+        self._only_archived: set[str] = set()
         self.run = secrets.token_hex(4)
         self.standing = Standing(last_taken_s=broker.clock.steady())
 
@@ -130,6 +138,30 @@ class BackupKeeper:
     async def round(self) -> bool:
         """Whether all is in the folder now that was there when it began."""
         standing, began_s = self.standing, self._broker.clock.steady()
+        standing.round_began_s = began_s
+        slow = asyncio.get_running_loop().call_later(_SLOW_S, self._say_slow)
+        try:
+            return await self._round(began_s)
+        finally:
+            slow.cancel()
+            standing.round_began_s = None
+
+    def _say_slow(self) -> None:
+        _log.warning(
+            "a round of the backup in %s has taken more than %g s and goes on: %d records are not in it yet;"
+            " the first copy takes long, and so does a folder that does not answer",
+            self._folder.path,
+            _SLOW_S,
+            self.behind_records(),
+        )
+
+    def under_way_s(self) -> float:
+        """How long the round that is under way has lasted."""
+        began_s = self.standing.round_began_s
+        return 0.0 if began_s is None else self._broker.clock.steady() - began_s
+
+    async def _round(self, began_s: float) -> bool:
+        standing = self.standing
         try:
             await _in_thread(self._look)
             # Here, because the data directory has one writer: from now on the folder is known to be ours.
@@ -162,8 +194,23 @@ class BackupKeeper:
         return True
 
     def _look(self) -> None:
-        for place, part in self._books.look(self.run).items():
+        found = self._books.look(self.run)
+        for place, part in found.items():
             self._known.setdefault(place, Known(part))
+        if not found and self.standing.trouble is None:
+            return
+        missing = self._books.absent(self._parts())
+        for place, files in missing.items():
+            self._known[place] = replace(
+                self._known[place], signature=None, state_version=None, missing=files
+            )
+        if missing:
+            _log.warning(
+                "%d files of the newest moment are not in %s, or not as long as they were: they are shipped again;"
+                " headrace backup check tells which older moments lack them",
+                sum(map(len, missing.values())),
+                self._folder.path,
+            )
 
     async def _catch_up(self) -> None:
         noted = 0
@@ -193,24 +240,27 @@ class BackupKeeper:
             offline = self._offline()
             taken_s = self._broker.clock.steady()
             places = {source.place for source in sources} | offline
+            self._unreadable &= places
             gone = [place for place in self._known if place not in places]
             moment = self._manifest(complete=True)
             rests = not plans and not gone and moment.topics == self._books.topics
             if rests and taken_s - self.standing.last_taken_s < _AT_REST_S and self._books.has_moment:
                 return
-            manifest = await _in_thread(partial(self._carry_out, plans, gone, moment))
+            manifest = await _in_thread(partial(self._carry_out, plans, gone, moment, offline))
         finally:
             for plan in plans:
                 plan.let_go()
         standing = self.standing
         standing.moments += 1
-        standing.last_moment_ms, standing.last_taken_s = manifest.moment_ms, taken_s
+        standing.unreadable = len(manifest.stale)
+        standing.last_moment_ms, standing.last_taken_s = manifest.taken_ms, taken_s
 
-    def _carry_out(self, plans: list[Plan], gone: list[str], moment: Manifest) -> Manifest:
+    def _carry_out(self, plans: list[Plan], gone: list[str], moment: Manifest, offline: set[str]) -> Manifest:
         self._ship(plans)
         for place in gone:
             self._books.drop(place, self._known.pop(place).part, None)
-        manifest = self._books.with_parts(moment, self._parts())
+        stale = tuple(sorted(offline | self._unreadable))
+        manifest = msgspec.structs.replace(moment, parts=self._parts(), stale=stale)
         self._books.add(manifest)
         self._books.prune(moment.last_trusted_ms, self._broker.settings.backup_keep_ms)
         return manifest
@@ -225,6 +275,9 @@ class BackupKeeper:
             try:
                 part = shipping.ship(plan)
             except SourceUnreadable as error:
+                if plan.place in (METADATA, GROUPS):
+                    # What the partitions hold means something else under an older journal: no moment at all.
+                    raise BackupError(error.message, hint=error.hint) from error
                 # The others go on; of this one the folder keeps what it has.
                 if plan.place not in self._unreadable:
                     self._unreadable.add(plan.place)
@@ -236,6 +289,10 @@ class BackupKeeper:
             self._unreadable.discard(plan.place)
             self._books.drop(plan.place, None if before is None else before.part, part)
             self._known[plan.place] = plan.known(part)
+            if shipping.only_archived is not None and plan.place not in self._only_archived:
+                self._only_archived.add(plan.place)
+                _log.error("%s; it lies in the archive only", shipping.only_archived)
+            shipping.only_archived = None
         for path in shipping.differing:
             _log.warning("%s is not what the backup had of it: it is copied again, whole", path)
 
@@ -245,6 +302,8 @@ class BackupKeeper:
         try:
             return take(source, self._known.get(source.place))
         except OSError as error:
+            if source.place in (METADATA, GROUPS):
+                raise
             if source.place not in self._unreadable:
                 self._unreadable.add(source.place)
                 _log.error("%s cannot be backed up: %s", source.log.directory, error)
@@ -286,6 +345,7 @@ class BackupKeeper:
             cluster_id=identity.cluster_id,
             line=identity.line,
             moment_ms=max(broker.trusted_time.now_ms(), self._books.last_moment_ms),
+            wall_ms=broker.clock.now_ms(),
             starts=identity.starts,
             next_producer_id=identity.next_producer_id,
             last_trusted_ms=broker.trusted_time.now_ms(),

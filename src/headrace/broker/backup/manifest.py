@@ -99,6 +99,7 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     state: StateCopy | None = None
     compacted: tuple[int, int, int] | None = None
     archived: tuple[tuple[int, int, int, int], ...] = ()
+    """Segments that lie in the archive only: what the backup has of it is among ``segments``."""
 
     @property
     def mark(self) -> Mark:
@@ -108,9 +109,13 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     def size(self) -> int:
         return sum(one.size for one in self.segments)
 
+    def sizes(self) -> dict[str, int]:
+        """Its files, and how long each is."""
+        found = {piece.file: piece.size for one in self.segments for piece in one.pieces}
+        return found if self.state is None else found | {self.state.file: self.state.size}
+
     def files(self) -> list[str]:
-        found = [piece.file for one in self.segments for piece in one.pieces]
-        return found if self.state is None else [*found, self.state.file]
+        return list(self.sizes())
 
 
 class Restored(msgspec.Struct, frozen=True, gc=False):
@@ -129,6 +134,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str
     line: str
     moment_ms: int
+    """By trusted time, which is behind for an hour when the broker was down for long; what is kept goes by it."""
     starts: int
     next_producer_id: int
     last_trusted_ms: int
@@ -140,7 +146,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     parts: dict[str, Part]
     gone: tuple[str, ...] = ()
     """What the base has and this has not."""
+    stale: tuple[str, ...] = ()
+    """Places whose files could not be read then: what is named of them is older than the moment, or nothing."""
     restored: tuple[Restored, ...] = ()
+    wall_ms: int = 0
+    """When it was taken, as people tell the time."""
+
+    @property
+    def taken_ms(self) -> int:
+        return self.wall_ms or self.moment_ms
 
     @property
     def name(self) -> ManifestName:
@@ -149,9 +163,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def over(self, base: Manifest) -> Manifest:
-        """The same moment, in full."""
+        """The same moment with all of its parts, under the same name."""
         parts = {place: part for place, part in base.parts.items() if place not in self.gone} | self.parts
-        return msgspec.structs.replace(self, base=None, parts=parts, gone=())
+        return msgspec.structs.replace(self, parts=parts, gone=())
 
     def from_base(self, base: Manifest) -> Manifest:
         """The same moment, as what is different from another; ``self`` is in full."""
@@ -179,6 +193,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     def bytes(self) -> int:
         return sum(part.size for part in self.parts.values())
+
+    def archived(self) -> dict[str, int]:
+        """Bytes that lie in the archive only, because it could not be read, by place."""
+        found = {place: sum(size for _, _, size, _ in part.archived) for place, part in self.parts.items()}
+        return {place: size for place, size in found.items() if size}
 
 
 class ManifestName(NamedTuple):

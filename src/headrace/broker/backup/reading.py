@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from headrace.broker.backup.batch_walk import BatchWalk
-from headrace.broker.backup.errors import BackupDamaged
+from headrace.broker.backup.errors import BackupDamaged, NoSuchMoment
 from headrace.broker.backup.folder import BackupFolder
 from headrace.broker.backup.manifest import Manifest, Piece, Run, StateCopy
 from headrace.checksum import crc32c
@@ -16,11 +16,13 @@ _CHUNK_BYTES = 1 << 20
 
 
 class DamagedPiece(BackupDamaged):
-    """``whole_to`` is the offset up to which the partition can be had all the same; ``None`` for a journal."""
+    """``whole_to`` is the offset up to which the partition can be had all the same; ``None`` where it is needed."""
 
     def __init__(self, label: str, path: str, reason: str, whole_to: int | None) -> None:
         topic, _, partition = label.rpartition("-")
         about = "there is no part of a journal that could be done without"
+        if path.endswith(".state"):
+            about = "it tells of producers and transactions whose batches may be deleted"
         hint = "headrace backup check FOLDER finds the newest moment that is whole; --to takes its number"
         if whole_to is not None:
             about = f"up to offset {whole_to} it can be restored"
@@ -72,6 +74,12 @@ class PieceReader:
                     if size <= piece.size:
                         yield chunk
         except FileNotFoundError as error:
+            if all(name.sequence != self._manifest.sequence for name in self._folder.names()):
+                raise NoSuchMoment(
+                    f"moment {self._manifest.sequence} is not kept any more, and {path} went with it",
+                    hint="headrace backup list FOLDER shows the moments that there are; the broker that writes there"
+                    " keeps them for broker.backup_keep_s",
+                ) from error
             raise damaged("it is not there") from error
         except OSError as error:
             raise damaged(f"it cannot be read: {error}") from error

@@ -68,6 +68,10 @@ class RestoringReport:
     """Group, topic, partition, and the offset before and after."""
     damage: list[str] = field(default_factory=list)
     """What was damaged already when it was backed up."""
+    stale: list[str] = field(default_factory=list)
+    """What could not be read when the moment was taken, and is older than the rest, or empty."""
+    archived: list[str] = field(default_factory=list)
+    """What lies in the archive and not here."""
 
 
 class Restoring:
@@ -123,6 +127,14 @@ class Restoring:
                     f"{data} holds a restore of manifest {found.manifest}{cuts} that is not finished",
                     hint="finish that one with --to, or give an empty directory with --data",
                 )
+            if files.exists(data / _IDENTITY):
+                # Killed behind the last step. A broker may have run on it since, and must not be set back.
+                files.remove(path)
+                files.sync_dir(data)
+                raise DataDirError(
+                    f"{data} holds all of manifest {found.manifest} already",
+                    hint="start a broker with it, or give another directory with --data",
+                )
             return
         strangers = sorted(set(files.list(data)) - {_LOCK, "lost+found"})
         if strangers:
@@ -142,16 +154,34 @@ class Restoring:
             directory = self._directory(place)
             mark = self._assembler.assemble(place, part, directory, self._cuts.get(place))
             if "/" in place:
-                report.ends[place] = mark.synced_offset
+                # A start in the middle of a batch stays, where that batch is cut off.
+                report.ends[place] = max(mark.start_offset, mark.synced_offset)
                 self._settle(place, directory, report)
         for name in (METADATA, GROUPS):
             files.make_dir(data / name)
             check_journal(files, data / name, is_new=name not in manifest.parts)
         files.sync_dir(data / "topics")
+        self._tell(report)
         if GROUPS in manifest.parts:
             asyncio.run(self._set_groups_back(report))
         self._finish(report)
         return report
+
+    def _tell(self, report: RestoringReport) -> None:
+        manifest = self._manifest
+        for place in manifest.stale:
+            if place in manifest.parts:
+                report.stale.append(
+                    f"{manifest.label(place)} ends at {report.ends[place]}, which is older than the moment:"
+                    " transactions that lie across are cut in two"
+                )
+            else:
+                # Made by the start, at offset 0.
+                report.ends[place] = 0
+                report.stale.append(f"{manifest.label(place)} is not in the backup, and begins empty")
+        for place, size in manifest.archived().items():
+            first = manifest.parts[place].segments[0].base_offset
+            report.archived.append(f"{size} bytes of {manifest.label(place)}, below offset {first}")
 
     def _directory(self, place: str) -> Path:
         topic, _, partition = place.partition("/")

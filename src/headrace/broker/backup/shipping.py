@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from headrace.broker.backup.cut import Plan, PlannedRun
 from headrace.broker.backup.folder import BackupFolder
@@ -50,9 +51,12 @@ class Shipping:
     written_bytes: int = 0
     differing: list[str] = field(default_factory=list)
     """Segments of which the log has something else now than the folder had."""
+    only_archived: SourceUnreadable | None = None
+    """Why the backup has not got all of what lies in the archive."""
 
     def ship(self, plan: Plan) -> Part:
-        runs = tuple(self._run(plan.place, one) for one in plan.runs)
+        from_archive, archived = self._archived(plan)
+        runs = (*from_archive, *(self._run(plan.place, one, one.file) for one in plan.runs))
         state = plan.state_known
         if plan.state_file is not None and plan.signature.state is not None:
             state = self._state(plan.place, plan.state_file, plan.signature.state[1])
@@ -67,20 +71,50 @@ class Shipping:
             synced=plan.synced,
             state=state,
             compacted=(compacted.clean_offset, compacted.tombstones_removed_below, compacted.next_horizon_ms),
-            archived=plan.archived,
+            archived=archived,
         )
 
-    def _run(self, place: str, planned: PlannedRun) -> Run:
+    def _archived(self, plan: Plan) -> tuple[list[Run], tuple[tuple[int, int, int, int], ...]]:
+        """What the folder has of it now, and what lies in the archive only. The newest first, because what is restored
+        must go on without a gap to the partition's own files.
+        """
+        runs: list[Run] = []
+        for at in reversed(range(len(plan.archived))):
+            _, planned = plan.archived[at]
+            try:
+                runs.append(self._from_archive(plan, planned))
+            except SourceUnreadable as error:
+                self.only_archived = error
+                left = [entry for entry, _ in plan.archived[: at + 1]]
+                return runs[::-1], tuple(
+                    (one.base_offset, one.end_offset, one.size, one.max_timestamp) for one in left
+                )
+        return runs[::-1], ()
+
+    def _from_archive(self, plan: Plan, planned: PlannedRun) -> Run:
+        path = planned.segment.path
+        if not planned.missing:
+            return Run(planned.segment.base_offset, planned.known)
+        try:
+            file = plan.files.open(path)
+        except OSError as error:
+            raise _unreadable(path, str(error)) from error
+        try:
+            return self._run(plan.place, planned, file)
+        finally:
+            file.close()
+
+    def _run(self, place: str, planned: PlannedRun, file: File | None) -> Run:
         base, known = planned.segment.base_offset, planned.known
-        if planned.file is None:
+        if file is None:
             return Run(base, known)
-        if known and not self._is_as_known(planned.file, planned, known):
+        if known and not self._is_as_known(file, planned, known):
             self.differing.append(f"{planned.segment.path}")
             known = ()
         wanted = _joined([*known, *_fresh(known[-1].end if known else 0, planned.size)])
         return Run(
             base,
-            tuple(one if one.file else self._piece(place, base, planned.file, one, known) for one in wanted),
+            tuple(one if one.file else self._piece(place, base, file, one, known) for one in wanted),
         )
 
     def _is_as_known(self, file: File, planned: PlannedRun, known: Sequence[Piece]) -> bool:
@@ -122,7 +156,7 @@ class Shipping:
         try:
             raw = file.pread(file.size(), 0)
         except OSError as error:
-            raise _unreadable(file, str(error)) from error
+            raise _unreadable(file.path, str(error)) from error
         name = f"{offset:020d}-{self.sequence:010d}-{self.run}.state"
         self.folder.write(self.folder.piece(place, name), [raw])
         self.written_bytes += len(raw)
@@ -135,9 +169,9 @@ class Shipping:
             try:
                 chunk = file.pread(min(_CHUNK_BYTES, end - position), position)
             except OSError as error:
-                raise _unreadable(file, str(error)) from error
+                raise _unreadable(file.path, str(error)) from error
             if not chunk:
-                raise _unreadable(file, f"it ends at byte {position}, and had {end}")
+                raise _unreadable(file.path, f"it ends at byte {position}, and had {end}")
             position += len(chunk)
             self.pace.moved(len(chunk))
             yield chunk
@@ -198,8 +232,8 @@ def _joined(pieces: list[Piece]) -> list[Piece]:
     return pieces
 
 
-def _unreadable(file: File, reason: str) -> SourceUnreadable:
+def _unreadable(path: Path, reason: str) -> SourceUnreadable:
     return SourceUnreadable(
-        f"{file.path} cannot be copied to the backup: {reason}",
+        f"{path} cannot be copied to the backup: {reason}",
         hint="the disk may be failing; what the backup has of it is kept",
     )

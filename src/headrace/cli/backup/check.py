@@ -35,7 +35,7 @@ def check(session: Session, folder: Folder = None, to: To = None) -> int:
         [
             {
                 "moment": manifest.sequence,
-                "time": shown_time(manifest.moment_ms),
+                "time": shown_time(manifest.taken_ms),
                 "pieces": report.files,
                 "bytes": report.bytes,
                 "damaged": len(report.damaged),
@@ -43,6 +43,10 @@ def check(session: Session, folder: Folder = None, to: To = None) -> int:
             }
         ]
     )
+    for place, size in manifest.archived().items():
+        session.out.note(
+            f"not looked at: {size} bytes of {manifest.label(place)} lie in the archive only, which could not be read"
+        )
     for one in report.damaged:
         session.out.warn(f"{one.message}; {one.detail}")
     for message in report.manifests_damaged:

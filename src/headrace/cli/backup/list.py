@@ -34,15 +34,20 @@ def list_moments(session: Session, folder: Folder = None) -> None:
         try:
             manifest = found.load(name, names)
         except BackupError as error:
-            rows.append(row | {"topics": None, "records": None, "bytes": None, "state": error.message})
+            unknown = dict.fromkeys(("topics", "records", "bytes", "archived_bytes"))
+            rows.append(row | unknown | {"state": error.message})
             continue
         state = "restorable" if manifest.complete else "first copy, not finished"
+        if manifest.stale:
+            state += f"; older in it: {', '.join(map(manifest.label, manifest.stale))}"
         rows.append(
             row
             | {
+                "time": shown_time(manifest.taken_ms),
                 "topics": len(manifest.topics),
                 "records": manifest.records(),
                 "bytes": manifest.bytes(),
+                "archived_bytes": sum(manifest.archived().values()),
                 "state": state,
             }
         )

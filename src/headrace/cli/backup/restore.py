@@ -77,9 +77,13 @@ def restore(
         [
             {
                 "moment": manifest.sequence,
-                "time": shown_time(manifest.moment_ms),
+                "time": shown_time(manifest.taken_ms),
                 "topics": len(manifest.topics),
-                "records": sum(end - manifest.parts[place].start for place, end in report.ends.items()),
+                "records": sum(
+                    end - manifest.parts[place].start
+                    for place, end in report.ends.items()
+                    if place in manifest.parts
+                ),
                 "bytes": manifest.bytes(),
                 "data": str(data),
             }
@@ -92,6 +96,12 @@ def restore(
             session.out.note(
                 f"{manifest.label(place)} ends at {report.ends[place]}, where the last whole batch before {offset} does"
             )
+    for one in report.stale:
+        session.out.warn(f"it could not be read when it was backed up: {one}")
+    for one in report.archived:
+        session.out.warn(
+            f"in the archive and not in the backup: {one}; start the broker with the same archive"
+        )
     for one in report.damage:
         session.out.warn(f"it was damaged already when it was backed up: {one}")
 

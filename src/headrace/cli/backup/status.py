@@ -38,15 +38,25 @@ def status(session: Session, folder: Folder = None) -> None:
     row = {
         "broker": newest.cluster_id,
         "moment": newest.sequence,
-        "time": shown_time(newest.moment_ms),
-        "age_s": max(0, SystemClock().now_ms() - newest.moment_ms) // 1000,
+        "time": shown_time(newest.taken_ms),
+        "age_s": max(0, SystemClock().now_ms() - newest.taken_ms) // 1000,
         "behind_records": _behind(session, newest) if asks else None,
         "topics": len(newest.topics),
         "records": newest.records(),
         "bytes": newest.bytes(),
+        "archived_bytes": sum(newest.archived().values()),
         "moments": len(found.names()),
     }
     session.out.table([row])
+    if newest.stale:
+        session.out.warn(
+            f"their files cannot be read, so this moment has something older of them, or nothing:"
+            f" {', '.join(map(newest.label, newest.stale))}"
+        )
+    if newest.archived():
+        session.out.warn(
+            "what could not be read from the archive is not in the backup: keep the archive as well"
+        )
 
 
 def _behind(session: Session, newest: Manifest) -> int:

@@ -64,7 +64,11 @@ class AlertLog:
                 self._producer.produce(self._topic, key=key, value=value)
             self._producer.commit_transaction(self._cluster.timeout_s)
         except KafkaException as error:
-            raise self._told(error, "writing to") from error
+            told = self._told(error, "writing to")
+            if not isinstance(told, WatcherReplaced):
+                # Opened anew, it may write: brokers forget the id of a writer that had nothing to say for a week.
+                told.retriable = True
+            raise told from error
 
     def close(self) -> None:
         """What is under way is given up: it is written again, or was not meant any more."""

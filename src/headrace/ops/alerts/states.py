@@ -21,9 +21,16 @@ class AlertStates:
 
     def __init__(self, app: str, before: Iterable[AlertRecord] = ()) -> None:
         self._app = app
-        self._firing = {one.key: one for one in before if one.state == "firing"}
+        self._firing: dict[str, AlertRecord] = {}
         self._held_since: dict[str, tuple[float, int]] = {}
         """Of rules that hold and do not count yet: since when, by both clocks."""
+        self.recall(before)
+
+    def recall(self, before: Iterable[AlertRecord]) -> None:
+        """What the log says counts. What has held and was not written yet goes on: a log that was away for a moment
+        must not put off what is to hold for a while.
+        """
+        self._firing = {one.key: one for one in before if one.state == "firing"}
 
     @property
     def firing(self) -> list[AlertRecord]:

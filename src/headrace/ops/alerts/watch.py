@@ -63,6 +63,7 @@ class AlertWatch:
         self.looked_ms: int | None = None
         """When it last looked and all was judged and written."""
         self._troubled = False
+        self._states = AlertStates(app)
 
     def run(self, stop: threading.Event) -> None:
         with contextlib.closing(LagMeter(self._cluster, self._clock)) as meter:
@@ -82,7 +83,8 @@ class AlertWatch:
     def _open(self) -> Iterator[tuple[AlertLog, AlertStates]]:
         with contextlib.closing(AlertLog(self._cluster, self._app)) as log:
             # Only now: whoever wrote before can no longer.
-            states = AlertStates(self._app, last_records(self._cluster, self._app).values())
+            states = self._states
+            states.recall(last_records(self._cluster, self._app).values())
             if not self.firing:
                 for one in states.firing:
                     self._tell(f"alert {one.alert} fires still: {one.text}")

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import from_kafka
+from headrace.client.errors import LogError, from_kafka
 from headrace.clock import Clock
 from headrace.ops.lag.reader import Partition, Reader
 
@@ -25,13 +25,22 @@ _NOT_OURS = {KafkaError.GROUP_ID_NOT_FOUND, KafkaError.GROUP_AUTHORIZATION_FAILE
 
 class Groups:
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
-        self._cluster = cluster
+        self._cluster = cluster.apart()
         self._clock = clock
         self._swept_s: float | None = None
         self._reading: list[str] = []
 
     def readers(self, topics: Collection[str]) -> list[Reader]:
         """In the order of their names; only their commits in these topics."""
+        try:
+            return self._readers(topics)
+        except (LogError, TimeoutError):
+            # The client does not let go of a coordinator that was restarted: every further question to it would time
+            # out as well, so the next look has a new client.
+            self._cluster = self._cluster.apart()
+            raise
+
+    def _readers(self, topics: Collection[str]) -> list[Reader]:
         now_s = self._clock.steady()
         due = self._swept_s is None or now_s - self._swept_s >= _SWEEP_S
         names = self._all() if due else self._reading
