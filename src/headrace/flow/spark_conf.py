@@ -6,12 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.errors import ConfigError
+from headrace.flow import placement
 from headrace.settings import Settings
 
 __all__ = ["LOCAL", "spark_conf"]
 
 LOCAL = "127.0.0.1"
-_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+# A batch writes down what it has changed. Without the changelog it would upload files of RocksDB, for each partition
+# and each batch, however little was changed. All state stores of a process share one bound of memory outside the heap;
+# Spark has none, and its own figure for each store: a few dozen stores would take gigabytes.
+_ROCKSDB = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+    "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "256",
+}
 # They take a part of the plan that is, or turns out, empty away, and what was counted in it along with it: a batch of
 # nothing but dead letters, or a join with a table that has no rows yet, would have no counts.
 _KEEPING_COUNTS = {
@@ -73,11 +84,9 @@ def spark_conf(
         if slots:
             conf["spark.master"] = f"local[{settings.cores + slots}]"
         conf |= _LOCAL_FILES
-    partitions = spark.shuffle_partitions or (settings.cores if settings.is_local else None)
-    if partitions:
-        conf["spark.sql.shuffle.partitions"] = str(partitions)
-    if spark.state == "rocksdb":
-        conf["spark.sql.streaming.stateStore.providerClass"] = _ROCKSDB
+    conf["spark.sql.shuffle.partitions"] = str(placement.shuffle_partitions(settings))
+    if placement.state(settings) == "rocksdb":
+        conf |= _ROCKSDB
     if settings.verify.every_s:
         # A proof is long and a batch is short: neither waits until the other has had all it wants.
         conf["spark.scheduler.mode"] = "FAIR"
