@@ -30,6 +30,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench import (
     formats,
@@ -51,6 +52,9 @@ from bench.plan import Plan
 from bench.report import RESULTS, earlier_rows, write_results
 from bench.stand import Stand
 from tests.support.embedded import start_headrace
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["PARTS", "chosen", "main"]
 
@@ -88,15 +92,18 @@ def _host(quick: bool, home: Path) -> Iterator[Host]:
     from headrace.flow.session import start, stop
     from headrace.settings import Settings, SparkSettings
 
-    # For a few rows the second compiler costs more than it gives.
-    little = SparkSettings(
-        driver_memory="768m", java_options="-XX:TieredStopAtLevel=1", conf=formats.avro_conf()
-    )
-    spark = start(Settings(data=home / "spark", spark=little), "bench", slots=1)
-    try:
-        yield Here(spark)
-    finally:
-        stop(spark)
+    with contextlib.ExitStack() as stack:
+
+        def started() -> SparkSession:
+            # For a few rows the second compiler costs more than it gives.
+            little = SparkSettings(
+                driver_memory="768m", java_options="-XX:TieredStopAtLevel=1", conf=formats.avro_conf()
+            )
+            spark = start(Settings(data=home / "spark", spark=little), "bench", slots=1)
+            stack.callback(stop, spark)
+            return spark
+
+        yield Here(started)
 
 
 def main() -> None:

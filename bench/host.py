@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from bench.driver import Task
@@ -64,10 +65,14 @@ class Fresh:
 
 
 class Here:
-    """A thread, with a session that all tasks share."""
+    """A thread, with a session that all tasks share, and that the first of them starts."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    def __init__(self, start: Callable[[], SparkSession]) -> None:
+        self._start = start
+
+    @cached_property
+    def _spark(self) -> SparkSession:
+        return self._start()
 
     @contextlib.contextmanager
     def run(self, task: Task) -> Iterator[Hosted]:
