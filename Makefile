@@ -11,6 +11,7 @@ ifeq ($(shell test -w "$${XDG_CACHE_HOME:-$$HOME}" && echo yes),)
 export HEADRACE_CACHE ?= $(CURDIR)/.cache
 endif
 FOR ?=
+ARGS ?=
 
 help:
 	@echo 'make run            set up what is needed, run the shop with generated traffic, show it live'
@@ -21,7 +22,7 @@ help:
 	@echo 'make setup          the command, at $(BIN)/headrace, and Spark with what it needs'
 	@echo 'make setup-test     all that tests, checks and benchmarks need'
 	@echo 'make bench-log      measure the log beside Apache Kafka; results in bench/results/'
-	@echo 'make bench-flow     measure flows beside Structured Streaming by hand; results in bench/results/'
+	@echo 'make bench-flow     measure flows, views, stores and settings; results in bench/results/, parts by ARGS="--only ..."'
 	@echo 'make soak           the crash and fault tests at full count; results in bench/results/faults.json'
 	@echo 'make lock           resolve the dependencies again and write the lock files'
 	@echo 'make clean          remove what set-up and tests left in this folder'
@@ -55,8 +56,7 @@ bench-log: setup-test
 	@$(BIN)/python -m bench.pages
 
 bench-flow: setup-test
-	@$(BIN)/python -m bench.flow
-	@$(BIN)/python -m bench.stores
+	@$(BIN)/python -m bench.flow $(ARGS)
 	@$(BIN)/python -m bench.pages
 
 soak: setup-test

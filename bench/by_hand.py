@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.orders import LATE
 
-__all__ = ["start_by_hand"]
+__all__ = ["PRODUCER", "start_by_hand"]
 
 _ORDER = "order_id string, customer_id string, product_id string, quantity bigint, at timestamp, note string"
 _FORMAT = {
@@ -21,7 +21,7 @@ _FORMAT = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timeZone": "UTC",
 }
-_PRODUCER = {
+PRODUCER = {
     "kafka.compression.type": "lz4",
     "kafka.linger.ms": "5",
     "kafka.batch.size": "1000000",
@@ -43,7 +43,7 @@ def start_by_hand(
     order = F.from_json(F.col("value").cast("string"), _ORDER, {"timeZone": "UTC"})
     orders = records.select(order.alias("order")).select("order.*")
     rows, mode = (_kept(orders), "append") if query == "kept" else (_per_minute(orders), "update")
-    sink = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", bootstrap).options(**_PRODUCER)
+    sink = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", bootstrap).options(**PRODUCER)
     return (
         sink.option("topic", output)
         .option("checkpointLocation", checkpoint)

@@ -1,23 +1,28 @@
-"""A driver under measurement: one derivation from one topic to another, by a flow or by hand.
+"""A driver under measurement: derivations from one topic to others, by flows or by hand.
 
-    python -m bench.driver flow|by-hand|flow+view|flow+proof QUERY BOOTSTRAP TOPIC OUTPUT DATA AT-ONCE PARTITIONS
+    python -m bench.driver TASK
 
-It runs until its input ends; a proof is then made of the view, and its report left as ``proof.json``. All have the same
-session: the same JVM, its options, Spark's configuration.
+A task is a JSON object, as ``Task`` has its fields. It runs until its input ends; a proof is then made of the view, and
+its report left as ``proof.json``. All have the same session, but for what a task sets by itself: the same JVM, its
+options, Spark's configuration.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import sys
 import threading
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from bench.by_hand import start_by_hand
-from bench.orders import REALTIME, app_of
+from bench.orders import REALTIME, app_of, many_of
+from bench.profile import KEEP_ALL, left_behind
 from headrace.client.cluster import Cluster
 from headrace.flow.compiling import compile_app
 from headrace.flow.options import FlowOptions
@@ -26,7 +31,7 @@ from headrace.flow.session import start, stop
 from headrace.model.store_place import file_of
 from headrace.ops.verify import verify_view
 from headrace.runtime.part import Part
-from headrace.settings import FlowSettings, Settings, TopicSettings
+from headrace.settings import FlowSettings, Settings, SparkSettings, TopicSettings
 from headrace.views.follower import Follower
 from headrace.views.opening import open_store
 
@@ -43,6 +48,7 @@ class Task:
     """From ``topic`` to ``output``; all that is kept is under ``data``, which is the task's own."""
 
     who: str
+    """flow, by-hand, flow+view, flow+proof, or decode."""
     query: str
     bootstrap: str
     topic: str
@@ -50,20 +56,30 @@ class Task:
     data: Path
     at_once: int
     partitions: int
+    flows: int = 1
+    """In one app; with several, outputs are numbered."""
+    trigger_ms: int = 0
+    profiled: bool = False
+    """Whether what Spark says of its triggers is left as ``triggers.json``."""
+    spark: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of Spark, where they are not the default."""
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "bench.driver", *map(str, astuple(self))]
+        return [sys.executable, "-m", "bench.driver", json.dumps(asdict(self), default=str)]
 
     @classmethod
-    def of(cls, words: list[str]) -> Task:
-        who, query, bootstrap, topic, output, data, at_once, partitions = words
-        return cls(who, query, bootstrap, topic, output, Path(data), int(at_once), int(partitions))
+    def of(cls, words: str) -> Task:
+        given = json.loads(words)
+        return cls(**{**given, "data": Path(given["data"])})
 
     @property
     def settings(self) -> Settings:
+        given = dict(self.spark)
+        conf = {**(KEEP_ALL if self.profiled else {}), **given.pop("conf", {})}
         return Settings(
             data=self.data,
-            flow=FlowSettings(max_rows=self.at_once),
+            spark=SparkSettings(conf=conf, **given),
+            flow=FlowSettings(max_rows=self.at_once, trigger_ms=self.trigger_ms),
             topics=TopicSettings(partitions=self.partitions),
         )
 
@@ -72,11 +88,25 @@ class Task:
         app, _ = app_of(self.query, self.topic, self.output)
         return file_of(app.views[0], app.name, self.data)
 
+    @property
+    def triggers_file(self) -> Path:
+        return self.data / "triggers.json"
+
     def run(self, spark: SparkSession, stopping: threading.Event) -> None:
-        if self.who == "by-hand":
-            self._run_by_hand(spark, stopping)
-        else:
-            self._run_flow(spark, stopping)
+        with contextlib.ExitStack() as stack:
+            if self.profiled:
+                stopping = stack.enter_context(left_behind(spark, self.triggers_file, stopping))
+            if self.who == "by-hand":
+                self._run_by_hand(spark, stopping)
+            elif self.who == "decode":
+                from bench.decoding import compare
+
+                compare(spark, Cluster(self.bootstrap), self.topic, self.data, self.partitions)
+                stopping.wait()
+            elif self.flows > 1:
+                self._run_flows(spark, stopping)
+            else:
+                self._run_flow(spark, stopping)
 
     def _run_flow(self, spark: SparkSession, stopping: threading.Event) -> None:
         app, flow = app_of(self.query, self.topic, self.output)
@@ -101,6 +131,25 @@ class Task:
             report = verify_view(spark, cluster, app, view, self.settings, [compiled], schemas)
             (self.data / "proof.json").write_bytes(msgspec.json.encode(report))
 
+    def _run_flows(self, spark: SparkSession, stopping: threading.Event) -> None:
+        app = many_of(self.query, self.topic, self.output, self.flows)
+        all_compiled, schemas = compile_app(spark, app)
+        cluster, options = Cluster(self.bootstrap), FlowOptions.of(self.settings)
+        runners = [FlowRunner(spark, cluster, app, one, schemas, options) for one in all_compiled]
+        parts = [
+            Part(f"flow {number}", runner.run, stopping) for number, runner in enumerate(runners, start=1)
+        ]
+        for part in parts:
+            part.start()
+        while all(part.is_running for part in parts) and not stopping.wait(0.1):
+            pass
+        stopping.set()
+        for part in parts:
+            part.join(_STOP_S)
+        for part in parts:
+            if part.error is not None:
+                raise part.error
+
     def _run_by_hand(self, spark: SparkSession, stopping: threading.Event) -> None:
         Cluster(self.bootstrap).ensure_topic(self.output, self.partitions)
         checkpoint = (self.settings.checkpoints / self.output / "by-hand").absolute().as_uri()
@@ -116,7 +165,7 @@ class Task:
 
 
 def main() -> None:
-    task = Task.of(sys.argv[1:])
+    task = Task.of(sys.argv[1])
     stopping = threading.Event()
 
     def wait_for_the_end() -> None:

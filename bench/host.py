@@ -8,9 +8,11 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from bench.driver import Task
+from headrace.flow.spark_conf import spark_conf
 from headrace.runtime.part import Part
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Fresh", "Here", "Host", "Hosted"]
 
 _STOP_S = 120.0
+_OF_A_QUERY = ("spark.sql.shuffle.partitions", "spark.sql.streaming.")
+"""Configuration that a query takes along when it starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +65,20 @@ class Fresh:
 
 
 class Here:
-    """A thread, with a session that all tasks share."""
+    """A thread, with a session that all tasks share, and that the first of them starts."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    def __init__(self, start: Callable[[], SparkSession]) -> None:
+        self._start = start
+
+    @cached_property
+    def _spark(self) -> SparkSession:
+        return self._start()
 
     @contextlib.contextmanager
     def run(self, task: Task) -> Iterator[Hosted]:
         task.data.mkdir(parents=True)
         stopping = threading.Event()
-        part = Part(task.who, lambda stop: task.run(self._spark, stop), stopping)
+        part = Part(task.who, lambda stop: self._run(task, stop), stopping)
 
         def check() -> None:
             if part.error is not None:
@@ -83,3 +91,18 @@ class Here:
             stopping.set()
             part.join(_STOP_S)
         check()
+
+    def _run(self, task: Task, stopping: threading.Event) -> None:
+        asked = spark_conf(task.settings, "bench", (), task.data)
+        conf = self._spark.conf
+        before = {name: conf.get(name, None) for name in asked if name.startswith(_OF_A_QUERY)}
+        try:
+            for name in before:
+                conf.set(name, asked[name])
+            task.run(self._spark, stopping)
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    conf.unset(name)
+                else:
+                    conf.set(name, value)

@@ -27,10 +27,15 @@ _TELLING = (
     "confluent-kafka",
     "cramjam",
     "crc32c",
+    "deltalake",
     "headrace",
     "kafka-python",
     "msgspec",
+    "psycopg",
+    "pyarrow",
     "pyspark",
+    "redis",
+    "tantivy",
 )
 
 

@@ -1,24 +1,43 @@
-"""What a process and all that it started have used of the processor."""
+"""What a process and all that it started have used: processor time, and memory."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import psutil
 
-__all__ = ["cpu_s"]
+__all__ = ["cpu_s", "pss_mb"]
 
 
-def cpu_s(pid: int) -> float:
+def cpu_s(*pids: int) -> float:
     """Of those that are gone as well, as far as they were waited for."""
     total = 0.0
-    try:
-        whole = psutil.Process(pid)
-        processes = [whole, *whole.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return total
-    for process in processes:
+    for process in _trees(pids):
         try:
             used = process.cpu_times()
         except psutil.NoSuchProcess:
             continue
         total += used.user + used.system + used.children_user + used.children_system
     return total
+
+
+def pss_mb(*pids: int) -> float:
+    """What is shared by several processes is counted once, in parts."""
+    total_kb = 0
+    for process in _trees(pids):
+        try:
+            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        total_kb += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total_kb / 1024
+
+
+def _trees(pids: tuple[int, ...]) -> Iterator[psutil.Process]:
+    for pid in pids:
+        try:
+            whole = psutil.Process(pid)
+            yield from [whole, *whole.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            continue

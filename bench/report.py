@@ -2,8 +2,9 @@
 
 A comparison is ``{"name", "peer", "us", "them", "unit", "ratio", "goal", "met"}``. ``ratio`` says how many times better
 than the peer we are, whatever the unit: 2 is twice the throughput, and also half the memory; ``goal`` is in the same
-sense. The unit tells the direction: of a rate more is better, of time and memory less. Where both were measured in
-several rounds, turn by turn, the figures are medians, and ``spread`` is the least and the greatest ratio of a round.
+sense. The unit tells the direction: of a rate more is better, of time and memory less. A row without a goal shows
+something that a choice was made by; it has no verdict either. Where both were measured in several rounds, turn by turn,
+the figures are medians, and ``spread`` is the least and the greatest ratio of a round.
 
 A fault is ``{"fault", "runs", "hits", "lost", "duplicated", "peak_rss_mb", "seeds", "caught_unprotected"}``: how many
 randomised runs, how often the fault struck where it aims, what the independent oracle missed or saw twice, and whether
@@ -22,13 +23,23 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RESULTS", "comparison_row", "fault_row", "write_faults", "write_json", "write_results"]
+__all__ = [
+    "RESULTS",
+    "comparison_row",
+    "earlier_rows",
+    "fault_row",
+    "write_faults",
+    "write_json",
+    "write_results",
+]
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
 _LESS_IS_BETTER = {"us", "ms", "s", "KB", "MB", "GB", "CPU s"}
 _DIGITS = 3
 _GIVEN = {"name": str, "peer": str, "us": float, "them": float, "unit": str, "goal": float}
+_NO_GOAL = 1.0
+"""To have the shape of a row checked that has none."""
 _FAULT = {
     "fault": str,
     "runs": int,
@@ -41,15 +52,39 @@ _FAULT = {
 }
 
 
-def write_results(name: str, rows: Iterable[Mapping[str, Any]], folder: Path = RESULTS) -> Path:
-    """Write ``<name>.json`` anew, with ratio and verdict worked out, and return its path."""
-    listed = [comparison_row(row) for row in rows]
-    names = [(row["name"], row["peer"]) for row in listed]
-    if not listed or len(set(names)) != len(names):
-        raise ValueError(f"{name}: at least one row, and no two of one name and peer: {names}")
+def write_results(
+    name: str,
+    rows: Iterable[Mapping[str, Any]],
+    folder: Path = RESULTS,
+    *,
+    beside: Iterable[Mapping[str, Any]] = (),
+) -> Path:
+    """Write ``<name>.json`` anew, with ratio and verdict worked out, and return its path. Rows ``beside`` are of an
+    earlier run: each stays as it is, in its place, unless this one has a row of its name and peer.
+    """
+    fresh = {(row["name"], row["peer"]): row for row in map(comparison_row, _told_apart(name, rows))}
+    kept = {(row["name"], row["peer"]): dict(row) for row in beside}
+    listed = list({**kept, **fresh}.values())
+    if not fresh:
+        raise ValueError(f"{name}: at least one row")
     path = folder / f"{name}.json"
     write_json(path, listed)
     return path
+
+
+def earlier_rows(name: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
+    """What is in ``<name>.json``, if it is there."""
+    path = folder / f"{name}.json"
+    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    return found
+
+
+def _told_apart(name: str, rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    listed = list(rows)
+    names = [(row.get("name"), row.get("peer")) for row in listed]
+    if len(set(names)) != len(names):
+        raise ValueError(f"{name}: no two of one name and peer: {names}")
+    return listed
 
 
 def comparison_row(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,6 +104,10 @@ def comparison_row(given: Mapping[str, Any]) -> dict[str, Any]:
         ]
         goal, met = row.pop("goal"), row.pop("met")
         return {**row, "spread": [min(ratios), max(ratios)], "goal": goal, "met": met}
+    goal = given.get("goal", _NO_GOAL)
+    if goal is None:
+        row = comparison_row({**given, "goal": _NO_GOAL})
+        return {**row, "goal": None, "met": None}
     _check_shape(given, _GIVEN)
     for field in ("us", "them", "goal"):
         if not (math.isfinite(given[field]) and given[field] > 0):
@@ -84,8 +123,8 @@ def comparison_row(given: Mapping[str, Any]) -> dict[str, Any]:
         "them": _rounded(them),
         "unit": given["unit"],
         "ratio": _rounded(ratio),
-        "goal": given["goal"],
-        "met": ratio >= given["goal"],
+        "goal": goal,
+        "met": ratio >= goal,
     }
 
 

@@ -1,25 +1,33 @@
-"""The shop's first derivation as a script that somebody wrote by hand: orders, each with its product, topic to topic.
+"""The shop's derivations as a script that somebody wrote by hand, topic to topic.
 
-    python -m bench.shop_by_hand BOOTSTRAP CHECKPOINT
+    python -m bench.shop_by_hand BOOTSTRAP CHECKPOINTS [all]
 
-Needs nothing of ours but the connector's jars, which would otherwise be fetched. It runs until it is ended.
+Orders, each with its product as it was at the start; with ``all``, also what is counted and summed of them and of
+clicks. Needs nothing of ours but the connector's jars, which would otherwise be fetched. It runs until it is ended.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from headrace.flow import jars, java
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 __all__ = ["main"]
 
 _ORDER = "order_id string, customer_id string, product_id string, quantity bigint, at timestamp, note string"
 _PRODUCT = "product_id string, name string, category string, price decimal(38,2)"
+_CLICK = "click_id string, session_id string, product_id string, at timestamp"
+_SALE = "order_id string, product_id string, quantity bigint, amount decimal(20,2), at timestamp"
+_LATE = "30 seconds"
 
 
 def main() -> None:
-    bootstrap, checkpoint = sys.argv[1:]
+    bootstrap, checkpoints, *more = sys.argv[1:]
     connector = ",".join(map(str, jars.provide(java.require().path, folder=None, say=lambda line: None)))
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
@@ -37,22 +45,36 @@ def main() -> None:
     )
     kafka = {"kafka.bootstrap.servers": bootstrap, "startingOffsets": "earliest"}
     value = F.col("value").cast("string")
+
+    def stream(topic: str, schema: str) -> DataFrame:
+        records = spark.readStream.format("kafka").options(**kafka, subscribe=topic).load()
+        return records.select(F.from_json(value, schema).alias("row")).select("row.*")
+
+    def start(rows: DataFrame, topic: str, keys: list[str], mode: str = "update") -> None:
+        told = rows.select(
+            F.to_json(F.struct(*keys)).alias("key"), F.to_json(F.struct(*rows.columns)).alias("value")
+        )
+        sink = told.writeStream.format("kafka").options(**kafka, topic=topic).outputMode(mode)
+        sink.option("checkpointLocation", f"{checkpoints}/{topic}").start()
+
     products = spark.read.format("kafka").options(**kafka, subscribe="products").load()
-    orders = spark.readStream.format("kafka").options(**kafka, subscribe="orders").load()
     known = products.select(F.from_json(value, _PRODUCT).alias("product")).select("product.*")
-    sales = (
-        orders.select(F.from_json(value, _ORDER).alias("order"))
-        .select("order.*")
+    sold = (
+        stream("orders", _ORDER)
         .join(known, "product_id", "left")
         .withColumn("amount", F.expr("CAST(quantity * price AS decimal(20,2))"))
-        .select(F.col("order_id").alias("key"), F.to_json(F.struct("*")).alias("value"))
     )
-    sink = (
-        sales.writeStream.format("kafka")
-        .option("kafka.bootstrap.servers", bootstrap)
-        .option("topic", "sales")
-    )
-    sink.option("checkpointLocation", checkpoint).start().awaitTermination()
+    start(sold, "sales", ["order_id"], "append")
+    if more:
+        sales, clicks = stream("sales", _SALE), stream("clicks", _CLICK)
+        minute = F.window("at", "1 minute")
+        revenue = sales.withWatermark("at", _LATE).groupBy("product_id", minute)
+        start(revenue.agg(F.sum("amount"), F.count(F.lit(1))), "revenue", ["product_id", "window"])
+        ranking = sales.groupBy("product_id").agg(F.sum("amount"), F.sum("quantity"))
+        start(ranking, "ranking", ["product_id"])
+        interest = clicks.withWatermark("at", _LATE).groupBy("product_id", minute).count()
+        start(interest, "interest", ["product_id", "window"])
+    spark.streams.awaitAnyTermination()
 
 
 if __name__ == "__main__":

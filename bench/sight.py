@@ -16,13 +16,20 @@ from pathlib import Path
 from typing import Protocol
 
 from bench.orders import event, key_of, product_of, quantity_of
+from bench.stand import Stand
 from headrace.client.cluster import Cluster
 
-__all__ = ["spans"]
+__all__ = ["measure", "spans"]
 
 _TICK_S = 0.001
 _FIRST_S = 180.0
 _LAST_S = 60.0
+_SEEN = {
+    "kept": ("map and filter", 1_000.0),
+    "kept_now": ("map and filter in real time (at least once)", 100.0),
+    "per_minute": ("window aggregation", 2_000.0),
+}
+"""How soon an event is to be seen in a view: the limit in milliseconds."""
 
 Due = tuple[float, float]
 """When an event was due: by a clock that does not jump, and in seconds since 1970."""
@@ -83,6 +90,29 @@ class _Counts:
 
 
 _EXPECTED: dict[str, Callable[[], _Expected]] = {"kept": _Rows, "kept_now": _Rows, "per_minute": _Counts}
+
+
+def measure(stand: Stand) -> None:
+    plan = stand.plan
+    for query, (title, limit_ms) in _SEEN.items():
+        topic = f"{query}-seen-orders"
+        stand.cluster.ensure_topic(topic, 1)
+        task = stand.task("flow+view", query, f"{query}-seen", topic, partitions=1)
+        with stand.host.run(task) as running:
+            taken = spans(
+                stand.cluster,
+                query,
+                topic,
+                task.view_file,
+                running.check,
+                rate=plan.rate,
+                warm_s=plan.warm_s,
+                seconds=plan.seconds,
+            )
+        for part, at in (("p50", 0.5), ("p99", 0.99)):
+            row = f"event to row in SQLite at {plan.rate}/s, {title}, {part}"
+            peer = f"a limit of {limit_ms / 1000:g} s"
+            stand.measured.both(row, peer, taken[int(len(taken) * at)] * 1000, limit_ms, "ms")
 
 
 def spans(

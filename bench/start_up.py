@@ -20,15 +20,24 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from bench.stand import Stand
 from examples.shop import Category, Order, Product, orders, products
 from headrace.client.cluster import Cluster
 from headrace.flow import java
 from tests.support.embedded import COMMAND, start_headrace
 
-__all__ = ["by_hand_s", "headrace_s"]
+__all__ = ["by_hand_s", "end", "headrace_s", "measure", "spawned", "until", "write_first"]
 
 _PATIENCE_S = 180.0
 _LOOK_S = 0.005
+
+
+def measure(stand: Stand) -> None:
+    row = "headrace run examples.shop:app, from the command to the first derived row"
+    peer = "a PySpark script by hand, its broker up already, to the first row in its topic"
+    for number, who in stand.turns():
+        home = stand.home / f"start-{who}-{number}"
+        stand.measured.note(who, row, peer, (headrace_s if who == "us" else by_hand_s)(home), "s")
 
 
 def headrace_s(home: Path) -> float:
@@ -37,14 +46,14 @@ def headrace_s(home: Path) -> float:
     command = [COMMAND, "run", "examples.shop:app", "--listen", "127.0.0.1:0", "--data", data]
     said = home / "said"
     began = time.monotonic()
-    process = _spawned(command, said)
+    process = spawned(command, said)
     try:
-        found = _until(process, said, lambda: re.search(r"log at (\S+?),", said.read_text()))
-        _write(Cluster(found[1]))
-        _until(process, said, lambda: _has_row(data / "shop.db"))
+        found = until(process, said, lambda: re.search(r"log at (\S+?),", said.read_text()))
+        write_first(Cluster(found[1]))
+        until(process, said, lambda: _has_row(data / "shop.db"))
         return time.monotonic() - began
     finally:
-        _end(process)
+        end(process)
 
 
 def by_hand_s(home: Path) -> float:
@@ -52,22 +61,22 @@ def by_hand_s(home: Path) -> float:
     try:
         cluster = Cluster(server.bootstrap)
         cluster.ensure_topic("sales", 1)
-        _write(cluster)
+        write_first(cluster)
         environment = {**os.environ, "JAVA_HOME": str(java.require().path.resolve().parents[1])}
         command = [sys.executable, "-m", "bench.shop_by_hand", server.bootstrap, str(home / "checkpoint")]
         said = home / "said"
         began = time.monotonic()
-        process = _spawned(command, said, environment)
+        process = spawned(command, said, environment)
         try:
-            _until(process, said, lambda: any(cluster.ends("sales").values()))
+            until(process, said, lambda: any(cluster.ends("sales").values()))
             return time.monotonic() - began
         finally:
-            _end(process)
+            end(process)
     finally:
         server.stop()
 
 
-def _write(cluster: Cluster) -> None:
+def write_first(cluster: Cluster) -> None:
     for topic in (products, orders):
         cluster.ensure_topic(topic.name, 1)
     producer = cluster.producer()
@@ -90,7 +99,7 @@ def _has_row(file: Path) -> bool:
             return False  # There is no such table yet.
 
 
-def _spawned(
+def spawned(
     command: list[str | Path], said: Path, environment: dict[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
     with open(said, "wb") as out:
@@ -99,7 +108,7 @@ def _spawned(
         )
 
 
-def _until(process: subprocess.Popen[bytes], said: Path, look: Callable[[], Any]) -> Any:
+def until(process: subprocess.Popen[bytes], said: Path, look: Callable[[], Any]) -> Any:
     deadline = time.monotonic() + _PATIENCE_S
     while not (found := look()):
         if process.poll() is not None or time.monotonic() > deadline:
@@ -108,7 +117,7 @@ def _until(process: subprocess.Popen[bytes], said: Path, look: Callable[[], Any]
     return found
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
     """As somebody at a terminal would; PySpark's JVM ends with the script."""
     process.send_signal(signal.SIGINT)
     try:

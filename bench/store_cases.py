@@ -15,7 +15,7 @@ from headrace.views.position import Shape
 from headrace.views.rows import Row
 from headrace.views.store import Store
 
-__all__ = ["CASES", "SHAPE", "StoreCase"]
+__all__ = ["CASES", "SHAPE", "VIEW", "StoreCase"]
 
 SHAPE = Shape(
     (
@@ -30,7 +30,7 @@ SHAPE = Shape(
     ),
     ("order_id",),
 )
-_VIEW = "orders"
+VIEW = "orders"
 
 
 class StoreCase(ABC):
@@ -69,24 +69,24 @@ class SqliteCase(StoreCase):
     def open(self) -> Store:
         from headrace.views.sqlite import SqliteStore
 
-        return SqliteStore(self._path, _VIEW)
+        return SqliteStore(self._path, VIEW)
 
     def prepare(self) -> None:
         from headrace.views.sqlite_table import SqliteTable
 
         with contextlib.closing(sqlite3.connect(self._path)) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute(SqliteTable(_VIEW, SHAPE).create)
+            connection.execute(SqliteTable(VIEW, SHAPE).create)
 
     def load(self, rows: Sequence[Row]) -> None:
         marks = ", ".join("?" * len(SHAPE.fields))
         with contextlib.closing(sqlite3.connect(self._path)) as connection, connection:
             connection.execute("PRAGMA synchronous = NORMAL")
-            connection.executemany(f"INSERT INTO {_VIEW} VALUES ({marks})", rows)
+            connection.executemany(f"INSERT INTO {VIEW} VALUES ({marks})", rows)
 
     def count(self) -> int:
         with contextlib.closing(sqlite3.connect(self._path)) as connection:
-            return int(connection.execute(f"SELECT count(*) FROM {_VIEW}").fetchone()[0])
+            return int(connection.execute(f"SELECT count(*) FROM {VIEW}").fetchone()[0])
 
     def close(self) -> None:
         """The folder is all there is."""
@@ -106,24 +106,24 @@ class PostgresCase(StoreCase):
     def open(self) -> Store:
         from headrace.views.postgres.store import PostgresStore
 
-        return PostgresStore(self._url, "public", _VIEW)
+        return PostgresStore(self._url, "public", VIEW)
 
     def prepare(self) -> None:
         from headrace.views.postgres.table import PostgresTable
 
-        self._server.execute(PostgresTable("public", _VIEW, SHAPE).create, self._database)
+        self._server.execute(PostgresTable("public", VIEW, SHAPE).create, self._database)
 
     def load(self, rows: Sequence[Row]) -> None:
         import psycopg
 
         with psycopg.connect(self._url) as connection:
             connection.execute("SET synchronous_commit = off")
-            with connection.cursor().copy(f"COPY {_VIEW} FROM STDIN") as copy:
+            with connection.cursor().copy(f"COPY {VIEW} FROM STDIN") as copy:
                 for row in rows:
                     copy.write_row(row)
 
     def count(self) -> int:
-        ((found,),) = self._server.execute(f"SELECT count(*) FROM {_VIEW}", self._database)
+        ((found,),) = self._server.execute(f"SELECT count(*) FROM {VIEW}", self._database)
         return int(found)
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ class RedisCase(StoreCase):
     def open(self) -> Store:
         from headrace.views.redis.store import RedisStore
 
-        return RedisStore(self._url, "shop:", _VIEW)
+        return RedisStore(self._url, "shop:", VIEW)
 
     def prepare(self) -> None:
         """There is nothing to make."""
@@ -159,13 +159,13 @@ class RedisCase(StoreCase):
             words: list[str | bytes] = []
             for row in rows[begin : begin + 500]:
                 words += (str(row[0]), encode(dict(zip(names, row, strict=True))))
-            pipe.execute_command("HSET", f"shop:{_VIEW}", *words)
+            pipe.execute_command("HSET", f"shop:{VIEW}", *words)
             if len(pipe) >= 20:
                 pipe.execute()
         pipe.execute()
 
     def count(self) -> int:
-        return int(self._client.hlen(f"shop:{_VIEW}"))
+        return int(self._client.hlen(f"shop:{VIEW}"))
 
     def close(self) -> None:
         self._client.flushdb()
@@ -178,7 +178,7 @@ class SearchCase(StoreCase):
     def open(self) -> Store:
         from headrace.views.search.store import SearchStore
 
-        return SearchStore(self.home / "shop.search", _VIEW)
+        return SearchStore(self.home / "shop.search", VIEW)
 
     def prepare(self) -> None:
         (self.home / "bulk").mkdir()
@@ -188,7 +188,7 @@ class SearchCase(StoreCase):
 
         from headrace.views.search.fields import TOKENIZER, Documents, analyzer, searched_of
 
-        documents = Documents(SHAPE, searched_of(_VIEW, SHAPE, ()))
+        documents = Documents(SHAPE, searched_of(VIEW, SHAPE, ()))
         index = tantivy.Index(documents.schema(), str(self.home / "bulk"))
         index.register_tokenizer(TOKENIZER, analyzer())
         writer = index.writer(64_000_000, 1)
@@ -204,7 +204,7 @@ class SearchCase(StoreCase):
             return int(tantivy.Index.open(str(self.home / "bulk")).searcher().num_docs)
         from headrace.views.search.reading import SearchReader
 
-        return SearchReader(self.home / "shop.search").count(_VIEW)
+        return SearchReader(self.home / "shop.search").count(VIEW)
 
     def close(self) -> None:
         """The folder is all there is."""
@@ -216,7 +216,7 @@ class DeltaCase(StoreCase):
     def open(self) -> Store:
         from headrace.views.delta.store import DeltaStore
 
-        return DeltaStore(self.home, _VIEW)
+        return DeltaStore(self.home, VIEW)
 
     def prepare(self) -> None:
         """A table is made by its first commit."""
@@ -226,12 +226,12 @@ class DeltaCase(StoreCase):
 
         from headrace.views.delta.columns import GONE, Columns
 
-        write_deltalake(str(self.home / _VIEW), Columns(SHAPE).changes(rows, ()).drop_columns([GONE]))
+        write_deltalake(str(self.home / VIEW), Columns(SHAPE).changes(rows, ()).drop_columns([GONE]))
 
     def count(self) -> int:
         from deltalake import DeltaTable
 
-        return int(DeltaTable(str(self.home / _VIEW)).count())
+        return int(DeltaTable(str(self.home / VIEW)).count())
 
     def close(self) -> None:
         """The folder is all there is."""

@@ -1,35 +1,82 @@
 """How fast a follower fills each store, beside that store's own bulk load of the same rows into the same table.
 
-    python -m bench.stores [--only STORE ...] [--rows N] [--rounds N] [--results DIR]
-
-Both take turns, each with an empty store; who begins alternates, and figures are medians. It counts only if both have
-stored the same. What a follower does for it: batches of at most ``views.max_rows`` rows, each a transaction with its
-position, in which rows replace those of the same key. The bulk load is one statement, and knows that there are none.
+They take turns, each with an empty store, and figures are medians. It counts only if all have stored as many rows.
+What a follower does for it: batches of at most ``views.max_rows`` rows, each a transaction with its position, in which
+rows replace those of the same key. The bulk load is one statement, and knows that there are none. A follower is
+measured twice: with rows that are there already, as they are for the bulk load, and from the log, where each row is a
+record that is fetched, read as JSON and held against its schema.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import os
+import json
 import random
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 
-from bench.machine import write_machine
-from bench.report import RESULTS, write_results
-from bench.store_cases import CASES, SHAPE, StoreCase
+from bench.orders import produce
+from bench.stand import Stand
+from bench.store_cases import CASES, SHAPE, VIEW, StoreCase
+from headrace import App
+from headrace.client.cluster import Cluster
+from headrace.runtime.part import Part as RunningPart
 from headrace.views.changes import Changes
+from headrace.views.follower import Follower
 from headrace.views.position import NO_BATCH, Position
 from headrace.views.rows import Row
 from headrace.views.store import Fence, Part, Store
 
-__all__ = ["fill", "main", "some_rows"]
+__all__ = ["Sold", "fill", "measure", "records", "some_rows", "spent_s"]
 
 _AT_ONCE = 10_000
 _GOAL = 0.5
+_TOPIC = "sold"
+_FOLLOWED_S = 600.0
+_LOOK_S = 0.005
+
+
+@dataclass(frozen=True)
+class Sold:
+    """The rows as a topic has them."""
+
+    order_id: str
+    customer: str | None
+    amount: int | None
+    share: float | None
+    at: datetime | None
+    price: Decimal | None
+    paid: bool | None
+    note: str | None
+
+
+def measure(stand: Stand) -> None:
+    rows = some_rows(stand.plan.store_rows)
+    produce(stand.cluster, _TOPIC, records(rows), stand.plan.partitions)
+    for name, case in CASES.items():
+        for _ in range(stand.plan.rounds):
+            rates = {}
+            for who in ("load", "fill", "follow"):
+                with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+                    rates[who] = len(rows) / spent_s(case, who, rows, Path(folder), stand.cluster)
+            for who, what in (("fill", "rows at hand"), ("follow", "from the log")):
+                row = f"follower into {name}, {what}"
+                stand.measured.both(row, case.peer, rates[who], rates["load"], "rows/s", _GOAL)
+
+
+def records(rows: Sequence[Row]) -> Iterator[tuple[bytes, bytes]]:
+    names = SHAPE.names
+    for row in rows:
+        # An exact number has its digits, which Python's encoder would not write.
+        told = {name: value for name, value in zip(names, row, strict=True) if name != "price"}
+        value = f'{json.dumps(told)[:-1]}, "price": {row[names.index("price")]}}}'
+        yield str(row[0]).encode(), value.encode()
 
 
 def some_rows(count: int) -> list[Row]:
@@ -65,48 +112,41 @@ def fill(store: Store, rows: Sequence[Row]) -> None:
     store.swap(fence)
 
 
-def _measure(case: type[StoreCase], who: str, rows: Sequence[Row], home: Path) -> tuple[float, int]:
-    """Seconds, and how many rows there are then."""
+def spent_s(case: type[StoreCase], who: str, rows: Sequence[Row], home: Path, cluster: Cluster) -> float:
     with contextlib.closing(case(home)) as place:
-        if who == "us":
+        if who == "load":
+            place.prepare()
+            began = time.perf_counter()
+            place.load(rows)
+            spent = time.perf_counter() - began
+        elif who == "fill":
             with contextlib.closing(place.open()) as store:
                 began = time.perf_counter()
                 fill(store, rows)
                 spent = time.perf_counter() - began
         else:
-            place.prepare()
-            began = time.perf_counter()
-            place.load(rows)
-            spent = time.perf_counter() - began
-        return spent, place.count()
+            spent = _follow(cluster, place, len(rows))
+        if (stored := place.count()) != len(rows):
+            raise SystemExit(f"{case.__name__}: {who} has stored {stored} of {len(rows)} rows")
+        return spent
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", nargs="+", metavar="STORE", choices=list(CASES), default=list(CASES))
-    parser.add_argument("--rows", type=int, default=500_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    rows, results = some_rows(options.rows), []
-    for name in options.only:
-        case = CASES[name]
-        rates: dict[str, list[float]] = {"us": [], "them": []}
-        for number in range(options.rounds):
-            for who in ("us", "them") if number % 2 else ("them", "us"):
-                with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
-                    spent, stored = _measure(case, who, rows, Path(folder))
-                if stored != len(rows):
-                    raise SystemExit(f"{name}: {who} stored {stored} of {len(rows)} rows")
-                rates[who].append(len(rows) / spent)
-                print(
-                    f"  {name}: {who} {rates[who][-1]:,.0f} rows/s, load {os.getloadavg()[0]:.1f}", flush=True
-                )
-        row = {"name": f"follower into {name}", "peer": case.peer, "unit": "rows/s", "goal": _GOAL}
-        results.append({**row, **rates})
-    print(f"{len(results)} rows in {write_results('stores', results, options.results)}")
-    write_machine(options.results)
-
-
-if __name__ == "__main__":
-    main()
+def _follow(cluster: Cluster, place: StoreCase, count: int) -> float:
+    """Until the view serves and has all, in seconds."""
+    app = App("bench-stores")
+    view = app.view(VIEW, app.topic(_TOPIC, Sold, key="order_id"))
+    follower = Follower(view, [], cluster, place.open)
+    stopping = threading.Event()
+    part = RunningPart("the follower", follower.run, stopping)
+    began = time.perf_counter()
+    deadline = time.monotonic() + _FOLLOWED_S
+    part.start()
+    try:
+        while (status := follower.status).applied < count or status.state != "following":
+            if part.error is not None or time.monotonic() > deadline:
+                raise part.error or SystemExit(f"the follower has come to {status} of {count} rows")
+            time.sleep(_LOOK_S)
+        return time.perf_counter() - began
+    finally:
+        stopping.set()
+        part.join(_FOLLOWED_S)

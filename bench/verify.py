@@ -17,9 +17,10 @@ import msgspec
 from bench.driver import Task
 from bench.host import Host
 from bench.pace import watch
+from bench.stand import QUERIES, Stand
 from headrace.ops.report import Report
 
-__all__ = ["Proof", "prove"]
+__all__ = ["Proof", "measure", "prove"]
 
 _LOOK_S = 0.02
 _FOLLOWED_S = 300.0
@@ -31,6 +32,15 @@ class Proof:
     """Events per second, from the log to rows in the view."""
     proven: float
     """Events per second, derived again and compared."""
+
+
+def measure(stand: Stand) -> None:
+    peer = "the flow and its view, when they came about"
+    for query, title in QUERIES.items():
+        for number in range(stand.plan.rounds):
+            task = stand.task("flow+proof", query, f"{query}-proven-{number}", stand.orders())
+            proof = prove(stand.host, task, stand.plan.events)
+            stand.measured.both(f"verify, {title}", peer, proof.proven, proof.made, "events/s")
 
 
 def prove(host: Host, task: Task, total: int) -> Proof:

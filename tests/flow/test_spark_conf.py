@@ -10,9 +10,10 @@ from xml.etree import ElementTree
 import pytest
 
 from headrace.errors import ConfigError
+from headrace.flow.options import FlowOptions
 from headrace.flow.spark_conf import REALTIME_POOL, spark_conf, write_pools
 from headrace.flow.spill import spill_folder
-from headrace.settings import Settings, SparkSettings
+from headrace.settings import FlowSettings, Settings, SparkSettings
 
 CONNECTOR = [Path("/jars/connector.jar")]
 
@@ -30,10 +31,22 @@ def test_a_local_spark_works_on_its_cores_and_listens_on_this_machine_only() -> 
     assert conf(shuffle_partitions=8)["spark.sql.shuffle.partitions"] == "8"
 
 
-def test_a_cluster_is_sent_the_connector_beside_jars_of_the_user_and_keeps_its_own_defaults() -> None:
+def test_a_cluster_is_sent_the_connector_beside_jars_of_the_user_and_knows_its_own_addresses() -> None:
     found = conf(master="spark://a:7077", conf={"spark.jars": "/mine.jar"})
     assert found["spark.jars"] == "/jars/connector.jar,/mine.jar"
-    assert not {"spark.driver.host", "spark.sql.shuffle.partitions"} & set(found)
+    assert "spark.driver.host" not in found
+
+
+def test_a_cluster_has_its_own_partitions_state_and_trigger_unless_they_are_set() -> None:
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    found = conf(master="yarn")
+    assert (found["spark.sql.shuffle.partitions"], "RocksDB" in found[provider]) == ("16", True)
+    found = conf(master="yarn", shuffle_partitions=3, state="memory")
+    assert (found["spark.sql.shuffle.partitions"], provider in found) == ("3", False)
+    there = Settings(spark=SparkSettings(master="yarn"))
+    assert (FlowOptions.of(there).trigger_ms, FlowOptions.of(Settings()).trigger_ms) == (500, 0)
+    asked = Settings(spark=there.spark, flow=FlowSettings(trigger_ms=0))
+    assert FlowOptions.of(asked).trigger_ms == 0
 
 
 def test_flows_in_real_time_have_slots_beside_the_cores_and_come_first_when_one_is_free(
@@ -56,7 +69,10 @@ def test_what_the_user_configures_counts_over_ours() -> None:
 def test_state_is_in_rocksdb_when_asked_for() -> None:
     name = "spark.sql.streaming.stateStore.providerClass"
     assert name not in conf()
-    assert "RocksDB" in conf(state="rocksdb")[name]
+    found = conf(state="rocksdb")
+    assert "RocksDB" in found[name]
+    # Its memory is outside the heap, and has to end somewhere.
+    assert found["spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage"] == "true"
 
 
 @pytest.mark.parametrize("name", ["spark.driver.memory", "spark.driver.extraJavaOptions", "spark.master"])

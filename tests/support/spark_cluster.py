@@ -40,6 +40,11 @@ class SparkCluster:
                 timeout_s=180,
             )
 
+    @property
+    def pids(self) -> list[int]:
+        """Of the master and the workers; executors are their children."""
+        return [process.pid for process in (*self._processes, *self.workers)]
+
     def kill_worker(self, number: int) -> None:
         """And what it has started, as when a machine is gone."""
         worker = self.workers[number]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.flow import placement
 from headrace.flow.decoding import TimeBounds
 from headrace.settings import Settings
 
@@ -29,7 +30,7 @@ class FlowOptions:
             checkpoints=settings.checkpoints.absolute().as_uri(),
             max_rows=flow.max_rows,
             max_bytes=flow.max_bytes,
-            trigger_ms=flow.trigger_ms,
+            trigger_ms=placement.trigger_ms(settings),
             realtime_ms=flow.realtime_ms,
             future_ms=flow.future_ms,
             transaction_timeout_ms=flow.transaction_timeout_ms,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.errors import ConfigError
+from headrace.flow import placement
 from headrace.settings import Settings
 
 __all__ = ["LOCAL", "REALTIME_POOL", "spark_conf", "write_pools"]
@@ -17,7 +18,17 @@ waits for one takes them. The next stretch must be the first to get one back, no
 _POOLS = "pools.xml"
 _SHARE = 10_000
 """More slots than there are: those that have fewer than their share come before all others."""
-_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+# A batch writes down what it has changed. Without the changelog it would upload files of RocksDB, for each partition
+# and each batch, however little was changed. All state stores of a process share one bound of memory outside the heap;
+# Spark has none, and its own figure for each store: a few dozen stores would take gigabytes.
+_ROCKSDB = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+    "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "256",
+}
 # They take a part of the plan that is, or turns out, empty away, and what was counted in it along with it: a batch of
 # nothing but dead letters, or a join with a table that has no rows yet, would have no counts.
 _KEEPING_COUNTS = {
@@ -79,11 +90,9 @@ def spark_conf(
         if slots:
             conf["spark.master"] = f"local[{settings.cores + slots}]"
         conf |= _LOCAL_FILES
-    partitions = spark.shuffle_partitions or (settings.cores if settings.is_local else None)
-    if partitions:
-        conf["spark.sql.shuffle.partitions"] = str(partitions)
-    if spark.state == "rocksdb":
-        conf["spark.sql.streaming.stateStore.providerClass"] = _ROCKSDB
+    conf["spark.sql.shuffle.partitions"] = str(placement.shuffle_partitions(settings))
+    if placement.state(settings) == "rocksdb":
+        conf |= _ROCKSDB
     if settings.verify.every_s or slots:
         # A proof is long and a batch is short: neither waits until the other has had all it wants.
         conf["spark.scheduler.mode"] = "FAIR"

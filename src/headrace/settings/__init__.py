@@ -26,6 +26,7 @@ __all__ = [
 Count = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
+State = Literal["memory", "rocksdb"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +58,9 @@ class SparkSettings:
     master: Text = "local[*]"
     driver_memory: Text = "1g"
     shuffle_partitions: Count | None = None
-    """For a local master as many as it has cores; otherwise what Spark says."""
-    state: Literal["memory", "rocksdb"] = "memory"
-    """Where the state of flows is: memory is two to three times as fast, RocksDB holds more than memory does."""
+    """Into how many parts state is split; without it, it goes by where Spark runs (``flow.placement``)."""
+    state: State | None = None
+    """Where the state of flows is; without it, it goes by where Spark runs."""
     jars: Path | None = None
     """A folder that has the connector's jars; otherwise they are fetched once into the user's cache."""
     java_options: str = ""
@@ -74,8 +75,8 @@ class FlowSettings:
     """Of a batch."""
     max_bytes: Count = 64 * 1024 * 1024
     """Of a batch's input."""
-    trigger_ms: NotNegative = 0
-    """How long a batch waits for more; 0 for not at all."""
+    trigger_ms: NotNegative | None = None
+    """How long a batch waits for more, 0 for not at all; without it, it goes by where Spark runs."""
     realtime_ms: Annotated[int, msgspec.Meta(ge=5_000)] = 60_000
     """How often a flow in real time notes how far it is: what a crash repeats, and how late a dead letter is told."""
     future_ms: NotNegative = 3_600_000

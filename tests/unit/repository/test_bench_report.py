@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.machine import describe_machine, filesystem_of, write_machine
-from bench.report import comparison_row, fault_row, write_faults, write_results
+from bench.report import comparison_row, earlier_rows, fault_row, write_faults, write_results
 
 RATE = {"name": "produce", "peer": "Apache Kafka 4.3", "us": 2.0, "them": 1.0, "unit": "msg/s", "goal": 1.0}
 X1 = {
@@ -76,6 +76,27 @@ def test_a_figure_that_was_not_measured_is_refused(value: float) -> None:
 def test_a_row_that_cannot_be_judged_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"unit|must be a|has the keys"):
         comparison_row(RATE | change)
+
+
+def test_a_row_without_a_goal_shows_its_ratio_and_judges_nothing() -> None:
+    row = comparison_row(RATE | {"us": [4.0, 2.0], "them": [2.0, 2.0], "goal": None})
+    assert (row["ratio"], row["spread"], row["goal"], row["met"]) == (1.5, [1, 2], None, None)
+    with pytest.raises(ValueError, match="must be a"):
+        comparison_row(RATE | {"name": "", "goal": None})
+
+
+def test_rows_of_an_earlier_run_stay_where_this_one_has_none_of_their_name(tmp_path: Path) -> None:
+    write_results("flow", [RATE | {"name": name} for name in ("a", "b")], tmp_path)
+    fresh = [RATE | {"name": name, "us": 4.0} for name in ("b", "c")]
+    write_results("flow", fresh, tmp_path, beside=earlier_rows("flow", tmp_path))
+    assert [(row["name"], row["ratio"]) for row in earlier_rows("flow", tmp_path)] == [
+        ("a", 2),
+        ("b", 4),
+        ("c", 4),
+    ]
+    write_results("flow", fresh, tmp_path)
+    assert [row["name"] for row in earlier_rows("flow", tmp_path)] == ["b", "c"]
+    assert earlier_rows("log", tmp_path) == []
 
 
 def test_two_rows_of_one_name_are_refused(tmp_path: Path) -> None:
