@@ -21,9 +21,11 @@ from headrace.client.declaring import ensure_declared
 from headrace.client.progress_log import current
 from headrace.client.reading import read
 from headrace.model.topic import Topic
+from headrace.model.view import View
 from headrace.runtime.embedded import BrokerChild
 from headrace.runtime.run import Run
 from headrace.settings import AlertSettings, LogSettings, Settings
+from headrace.views.opening import open_reader
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -88,6 +90,24 @@ class Stage:
     def settle(self, run: Run) -> None:
         """Until all that was written is derived, and followed."""
         self.wait(lambda: _is_done(self.cluster, run), "all of it is derived and followed")
+
+    def serves(self, app: App, view: View) -> bool:
+        """Whether the view's store has all that is in the log, as whoever looks into it finds."""
+        reader = open_reader(view, app.name, self.data)
+        if reader is None:
+            return False
+        with contextlib.closing(reader):
+            parts = [one for one in reader.known() if one.view == view.name and one.part.value == "serving"]
+        if not parts:
+            return False
+        flow = app.writer_of(view.topic)
+        if flow is None:
+            return parts[0].offsets == self.cluster.ends(view.topic.name)
+        progress = current(self.cluster, flow.progress_topic)
+        if progress is None or progress.last is None:
+            return False
+        newest = progress.generation.generation, progress.last.batch
+        return (parts[0].generation, parts[0].batch) == newest
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _PATIENCE_S

@@ -20,8 +20,6 @@ from examples.shop import app as shop
 from examples.shop.everywhere import app as everywhere
 from examples.shop.traffic import Traffic
 from examples.stage import Stage, on_stage
-from headrace.client.progress_log import current
-from headrace.model.view import View
 from headrace.views.opening import open_reader
 
 __all__ = ["Told", "play"]
@@ -100,22 +98,7 @@ def _trade(traffic: Traffic, *, orders: int, clicks: int) -> None:
 def _have_all(stage: Stage, told: Told, follower: Popen[str]) -> bool:
     assert follower.poll() is None, follower.communicate()[1]
     told.served_at_least = min(told.served_at_least, len(_sales(stage)))
-    return all(_is_as_far(stage, view) for view in _ADDED)
-
-
-def _is_as_far(stage: Stage, view: View) -> bool:
-    reader = open_reader(view, everywhere.name, stage.data)
-    if reader is None:
-        return False
-    with closing(reader):
-        parts = [one for one in reader.known() if one.view == view.name and one.part.value == "serving"]
-    flow = everywhere.writer_of(view.topic)
-    if not parts:
-        return False
-    if flow is None:
-        return parts[0].offsets == stage.cluster.ends(view.topic.name)
-    progress = current(stage.cluster, flow.progress_topic)
-    return progress is not None and progress.last is not None and parts[0].batch == progress.last.batch
+    return all(stage.serves(everywhere, view) for view in _ADDED)
 
 
 def _tell_of_copies(stage: Stage, told: Told) -> None:

@@ -27,6 +27,7 @@ from headrace import App
 from headrace.client.progress_log import current
 from headrace.errors import HeadraceError
 from headrace.runtime.rebuilding import rebuild
+from headrace.runtime.run import Run
 
 __all__ = ["Rows", "Told", "batch_by_hand", "morning", "play", "two_days"]
 
@@ -59,6 +60,8 @@ class Told:
     back: dict[str, Rows]
     read_again: dict[str, int]
     refused: str
+    rows_in: int = 0
+    """Payments that the flow's generation had read when somebody last looked."""
 
 
 def two_days(seed: int = 1) -> list[Any]:
@@ -212,12 +215,15 @@ def _batch(stage: Stage) -> int:
 
 def _state_comes_back(stage: Stage, told: Told) -> None:
     stage.say("state-back: a process ends, and with it what it had in memory")
+    told.rows_in = _rows_in(stage)
     stage.write(payments, list(morning()))
     stage.say(f"  a sum that was in memory only: {_MORNING} of {_TOGETHER + _MORNING} payments are in it")
 
-    _again(stage, told, "checkpoint")
-    (stage.data / f"{app.name}.db").unlink()
-    _again(stage, told, "changelog")
+    with stage.running(app) as run:
+        _again(stage, told, "checkpoint", run)
+        for end in ("", "-wal", "-shm"):
+            (stage.data / f"{app.name}.db{end}").unlink(missing_ok=True)
+        _again(stage, told, "changelog", run)
     shutil.rmtree(stage.settings.checkpoints / sum_days.name)
     try:
         with stage.running(app) as run:
@@ -225,21 +231,23 @@ def _state_comes_back(stage: Stage, told: Told) -> None:
     except HeadraceError as error:
         told.refused = error.code
         stage.say(f"  without its checkpoint the flow does not start: {error.code}")
-    rebuild(app, stage.settings, stage.cluster, [sum_days.name], tell=lambda line: None, spark=stage.spark())
-    _again(stage, told, "replay")
+    spark, quiet = stage.spark(), lambda line: None
+    rebuild(app, stage.settings, stage.cluster, [sum_days.name], tell=quiet, spark=spark)
+    with stage.running(app) as run:
+        _again(stage, told, "replay", run)
     same = all(rows == told.back["checkpoint"] for rows in told.back.values())
     stage.say(f"  the same {len(told.back['replay'])} rows each time: {'yes' if same else 'NO'}")
 
 
-def _again(stage: Stage, told: Told, how: str) -> None:
-    before = _rows_in(stage)
+def _again(stage: Stage, told: Told, how: str, run: Run) -> None:
+    before = 0 if how == "replay" else told.rows_in
     began = time.monotonic()
-    with stage.running(app) as run:
-        stage.settle(run)
-        took_s = time.monotonic() - began
+    stage.settle(run)
+    stage.wait(lambda: all(stage.serves(app, view) for view in app.views), "the view is there again")
     told.back[how] = _served(stage, app.name, "takings")
-    told.read_again[how] = _rows_in(stage) - before
-    stage.say(f"  from {_WAYS[how]}: {told.read_again[how]} payments read, {took_s:.1f} s")
+    told.rows_in = _rows_in(stage)
+    told.read_again[how] = told.rows_in - before
+    stage.say(f"  from {_WAYS[how]}: {told.read_again[how]} payments read, {time.monotonic() - began:.1f} s")
 
 
 def _rows_in(stage: Stage) -> int:

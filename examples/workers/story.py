@@ -114,7 +114,9 @@ def _killed_follower(stage: Stage, told: Told) -> None:
 def _offset_in_row(stage: Stage, told: Told, redis_url: str) -> None:
     import redis
 
-    stage.say(f"offset-in-row: {2 * _PARCELS} parcels, counted in Redis; a batch that was done in part is done again")
+    stage.say(
+        f"offset-in-row: {2 * _PARCELS} parcels, counted in Redis; a batch that was done in part is done again"
+    )
     client: Any = redis.Redis.from_url(redis_url)
     for way, words in (("plain", "plain counts"), ("offset", "each with the offset of its last parcel")):
         client.delete(f"workers:{way}", f"workers:{way}:at")
