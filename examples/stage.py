@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ __all__ = ["ROOT", "Stage", "on_stage"]
 
 ROOT = Path(__file__).parents[1]
 _PATIENCE_S = 120.0
-_LOOK_S = 0.05
+_LOOK_S = 0.1
 
 
 class Stage:
@@ -91,8 +91,18 @@ class Stage:
         """Until all that was written is derived, and followed."""
         self.wait(lambda: _is_done(self.cluster, run), "all of it is derived and followed")
 
-    def serves(self, app: App, view: View) -> bool:
-        """Whether the view's store has all that is in the log, as whoever looks into it finds."""
+    def served(self, app: App, views: Sequence[View], meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Until the stores of the views have all that is in the log, as whoever looks into them finds."""
+        left = list(views)
+
+        def done() -> bool:
+            meanwhile()
+            left[:] = [view for view in left if not self._serves(app, view)]
+            return not left
+
+        self.wait(done, "every store is as far as the log")
+
+    def _serves(self, app: App, view: View) -> bool:
         reader = open_reader(view, app.name, self.data)
         if reader is None:
             return False
@@ -171,11 +181,11 @@ def _is_there(cluster: Cluster, run: Run, follower: Follower) -> bool:
     flow = run.app.writer_of(view.topic)
     if flow is None:
         return status.position.offsets == cluster.ends(view.topic.name)
-    progress = current(cluster, flow.progress_topic)
-    if progress is None or progress.last is None:
+    opened = next(one.current for one in run.flows if one.status.name == flow.name)
+    if opened is None or opened.last is None:
         return False
     reached = status.position.generation, status.position.batch
-    return reached == (progress.generation.generation, progress.last.batch)
+    return reached == (opened.generation.generation, opened.last.batch)
 
 
 def on_stage(play: Callable[[Stage], Any]) -> None:

@@ -243,7 +243,7 @@ def _again(stage: Stage, told: Told, how: str, run: Run) -> None:
     before = 0 if how == "replay" else told.rows_in
     began = time.monotonic()
     stage.settle(run)
-    stage.wait(lambda: all(stage.serves(app, view) for view in app.views), "the view is there again")
+    stage.served(app, app.views)
     told.back[how] = _served(stage, app.name, "takings")
     told.rows_in = _rows_in(stage)
     told.read_again[how] = told.rows_in - before
