@@ -28,6 +28,7 @@ from headrace.views.errors import (
     StoreReplaced,
     StoreUnusable,
 )
+from headrace.views.opening import sqlite_reader
 from headrace.views.position import NO_BATCH, Shape
 from headrace.views.sqlite import SqliteStore
 from headrace.views.sqlite_reading import SqliteReader
@@ -124,6 +125,24 @@ def test_a_file_with_nothing_in_it_is_taken(path: Path) -> None:
     path.touch()
     with contextlib.closing(SqliteStore(path, "sales")) as store:
         serve(store)
+
+
+@pytest.mark.parametrize("pages", [0, 1])
+def test_a_reader_finds_nothing_yet_in_a_file_that_is_just_being_made(path: Path, pages: int) -> None:
+    path.parent.mkdir(parents=True)
+    path.touch()
+    if pages:
+        # What a follower does first; its tables come with the next transaction.
+        with contextlib.closing(sqlite3.connect(path)) as maker:
+            maker.execute("PRAGMA journal_mode = WAL")
+    assert path.stat().st_size == pages * 4_096
+    assert sqlite_reader(path) is None
+    with contextlib.closing(SqliteStore(path, "sales")) as store:
+        serve(store)
+        reader = sqlite_reader(path)
+        assert reader is not None
+        with contextlib.closing(reader):
+            assert [one.view for one in reader.known()] == ["sales"]
 
 
 def test_a_damaged_file_is_told_and_what_to_do(store: SqliteStore, path: Path) -> None:

@@ -99,7 +99,7 @@ def _reader(session: Session, source: str, view: str | None, data: Path | None) 
     """And the view that answers to the name."""
     from headrace.cli.view.options import answering, checked_app, data_dir, views_of
     from headrace.model.store_place import where_is
-    from headrace.views.opening import open_reader
+    from headrace.views.opening import open_reader, sqlite_reader
     from headrace.views.sqlite_reading import SqliteReader
 
     if Path(source).is_file():
@@ -116,7 +116,7 @@ def _reader(session: Session, source: str, view: str | None, data: Path | None) 
         where = where_is(found, app.name, data_dir(session, data))
     else:
         path = data_dir(session, data) / f"{app.name}.db"
-        reader = SqliteReader(path) if path.is_file() else None
+        reader = sqlite_reader(path)
         where = str(path)
     if reader is None:
         raise ViewNotBuilt(

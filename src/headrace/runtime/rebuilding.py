@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
@@ -11,6 +12,9 @@ from headrace.model.flow import Flow
 from headrace.model.graph import check, downstream, order
 from headrace.model.progress import Generation
 from headrace.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["FlowUnknown", "rebuild", "to_rebuild"]
 
@@ -33,9 +37,15 @@ def to_rebuild(app: App, names: Sequence[str]) -> list[Flow]:
 
 
 def rebuild(
-    app: App, settings: Settings, cluster: Cluster, names: Sequence[str], *, tell: Callable[[str], None]
+    app: App,
+    settings: Settings,
+    cluster: Cluster,
+    names: Sequence[str],
+    *,
+    tell: Callable[[str], None],
+    spark: SparkSession | None = None,
 ) -> list[Generation]:
-    """Begins the generations; whoever runs the flows next derives them."""
+    """Begins the generations; whoever runs the flows next derives them. Without a ``spark`` one is started for it."""
     from headrace.flow.compiling import compile_app
     from headrace.flow.opening import open_flow
     from headrace.flow.options import FlowOptions
@@ -45,20 +55,21 @@ def rebuild(
 
     check(app)
     flows = to_rebuild(app, names)
-    spark = start(settings, app.name, say=tell)
+    used = spark or start(settings, app.name, say=tell)
     try:
-        compiled = {one.flow.name: one for one in compile_app(spark, app)[0]}
+        compiled = {one.flow.name: one for one in compile_app(used, app)[0]}
         options = FlowOptions.of(settings)
         begun = []
         for flow in flows:
             writer = Writer(cluster, flow.name, transactional_id(app, flow), options.transaction_timeout_ms)
             try:
                 opened = open_flow(
-                    spark, cluster, app, compiled[flow.name], writer, options, rebuild="asked for"
+                    used, cluster, app, compiled[flow.name], writer, options, rebuild="asked for"
                 )
             finally:
                 writer.close()
             begun.append(opened.generation)
         return begun
     finally:
-        stop(spark)
+        if spark is None:
+            stop(used)

@@ -42,7 +42,7 @@ _STOP_S = 60.0
 
 class Run:
     """``tell`` takes a line for a person, ``warn`` one that must not be missed; they may be called from any thread.
-    ``only`` names the flows to run.
+    ``only`` names the flows to run. A ``spark`` that is given is somebody else's too, and is not stopped here.
     """
 
     def __init__(
@@ -55,12 +55,13 @@ class Run:
         rebuild_changed: bool = False,
         only: Sequence[str] = (),
         with_views: bool = True,
+        spark: SparkSession | None = None,
     ) -> None:
         self.app = app
         self.settings = settings
         self.stop_asked = threading.Event()
         self.cluster: Cluster
-        self.spark: SparkSession | None = None
+        self.spark = spark
         """None where there is no flow to run."""
         self.compiled: list[Compiled] = []
         self.schemas: dict[str, Schema] = {}
@@ -76,6 +77,7 @@ class Run:
         self._rebuild_changed = rebuild_changed
         self._only = only
         self._with_views = with_views
+        self._spark_is_ours = spark is None
         self._broker: BrokerChild | None = None
         self._parts: list[Part] = []
         self._told: set[str] = set()
@@ -141,9 +143,10 @@ class Run:
         from headrace.flow.session import start
         from headrace.flow.slots import slots_for
 
-        self._tell("starting Spark")
-        slots = slots_for(self.cluster, self.app, self.settings)
-        self.spark = start(self.settings, self.app.name, slots=slots, say=self._tell)
+        if self.spark is None:
+            self._tell("starting Spark")
+            slots = slots_for(self.cluster, self.app, self.settings)
+            self.spark = start(self.settings, self.app.name, slots=slots, say=self._tell)
         self.compiled, self.schemas = compile_app(self.spark, self.app)
         options = FlowOptions.of(self.settings)
         for one in self.compiled:
@@ -284,7 +287,7 @@ class Run:
 
     def close(self) -> None:
         self.stop_flows()
-        if self.spark is not None:
+        if self.spark is not None and self._spark_is_ours:
             from headrace.flow.session import stop
 
             stop(self.spark)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.model.extras import needing
 from headrace.model.store import Delta, Postgres, Redis, Search, SQLite
@@ -11,7 +12,10 @@ from headrace.model.view import View
 from headrace.views.reader import Reader
 from headrace.views.store import Store
 
-__all__ = ["open_reader", "open_store"]
+if TYPE_CHECKING:
+    from headrace.views.sqlite_reading import SqliteReader
+
+__all__ = ["open_reader", "open_store", "sqlite_reader"]
 
 
 def open_store(view: View, app: str, data: Path) -> Store:
@@ -51,9 +55,7 @@ def open_reader(view: View, app: str, data: Path) -> Reader | None:
         return None
     match view.store:
         case SQLite() if path is not None:
-            from headrace.views.sqlite_reading import SqliteReader
-
-            return SqliteReader(path)
+            return sqlite_reader(path)
         case Postgres(url, schema):
             with needing("postgres", "psycopg"):
                 from headrace.views.postgres.reading import PostgresReader
@@ -79,3 +81,16 @@ def open_reader(view: View, app: str, data: Path) -> Reader | None:
 
             return DeltaReader(path)
     raise NotImplementedError(view.store)
+
+
+def sqlite_reader(path: Path) -> SqliteReader | None:
+    """None where there is no file, or one that a follower has only begun to make."""
+    from headrace.views.sqlite_reading import SqliteReader
+
+    if not path.exists():
+        return None
+    reader = SqliteReader(path)
+    if reader.is_made:
+        return reader
+    reader.close()
+    return None

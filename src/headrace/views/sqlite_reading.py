@@ -49,11 +49,16 @@ class SqliteReader(Reader):
             address = f"file:{urllib.parse.quote(str(path))}?mode=ro"
             self._connection = sqlite3.connect(address, uri=True, isolation_level=None)
             try:
-                (application,) = self._connection.execute("PRAGMA application_id").fetchone()
-                if application != APPLICATION_ID:
+                # In one statement: a follower may be making the file at this moment.
+                application, things = self._connection.execute(
+                    "SELECT (SELECT application_id FROM pragma_application_id), (SELECT count(*) FROM sqlite_master)"
+                ).fetchone()
+                if application != APPLICATION_ID and (application or things):
                     raise StoreForeign(
                         f"{path} is a SQLite file that no follower made", hint="use sqlite3 for it"
                     )
+                self.is_made = application == APPLICATION_ID
+                """False for a file with nothing in it, as one is that is just being made."""
             except BaseException:
                 self._connection.close()
                 raise
@@ -62,6 +67,8 @@ class SqliteReader(Reader):
         self._connection.close()
 
     def known(self) -> list[Known]:
+        if not self.is_made:
+            return []
         with told_as(self.path):
             # A file that no follower of this release has opened yet is without the last one.
             new = self._connection.execute(
