@@ -98,7 +98,7 @@ def _type(field: Field) -> pa.DataType:
 
 
 def _is_inexact(kind: pa.DataType) -> bool:
-    return pa.types.is_decimal(kind) and kind.precision > _FLOAT_DIGITS
+    return bool(pa.types.is_decimal(kind) and kind.precision > _FLOAT_DIGITS)
 
 
 def _putter(kind: pa.DataType, is_key: bool) -> Callable[[list[Any], pa.DataType], pa.Array]:

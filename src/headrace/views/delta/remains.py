@@ -45,7 +45,9 @@ def _is_data(path: Path, columns: Sequence[str]) -> bool:
         found = pq.read_metadata(path)
     except (OSError, pa.ArrowException):
         return False
-    return found.created_by.startswith(_MADE_BY) and found.schema.to_arrow_schema().names == list(columns)
+    return bool(
+        found.created_by.startswith(_MADE_BY) and found.schema.to_arrow_schema().names == list(columns)
+    )
 
 
 def _is_commit(path: Path) -> bool:

@@ -202,12 +202,9 @@ def _size(path: Path) -> int:
         return -1
 
 
-def _writing(columns: Columns) -> WriterProperties | None:
-    if not columns.inexact:
-        return None
-    return WriterProperties(
-        compression="SNAPPY", column_properties=dict.fromkeys(columns.inexact, _NO_BOUNDS)
-    )
+def _writing(columns: Columns) -> WriterProperties:
+    without = dict.fromkeys(columns.inexact, _NO_BOUNDS)
+    return WriterProperties(compression="SNAPPY", column_properties=without or None)
 
 
 def _properties(told: Told | None) -> CommitProperties:
