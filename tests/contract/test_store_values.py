@@ -71,7 +71,7 @@ def test_a_row_that_is_refused_is_refused_by_its_key_as_well(hand: Hand) -> None
 
 
 KEYS: dict[str, tuple[Kind, list[Any]]] = {
-    "float": (Plain("float"), [-1e308, 0.0, 5e-324, float("inf"), float("-inf"), "NaN"]),
+    "float": (Plain("float"), [-1e308, 0.0, 5e-324, float("inf"), float("-inf")]),
     "int": (Plain("int"), [-(2**63), 0, 2**63 - 1]),
     "bool": (Plain("bool"), [False, True]),
     "digits": (Digits(20, 4), ["-9999999999999999.9999", "0.0000", "9007199254740993.0001"]),

@@ -158,13 +158,6 @@ def test_a_follower_that_comes_back_after_its_replacement_is_refused(see: See, h
     assert again.epoch == 3
 
 
-def test_a_follower_that_did_not_hear_that_it_has_the_view_is_given_it_again(hand: Hand) -> None:
-    """As where the disk is full, or the connection gone, behind what was committed."""
-    unheard = hand.store.take("hand", 1, hand.owner)
-    again = hand.store.take("hand", 1, hand.owner)
-    assert again.epoch > unheard.epoch > hand.owner.epoch
-
-
 def test_a_follower_keeps_its_view_when_the_store_was_restored_to_before_it(hand: Hand) -> None:
     """As after a backup was put back: the store knows an older owner."""
     assert hand.store.take("hand", 1, Owner(7, "hand")).epoch == 8

@@ -140,6 +140,18 @@ def test_an_exact_number_as_key_is_found_again_whatever_its_digits(tmp_path: Pat
         assert list(store.rows()) == []
 
 
+def test_no_number_is_one_key_and_the_last(tmp_path: Path) -> None:
+    shape = Shape((Field("at", Plain("float"), False), Field("n", Plain("int"), True)), ("at",))
+    with contextlib.closing(DeltaStore(tmp_path, "sales")) as store:
+        hand = Hand(store)
+        hand.serve(shape)
+        for number in range(2):
+            hand.apply(changes(shape, ("NaN", number), (float("inf"), number), (-0.5, number)))
+        assert list(store.rows()) == [(-0.5, 1), (float("inf"), 1), ("NaN", 1)]
+        hand.apply(changes(shape, gone=(("NaN",),)))
+        assert list(store.rows()) == [(-0.5, 1), (float("inf"), 1)]
+
+
 def test_a_thousand_columns_and_a_text_of_megabytes_are_one_row(tmp_path: Path) -> None:
     shape = Shape(tuple(Field(f"c{number}", Plain("text"), True) for number in range(1_000)), ("c0",))
     row: Row = ("key", "hay " * 1_000_000, *("",) * 998)
