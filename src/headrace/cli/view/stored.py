@@ -22,7 +22,7 @@ def known_parts(app: App, view: View, data: Path) -> dict[str, Known]:
     if reader is None:
         return {}
     with contextlib.closing(reader):
-        return {one.part.value: one for one in reader.known() if one.view == view.name}
+        return {one.part.value: one for one in reader.known_of(view.name)}
 
 
 def state_of(parts: dict[str, Known]) -> str:
