@@ -152,9 +152,9 @@ def test_no_number_is_one_key_and_the_last(tmp_path: Path) -> None:
         assert list(store.rows()) == [(-0.5, 1), (float("inf"), 1)]
 
 
-def test_a_thousand_columns_and_a_text_of_megabytes_are_one_row(tmp_path: Path) -> None:
-    shape = Shape(tuple(Field(f"c{number}", Plain("text"), True) for number in range(1_000)), ("c0",))
-    row: Row = ("key", "hay " * 1_000_000, *("",) * 998)
+def test_hundreds_of_columns_and_a_text_of_megabytes_are_one_row(tmp_path: Path) -> None:
+    shape = Shape(tuple(Field(f"c{number}", Plain("text"), True) for number in range(300)), ("c0",))
+    row: Row = ("key", "hay " * 1_000_000, *("",) * 298)
     with contextlib.closing(DeltaStore(tmp_path, "sales")) as store:
         serve(store, shape, row)
         assert list(store.rows()) == [row]

@@ -288,8 +288,9 @@ def test_a_table_whose_files_go_while_it_is_proven_is_read_again(
         writer = threading.Thread(target=write)
         writer.start()
         try:
-            for _ in range(15):
-                served, scratch = read_delta(tmp_path, tmp_path, "sales")
+            for number in range(30):
+                (tmp_path / str(number)).mkdir()
+                served, scratch = read_delta(tmp_path / str(number), tmp_path, "sales")
                 assert scratch.count("found") == len(rows_after(served.batch))
                 scratch.close()
         finally:

@@ -75,6 +75,8 @@ def query(
     from headrace.views.sqlite_reading import SqliteReader
 
     view = what if _NAME.fullmatch(what) else None
+    if view is None and match is not None:
+        raise UsageError("--match searches one view", hint="name the view, not a SELECT")
     reader, view = _reader(session, source, view, data)
     with contextlib.closing(reader):
         if view is not None:
@@ -83,8 +85,6 @@ def query(
                 reader.reading(view, timeout) if match is None else _matching(reader, view, match, timeout)
             )
         else:
-            if match is not None:
-                raise UsageError("--match searches one view", hint="name the view, not a SELECT")
             assert isinstance(reader, SqliteReader)
             asked = reader.query(what, timeout)
         try:

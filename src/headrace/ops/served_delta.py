@@ -7,6 +7,7 @@ follower made tells the position, under ``headrace``. The rows are read of one v
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -30,13 +31,16 @@ _TRIES = 5
 
 def read_delta(folder: Path, path: Path, view: str) -> tuple[Served, Scratch]:
     """The position, and the rows in a scratch file in ``folder``."""
-    for _ in range(_TRIES - 1):
+    for number in range(_TRIES - 1):
+        place = folder / f"try-{number}"
+        place.mkdir()
         try:
-            return _read(folder, path, view)
+            return _read(place, path, view)
         except StoreUnreadable as error:
             # A version that is read for long may have lost its files meanwhile; there are newer ones then.
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
+            shutil.rmtree(place)
     return _read(folder, path, view)
 
 
