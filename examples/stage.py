@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["ROOT", "Stage", "on_stage"]
 
 ROOT = Path(__file__).parents[1]
-_PATIENCE_S = 120.0
+_PATIENCE_S = 280.0
 _LOOK_S = 0.1
 
 

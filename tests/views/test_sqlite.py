@@ -269,6 +269,16 @@ def test_a_file_that_was_removed_while_open_is_noticed_by_the_next_write(
     assert not path.exists()
 
 
+def test_a_file_that_was_removed_while_open_is_noticed_without_a_write(
+    store: SqliteStore, path: Path
+) -> None:
+    serve(store)
+    assert store.standing(Part.SERVING) is not None
+    path.unlink()
+    with pytest.raises(StoreReplaced):
+        store.standing(Part.SERVING)
+
+
 def test_many_followers_of_one_file_take_turns(path: Path) -> None:
     stores = 6
     problems: list[BaseException] = []

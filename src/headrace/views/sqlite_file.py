@@ -142,8 +142,11 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """One state of the file for all that is read within."""
+        """One state of the file for all that is read within. A file that has lost its name still reads as it was, so
+        that is looked at too: a view that is idle would not notice otherwise until it is written again.
+        """
         with told_as(self.path):
+            self._expect_same_file()
             self.connection.execute("BEGIN")
             try:
                 yield self.connection
