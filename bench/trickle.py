@@ -28,8 +28,8 @@ def trickle(
     seconds: float,
     begun: Callable[[], None] = lambda: None,
 ) -> None:
-    """``begun`` is called when a first batch is done and ``warm_s`` are over; then it goes on for ``seconds``, and until
-    a few batches are done.
+    """``begun`` is called when a first batch is done and ``warm_s`` are over; then it goes on for ``seconds``, and
+    until a few batches are done.
     """
     producer = cluster.producer({"linger.ms": 0})
     due = time.monotonic()
