@@ -86,7 +86,9 @@ class Task:
     @property
     def view_file(self) -> Path:
         app, _ = app_of(self.query, self.topic, self.output)
-        return file_of(app.views[0], app.name, self.data)
+        place = file_of(app.views[0], app.name, self.data)
+        assert place is not None, "SQLite has one"
+        return place
 
     @property
     def triggers_file(self) -> Path:

@@ -33,7 +33,7 @@ __all__ = ["measure"]
 _ROW = "memory of headrace run examples.shop:app with its traffic (PSS)"
 _PEER = "Apache Kafka and a PySpark script by hand with the same derivations, without views"
 _LOOK_S = 1.0
-_STOP_S = 30.0
+_STOP_S = 120.0
 
 Running = tuple[Cluster, list[int]]
 """The log, and the processes that count."""
@@ -51,8 +51,8 @@ def measure(stand: Stand) -> None:
 @contextlib.contextmanager
 def _ours(home: Path) -> Iterator[Running]:
     said = home / "said"
-    command = [COMMAND, "run", "examples.shop:app", "--listen", "127.0.0.1:0", "--data", home / "data"]
-    process = spawned(command, said)
+    words = ["run", "examples.shop:app", "--listen", "127.0.0.1:0", "--data", str(home / "data")]
+    process = spawned([COMMAND, *words], said)
     try:
         found = until(process, said, lambda: re.search(r"log at (\S+?),", said.read_text()))
         cluster = Cluster(found[1])
@@ -66,6 +66,7 @@ def _ours(home: Path) -> Iterator[Running]:
 @contextlib.contextmanager
 def _theirs(home: Path) -> Iterator[Running]:
     server = kafka({})(home / "kafka")
+    server.stop_timeout_s = _STOP_S
     try:
         cluster = Cluster(server.bootstrap)
         for topic in app.topics:

@@ -14,7 +14,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -43,7 +43,15 @@ def measure(stand: Stand) -> None:
 def headrace_s(home: Path) -> float:
     home.mkdir(parents=True)
     data = home / "data"
-    command = [COMMAND, "run", "examples.shop:app", "--listen", "127.0.0.1:0", "--data", data]
+    command: list[str | Path] = [
+        COMMAND,
+        "run",
+        "examples.shop:app",
+        "--listen",
+        "127.0.0.1:0",
+        "--data",
+        data,
+    ]
     said = home / "said"
     began = time.monotonic()
     process = spawned(command, said)
@@ -100,7 +108,7 @@ def _has_row(file: Path) -> bool:
 
 
 def spawned(
-    command: list[str | Path], said: Path, environment: dict[str, str] | None = None
+    command: Sequence[str | Path], said: Path, environment: dict[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
     with open(said, "wb") as out:
         return subprocess.Popen(

@@ -75,7 +75,7 @@ def records(rows: Sequence[Row]) -> Iterator[tuple[bytes, bytes]]:
     for row in rows:
         # An exact number has its digits, which Python's encoder would not write.
         told = {name: value for name, value in zip(names, row, strict=True) if name != "price"}
-        value = f'{json.dumps(told)[:-1]}, "price": {row[names.index("price")]}}}'
+        value = f'{json.dumps(told)[:-1]}, "price": {row[names.index("price")]!s}}}'
         yield str(row[0]).encode(), value.encode()
 
 

@@ -12,7 +12,8 @@ from headrace.client.cluster import Cluster
 
 __all__ = ["trickle"]
 
-_FIRST_S = 180.0
+_PATIENCE_S = 180.0
+_BATCHES = 4
 _TICK_S = 0.002
 
 
@@ -27,13 +28,15 @@ def trickle(
     seconds: float,
     begun: Callable[[], None] = lambda: None,
 ) -> None:
-    """``begun`` is called when a first batch is done and ``warm_s`` are over; then it goes on for ``seconds``."""
+    """``begun`` is called when a first batch is done and ``warm_s`` are over; then it goes on for ``seconds``, and
+    until a few batches are done.
+    """
     producer = cluster.producer({"linger.ms": 0})
     due = time.monotonic()
-    deadline = due + _FIRST_S
+    deadline = due + _PATIENCE_S
     counts_at: float | None = None
+    first: int | None = None
     number = 0
-    has_begun = False
     while True:
         now = time.monotonic()
         while due <= now:
@@ -44,14 +47,21 @@ def trickle(
         producer.poll(0)
         check()
         if counts_at is None:
-            if any(checkpoints.glob("*/*/commits/[0-9]*")):
+            if _last_done(checkpoints) is not None:
                 counts_at = now + warm_s
-            elif now > deadline:
-                raise SystemExit(f"no batch was done within {_FIRST_S:.0f} s")
-        elif not has_begun and now >= counts_at:
-            begun()
-            has_begun = True
-        elif has_begun and now >= counts_at + seconds:
+                deadline = counts_at + seconds + _PATIENCE_S
+        elif first is None:
+            if now >= counts_at:
+                first = _last_done(checkpoints)
+                begun()
+        elif now >= counts_at + seconds and (_last_done(checkpoints) or 0) >= first + _BATCHES:
             break
+        if now > deadline:
+            raise SystemExit(f"too few batches were done within {_PATIENCE_S:.0f} s: {checkpoints}")
         time.sleep(_TICK_S)
     producer.flush(30)
+
+
+def _last_done(checkpoints: Path) -> int | None:
+    numbers = [int(one.name) for one in checkpoints.glob("*/*/commits/[0-9]*")]
+    return max(numbers, default=None)

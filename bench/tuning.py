@@ -63,9 +63,10 @@ def measure_tries(
     stand: Stand, host: Host, default: Try, tries: Sequence[Try], where: str, pids: Sequence[int]
 ) -> None:
     """``pids`` are processes beside the driver whose work counts."""
-    found = [
-        (one, _figures(stand, host, one, f"{where}-{at}", pids)) for at, one in enumerate((default, *tries))
-    ]
+    found = []
+    for at, one in enumerate((default, *tries)):
+        found.append((one, _figures(stand, host, one, f"{where}-{at}", pids)))
+        print(f"  {where}, {one.name}: {found[-1][1]}", flush=True)
     (_, usual), *others = found
     events, rate = "window aggregation", stand.plan.rate
     for one, figures in others:

@@ -23,7 +23,7 @@ def shuffle_partitions(settings: Settings) -> int:
 
 
 def state(settings: Settings) -> State:
-    """In memory it is faster while it is small; RocksDB holds more than memory does, at a cost that stays the same."""
+    """In memory it is faster while it is small; RocksDB holds more than memory does."""
     if settings.spark.state is not None:
         return settings.spark.state
     return "memory" if settings.is_local else "rocksdb"
