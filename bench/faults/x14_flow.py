@@ -28,8 +28,14 @@ _PATIENCE_S = 600.0
 
 
 def run(
-    seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], outage_s: float = OUTAGE_S
+    seed: int,
+    *,
+    protected: bool = True,
+    without: str = UNPROTECTED[0],
+    outage_s: float = OUTAGE_S,
+    weighed: bool = True,
 ) -> Outcome:
+    """``weighed``: whether it is seen to that the driver does not grow, which takes many batches."""
     rng = random.Random(f"{FAULT} flow {seed}")
     outcome = Outcome(FAULT, seed)
     taken_out = [] if protected else ["--without", without]
@@ -44,14 +50,16 @@ def run(
         scene = _Scene(broker, driver, sales, rng, outcome)
         try:
             sales.until_derived(driver)
-            # What a JVM loads and compiles when it first loses its broker is no growth.
-            scene.kill(0.0)
-            outcome.hits = 0
-            base = scene.settled_mb()
+            base: dict[str, float] = {}
+            if weighed:
+                # What a JVM loads and compiles when it first loses its broker is no growth.
+                scene.kill(0.0)
+                outcome.hits = 0
+                base = scene.settled_mb()
             for outage in (scene.pause, scene.kill):
                 if driver.runs:
                     outage(outage_s)
-            grown = driver.rss_mb() if driver.runs else {}
+            grown = driver.rss_mb() if weighed and driver.runs else {}
             (home / "finish").touch()
             if driver.wait() != 0:
                 outcome.problems.append(f"the driver did not finish:\n{driver.said()[-3000:]}")

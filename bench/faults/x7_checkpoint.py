@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import shutil
 import sqlite3
 import time
@@ -43,7 +44,8 @@ _PROVIDERS = {
     "memory": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
     "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
 }
-_STATE_FILES = {"memory": "*.delta", "rocksdb": "*.changelog"}
+_STATE_FILE = re.compile(r"(\d+)(?:_[^.]*)?\.(?:delta|changelog|zip)")
+"""Its version, whichever of the two keeps it."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class Step:
 def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0]) -> Outcome:
     outcome = Outcome(FAULT, seed)
     rng = random.Random(f"{FAULT} {seed}")
-    with _state_in(rng.choice(tuple(_PROVIDERS))) as kind:
-        walk = _Walk(rng, outcome, kind, patience_s=_PATIENCE_S if protected else _PATIENCE_S / 60)
+    with _state_in(rng.choice(tuple(_PROVIDERS))):
+        walk = _Walk(rng, outcome, patience_s=_PATIENCE_S if protected else _PATIENCE_S / 60)
         if protected:
             walk.play(rng.choice(_HARMS))
         else:
@@ -69,11 +71,11 @@ def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0]) -> 
 
 
 @contextlib.contextmanager
-def _state_in(kind: str) -> Iterator[str]:
+def _state_in(kind: str) -> Iterator[None]:
     conf = world().spark.conf
     conf.set(_PROVIDER, _PROVIDERS[kind])
     try:
-        yield kind
+        yield
     finally:
         conf.unset(_PROVIDER)
 
@@ -81,11 +83,10 @@ def _state_in(kind: str) -> Iterator[str]:
 class _Walk:
     """A flow with a state, a flow without one, and a view of each."""
 
-    def __init__(self, rng: random.Random, outcome: Outcome, kind: str, *, patience_s: float) -> None:
+    def __init__(self, rng: random.Random, outcome: Outcome, *, patience_s: float) -> None:
         self.patience_s = patience_s
         self.rng = rng
         self.outcome = outcome
-        self.state_files = _STATE_FILES[kind]
         self.sent: list[Step] = []
         self.mark = mark = uuid.uuid4().hex[:8]
         self.app = app = App(f"walk-{mark}")
@@ -246,16 +247,18 @@ def _plan_garbled(walk: _Walk) -> None:
 
 
 def _state_cut(walk: _Walk) -> None:
-    """The newest file of each partition's state, with what it is checked by or without."""
+    """The newest files of each partition's state, with what they are checked by or without."""
     if walk.harmed != "sum":
         return _lost(walk)
     with_sum = walk.rng.random() < 0.5
     for part in (walk.place / "state" / "0").iterdir():
-        files = sorted(part.glob(walk.state_files), key=lambda one: int(one.name.split("_")[0].split(".")[0]))
-        if files:
-            os.truncate(files[-1], walk.rng.randrange(files[-1].stat().st_size))
+        versions = {
+            one: int(found[1]) for one in part.iterdir() if (found := _STATE_FILE.fullmatch(one.name))
+        }
+        for one in sorted(one for one in versions if versions[one] == max(versions.values())):
+            os.truncate(one, walk.rng.randrange(one.stat().st_size))
             if with_sum:
-                files[-1].with_name(f".{files[-1].name}.crc").unlink(missing_ok=True)
+                one.with_name(f".{one.name}.crc").unlink(missing_ok=True)
     return None
 
 

@@ -30,7 +30,3 @@ def test_values_that_are_read_without_care_are_caught() -> None:
 
 def test_a_harmed_checkpoint_stops_its_flow_and_a_new_generation_is_what_was_sent_comes_to() -> None:
     expect_held(x7_checkpoint.run(2))
-
-
-def test_a_checkpoint_that_nobody_looks_at_is_caught() -> None:
-    expect_caught(lambda seed: x7_checkpoint.run(seed, protected=False), lambda one: one.caught, 2)
