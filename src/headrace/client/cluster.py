@@ -95,7 +95,7 @@ class Cluster:
     def topic(self, name: str) -> TopicInfo | None:
         found = self.admin().describe_topics(TopicCollection([name]), request_timeout=self.timeout_s)[name]
         try:
-            described = self._answer(found)
+            described = self.answer(found)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
@@ -112,7 +112,7 @@ class Cluster:
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
             asked = self.admin().describe_configs([resource], request_timeout=self.timeout_s)
-            entries = self._answer(asked[resource])
+            entries = self.answer(asked[resource])
         except KafkaException as error:
             raise from_kafka(error, f"asking for the configs of topic {topic!r}", topic=topic) from error
         return {name: entry.value for name, entry in entries.items()}
@@ -126,7 +126,7 @@ class Cluster:
             name, num_partitions=partitions, replication_factor=self.replication, config=dict(configs or {})
         )
         try:
-            self._answer(self.admin().create_topics([new], request_timeout=self.timeout_s)[name])
+            self.answer(self.admin().create_topics([new], request_timeout=self.timeout_s)[name])
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise from_kafka(error, f"creating topic {name!r}") from error
@@ -146,9 +146,7 @@ class Cluster:
             return
         wanted = [NewPartitions(topic, partitions)]
         try:
-            self.admin().create_partitions(wanted, request_timeout=self.timeout_s)[topic].result(
-                self.timeout_s
-            )
+            self.answer(self.admin().create_partitions(wanted, request_timeout=self.timeout_s)[topic])
         except KafkaException as error:
             # Another one who wanted it too may have been first.
             if self.expect_topic(topic).partitions < partitions:
@@ -175,7 +173,7 @@ class Cluster:
         while True:
             answers = self.admin().list_offsets(asked, isolation_level=level, request_timeout=self.timeout_s)
             try:
-                return {place.partition: self._answer(one).offset for place, one in answers.items()}
+                return {place.partition: self.answer(one).offset for place, one in answers.items()}
             except KafkaException as error:
                 # Of a topic that was just made, or whose broker was lost, nobody may be the leader for a moment.
                 if error.args[0].code() not in _NO_LEADER or time.monotonic() > deadline:
@@ -184,7 +182,7 @@ class Cluster:
                     ) from error
             time.sleep(_PAUSE_S)
 
-    def _answer(self, asked: Future[Any]) -> Any:
+    def answer(self, asked: Future[Any]) -> Any:
         """The client gives up by itself in time; on a machine that is too busy it may not come to that."""
         try:
             return asked.result(self.timeout_s + _GRACE_S)

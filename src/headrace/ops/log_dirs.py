@@ -51,13 +51,8 @@ def sizes_of(cluster: Cluster, partitions: Iterable[Partition]) -> Sizes | None:
     found: dict[Partition, int] = {}
     free: list[int] = []
     try:
-        nodes = (
-            cluster.admin()
-            .describe_cluster(request_timeout=cluster.timeout_s)
-            .result(cluster.timeout_s)
-            .nodes
-        )
-    except (KafkaException, TimeoutError):
+        nodes = cluster.answer(cluster.admin().describe_cluster(request_timeout=cluster.timeout_s)).nodes
+    except KafkaException:
         return None
     for node in nodes:
         with contextlib.suppress(OSError, WireError, struct.error):

@@ -58,11 +58,8 @@ class Groups:
     def _all(self) -> list[str]:
         cluster = self._cluster
         try:
-            listing = (
-                cluster.admin()
-                .list_consumer_groups(request_timeout=cluster.timeout_s)
-                .result(cluster.timeout_s)
-            )
+            asked = cluster.admin().list_consumer_groups(request_timeout=cluster.timeout_s)
+            listing = cluster.answer(asked)
         except KafkaException as error:
             raise from_kafka(error, "listing groups") from error
         for failure in listing.errors:
@@ -81,7 +78,7 @@ class Groups:
         found: dict[str, dict[Partition, int]] = {}
         for group, future in asked.items():
             try:
-                answer = future.result(cluster.timeout_s)
+                answer = cluster.answer(future)
             except KafkaException as error:
                 if error.args[0].code() in _NOT_OURS:
                     continue

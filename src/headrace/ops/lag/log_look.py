@@ -78,7 +78,7 @@ def _partitions(cluster: Cluster, topics: Collection[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, answer in answers.items():
         try:
-            found[name] = len(answer.result(cluster.timeout_s).partitions)
+            found[name] = len(cluster.answer(answer).partitions)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise from_kafka(error, f"asking for topic {name!r}") from error
@@ -93,7 +93,7 @@ def _offsets(
     answers = cluster.admin().list_offsets(asked, isolation_level=level, request_timeout=cluster.timeout_s)
     try:
         return {
-            (place.topic, place.partition): answer.result(cluster.timeout_s).offset
+            (place.topic, place.partition): cluster.answer(answer).offset
             for place, answer in answers.items()
         }
     except KafkaException as error:
@@ -106,7 +106,7 @@ def _retentions(cluster: Cluster, topics: Iterable[str]) -> dict[str, Retention]
     try:
         return {
             resource.name: retention_of(
-                {name: entry.value for name, entry in answer.result(cluster.timeout_s).items()}
+                {name: entry.value for name, entry in cluster.answer(answer).items()}
             )
             for resource, answer in answers.items()
         }
