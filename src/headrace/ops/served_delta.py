@@ -38,10 +38,14 @@ def read_delta(folder: Path, path: Path, view: str) -> tuple[Served, Scratch]:
             return _read(place, path, view)
         except StoreUnreadable as error:
             # A version that is read for long may have lost its files meanwhile; there are newer ones then.
-            if not isinstance(error.__cause__, FileNotFoundError):
+            if not _is_gone(error.__cause__):
                 raise
             shutil.rmtree(place)
     return _read(folder, path, view)
+
+
+def _is_gone(error: BaseException | None) -> bool:
+    return isinstance(error, FileNotFoundError) or "(os error 2)" in str(error)
 
 
 def _read(folder: Path, path: Path, view: str) -> tuple[Served, Scratch]:
