@@ -66,7 +66,7 @@ class Follower:
         self._tries = 0
         self._damaged_steady: float | None = None
         self._owner: Owner | None = None
-        self._name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._name = ""
 
     @property
     def status(self) -> Status:
@@ -96,7 +96,10 @@ class Follower:
         store = self._open_store()
         store.stop = stop
         try:
+            # Kept until it is known to be the owner's: whether the store has heard it, who got no answer cannot tell.
+            self._name = self._name or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
             self._owner = store.take(self._name, self._clock.now_ms(), self._owner)
+            self._name = ""
             Following(
                 self.view,
                 self._flows,
