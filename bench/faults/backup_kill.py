@@ -19,7 +19,7 @@ import contextlib
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from confluent_kafka import ConsumerGroupTopicPartitions
@@ -47,6 +47,7 @@ _MANIFEST = re.compile(r"(\d{10})-(\d{13})-")
 _PIECE = re.compile(r"-(\d{10})-[0-9a-f]{8}\.(?:piece|state)")
 # The clocks of two processes are read at different times.
 _SLACK_MS = 30
+_MOMENTS = 3
 
 
 def run(
@@ -93,8 +94,7 @@ def _live(
         while (kills > 0 or not outcome.hits) and tries < 20:
             tries += 1
             kills -= 1
-            before = writers.noted.count()
-            _wait(lambda before=before: writers.noted.count() > before + 20, broker)  # type: ignore[misc]
+            _work(writers, folder, broker)
             away = rng.random() < 0.2
             if away:
                 folder.rename(folder.with_name("away"))
@@ -107,8 +107,7 @@ def _live(
             outcome.hits += int(_is_half(folder))
             killed.update(_moments(folder)[-1:])
             broker.start()
-        before = writers.noted.count()
-        _wait(lambda: writers.noted.count() > before + 20, broker)
+        _work(writers, folder, broker)
         writers.finish()
         if rng.random() < 0.5 and (code := broker.stop()):
             outcome.problems.append(f"a stop ended with {code}")
@@ -119,8 +118,14 @@ def _live(
     return writers.noted, killed
 
 
-def _wait(condition: Callable[[], bool], broker: BrokerProcess) -> None:
-    broker.wait_until(condition, "nothing is acknowledged", timeout_s=30.0)
+def _work(writers: Writers, folder: Path, broker: BrokerProcess) -> None:
+    """Until something was acknowledged, and moments were taken meanwhile."""
+    count, newest = writers.noted.count(), _newest(folder)
+
+    def is_enough() -> bool:
+        return writers.noted.count() > count + 20 and _newest(folder) >= newest + _MOMENTS
+
+    broker.wait_until(is_enough, "nothing is acknowledged, or no moment is taken", timeout_s=30.0)
 
 
 def _wait_for_a_round(folder: Path, rng: random.Random) -> None:
@@ -133,12 +138,16 @@ def _wait_for_a_round(folder: Path, rng: random.Random) -> None:
 
 def _is_half(folder: Path) -> bool:
     """Whether the folder has something that no manifest names yet."""
-    newest = max((name[0] for name in _moments(folder)), default=0)
+    newest = _newest(folder)
     for path in (folder / "pieces").rglob("*"):
         found = _PIECE.search(path.name)
         if path.name.endswith(".new") or (found is not None and int(found[1]) > newest):
             return True
     return any((folder / "manifests").glob("*.new"))
+
+
+def _newest(folder: Path) -> int:
+    return max((number for number, _ in _moments(folder)), default=0)
 
 
 def _moments(folder: Path) -> list[tuple[int, int]]:
@@ -248,6 +257,9 @@ def _judge_damage(
     place = rng.choice(places)
     pieces = [piece for run in newest.parts[place].segments for piece in run.pieces]
     path = folder / "pieces" / place / rng.choice(pieces).file
+    if not path.exists():
+        outcome.problems.append(f"moment {number} names {path}, which is not there")
+        return
     raw = bytearray(path.read_bytes())
     raw[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
     path.write_bytes(raw)

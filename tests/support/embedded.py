@@ -22,7 +22,7 @@ def start_headrace(directory: Path, options: Sequence[str] = (), port: int = 0) 
     command: list[str | Path] = [COMMAND, "broker", "--listen", f"127.0.0.1:{port}", "--data", data, *options]
     process = spawn(command, log)
     deadline = time.monotonic() + 30
-    while not (ready := re.search(r"127\.0\.0\.1:([1-9]\d*)", log.read_text())):
+    while not (ready := re.search(r"ready on 127\.0\.0\.1:([1-9]\d*)", log.read_text())):
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
             raise AssertionError(f"headrace did not start; it printed:\n{log.read_text()[-4000:]}")
