@@ -169,8 +169,13 @@ def _settings(home: Path, stays: bool) -> Settings:
             driver_memory="512m",
             java_options=options,
             shuffle_partitions=1,
-            # A flow without input asks for some a hundred times a second otherwise, while the other still works.
-            conf={"spark.sql.streaming.pollingDelay": "100ms"},
+            # A flow without input asks for some a hundred times a second otherwise, while the other still works. And a
+            # process that derives a few hundred rows takes longer to compile its plans than to run them.
+            conf={
+                "spark.sql.streaming.pollingDelay": "100ms",
+                "spark.sql.codegen.wholeStage": "false",
+                "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            },
         ),
     )
 

@@ -18,7 +18,7 @@ from bench.faults.process import BrokerProcess
 from headrace.app import App
 from headrace.client.cluster import Cluster
 from tests.support.flows import FlowWorld, RunningApp
-from tests.support.spark import start_spark, stop_spark
+from tests.support.spark import compiled, start_spark, stop_spark
 
 __all__ = ["batches", "running", "world"]
 
@@ -51,7 +51,7 @@ def running(app: App, max_rows: int) -> Iterator[RunningApp]:
     conf = world().spark.conf
     conf.set(_POLLING, "100ms")
     try:
-        with world().running(app, max_rows=max_rows) as run:
+        with compiled(world().spark), world().running(app, max_rows=max_rows) as run:
             yield run
     finally:
         conf.unset(_POLLING)

@@ -30,9 +30,16 @@ class Page:
     title: str
 
 
+def _nothing(clicks: DataFrame) -> DataFrame:
+    """Of which Spark knows that it is empty only when it runs."""
+    numbers = clicks.sparkSession.range(3).where("id > 5")
+    return F.broadcast(numbers.select(F.col("id").cast("string").alias("page")))
+
+
 NEVER: dict[str, Function] = {
     "a filter that is never true": lambda clicks, _: clicks.where(F.lit(False)),
     "a filter against itself": lambda clicks, _: clicks.where("click_id IS NULL AND click_id IS NOT NULL"),
+    "what a range turns out not to have": lambda clicks, _: clicks.join(_nothing(clicks), "page"),
     "a join on nothing": lambda clicks, pages: clicks.join(pages, F.lit(False)).select("click_id"),
     "an intersection with nothing": lambda clicks, pages: clicks.join(pages.where("1 = 2"), "page"),
 }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from headrace.model.kinds import Kind, Many, Named, Record
 from headrace.model.schema import Schema, schema_of
 from headrace.model.topic import Topic
 from headrace.model.values import decode_value, encode_key, encode_value
+from tests.support.spark import compiled
 from tests.unit.model.shapes import SCHEMAS, rows, same
 
 if TYPE_CHECKING:
@@ -27,6 +29,13 @@ if TYPE_CHECKING:
 
 Read = dict[str, Any] | str
 """A row, or the reason why there is none."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def as_for_users(spark: SparkSession) -> Iterator[None]:
+    with compiled(spark):
+        yield
+
 
 # Without making an example smaller: each costs a job of Spark.
 few = settings(

@@ -208,6 +208,10 @@ class RunningApp:
         for thread in self._threads:
             thread.join(60)
 
+    @property
+    def is_alive(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
+
 
 @pytest.fixture(scope="session")
 def flow_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlowWorld]:

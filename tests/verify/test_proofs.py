@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 from collections import defaultdict
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -19,7 +18,6 @@ from headrace.ops.report import Difference, Report
 from headrace.ops.results import last_results
 from tests.flow.reading import committed, folded
 from tests.support.flows import FlowWorld, RunningApp
-from tests.support.waiting import until
 from tests.verify.mill import LATE, Mill, Sensor, readings
 from tests.verify.planting import copied, planted, verifier, verify
 
@@ -218,31 +216,3 @@ def test_a_view_that_another_version_of_the_function_derived_is_named(
     # And what the new one would make of it.
     assert report.different == report.found_rows
     assert {tuple(one.columns) for one in report.differences} == {("amount",)}
-
-
-def test_a_view_is_proven_while_traffic_flows(flow_world: FlowWorld, mill: Mill, run: RunningApp) -> None:
-    stop = threading.Event()
-    sent = iter(readings(3, 100_000, begin_s=300, dead=0))
-
-    def feed() -> None:
-        while not stop.wait(0.1):
-            flow_world.write(mill.readings, [next(sent) for _ in range(5)])
-
-    before = verify(run, mill.views["totals"])
-    with flow_world.running(mill.app, max_rows=200) as running:
-        feeder = threading.Thread(target=feed)
-        feeder.start()
-        try:
-            reports: list[Report] = []
-            until(lambda: _is_further(running, mill, before, reports), "batches", timeout_s=240)
-            reports.append(verify(running, mill.views["newest"]))
-        finally:
-            stop.set()
-            feeder.join(30)
-    for report in reports:
-        assert report.proven, report.lines()
-
-
-def _is_further(running: RunningApp, mill: Mill, before: Report, reports: list[Report]) -> bool:
-    reports.append(verify(running, mill.views["totals"]))
-    return reports[-1].batch > before.batch

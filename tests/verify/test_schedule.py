@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sqlite3
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +20,7 @@ from pyspark.sql import functions as F
 
 from headrace.app import App
 from headrace.flow.spark_conf import spark_conf
+from headrace.model.topic import Topic
 from headrace.ops.results import last_results
 from headrace.runtime.proofs import Proofs
 from headrace.settings import Settings, VerifySettings
@@ -65,7 +68,34 @@ def test_a_run_proves_its_views_shows_it_and_leaves_with_1_if_one_was_wrong(
     assert f"view {VIEW} was NOT AS DERIVED" in rest[-1]["text"]
 
 
-def test_what_flows_derive_is_proven_while_they_run_and_the_end_does_not_wait(flow_world: FlowWorld) -> None:
+@contextmanager
+def traffic(world: FlowWorld, cups: Topic) -> Iterator[None]:
+    ends = threading.Event()
+
+    def send() -> None:
+        for number in count(1):
+            if ends.wait(0.1):
+                return
+            world.write(cups, [Cup(f"more-{number}-{size}", size) for size in range(3)])
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        sender.join(30)
+
+
+def batch_proven(proofs: Proofs, view: str) -> int:
+    """The last one of the last proof; -1 before there is one."""
+    found = re.match(r"proven through batch (\d+)", proofs.last(view))
+    return int(found[1]) if found else -1
+
+
+def test_what_flows_derive_is_proven_while_traffic_flows_and_the_end_does_not_wait(
+    flow_world: FlowWorld,
+) -> None:
     mark = uuid.uuid4().hex[:8]
     app = App(f"schedule-{mark}")
     cups = app.topic(f"cups-{mark}", Cup, key="cup")
@@ -73,7 +103,7 @@ def test_what_flows_derive_is_proven_while_they_run_and_the_end_does_not_wait(fl
     view = app.view(f"sizes-{mark}", sizes)
 
     @app.flow(reads=[cups], writes=sizes, name=f"count-{mark}", unbounded=True)
-    def count(cups: DataFrame) -> DataFrame:
+    def counted(cups: DataFrame) -> DataFrame:
         return cups.groupBy("size").agg(F.count(F.lit(1)).alias("cups"))
 
     settings = replace(flow_world.settings(), verify=VerifySettings(every_s=1))
@@ -87,11 +117,10 @@ def test_what_flows_derive_is_proven_while_they_run_and_the_end_does_not_wait(fl
         proving = threading.Thread(target=proofs.run, args=(stop,))
         proving.start()
         try:
-            run.followed()
-            until(
-                lambda: proofs.last(view.name).startswith("proven through batch "), "a proof", timeout_s=120
-            )
-            flow_world.write(cups, [Cup("late", 1)])
+            with traffic(flow_world, cups):
+                until(lambda: batch_proven(proofs, view.name) > 0, "a proof", timeout_s=120)
+                first = batch_proven(proofs, view.name)
+                until(lambda: batch_proven(proofs, view.name) > first, "a proof of more", timeout_s=120)
             run.followed()
             with closing(sqlite3.connect(flow_world.home / f"{app.name}.db")) as connection, connection:
                 connection.execute(f'DELETE FROM "{view.name}" WHERE size = 1')

@@ -217,8 +217,10 @@ class _Derivation:
         plan: Any = rows._jdf.queryExecution().optimizedPlan()
         told = str(plan.toString())
         counts = Counts(rows=rows.persist(StorageLevel.DISK_ONLY).count())
-        # A function may use an input twice, or not at all: then what is counted on the way is not what was read.
-        if all(told.count(f"CollectMetrics {one._name},") == 1 for one in observed):
+        # A function may use an input twice, or not at all, and Spark need not read what can leave no rows: then what is
+        # counted on the way is not what was read.
+        once = all(told.count(f"CollectMetrics {one._name},") == 1 for one in observed)
+        if once and all(one.get["records"] for one in observed):
             for one in observed:
                 counts.add(one.get)
         else:

@@ -91,10 +91,10 @@ def tallied(decoded: DataFrame, watermark: Column) -> dict[str, Any]:
     return row.asDict()
 
 
-def counts_of(observation: Observation) -> dict[str, Any] | None:
-    """None if Spark found the rows out without reading what was to be counted, as with a join that can have none."""
+def counts_of(observation: Observation) -> dict[str, Any]:
+    """Nothing if Spark found the rows out without a plan for what was to be counted."""
     row: Any = observation._jo.getRow()  # type: ignore[union-attr]
-    return observation.get if row.length() else None
+    return observation.get if row.length() else {}
 
 
 def _told(decoded: DataFrame, watermark: Column) -> DataFrame:

@@ -25,7 +25,7 @@ from headrace.flow.compiled import Compiled
 from headrace.flow.decoding import Decoder
 from headrace.flow.encoding import encode
 from headrace.flow.errors import CheckpointLost, rebuild_hint
-from headrace.flow.inputs import counted, counts_of, live, observed, tallied
+from headrace.flow.inputs import counted, counts_of, history, live, observed, tallied
 from headrace.flow.opening import Opened, last_progress
 from headrace.flow.options import FlowOptions
 from headrace.flow.tables import TableState
@@ -40,6 +40,10 @@ __all__ = ["Running"]
 _TOO_LARGE = 2
 _FINISH_S = 20
 _one_at_a_time = threading.Lock()
+
+
+class _Stopping(Exception):
+    """A batch that began when its flow had been told to stop; the next run has it."""
 
 
 class Running:
@@ -76,6 +80,7 @@ class Running:
         self._cell = WatermarkCell(spark)
         self._started = threading.Event()
         self._busy = threading.Lock()
+        self._stopping = threading.Event()
         self._tables = [self._table(topic) for topic in self._flow.tables]
         self._decoders = {
             topic.name: Decoder(self._with_schema(topic), settings.bounds) for topic in self._flow.streams
@@ -112,12 +117,10 @@ class Running:
 
     def stop(self) -> None:
         """Between batches if that is soon, else in the middle of one, which then runs again."""
-        finished = self._busy.acquire(timeout=_FINISH_S)
-        try:
-            self.query.stop()
-        finally:
-            if finished:
-                self._busy.release()
+        self._stopping.set()
+        if self._busy.acquire(timeout=_FINISH_S):
+            self._busy.release()
+        self.query.stop()
 
     def wait_for_the_end(self) -> None:
         """A query that is no longer active may still have its name, for a moment: the next one could not have it."""
@@ -171,7 +174,13 @@ class Running:
         try:
             self._started.wait()
             with self._busy:
+                # One that begins now has to fail, or Spark would note it as done; and not to wait, since Spark waits
+                # for it when it stops.
+                if self._stopping.is_set():
+                    raise _Stopping
                 self._commit(frame, number)
+        except _Stopping:
+            raise
         except BaseException as error:
             self.error = error
             raise
@@ -207,7 +216,10 @@ class Running:
     def _made(self, frame: DataFrame, number: int, inputs: Ranges, watermark_us: int | None) -> Made:
         rows = frame.toArrow()
         metrics = self._metrics()
-        counts = {topic.name: metrics[f"in{at}"] for at, topic in enumerate(self._flow.reads)}
+        counts = {
+            topic.name: self._counts(metrics[f"in{at}"], topic, inputs)
+            for at, topic in enumerate(self._flow.reads)
+        }
         state_rows, state_bytes = self._state()
         return Made(
             number=number,
@@ -237,8 +249,7 @@ class Running:
         rows_of[stream.name] = counted(seen, shaped, F.col("late"), streaming=False)
         frames = [rows_of[topic.name] for topic in self._flow.reads]
         rows = self._encoded(self._flow.function(*frames)).toArrow()
-        told = counts_of(observation) or tallied(decoded, self._cell.column)
-        counts = {stream.name: _counts(told)}
+        counts = {stream.name: self._counts(counts_of(observation), stream, inputs)}
         return Made(
             number=number,
             keys=rows.column("key").to_pylist(),
@@ -255,12 +266,27 @@ class Running:
         logs = {topic.name: self._logs[topic.name].log for topic in self._flow.streams}
         return [SideRow.of(logs[name], told) for name, one in counts.items() for told in one.aside]
 
-    def _metrics(self) -> dict[str, Counts]:
+    def _counts(self, told: dict[str, Any], topic: Topic, inputs: Ranges) -> Counts:
+        """A plan need not read what can leave no rows, such as the other side of a join with nothing, and counts twice
+        what a lost executor makes it read again. What is late or dead is kept all the same, and once: where the counts
+        cannot be right, it is read for itself.
+        """
+        log = self._logs[topic.name].log
+        ranges = inputs.get(log, {})
+        most = sum(high - low for low, high in ranges.values())
+        if not most:
+            return Counts()
+        if told and 0 < told["rows"] <= most and len(set(told["aside"])) == len(told["aside"]):
+            return _counts(told)
+        decoded = self._decoders[topic.name].decode(history(self._spark, self._cluster, log, ranges))
+        return _counts(tallied(decoded, self._cell.column))
+
+    def _metrics(self) -> dict[str, dict[str, Any]]:
         """What was counted on the way, from the plan that has just run."""
         query: Any = self.query._jsq
         metrics = query.streamingQuery().lastExecution().observedMetrics()
         names = [f"in{at}" for at in range(len(self._flow.reads))]
-        return {name: _counts(msgspec.json.decode(metrics.apply(name).json())) for name in names}
+        return {name: msgspec.json.decode(metrics.apply(name).json()) for name in names}
 
     def _state(self) -> tuple[int, int]:
         """As of the batch before; Spark tells of one when it is over."""
