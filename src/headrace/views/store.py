@@ -75,8 +75,8 @@ class Store(ABC):
         """Become the owner; who was it before is refused from now on.
 
         ``before`` is who the follower was when it last had the store open: if another took the view since, it is that
-        one's, and this is refused. ``name`` is nobody else's; it is the same in a second try, if the end of the first was
-        not heard.
+        one's, and this is refused. ``name`` is nobody else's; it is the same in a second try, if the end of the first
+        was not heard.
         """
 
     @abstractmethod
