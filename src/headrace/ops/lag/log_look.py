@@ -93,8 +93,7 @@ def _offsets(
     answers = cluster.admin().list_offsets(asked, isolation_level=level, request_timeout=cluster.timeout_s)
     try:
         return {
-            (place.topic, place.partition): cluster.answer(answer).offset
-            for place, answer in answers.items()
+            (place.topic, place.partition): cluster.answer(answer).offset for place, answer in answers.items()
         }
     except KafkaException as error:
         raise from_kafka(error, "asking for offsets") from error
@@ -105,9 +104,7 @@ def _retentions(cluster: Cluster, topics: Iterable[str]) -> dict[str, Retention]
     answers = cluster.admin().describe_configs(resources, request_timeout=cluster.timeout_s)
     try:
         return {
-            resource.name: retention_of(
-                {name: entry.value for name, entry in cluster.answer(answer).items()}
-            )
+            resource.name: retention_of({name: entry.value for name, entry in cluster.answer(answer).items()})
             for resource, answer in answers.items()
         }
     except KafkaException as error:
