@@ -205,10 +205,10 @@ class FollowerProcess:
             os.kill(self._process.pid, signal.SIGKILL)
         self._end()
 
-    def finish(self) -> bool:
+    def finish(self, within_s: float = _WAIT_S_MAX) -> bool:
         """Whether it ended by itself."""
         try:
-            self._process.wait(_WAIT_S_MAX)
+            self._process.wait(within_s)
         except subprocess.TimeoutExpired:
             return False
         self._end()

@@ -29,6 +29,8 @@ FAULT = "X13"
 UNPROTECTED = ("fence",)
 _KEYS = 40
 _SLOW_MS = 15.0
+_UNREFUSED_S = 3.0
+"""How long a zombie goes on that nobody refuses, for whom it is vain to wait."""
 _NAME = "sales"
 
 
@@ -167,7 +169,7 @@ class _Scene:
                 self._writing.renew()
                 time.sleep(self._rng.uniform(0, 0.3))
             zombie.wake()
-        if not zombie.finish():
+        if not (zombie.finish(_UNREFUSED_S) if self._without else zombie.finish()):
             self._object(f"the zombie was not refused; it says {zombie.lines[-3:]}")
 
     def _object(self, problem: str) -> None:
