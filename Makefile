@@ -1,6 +1,6 @@
 # The two that matter: `make run` and `make test`. Both set up what they need, from a machine with Python and make only.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test run test test-one check bench-log bench-flow soak lock clean
+.PHONY: help setup setup-test run test test-one check bench-log bench-flow cluster soak lock clean
 
 # The first Python that is new enough; name another with `make PYTHON=...`.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -23,6 +23,7 @@ help:
 	@echo 'make setup-test     all that tests, checks and benchmarks need'
 	@echo 'make bench-log      measure the log beside Apache Kafka; results in bench/results/'
 	@echo 'make bench-flow     measure flows, views, stores and settings; results in bench/results/, parts by ARGS="--only ..."'
+	@echo 'make cluster        the shop on three nodes of Kafka and a Spark cluster, one of each killed'
 	@echo 'make soak           the crash and fault tests at full count; results in bench/results/faults.json'
 	@echo 'make lock           resolve the dependencies again and write the lock files'
 	@echo 'make clean          remove what set-up and tests left in this folder'
@@ -39,7 +40,7 @@ run: setup
 		$(if $(FOR),--for $(FOR) --verify)
 
 test: setup-test
-	@$(BIN)/python -m pytest --capabilities -n 3 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest --capabilities -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/cluster/test_whole_cluster.py
 
 test-one: setup-test
 	@$(BIN)/python -m pytest $(T)
@@ -59,8 +60,11 @@ bench-flow: setup-test
 	@$(BIN)/python -m bench.flow $(ARGS)
 	@$(BIN)/python -m bench.pages
 
-soak: setup-test
+soak: setup-test cluster
 	@$(BIN)/python -m bench.soak; held=$$?; $(BIN)/python -m bench.pages && exit $$held
+
+cluster: setup-test
+	@$(BIN)/python -m pytest tests/cluster/test_whole_cluster.py
 
 lock: setup-test
 	@$(BIN)/python -m tools.lock

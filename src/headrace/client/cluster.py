@@ -33,6 +33,7 @@ __all__ = ["Cluster", "TopicInfo"]
 
 _GRACE_S = 5.0
 _PAUSE_S = 0.05
+_REFRESH_MS = 2_000
 _NO_LEADER = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 
 
@@ -69,7 +70,9 @@ class Cluster:
     def admin(self) -> AdminClient:
         with self._making:
             if self._admin is None:
-                self._admin = AdminClient(self.config({}))
+                # Who leads is asked for this often. By itself the client sticks to a leader of the cluster that is gone
+                # for five minutes, and every question is a timeout.
+                self._admin = AdminClient(self.config({"topic.metadata.refresh.interval.ms": _REFRESH_MS}))
             return self._admin
 
     def apart(self) -> Cluster:

@@ -1,6 +1,6 @@
 """Settings that go by where Spark runs, on this machine or on a cluster, unless the user has set them.
 
-They were chosen by measurement, ``bench.flow`` (settings, cluster, state); the figures are in docs/settings.md.
+``bench.flow`` measures them (settings, cluster, state); docs/settings.md says why each is what it is.
 """
 
 from __future__ import annotations
