@@ -133,6 +133,10 @@ def main() -> None:
                 for part in chosen(options.only, options.quick):
                     print(f"{part}, after {time.monotonic() - began:.0f} s", flush=True)
                     PARTS[part](stand)
+                    # What comes later may take an hour, or fail.
+                    write_results(
+                        "flow", stand.measured.rows(), results, beside=earlier_rows("flow", results)
+                    )
         finally:
             server.stop()
     rows = stand.measured.rows()

@@ -46,8 +46,8 @@ def _comparisons(rows: Sequence[Mapping[str, Any]]) -> str:
                 _figure(row["us"], row["unit"]),
                 _figure(row["them"], row["unit"]),
                 _ratio(row),
-                f"{row['goal']:g}",
-                "" if row["met"] else "missed",
+                "" if row["goal"] is None else f"{row['goal']:g}",
+                "missed" if row["met"] is False else "",
             )
             for row in rows
             if row["peer"] == peer

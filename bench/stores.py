@@ -63,8 +63,10 @@ def measure(stand: Stand) -> None:
         for _ in range(stand.plan.rounds):
             rates = {}
             for who in ("load", "fill", "follow"):
-                with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
-                    rates[who] = len(rows) / spent_s(case, who, rows, Path(folder), stand.cluster)
+                with tempfile.TemporaryDirectory(
+                    prefix="headrace-bench-", ignore_cleanup_errors=True
+                ) as home:
+                    rates[who] = len(rows) / spent_s(case, who, rows, Path(home), stand.cluster)
             for who, what in (("fill", "rows at hand"), ("follow", "from the log")):
                 row = f"follower into {name}, {what}"
                 stand.measured.both(row, case.peer, rates[who], rates["load"], "rows/s", _GOAL)
