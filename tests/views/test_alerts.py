@@ -162,7 +162,11 @@ def test_a_watcher_outlasts_a_killed_broker_and_says_each_change_once(tmp_path: 
         with scene.watched(defaults=False) as (watch, part):
             until(lambda: watch.firing, "it fires")
             server.kill()
-            until(lambda: any("cannot be watched" in one for one in scene.warned), "the broker is gone")
+            until(
+                lambda: any("cannot be watched" in one for one in scene.warned) or part.error,
+                "the broker is gone",
+            )
+            assert part.error is None, part.error
             server = start_headrace(tmp_path / "broker", port=server.port)
             until(lambda: "alerts are watched again" in scene.told, "it is back")
             looked_again(watch, part)

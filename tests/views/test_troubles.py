@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
 from bench.faults.flow_by_hand import FlowByHand
 from headrace.client.cluster import Cluster
-from headrace.client.errors import LogError
+from headrace.client.errors import LogError, from_kafka
 from headrace.errors import HeadraceError
 from headrace.views.errors import StoreForeign, StoreGone, StoreUnusable
 from headrace.views.follower import Follower
@@ -80,6 +81,12 @@ def test_an_answer_that_the_client_does_not_even_give_up_waiting_for_is_a_log_th
         with pytest.raises(LogError) as late:
             cluster.topic("anything")
     assert late.value.retriable
+
+
+def test_a_partition_whose_broker_is_lost_in_the_middle_of_a_question_may_come_back() -> None:
+    # What librdkafka answered in one of thirty kills of a broker that was asked for offsets.
+    found = KafkaError(KafkaError._NOENT, "Failed to query partition leaders: No leaders found")
+    assert from_kafka(found, "asking for offsets").retriable
 
 
 def test_a_locked_store_is_waited_for(cluster: Cluster, fresh: Fresh, tmp_path: Path) -> None:

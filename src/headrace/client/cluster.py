@@ -34,7 +34,11 @@ __all__ = ["Cluster", "TopicInfo"]
 _GRACE_S = 5.0
 _PAUSE_S = 0.05
 _REFRESH_MS = 2_000
-_NO_LEADER = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
+_NO_LEADER = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError._NOENT,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ _UNREACHABLE = {
 }
 _HEALS = _UNREACHABLE | {
     KafkaError._MSG_TIMED_OUT,
+    # Nobody leads a partition: its broker was lost in the middle of a question, and no other has told of it yet.
+    KafkaError._NOENT,
     KafkaError.BROKER_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
