@@ -15,6 +15,7 @@ import time
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -61,6 +62,28 @@ class Counts:
     seen_us: int | None = None
     aside: Sequence[str] = ()
     """The late and the dead ones, as ``headrace.flow.inputs`` lays them aside."""
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Counts:
+        return cls(
+            rows=told["rows"],
+            late=told["late"],
+            dead=told["dead"],
+            bytes=told.get("bytes") or 0,
+            seen_us=told.get("seen_us"),
+            aside=told["aside"],
+        )
+
+    @classmethod
+    def if_right(cls, told: Mapping[str, Any], offsets: int) -> Counts | None:
+        """What a plan has counted on its way over so many offsets; None where that cannot be.
+
+        A plan need not read what can leave no rows, such as the other side of a join with nothing, and counts twice
+        what a lost executor makes it read again.
+        """
+        if not told or not 0 < told["rows"] <= offsets or len(set(told["aside"])) < len(told["aside"]):
+            return None
+        return cls.of(told)
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,19 +267,19 @@ class Running:
         return [SideRow.of(logs[name], told) for name, one in counts.items() for told in one.aside]
 
     def _counts(self, told: dict[str, Any], topic: Topic, inputs: Ranges) -> Counts:
-        """A plan need not read what can leave no rows, such as the other side of a join with nothing, and counts twice
-        what a lost executor makes it read again. What is late or dead is kept all the same, and once: where the counts
-        cannot be right, it is read for itself.
+        """What is late or dead is kept in any case, and once: where the counts cannot be right, the input is read
+        for itself.
         """
         log = self._logs[topic.name].log
         ranges = inputs.get(log, {})
-        most = sum(high - low for low, high in ranges.values())
-        if not most:
+        offsets = sum(high - low for low, high in ranges.values())
+        if not offsets:
             return Counts()
-        if told and 0 < told["rows"] <= most and len(set(told["aside"])) == len(told["aside"]):
-            return _counts(told)
+        found = Counts.if_right(told, offsets)
+        if found is not None:
+            return found
         decoded = self._decoders[topic.name].decode(history(self._spark, self._cluster, log, ranges))
-        return _counts(tallied(decoded, self._cell.column))
+        return Counts.of(tallied(decoded, self._cell.column))
 
     def _metrics(self) -> dict[str, dict[str, Any]]:
         """What was counted on the way, from the plan that has just run."""
@@ -295,17 +295,6 @@ class Running:
         told = self.query.lastProgress
         operators = told.stateOperators if told else []
         return sum(one.numRowsTotal for one in operators), sum(one.memoryUsedBytes for one in operators)
-
-
-def _counts(told: dict[str, Any]) -> Counts:
-    return Counts(
-        rows=told["rows"],
-        late=told["late"],
-        dead=told["dead"],
-        bytes=told.get("bytes") or 0,
-        seen_us=told.get("seen_us"),
-        aside=told["aside"],
-    )
 
 
 def _advances(inputs: Ranges) -> bool:
