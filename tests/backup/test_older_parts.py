@@ -37,6 +37,18 @@ async def opened(data: Path, **settings: Any) -> World:
     return other
 
 
+async def archiving(home: Path) -> tuple[World, Path, tuple[str, int]]:
+    """A broker that moves what it keeps too much of, where to, and a partition of it."""
+    archive = home / "archive"
+    archive.mkdir()
+    world = World(home, 1, archive_dir=archive)
+    await world.start()
+    await world.ask.create(
+        "events", 1, internal_segment_bytes="500", retention_bytes="1000", headrace_archive_enable="true"
+    )
+    return world, archive, ("events", 0)
+
+
 async def test_a_partition_that_cannot_be_read_is_named_as_older_and_its_group_goes_back(
     tmp_path: Path,
 ) -> None:
@@ -94,14 +106,7 @@ async def test_no_moment_is_taken_where_a_journal_cannot_be_read(tmp_path: Path)
 async def test_segments_that_were_moved_to_the_archive_are_in_the_backup_and_need_no_archive_to_be_restored(
     tmp_path: Path,
 ) -> None:
-    archive = tmp_path / "archive"
-    archive.mkdir()
-    world = World(tmp_path, 1, archive_dir=archive)
-    await world.start()
-    await world.ask.create(
-        "events", 2, internal_segment_bytes="500", retention_bytes="1000", headrace_archive_enable="true"
-    )
-    place = ("events", 0)
+    world, archive, place = await archiving(tmp_path)
     for number in range(80):
         await world.send(place, (b"k", b"%d" % number))
         if number == 20:
@@ -128,14 +133,7 @@ async def test_segments_that_were_moved_to_the_archive_are_in_the_backup_and_nee
 async def test_an_archive_that_is_away_is_named_and_shipped_when_it_is_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    archive = tmp_path / "archive"
-    archive.mkdir()
-    world = World(tmp_path, 1, archive_dir=archive)
-    await world.start()
-    await world.ask.create(
-        "events", 1, internal_segment_bytes="500", retention_bytes="1000", headrace_archive_enable="true"
-    )
-    place = ("events", 0)
+    world, archive, place = await archiving(tmp_path)
     for number in range(80):
         await world.send(place, (b"k", b"%d" % number))
     await world.ask.broker.trim()

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 from headrace import App
+from tests.cli.product import Product
 
 __all__ = ["app"]
 
 app = App("shop")
-
-
-@dataclass(frozen=True)
-class Product:
-    product_id: str
-    name: str
-    price: Decimal
-    weight: float = 0.0
-    picture: bytes | None = None
 
 
 @dataclass(frozen=True)

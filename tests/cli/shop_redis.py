@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from decimal import Decimal
-
 from headrace import App
 from headrace.stores import Redis
-
-
-@dataclass(frozen=True)
-class Product:
-    product_id: str
-    name: str
-    price: Decimal
-    weight: float = 0.0
-    picture: bytes | None = None
-
+from tests.cli.product import Product
 
 app = App("shop")
 app.view("redis-products", app.table("redis-products", Product, key="product_id"), store=Redis("$SHOP_REDIS"))
