@@ -7,6 +7,7 @@ follower made tells the position, under ``headrace``. The rows are read of one v
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
@@ -25,8 +26,9 @@ from headrace.ops.served import Served, served_of
 
 __all__ = ["read_delta"]
 
-
-_TRIES = 5
+_TRIES = 20
+_GONE = re.compile(r"\(os error 2\)|file not found", re.IGNORECASE)
+"""The table's files and those of its log are missed in different words."""
 
 
 def read_delta(folder: Path, path: Path, view: str) -> tuple[Served, Scratch]:
@@ -45,7 +47,7 @@ def read_delta(folder: Path, path: Path, view: str) -> tuple[Served, Scratch]:
 
 
 def _is_gone(error: BaseException | None) -> bool:
-    return isinstance(error, FileNotFoundError) or "(os error 2)" in str(error)
+    return isinstance(error, FileNotFoundError) or _GONE.search(str(error)) is not None
 
 
 def _read(folder: Path, path: Path, view: str) -> tuple[Served, Scratch]:
@@ -84,10 +86,12 @@ def _read(folder: Path, path: Path, view: str) -> tuple[Served, Scratch]:
 
 
 def _said(home: Path, version: int) -> dict[str, Any]:
+    gone: FileNotFoundError | None = None
     for one in range(version, -1, -1):
         try:
             lines = (home / "_delta_log" / f"{one:020}.json").read_bytes().splitlines()
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            gone = error
             break
         for line in filter(None, lines):
             said = msgspec.json.decode(line).get("commitInfo", {}).get("headrace")
@@ -97,7 +101,7 @@ def _said(home: Path, version: int) -> dict[str, Any]:
     raise StoreUnreadable(
         f"no commit of {home} tells how far it has come",
         hint="is it a table that a follower made? headrace view rebuild makes it anew",
-    )
+    ) from gone
 
 
 def _rows(table: DeltaTable, names: list[str], counted: list[int]) -> Iterator[tuple[Value, ...]]:

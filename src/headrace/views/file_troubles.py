@@ -14,7 +14,7 @@ from headrace.views.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
 __all__ = ["told_as"]
 
 _SYSTEM = re.compile(r"os error (\d+)|code: (\d+), kind")
-_MISSING = re.compile(r"FileDoesNotExist|FileNotFound|does not exist|NotFound|No such file")
+_MISSING = re.compile(r"FileDoesNotExist|File ?[Nn]ot ?[Ff]ound|does not exist|NotFound|No such file")
 _LOCKED = re.compile(r"LockBusy")
 # A thread that writes files has ended, and its reason with it: what is already committed is as it was.
 _STOPPED = re.compile(r"index writer was killed|error occurred in a thread")

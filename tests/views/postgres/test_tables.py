@@ -186,6 +186,18 @@ def test_a_shape_that_postgres_cannot_hold_is_refused(hand: Hand, fields: list[F
     hand.serve()
 
 
+def test_large_batches_of_new_keys_and_of_old_ones_are_all_there_each_once(hand: Hand, url: str) -> None:
+    hand.serve()
+    rng = random.Random(1)
+    right: dict[str, int] = {}
+    for batch in range(12):
+        first = batch * 150 if batch % 3 else max(0, batch * 150 - 20)
+        rows: list[Row] = [(f"k{number}", rng.randrange(10**6)) for number in range(first, first + 150)]
+        hand.apply(changes(SHAPE, *rows))
+        right |= dict(rows)  # type: ignore[arg-type]
+        assert dict(sql(url, "SELECT key, number FROM sales")) == right
+
+
 def test_names_that_only_quotes_can_hold_are_names(url: str) -> None:
     shape = Shape((Field('a"%s b', Plain("text"), False), Field("gone0", Plain("int"), True)), ('a"%s b',))
     with contextlib.closing(PostgresStore(url, 'Odd "schema', "Sales.by-day")) as store:

@@ -27,8 +27,11 @@ Connection = psycopg.Connection[Any]
 
 
 class PostgresStore(Store):
-    def __init__(self, url: str, schema: str, view: str) -> None:
+    """``straight_from`` is for ``PostgresTable``."""
+
+    def __init__(self, url: str, schema: str, view: str, *, straight_from: int = 100) -> None:
         expect_view_name(view)
+        self._straight_from = straight_from
         self.view = view
         self._session = PostgresSession(url, schema, FOLLOWER, is_stopping=lambda: self.is_stopping)
         self.where = self._session.where
@@ -66,7 +69,9 @@ class PostgresStore(Store):
             found = self.standing(part)
             if found is None:
                 raise PositionMoved(f"view {self.view!r} has no {part} table in {self.where}")
-            table = PostgresTable(self._session.schema, self._name(part), found.shape)
+            table = PostgresTable(
+                self._session.schema, self._name(part), found.shape, straight_from=self._straight_from
+            )
             with told_as(self.where):
                 self._session.connection.execute(table.create_stage)
             self._tables[part] = table

@@ -1,7 +1,9 @@
 """The SQL of one view's table: made once per shape, used for every batch.
 
 Changes come in bulk: all of a batch is copied into a temporary table, which is empty again at the end of the
-transaction, and from there two statements delete and upsert.
+transaction, and from there two statements delete and upsert. Where all keys seem to be new, as while a view of events
+is filled, rows are copied to their place at once, which is faster; if one of them is there after all, nothing of that
+counts, and the batch goes the other way.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ __all__ = ["PostgresTable", "clipped", "column_of"]
 
 _NAME_CHARS_MAX = 63
 _AT_ONCE = 1_000
+_REST_MAX = 64
 _GONE = Field("gone", Plain("bool"), False)
 
 
@@ -40,7 +43,10 @@ def column_of(field: Field, key: Sequence[str]) -> str:
 
 
 class PostgresTable:
-    def __init__(self, schema: str, name: str, shape: Shape) -> None:
+    """``straight_from`` says how many rows are worth the try to put them in their place at once."""
+
+    def __init__(self, schema: str, name: str, shape: Shape, *, straight_from: int = 100) -> None:
+        self._straight_from = straight_from
         self.name = name
         self.shape = shape
         self.full = f"{quoted(schema)}.{quoted(name)}"
@@ -51,6 +57,8 @@ class PostgresTable:
         self._stage = f"pg_temp.{quoted(stage)}"
         # Any name that is not a column's.
         self._gone = quoted(next(one for n in itertools.count() if (one := f"gone{n}") not in shape.names))
+        self._rest = self._rested = 0
+        """How many batches go without a try, since the last one failed; and how many of them have."""
 
     @property
     def create(self) -> str:
@@ -71,6 +79,8 @@ class PostgresTable:
     def change(self, connection: psycopg.Connection[Any], changes: Changes) -> bool:
         """Whether rows were put in."""
         deletes, upserts = changes.deletes, changes.upserts
+        if not deletes and len(upserts) >= self._straight_from and self._put_straight(connection, upserts):
+            return True
         fields = (*self.shape.fields, _GONE)
         with connection.cursor().copy(
             f"COPY {self._stage} ({self.columns}, {self._gone}) FROM STDIN"
@@ -83,6 +93,25 @@ class PostgresTable:
         if upserts:
             connection.execute(self._upsert, prepare=True)
         return bool(upserts)
+
+    def _put_straight(self, connection: psycopg.Connection[Any], rows: list[Row]) -> bool:
+        """Whether they are in: not if a key was there already."""
+        if self._rested < self._rest:
+            self._rested += 1
+            return False
+        self._rested = 0
+        try:
+            with (
+                connection.transaction(),
+                connection.cursor().copy(f"COPY {self.full} ({self.columns}) FROM STDIN") as copy,
+            ):
+                for some in _pieces(iter(rows)):
+                    copy.write(copied(self.shape.fields, some))
+        except psycopg.errors.UniqueViolation:
+            self._rest = min(_REST_MAX, 2 * self._rest + 1)
+            return False
+        self._rest = 0
+        return True
 
     def _marked(self, deletes: list[Row], upserts: list[Row]) -> Iterator[Row]:
         empty: list[Any] = [None] * len(self.shape.fields)
