@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -27,6 +27,11 @@ class Changes:
     def put(self, row: Row) -> None:
         self._last[self._key_of(row)] = row
         self.events += 1
+
+    def put_all(self, rows: Sequence[Row]) -> None:
+        """One after the other."""
+        self._last.update(zip(map(self._key_of, rows), rows, strict=True))
+        self.events += len(rows)
 
     def remove(self, key: Row) -> None:
         self._last[key[0] if self._single else key] = None

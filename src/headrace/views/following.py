@@ -24,7 +24,7 @@ from headrace.views.origin import NotYet, Origin, find_origin
 from headrace.views.piece import Changelog, LookAgain, Piece
 from headrace.views.position import Position, Standing
 from headrace.views.realtime_changelog import RealtimeChangelog
-from headrace.views.rows import RowDecoder
+from headrace.views.rows import Row, RowDecoder
 from headrace.views.staleness import Retention, retention_of, why_build_again
 from headrace.views.store import Fence, Owner, Part, Refusals, Store
 from headrace.views.topic_changelog import TopicChangelog
@@ -204,8 +204,8 @@ class Following:
     def _apply(self, work: _Work, piece: Piece) -> None:
         changes = Changes(work.origin.shape)
         letters: list[DeadLetter] = []
-        row, key, put, remove = work.decoder.row, work.decoder.key, changes.put, changes.remove
-        refusals = work.refusals
+        row, key, refusals = work.decoder.row, work.decoder.key, work.refusals
+        rows: list[Row] = []
         for message in piece.messages:
             value = message.value()
             try:
@@ -213,14 +213,17 @@ class Following:
                     gone = key(message.key())
                     if refusals is not None:
                         refusals.key(gone)
-                    remove(gone)
+                    changes.put_all(rows)
+                    rows.clear()
+                    changes.remove(gone)
                 else:
                     made = row(value)
                     if refusals is not None:
                         refusals.row(made)
-                    put(made)
+                    rows.append(made)
             except ValueDoesNotFit as error:
                 letters.append(DeadLetter(message, error))
+        changes.put_all(rows)
         if letters:
             self._dead.write(letters)
         now = self._clock.now_ms()

@@ -15,16 +15,20 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import astuple
 
 from headrace.model.kinds import Choice, Digits, Field, Kind, Plain
 from headrace.model.texts import bytes_from
 
 __all__ = ["QuickRows"]
 
+_DAY = (
+    r"(?!0000)[0-9]{4}-"
+    r"(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
+)
+"""Any but the last of February in a leap year, for which the calendar is asked."""
 _CLOCK = r"T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]\.[0-9]{6}Z"
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}" + _CLOCK).fullmatch
-_SURE_TIME = re.compile(r"(?!0000)[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])" + _CLOCK).fullmatch
-"""Of a day that every month has: the calendar need not be asked."""
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}").fullmatch
 _BLANKS = b" \t\n\r"
 _LONG_BYTES = 1_000
@@ -39,6 +43,12 @@ _TYPES: dict[str, Any] = {
     "date": str,
     "bytes": str,
 }
+_WHOLE_TYPES: dict[Kind, Any] = {
+    Plain("float"): float,
+    Plain("time"): Annotated[str, msgspec.Meta(pattern=rf"\A{_DAY}{_CLOCK}\Z")],
+    Plain("date"): Annotated[str, msgspec.Meta(pattern=rf"\A{_DAY}\Z")],
+}
+"""Where msgspec itself finds out about the common values; others are looked at again."""
 
 
 class _Unsure(Exception):
@@ -70,14 +80,14 @@ class QuickRows:
         )
         finish = [(at, _finisher(one.kind, one.optional)) for at, one in enumerate(fields)]
         self._finish = [(at, function) for at, function in finish if function is not None]
-        # What is found whole has numbers only, where it has floats.
-        self._finish_whole = [(at, one) for at, one in self._finish if fields[at].kind != Plain("float")]
+        self._finish_whole = [(at, one) for at, one in self._finish if fields[at].kind not in _WHOLE_TYPES]
         self._defaults = [
             (at, None if one.default is None else plain[at](one.default))
             for at, one in enumerate(fields)
             if one.optional
         ]
         self._instead = [(at, default) for at, default in self._defaults if default is not None]
+        self._unfinished = bool(self._finish_whole or self._instead)
 
     def row(self, value: bytes) -> tuple[Any, ...] | None:
         if self._whole is None or (len(value) > _LONG_BYTES and _MANY_DIGITS(value) is not None):
@@ -86,7 +96,10 @@ class QuickRows:
         names = value.translate(None, _BLANKS).count(b'":')
         try:
             if names == self._count:
-                row = list(msgspec.structs.astuple(self._whole(value)))
+                found = astuple(self._whole(value))
+                if not self._unfinished:
+                    return found
+                row = list(found)
                 for at, finish in self._finish_whole:
                     if row[at] is not None:
                         row[at] = finish(row[at])
@@ -95,14 +108,14 @@ class QuickRows:
                         row[at] = default
                 return tuple(row)
         except (msgspec.DecodeError, ValueError, RecursionError, _Unsure):
-            # Some of these names are none, or it has a float in words.
+            # Some of these names are none, or it has a float in words, or a rare day.
             pass
         return self._row_of_parts(value, names)
 
     def _row_of_parts(self, value: bytes, names: int) -> tuple[Any, ...] | None:
         """Fields may be left out."""
         try:
-            row = list(msgspec.structs.astuple(self._parts(value)))
+            row = list(astuple(self._parts(value)))
             for at, finish in self._finish:
                 if row[at] is not None and row[at] is not UNSET:
                     row[at] = finish(row[at])
@@ -139,9 +152,10 @@ def _type(field: Field) -> Any:
 
 
 def _whole_type(field: Field, kind: Any) -> Any:
-    if field.kind == Plain("float"):
-        return float | None if field.optional else float
-    return kind
+    whole = _WHOLE_TYPES.get(field.kind)
+    if whole is None:
+        return kind
+    return whole | None if field.optional else whole
 
 
 def _finisher(kind: Kind, optional: bool) -> Callable[[Any], Any] | None:
@@ -160,10 +174,9 @@ def _finisher(kind: Kind, optional: bool) -> Callable[[Any], Any] | None:
 
 
 def _time(text: str) -> str:
-    if _SURE_TIME(text) is None:
-        if _TIME(text) is None:
-            raise _Unsure
-        datetime.fromisoformat(text)
+    if _TIME(text) is None:
+        raise _Unsure
+    datetime.fromisoformat(text)
     return text
 
 

@@ -45,6 +45,7 @@ class RowDecoder:
         self._plain = [plain(one.kind) for one in shape.fields]
         self._quick = QuickRows(shape.fields, self._plain)
         self._key_places = [(at, shape.names[at]) for at in shape.key_places]
+        self._key_may_be_null = [(at, name) for at, name in self._key_places if shape.fields[at].optional]
         self._view_key = shape.key
         self._topic_key = topic_key
         self._names_key = set(topic_key) == set(shape.key)
@@ -56,7 +57,7 @@ class RowDecoder:
             row = tuple(
                 None if one is None else make(one) for one, make in zip(found, self._plain, strict=True)
             )
-        for at, name in self._key_places:
+        for at, name in self._key_may_be_null:
             if row[at] is None:
                 raise ValueDoesNotFit("null, and it is the view's key", path=name)
         return row

@@ -28,15 +28,30 @@ class TopicChangelog:
     def take(self, timeout_s: float) -> Piece | None:
         messages: list[Message] = []
         for message in take(self._consumer, self._max_rows, timeout_s):
-            number, offset = message.partition() or 0, message.offset() or 0
-            if expect_readable(message):
+            if message.error() is None:
                 messages.append(message)
-                self._taken[number] = self._passed[number] = offset + 1
-                self._ended.discard(number)
-            else:
+            elif not expect_readable(message):
+                # The news of an end come behind the records before it, and before those that came later.
+                self._note(messages)
+                number, offset = message.partition() or 0, message.offset() or 0
                 self._passed[number] = max(offset, self._passed[number])
                 self._ended.add(number)
+        self._note(messages)
         return Piece(messages, dict(self._taken)) if messages else None
+
+    def _note(self, messages: list[Message]) -> None:
+        """What comes behind the last of each partition, which is soon found from the end."""
+        noted: set[int] = set()
+        for message in reversed(messages):
+            number = message.partition() or 0
+            if number not in noted:
+                noted.add(number)
+                at = (message.offset() or 0) + 1
+                if at > self._taken[number]:
+                    self._taken[number] = self._passed[number] = at
+                    self._ended.discard(number)
+                if len(noted) == len(self._taken):
+                    return
 
     def at_end(self) -> bool:
         return len(self._ended) == len(self._taken)
