@@ -18,7 +18,7 @@ class FlowOptions:
     max_rows: int = 100_000
     max_bytes: int = 64 * 1024 * 1024
     trigger_ms: int = 0
-    realtime_ms: int = 60_000
+    realtime_ms: int = 120_000
     future_ms: int = 3_600_000
     transaction_timeout_ms: int = 60_000
     partitions: int = 1

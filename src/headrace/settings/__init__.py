@@ -77,7 +77,7 @@ class FlowSettings:
     """Of a batch's input."""
     trigger_ms: NotNegative | None = None
     """How long a batch waits for more, 0 for not at all; without it, it goes by where Spark runs."""
-    realtime_ms: Annotated[int, msgspec.Meta(ge=5_000)] = 60_000
+    realtime_ms: Annotated[int, msgspec.Meta(ge=5_000)] = 120_000
     """How often a flow in real time notes how far it is: what a crash repeats, and how late a dead letter is told."""
     future_ms: NotNegative = 3_600_000
     """How far an event's time may be ahead of its receipt."""
