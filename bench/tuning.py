@@ -22,7 +22,14 @@ __all__ = ["Figures", "Try", "measure", "measure_tries"]
 
 _QUERY = "per_minute"
 _SNAPSHOTS = {"spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "false"}
-_UNBOUND = {"spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "false"}
+_ONE_BOUND = {
+    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+    "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "256",
+}
+_SPARKS_BUFFERS = {
+    "spark.sql.streaming.stateStore.rocksdb.writeBufferSizeMB": "-1",
+    "spark.sql.streaming.stateStore.rocksdb.maxWriteBufferNumber": "-1",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,8 @@ _TRIES = (
     *(Try(f"{count} partitions of state", {"shuffle_partitions": count}) for count in (1, 2, 4, 8, 200)),
     Try("RocksDB as we set it", {"state": "rocksdb"}),
     Try("RocksDB, a snapshot for each batch", {"state": "rocksdb", "conf": _SNAPSHOTS}),
-    Try("RocksDB, its memory without a bound", {"state": "rocksdb", "conf": _UNBOUND}),
+    Try("RocksDB, 256 MB for all stores", {"state": "rocksdb", "conf": _ONE_BOUND}),
+    Try("RocksDB, Spark's own write buffers", {"state": "rocksdb", "conf": _SPARKS_BUFFERS}),
     Try("a trigger every 200 ms", trigger_ms=200),
     Try("a trigger every 1,000 ms", trigger_ms=1_000),
     Try("half the heap", {"driver_memory": "512m"}),

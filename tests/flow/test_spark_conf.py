@@ -72,7 +72,7 @@ def test_state_is_in_rocksdb_when_asked_for() -> None:
     found = conf(state="rocksdb")
     assert "RocksDB" in found[name]
     # Its memory is outside the heap, and has to end somewhere.
-    assert found["spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage"] == "true"
+    assert found["spark.sql.streaming.stateStore.rocksdb.writeBufferSizeMB"] == "8"
 
 
 @pytest.mark.parametrize("name", ["spark.driver.memory", "spark.driver.extraJavaOptions", "spark.master"])

@@ -19,15 +19,18 @@ _POOLS = "pools.xml"
 _SHARE = 10_000
 """More slots than there are: those that have fewer than their share come before all others."""
 # A batch writes down what it has changed. Without the changelog it would upload files of RocksDB, for each partition
-# and each batch, however little was changed. All state stores of a process share one bound of memory outside the heap;
-# Spark has none, and its own figure for each store: a few dozen stores would take gigabytes.
+# and each batch, however little was changed. Each store has two write buffers of 8 MB outside the heap and as large a
+# cache, besides filters and indexes, some bytes for each key; with Spark's 64 MB a few dozen would take gigabytes.
+# One bound for all stores of a process (boundedMemoryUsage) would put filters and indexes into the shared cache, which
+# is in 64 shards: from about six million keys on they were read from their files for every key that was asked for.
 _ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
-    "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "256",
+    "spark.sql.streaming.stateStore.rocksdb.writeBufferSizeMB": "8",
+    "spark.sql.streaming.stateStore.rocksdb.maxWriteBufferNumber": "2",
+    "spark.sql.streaming.stateStore.rocksdb.blockCacheSizeMB": "8",
 }
 # They take a part of the plan that is, or turns out, empty away, and what was counted in it along with it: a batch of
 # nothing but dead letters, or a join with a table that has no rows yet, would have no counts.
