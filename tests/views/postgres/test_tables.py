@@ -198,6 +198,33 @@ def test_large_batches_of_new_keys_and_of_old_ones_are_all_there_each_once(hand:
         assert dict(sql(url, "SELECT key, number FROM sales")) == right
 
 
+def test_rows_are_tried_in_their_place_ever_more_rarely_while_their_keys_are_there_already(
+    hand: Hand, url: str
+) -> None:
+    hand.serve()
+    sql(url, "CREATE SEQUENCE statements")
+    # What a sequence has given is not taken back with a savepoint: it counts tries that failed as well.
+    sql(
+        url,
+        "CREATE FUNCTION counted() RETURNS trigger LANGUAGE plpgsql"
+        " AS $$ BEGIN PERFORM nextval('public.statements'); RETURN NULL; END $$",
+    )
+    sql(
+        url,
+        "CREATE TRIGGER counted BEFORE INSERT ON sales FOR EACH STATEMENT EXECUTE FUNCTION counted()",
+    )
+
+    def statements(first: int) -> int:
+        before = sql(url, "SELECT nextval('statements')")[0][0]
+        hand.apply(changes(SHAPE, *((f"k{number}", number) for number in range(first, first + 100))))
+        return int(sql(url, "SELECT nextval('statements')")[0][0] - before - 1)
+
+    assert statements(0) == 1
+    tried = [batch for batch in range(16) if statements(0) == 2]
+    assert tried == [0, 2, 6, 14]
+    assert sql(url, "SELECT count(*) FROM sales") == [(100,)]
+
+
 def test_names_that_only_quotes_can_hold_are_names(url: str) -> None:
     shape = Shape((Field('a"%s b', Plain("text"), False), Field("gone0", Plain("int"), True)), ('a"%s b',))
     with contextlib.closing(PostgresStore(url, 'Odd "schema', "Sales.by-day")) as store:
