@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tools import java
 from tools.console import SetupError
 
 # No example has a time limit: a busy machine is not a failure. What is found is replayed by its printed blob.
-settings.register_profile("headrace", deadline=None, print_blob=True)
+settings.register_profile(
+    "headrace", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("headrace")
 
 pytest_plugins = [
     "tests.plugins.no_skips",
     "tests.plugins.capabilities",
+    "tests.plugins.failed_list",
     "tests.plugins.lost_workers",
     "tests.plugins.peer",
     "tests.support.flows",

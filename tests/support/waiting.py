@@ -11,7 +11,7 @@ __all__ = ["until"]
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T], what: str, timeout_s: float = 60.0, pause_s: float = 0.02) -> T:
+def until(condition: Callable[[], T], what: str, timeout_s: float = 240.0, pause_s: float = 0.02) -> T:
     """Ask until the answer is true and return it; past the deadline, fail with the last answer."""
     deadline = time.monotonic() + timeout_s
     while True:
