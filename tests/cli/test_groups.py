@@ -106,7 +106,7 @@ def test_watching_lag_shows_it_again_and_again(headrace: Headrace, behind: tuple
         first, second = process.stdout.readline(), process.stdout.readline()
         assert first == second != b""
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
 
 def test_a_dry_run_of_seek_shows_old_and_new_and_changes_nothing(

@@ -59,7 +59,7 @@ def test_a_flow_that_was_stopped_is_cleared_away(flow_world: FlowWorld, copying:
             flow_world.write(copying.clicks, [Click(f"c{number}")])
             run.derived()
             assert len(left()) >= 1
-    until(lambda: not left(), "all of it is cleared away", timeout_s=60, pause_s=0.3)
+    until(lambda: not left(), "all of it is cleared away", timeout_s=240, pause_s=0.3)
 
 
 def test_a_batch_that_begins_while_its_flow_stops_does_not_hold_it_up_and_is_derived_next(

@@ -241,12 +241,12 @@ def test_rows_are_seen_at_once_repeated_after_a_stop_counted_once_and_proven(flo
     inputs = Inputs(world, flow)
     with world.running(app) as run:
         inputs.send(range(1, 60))
-        until(lambda: run.errors or served(world, app) == inputs.rows, "rows in the view", timeout_s=300)
+        until(lambda: run.errors or served(world, app) == inputs.rows, "rows in the view", timeout_s=800)
     # Whatever was noted until then is done; everything after it comes again.
     with world.running(app, max_rows=40) as run:
         inputs.send(range(60, 90))
         run.followed()
-        until(lambda: run.errors or served(world, app) == inputs.rows, "all rows", timeout_s=300)
+        until(lambda: run.errors or served(world, app) == inputs.rows, "all rows", timeout_s=800)
     reports = proofs(world, run)
     assert [(one.what, one.verdict, one.lines()) for one in reports if one.verdict != "proven"] == []
     # Of what comes behind the last row, a view knows nothing.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.app import App
+from headrace.client.progress_log import current
 from headrace.model.flow import Flow
 from headrace.model.progress import Generation, encode
 from headrace.model.source import HEADER, source_of
@@ -80,7 +81,7 @@ def test_the_next_stretch_has_its_slots_back_before_all_that_waits_for_one(flow_
 
     with world.running(app) as run:
         world.write(flow.reads[0], [Reading("s1", 1, NOW, [])])
-        until(lambda: run.errors or served(world, app), "the first row", timeout_s=300)
+        until(lambda: run.errors or served(world, app), "the first row", timeout_s=800)
         jobs = context.statusTracker()
         long = threading.Thread(target=hog, daemon=True)
         long.start()
@@ -92,11 +93,11 @@ def test_the_next_stretch_has_its_slots_back_before_all_that_waits_for_one(flow_
             for number in (2, 3):
                 noted = last.last
                 world.write(flow.reads[0], [Reading("s1", number, NOW, [])])
-                until(lambda noted=noted: run.errors or last.last != noted, "a note", timeout_s=300)  # type: ignore[misc]
+                until(lambda noted=noted: run.errors or last.last != noted, "a note", timeout_s=800)  # type: ignore[misc]
                 until(
                     lambda number=number: run.errors or served(world, app)["s1"] == ("s1", number),  # type: ignore[misc]
                     "its row",
-                    timeout_s=300,
+                    timeout_s=800,
                 )
             assert long.is_alive(), "there was nothing to wait behind"
         finally:
@@ -140,7 +141,7 @@ def test_a_flow_moves_from_batches_to_real_time_and_back_with_its_view_also_behi
 
     def replaced(run: RunningApp) -> None:
         # Nothing more comes, and still the new generation has read all that the old one had.
-        until(lambda: run.errors or shown(fast, 2), "the view in real time", timeout_s=300)
+        until(lambda: run.errors or shown(fast, 2), "the view in real time", timeout_s=800)
         run.followed()
         assert run.runners[0].lag() == 0
         # Somebody else begins it anew while it has nothing to do.
@@ -149,12 +150,12 @@ def test_a_flow_moves_from_batches_to_real_time_and_back_with_its_view_also_behi
         options = FlowOptions.of(world.settings())
         open_flow(world.spark, world.cluster, slow, compiled, writer, options, rebuild="asked for")
         writer.close()
-        until(lambda: run.errors, "the one that was replaced is told", timeout_s=60)
+        until(lambda: run.errors, "the one that was replaced is told", timeout_s=240)
 
     with pytest.raises(FlowFenced), world.running(fast, rebuild=[flow.name]) as run:
         replaced(run)
     with world.running(slow) as run:
-        until(lambda: run.errors or shown(slow, 3), "the view in batches", timeout_s=300)
+        until(lambda: run.errors or shown(slow, 3), "the view in batches", timeout_s=800)
 
 
 # What stands still must not do so in silence
@@ -170,10 +171,12 @@ def test_a_first_record_that_is_gone_is_told_and_not_waited_for(flow_world: Flow
     topic = flow.reads[0].name
 
     def emptied(run: RunningApp) -> None:
+        # One that begins after the records are gone misses nothing.
+        until(lambda: current(world.cluster, flow.progress_topic), "that it began at 0")
         transaction(world, topic, [(b"1", b"{}"), (b"2", b"{}")], commit=False)
         place = TopicPartition(topic, 0, world.cluster.ends(topic)[0])
         world.cluster.admin().delete_records([place])[place].result(30)
-        until(lambda: run.errors, "that it is told", timeout_s=60)
+        until(lambda: run.errors, "that it is told", timeout_s=240)
 
     with (
         pytest.raises(InputGone, match="is at offset 0 of gone-readings/0, which begins at 3"),

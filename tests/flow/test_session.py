@@ -79,7 +79,7 @@ def test_spark_starts_as_set_hears_no_ctrl_c_and_puts_nothing_on_the_terminal(
     assert child.ask("ended") is None
     child.ask("stop")
     assert not is_running(told["jvm"])
-    out, err = child.process.communicate(timeout=60)
+    out, err = child.process.communicate(timeout=240)
     assert (child.process.returncode, out, err) == (0, "", "")
     # What it said is kept, what it spilled is not.
     assert sorted(path.name for path in (tmp_path / "spark").iterdir()) == ["jvm.out", "spark.log"]

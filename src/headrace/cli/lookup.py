@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
-from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from headrace.cli.client import cluster_metadata, result_of
+from headrace.cli.client import cluster_metadata, result_of, translate
 from headrace.cli.errors import TopicUnknown, UsageError
 from headrace.cli.kafka_admin import OffsetSpec, TopicDescription, at_earliest, at_latest, at_time
-from headrace.cli.offsets import Kind, Place
 from headrace.cli.session import Session
+from headrace.client import places
+from headrace.client.offset_answer import offset_told
+from headrace.client.places import Bounds, Partition, Place
 
 __all__ = [
     "Bounds",
@@ -26,17 +27,6 @@ __all__ = [
     "parse_partitions",
     "partitions_of",
 ]
-
-Partition = tuple[str, int]
-"""Topic and number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """A partition holds ``start`` up to, and not including, ``end``."""
-
-    start: int
-    end: int
 
 
 def list_topic_names(session: Session, admin: AdminClient) -> list[str]:
@@ -105,16 +95,16 @@ def _list_offsets(
         isolation_level=isolation,
         request_timeout=session.timeout_s,
     )
-    return {
-        (asked.topic, asked.partition): result_of(
-            future,
-            session,
-            f"asking for offsets of {asked.topic} [{asked.partition}]",
-            topic=asked.topic,
-            partition=asked.partition,
-        ).offset
-        for asked, future in futures.items()
-    }
+    found: dict[Partition, int] = {}
+    for asked, future in futures.items():
+        topic, partition = asked.topic, asked.partition
+        doing = f"asking for offsets of {topic} [{partition}]"
+        answer = result_of(future, session, doing, topic=topic, partition=partition)
+        try:
+            found[topic, partition] = offset_told(answer)
+        except KafkaException as failure:
+            raise translate(session, failure.args[0], doing, topic=topic, partition=partition) from None
+    return found
 
 
 def bounds_of(
@@ -137,19 +127,9 @@ def offsets_of(
     bounds: Mapping[Partition, Bounds],
 ) -> dict[Partition, int]:
     """Where a place is in each partition. An exact offset is returned as it is, in range or not."""
-    match place.kind:
-        case Kind.START:
-            return {one: limits.start for one, limits in bounds.items()}
-        case Kind.END:
-            return {one: limits.end for one, limits in bounds.items()}
-        case Kind.EXACT:
-            return dict.fromkeys(bounds, place.value)
-        case Kind.AFTER_START:
-            return {one: min(limits.start + place.value, limits.end) for one, limits in bounds.items()}
-        case Kind.BEFORE_END:
-            return {one: max(limits.end - place.value, limits.start) for one, limits in bounds.items()}
-        case Kind.TIME:
-            specs = {one: at_time(place.value) for one in bounds}
-            found = _list_offsets(session, admin, specs, IsolationLevel.READ_UNCOMMITTED)
-            # No record that late: the next one to come is the first.
-            return {one: offset if offset >= 0 else bounds[one].end for one, offset in found.items()}
+
+    def first_since(time_ms: int) -> dict[Partition, int]:
+        specs = {one: at_time(time_ms) for one in bounds}
+        return _list_offsets(session, admin, specs, IsolationLevel.READ_UNCOMMITTED)
+
+    return places.offsets_of(place, bounds, first_since)

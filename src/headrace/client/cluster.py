@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -28,15 +29,21 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from headrace.client.errors import LogError, TopicMissing, from_kafka
+from headrace.client.offset_answer import offset_told
 
 __all__ = ["Cluster", "TopicInfo"]
 
 _GRACE_S = 5.0
 _PAUSE_S = 0.05
 _REFRESH_MS = 2_000
+# A name that no topic can have is none that is there.
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION}
 _NO_LEADER = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError._NOENT,
 }
 
@@ -46,6 +53,7 @@ class TopicInfo:
     name: str
     id: str
     partitions: int
+    replicas: int = 1
 
 
 @dataclass(slots=True)
@@ -100,14 +108,18 @@ class Cluster:
         return Consumer(self.config({**defaults, **(extra or {})}))
 
     def topic(self, name: str) -> TopicInfo | None:
+        # The client would cut such a name, or raise of itself.
+        if not _NAME.fullmatch(name):
+            return None
         found = self.admin().describe_topics(TopicCollection([name]), request_timeout=self.timeout_s)[name]
         try:
             described = self.answer(found)
         except KafkaException as error:
-            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            if error.args[0].code() in _NO_TOPIC:
                 return None
             raise from_kafka(error, f"asking for topic {name!r}") from error
-        return TopicInfo(name, str(described.topic_id), len(described.partitions))
+        copies = max((len(one.replicas) for one in described.partitions), default=0)
+        return TopicInfo(name, str(described.topic_id), len(described.partitions), copies)
 
     def expect_topic(self, name: str) -> TopicInfo:
         found = self.topic(name)
@@ -180,7 +192,7 @@ class Cluster:
         while True:
             answers = self.admin().list_offsets(asked, isolation_level=level, request_timeout=self.timeout_s)
             try:
-                return {place.partition: self.answer(one).offset for place, one in answers.items()}
+                return {place.partition: offset_told(self.answer(one)) for place, one in answers.items()}
             except KafkaException as error:
                 # Of a topic that was just made, or whose broker was lost, nobody may be the leader for a moment.
                 if error.args[0].code() not in _NO_LEADER or time.monotonic() > deadline:

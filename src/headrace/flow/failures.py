@@ -72,7 +72,7 @@ def explain(flow: Flow, error: BaseException, standing: str = "", output: str = 
         return FlowFailed(
             f"flow {flow.name} failed: {_in_short(error)}",
             detail=f"it is declared at {flow.place}" if flow.place else "",
-            hint="-v shows all of it; after a change, the flow goes on with the batch that failed",
+            hint="see all of it with headrace run -v; after a change, the flow goes on with the batch that failed",
         )
     told = _in_short(error) + (f"; {standing}" if kind is StateDamaged and standing else "")
     return kind(f"flow {flow.name} {what}", detail=told, hint=rebuild_hint(flow.name))

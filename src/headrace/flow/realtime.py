@@ -32,6 +32,7 @@ from headrace.flow.errors import InputGone, rebuild_hint
 from headrace.flow.inputs import client_options, live
 from headrace.flow.opening import Opened
 from headrace.flow.options import FlowOptions
+from headrace.flow.plan_text import last_execution, plan_text
 from headrace.flow.realtime_notes import Passed, RealtimeNotes
 from headrace.flow.sourced import as_header, output_partition, sourced
 from headrace.flow.spark_conf import REALTIME_POOL
@@ -58,6 +59,8 @@ class Realtime:
 
     too_large = False
     """Nothing is held, so nothing can be."""
+    took_ms = None
+    """Each row is written by itself: there is no batch that could take long."""
 
     def __init__(
         self,
@@ -145,6 +148,10 @@ class Realtime:
         )
         partition = output_partition(self._spark, F.col("key"), generation).alias("partition")
         return rows.where(~is_keyless).select("key", "value", partition, as_header().alias("headers"))
+
+    def plan(self, chars_max: int) -> str | None:
+        """Of the stretch that runs."""
+        return plan_text(self._spark, last_execution(self.query), chars_max)
 
     # What is done
 

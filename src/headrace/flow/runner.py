@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headrace.app import App
@@ -16,6 +18,7 @@ from headrace.client.errors import LogError
 from headrace.client.flow_lag import behind
 from headrace.client.reading import read
 from headrace.errors import HeadraceError
+from headrace.flow.blame import blame
 from headrace.flow.compiled import Compiled
 from headrace.flow.errors import FlowChanged, InputReplaced
 from headrace.flow.failures import another_writes, explain, heals
@@ -25,9 +28,10 @@ from headrace.flow.realtime import Realtime
 from headrace.flow.running import Running
 from headrace.flow.writer import Writer
 from headrace.model.flow import Flow
+from headrace.model.place import Place
 from headrace.model.schema import Schema
 
-__all__ = ["FlowRunner", "FlowStatus", "transactional_id"]
+__all__ = ["FlowRunner", "FlowStatus", "NotedFailure", "transactional_id"]
 
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _SETTLED_S = 30.0
@@ -41,6 +45,16 @@ class FlowStatus:
     name: str
     state: Literal["starting", "running", "waiting", "stopped", "failed"] = "starting"
     why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotedFailure:
+    """What went wrong last, whether it ended the flow or healed."""
+
+    error: HeadraceError
+    place: Place | None
+    """In the user's files."""
+    at_ms: int
 
 
 def transactional_id(app: App, flow: Flow) -> str:
@@ -75,6 +89,8 @@ class FlowRunner:
         self._rebuild = rebuild
         self._rebuild_changed = rebuild_changed
         self.current: Opened | None = None
+        self.failure: NotedFailure | None = None
+        self._run_now: Running | Realtime | None = None
         self._ends: tuple[float, dict[str, dict[int, int]]] = (0.0, {})
 
     def run(self, stop: threading.Event) -> None:
@@ -84,9 +100,11 @@ class FlowRunner:
             try:
                 self._run_once(stop)
             except Exception as error:
+                output = self.current.generation.output if self.current else ""
+                explained = explain(self._compiled.flow, error, self._standing(), output)
+                place = blame(self._compiled.flow, error)
+                self.failure = NotedFailure(explained, place, time.time_ns() // 1_000_000)
                 if not heals(error):
-                    output = self.current.generation.output if self.current else ""
-                    explained = explain(self._compiled.flow, error, self._standing(), output)
                     self.status.state, self.status.why = "failed", explained.message
                     raise explained from error
                 failures = 0 if time.monotonic() - began > _SETTLED_S else failures + 1
@@ -110,9 +128,11 @@ class FlowRunner:
             running = self._running(writer, opened)
             with contextlib.closing(running):
                 running.start()
+                self._run_now = running
                 self.status.state, self.status.why = "running", ""
                 self._watch(running, writer, stop)
         finally:
+            self._run_now = None
             writer.close()
 
     def _running(self, writer: Writer, opened: Opened) -> Running | Realtime:
@@ -167,6 +187,23 @@ class FlowRunner:
     @property
     def latency(self) -> str:
         return self._compiled.flow.latency
+
+    @property
+    def took_ms(self) -> float | None:
+        """The last batch of this run, from its plan to its commit; in real time there is none to tell of."""
+        running = self._run_now
+        return running.took_ms if running else None
+
+    def plan(self, chars_max: int) -> str | None:
+        """What Spark made of the function when it last ran; asks Spark."""
+        running = self._run_now
+        if running is None:
+            return None
+        try:
+            return running.plan(chars_max)
+        except (AssertionError, PySparkException, Py4JError):
+            # It may end at any moment.
+            return None
 
     def lag(self) -> int:
         """Records of its input topics that no committed batch has read; asked of the log, at most once a second. While

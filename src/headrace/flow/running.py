@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from typing import Any
 
 import msgspec
@@ -28,6 +29,7 @@ from headrace.flow.errors import CheckpointLost, rebuild_hint
 from headrace.flow.inputs import counted, counts_of, history, live, observed, tallied
 from headrace.flow.opening import Opened, last_progress
 from headrace.flow.options import FlowOptions
+from headrace.flow.plan_text import last_execution, plan_text
 from headrace.flow.tables import TableState
 from headrace.flow.watermark import WatermarkCell
 from headrace.flow.writer import Writer
@@ -63,6 +65,8 @@ class Running:
     ) -> None:
         self.opened = opened
         self.error: BaseException | None = None
+        self.took_ms: float | None = None
+        """The last batch, from when its plan was there to its commit."""
         self.too_large = False
         """Whether the last batch had far more bytes than it may: then records have grown, and fewer fit a batch."""
         self._spark = spark
@@ -86,6 +90,8 @@ class Running:
             topic.name: Decoder(self._with_schema(topic), settings.bounds) for topic in self._flow.streams
         }
         self._query: StreamingQuery | None = None
+        self._with_tables: DataFrame | None = None
+        """What the function made of the last batch, where it is called for each."""
 
     @property
     def query(self) -> StreamingQuery:
@@ -133,7 +139,14 @@ class Running:
         """
         for table in self._tables:
             table.close()
-        self._query = None
+        self._query = self._with_tables = None
+
+    def plan(self, chars_max: int) -> str | None:
+        """Of the last batch."""
+        if not self._tables:
+            return plan_text(self._spark, last_execution(self.query), chars_max)
+        rows: Any = self._with_tables
+        return None if rows is None else plan_text(self._spark, rows._jdf.queryExecution(), chars_max)
 
     def _with_schema(self, topic: Topic) -> Topic:
         return Topic(
@@ -178,7 +191,9 @@ class Running:
                 # for it when it stops.
                 if self._stopping.is_set():
                     raise _Stopping
+                began = time.monotonic()
                 self._commit(frame, number)
+                self.took_ms = round((time.monotonic() - began) * 1_000, 1)
         except _Stopping:
             raise
         except BaseException as error:
@@ -248,7 +263,8 @@ class Running:
         rows_of = {state.topic.name: state.frame for state in self._tables}
         rows_of[stream.name] = counted(seen, shaped, F.col("late"), streaming=False)
         frames = [rows_of[topic.name] for topic in self._flow.reads]
-        rows = self._encoded(self._flow.function(*frames)).toArrow()
+        self._with_tables = self._encoded(self._flow.function(*frames))
+        rows = self._with_tables.toArrow()
         counts = {stream.name: self._counts(counts_of(observation), stream, inputs)}
         return Made(
             number=number,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from headrace.flow import session
 from headrace.flow.archive import archive_of, archives_dir, can_archive, prune
 from headrace.flow.jars import Say
 from headrace.flow.start_errors import SparkNotStarted
+from headrace.readable import readable
 from headrace.settings import Settings, SparkSettings
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ def _broker(work: Path) -> Iterator[str]:
     )
     try:
         assert process.stdout is not None
-        ready, _, _ = select.select([process.stdout], [], [], _BROKER_S_MAX)
-        line = process.stdout.readline() if ready else ""
+        line = process.stdout.readline() if readable(process.stdout.fileno(), _BROKER_S_MAX) else ""
         _, found, rest = line.partition(" ready on ")
         if not found:
             raise SparkNotStarted("the broker for the training run did not start", detail=line)

@@ -9,7 +9,7 @@ that is at the topic's end can be proven whole; one that is behind may have a ro
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from confluent_kafka import Message
@@ -23,6 +23,7 @@ from headrace.ops.scratch import Scratch
 
 __all__ = ["TopicFold"]
 
+_COUNT_EVERY = 5_000
 _REMOVED_BELOW = "headrace.tombstones.removed.below"
 
 
@@ -41,6 +42,8 @@ class TopicFold:
     """Where the batches of the flow that wrote it end, per partition and in their order; None if no flow did."""
     same_key: bool = True
     """Whether the view goes by the topic's own key."""
+    count: Callable[[int, int], None] | None = None
+    """Takes how many offsets were passed, and of how many."""
     records: int = 0
     dead: int = 0
     unnoted: list[str] = field(default_factory=list)
@@ -70,6 +73,9 @@ class TopicFold:
         batches = dict.fromkeys(ranges, 0)
         for message in read(self.cluster, self.topic, dict(ranges)):
             number, offset = message.partition() or 0, message.offset() or 0
+            if self.count is not None and self.records % _COUNT_EVERY == 0:
+                passed = sum(at - ranges[one][0] for one, at in following.items())
+                self.count(passed, sum(high - low for low, high in ranges.values()))
             self.records += 1
             if offset > following[number]:
                 self._holes.add(number)

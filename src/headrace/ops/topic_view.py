@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from headrace.client.cluster import Cluster
 from headrace.model.view import View
 from headrace.ops.errors import CannotVerify
@@ -17,7 +19,13 @@ __all__ = ["check_topic_view", "shape_finding", "unnoted_finding"]
 
 
 def check_topic_view(
-    cluster: Cluster, view: View, served: Served, scratch: Scratch, report: Report, sample: int
+    cluster: Cluster,
+    view: View,
+    served: Served,
+    scratch: Scratch,
+    report: Report,
+    sample: int,
+    count: Callable[[int, int], None],
 ) -> None:
     schema = view.topic.schema
     if schema is None:
@@ -38,6 +46,7 @@ def check_topic_view(
         served.offsets,
         refused_places(cluster, view, served.topic, served.offsets),
         same_key=set(view.key) == set(view.topic.key),
+        count=count,
     )
     fold.run()
     report.records, report.dead, report.unprovable = fold.records, fold.dead, fold.unprovable

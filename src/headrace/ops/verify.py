@@ -36,13 +36,19 @@ if TYPE_CHECKING:
     from headrace.model.schema import Schema
     from headrace.ops.deriving import Deriving
 
-__all__ = ["Verifier", "verify_view"]
+__all__ = ["Count", "Say", "Verifier", "verify_view"]
 
 Say = Callable[[str], None]
+Count = Callable[[int, int], None]
+"""Takes how many offsets of a topic were passed, and of how many."""
 
 
 def _quiet(line: str) -> None:
     """For whoever does not wait."""
+
+
+def _uncounted(done: int, of: int) -> None:
+    """Likewise."""
 
 
 def verify_view(
@@ -76,12 +82,14 @@ class Verifier:
         *,
         sample: int = 10,
         say: Say = _quiet,
+        count: Count = _uncounted,
     ) -> None:
         self._cluster = cluster
         self._app = app
         self._settings = settings
         self._sample = sample
         self._say = say
+        self._count = count
         self._deriving: Deriving | None = None
         if spark is not None:
             from headrace.ops.deriving import Deriving
@@ -130,7 +138,8 @@ class Verifier:
                 if flow is None:
                     from headrace.ops.topic_view import check_topic_view
 
-                    check_topic_view(self._cluster, view, served, scratch, report, self._sample)
+                    self._say(f"view {view.name}: folding topic {served.topic}")
+                    check_topic_view(self._cluster, view, served, scratch, report, self._sample, self._count)
                 else:
                     from headrace.ops.flow_view import FlowView
 

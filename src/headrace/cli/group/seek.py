@@ -12,6 +12,7 @@ from headrace.cli.offsets import parse_place
 from headrace.cli.parameters import DryRun, Group
 from headrace.cli.session import Session
 from headrace.cli.verb import verb
+from headrace.client.places import moves_to
 from headrace.clock import SystemClock
 
 __all__ = ["parse_topics", "seek"]
@@ -76,17 +77,19 @@ def seek(
         raise GroupUnknown(name)
     bounds = bounds_of(session, admin, partitions)
     targets = offsets_of(session, admin, place, bounds)
-    for (where, number), offset in targets.items():
-        limits = bounds[where, number]
-        if not limits.start <= offset <= limits.end:
+    moves = moves_to(targets, committed, bounds)
+    for move in moves:
+        if not move.fits:
+            limits = move.bounds
             raise UsageError(
-                f"offset {offset} is not in {where} [{number}], which holds {limits.start} to {limits.end}",
+                f"offset {move.new} is not in {move.topic} [{move.partition}],"
+                f" which holds {limits.start} to {limits.end}",
                 hint="write --to start or --to end, or name partitions with --topic TOPIC:0,2",
             )
     _check_idle(session, admin, name, dry_run=dry_run)
     if not dry_run:
-        moves = [TopicPartition(where, number, offset) for (where, number), offset in targets.items()]
-        wanted = [ConsumerGroupTopicPartitions(name, moves)]
+        places = [TopicPartition(move.topic, move.partition, move.new) for move in moves]
+        wanted = [ConsumerGroupTopicPartitions(name, places)]
         answer = group_answer(
             lambda: admin.alter_consumer_group_offsets(wanted, request_timeout=session.timeout_s)[name],
             session,
@@ -94,20 +97,8 @@ def seek(
             group=name,
         )
         _check_each(session, name, answer.topic_partitions)
-    session.out.table(
-        [
-            {
-                "group": name,
-                "topic": where,
-                "partition": number,
-                "old": committed.get((where, number)),
-                "new": offset,
-                "moved": offset - committed[where, number] if (where, number) in committed else None,
-                "status": "would move" if dry_run else "moved",
-            }
-            for (where, number), offset in targets.items()
-        ]
-    )
+    status = "would move" if dry_run else "moved"
+    session.out.table([{"group": name, **move.row(), "status": status} for move in moves])
 
 
 def parse_topics(texts: Any) -> dict[str, list[int]]:

@@ -11,7 +11,7 @@ from headrace.cli.session import Session
 from headrace.cli.verb import verb
 
 if TYPE_CHECKING:
-    from headrace.cli.outlook import Outlook
+    from headrace.ops.outlook import Outlook
 
 __all__ = ["describe"]
 
@@ -95,10 +95,10 @@ def describe(
 def _outlook(session: Session, admin: Any, bounds: Any, settings: list[dict[str, object]]) -> Outlook:
     from headrace.cli.lookup import Place, offsets_of
     from headrace.cli.offsets import Kind
-    from headrace.cli.outlook import WINDOW_MS, outlook
     from headrace.cli.settings import cluster_of
     from headrace.clock import SystemClock
     from headrace.ops.log_dirs import sizes_of
+    from headrace.ops.outlook import WINDOW_MS, outlook
 
     since = Place(Kind.TIME, SystemClock().now_ms() - WINDOW_MS)
     before = offsets_of(session, admin, since, bounds)

@@ -123,7 +123,7 @@ def _said(condition: Condition, measures: Mapping[str, float | None]) -> str:
         case "gone":
             return f"{int(value or 0):,} records were deleted before they were read"
         case _:
-            return f"{int(value or 0):,} dead letters"
+            return f"{int(value or 0):,} dead letter{'s' * (value != 1)}"
 
 
 def _time(seconds: float) -> str:

@@ -34,11 +34,13 @@ class AppReaders:
         app: App,
         progress_of: Callable[[Flow], Progress | None],
         place_of: Callable[[View], ViewPlace],
+        *,
+        with_groups: bool = True,
     ) -> None:
         self._app = app
         self._progress_of = progress_of
         self._place_of = place_of
-        self._groups = Groups(cluster, SystemClock())
+        self._groups = Groups(cluster, SystemClock()) if with_groups else None
 
     def __call__(self) -> list[Reader]:
         newest: dict[str, Progress | None] = {}
@@ -52,7 +54,7 @@ class AppReaders:
                 newest[flow.name], unknown[flow.name] = None, error.message
         found = [self._flow(flow, newest, unknown.get(flow.name)) for flow in self._app.flows]
         found += [self._view(view, newest) for view in self._app.views]
-        return found + self._groups.readers(self._topics(newest))
+        return found + self._groups.readers(self._topics(newest)) if self._groups else found
 
     def _flow(self, flow: Flow, newest: _Newest, unknown: str | None) -> Reader:
         if unknown is not None:

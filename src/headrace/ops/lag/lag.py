@@ -31,6 +31,10 @@ class Lag:
     """None where nothing is unread, or its lag is not known."""
     places: Mapping[Partition, int] = field(default_factory=dict)
     """Unread records per partition."""
+    ages: Mapping[Partition, float | None] = field(default_factory=dict)
+    """Of the oldest unread record of each, in seconds."""
+    ends: Mapping[Partition, int] = field(default_factory=dict)
+    """Of each partition that is read: what it could read up to."""
     why: str = ""
     """Why nothing is known, where the reader does not say it itself."""
 

@@ -5,7 +5,7 @@ what they keep, and how large they are.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -16,12 +16,16 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import from_kafka
+from headrace.client.errors import LogError, from_kafka
+from headrace.client.offset_answer import offset_told
+from headrace.clock import Clock
 from headrace.ops.lag.reader import Partition
 from headrace.ops.lag.retention import Retention, retention_of
 from headrace.ops.log_dirs import sizes_of
 
-__all__ = ["LogLook", "look_at", "offsets_at"]
+__all__ = ["KeptLook", "LogLook", "look_at", "offsets_at"]
+
+_MISSING_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,38 @@ def look_at(cluster: Cluster, topics: Collection[str]) -> LogLook:
     )
 
 
+class KeptLook:
+    """A look again and again: where partitions end is asked each time, and what changes seldom every few seconds."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, keep_s: float = 10.0) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._keep_s = keep_s
+        self._topics: Collection[str] = ()
+        self._whole: LogLook | None = None
+        self._looked = 0.0
+
+    def look(self, topics: Collection[str]) -> LogLook:
+        whole, now = self._whole, self._clock.steady()
+        # What is not there yet is looked for sooner.
+        keep_s = self._keep_s if whole and len(whole.partitions) == len(topics) else _MISSING_S
+        if whole is None or topics != self._topics or now - self._looked >= keep_s:
+            self._whole = None
+            found = look_at(self._cluster, topics)
+            self._whole, self._topics, self._looked = found, set(topics), now
+            return found
+        try:
+            return replace(
+                whole,
+                ends=_offsets(self._cluster, whole.starts, OffsetSpec.latest(), committed=False),  # type: ignore[no-untyped-call]
+                committed_ends=_offsets(self._cluster, whole.starts, OffsetSpec.latest(), committed=True),  # type: ignore[no-untyped-call]
+            )
+        except LogError:
+            # A topic may be gone, or another one.
+            self._whole = None
+            raise
+
+
 def offsets_at(
     cluster: Cluster, partitions: Collection[Partition], at_ms: int
 ) -> dict[Partition, int | None]:
@@ -93,7 +129,8 @@ def _offsets(
     answers = cluster.admin().list_offsets(asked, isolation_level=level, request_timeout=cluster.timeout_s)
     try:
         return {
-            (place.topic, place.partition): cluster.answer(answer).offset for place, answer in answers.items()
+            (place.topic, place.partition): offset_told(cluster.answer(answer))
+            for place, answer in answers.items()
         }
     except KafkaException as error:
         raise from_kafka(error, "asking for offsets") from error

@@ -32,10 +32,10 @@ class LagMeter:
     def close(self) -> None:
         self._next.close()
 
-    def look(self, readers: Sequence[Reader]) -> list[Lag]:
-        """In their order."""
-        topics = {one for reader in readers if reader.known for one in _topics(reader)}
-        log = look_at(self._cluster, topics)
+    def look(self, readers: Sequence[Reader], log: LogLook | None = None) -> list[Lag]:
+        """In their order. ``log`` is a look that has all of their topics, where one was taken."""
+        if log is None:
+            log = look_at(self._cluster, {one for reader in readers for one in reader.log_topics})
         at_s, now_ms = self._clock.steady(), self._clock.now_ms()
         arriving = self._arrivals(log, at_s, now_ms)
         places = [_places(reader, log) for reader in readers]
@@ -99,8 +99,11 @@ def _places(reader: Reader, log: LogLook) -> dict[Partition, int]:
 def _unread(reader: Reader, log: LogLook, place: Partition, at: int) -> int:
     if reader.at_end:
         return 0
-    end = (log.committed_ends if reader.committed else log.ends)[place]
-    return max(0, end - max(at, log.starts[place]))
+    return max(0, _end(reader, log, place) - max(at, log.starts[place]))
+
+
+def _end(reader: Reader, log: LogLook, place: Partition) -> int:
+    return (log.committed_ends if reader.committed else log.ends)[place]
 
 
 def _lag(
@@ -140,6 +143,8 @@ def _lag(
         sum(one.per_s for one in rates) if len(rates) == len(taking) else None,
         soonest(losses),
         unread,
+        ages,
+        {place: _end(reader, log, place) for place in unread},
     )
 
 
@@ -149,8 +154,4 @@ def _bytes(log: LogLook, place: Partition, count: int) -> float | None:
 
 
 def _missing(reader: Reader, log: LogLook) -> str:
-    return next((name for name in sorted(_topics(reader)) if name not in log.partitions), "")
-
-
-def _topics(reader: Reader) -> set[str]:
-    return {*reader.topics, *(topic for topic, _ in reader.at)}
+    return next((name for name in sorted(reader.log_topics) if name not in log.partitions), "")

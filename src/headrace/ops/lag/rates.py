@@ -15,13 +15,16 @@ _LOOKS_MAX = 16
 @dataclass(frozen=True, slots=True)
 class Rate:
     per_s: float
-    """Over the last minute, or since the first look."""
+    """Over the window, or since the first look."""
     last_per_s: float
     """Since the last look."""
 
 
 class Rates:
-    def __init__(self) -> None:
+    """``window_s`` is how far back the longer of the two rates goes."""
+
+    def __init__(self, window_s: float = _WINDOW_S) -> None:
+        self._window_s = window_s
         self._looks: dict[Hashable, deque[tuple[float, int]]] = {}
 
     def note(self, key: Hashable, at_s: float, count: int) -> Rate | None:
@@ -29,7 +32,9 @@ class Rates:
         looks = self._looks.setdefault(key, deque())
         if looks and (count < looks[-1][1] or at_s <= looks[-1][0]):
             looks.clear()
-        while looks and (len(looks) >= _LOOKS_MAX or (len(looks) > 1 and at_s - looks[0][0] > _WINDOW_S)):
+        while looks and (
+            len(looks) >= _LOOKS_MAX or (len(looks) > 1 and at_s - looks[0][0] > self._window_s)
+        ):
             looks.popleft()
         before = (looks[0], looks[-1]) if looks else None
         looks.append((at_s, count))

@@ -43,6 +43,11 @@ class Reader:
     """That the flow has committed and the view does not have yet."""
     dead: int | None = None
 
+    @property
+    def log_topics(self) -> set[str]:
+        """All that must be looked at for its lag."""
+        return {*self.topics, *(topic for topic, _ in self.at)} if self.known else set()
+
 
 @dataclass(frozen=True, slots=True)
 class ViewPlace:

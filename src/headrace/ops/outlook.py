@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.cli.lookup import Bounds, Partition
+from headrace.client.places import Bounds, Partition
 from headrace.ops.log_dirs import Sizes
 
 __all__ = ["WINDOW_MS", "Outlook", "duration_text", "outlook", "size_text"]

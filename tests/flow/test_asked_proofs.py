@@ -1,0 +1,100 @@
+"""What is asked of a server beside flows that run: to prove a view, and to write a flow's dead letters back."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from headrace.app import App
+from headrace.client.reading import read
+from headrace.runtime.run import Run
+from headrace.settings import AlertSettings, FlowSettings, LogSettings, ServeSettings, Settings
+from tests.flow.test_flows import Sale, sale
+from tests.serve.http import Http
+from tests.support.flows import FlowWorld
+from tests.support.waiting import until
+
+
+def _proof(http: Http, view: str, after_ms: int = 0) -> Any:
+    http.ask("POST", f"/v1/views/{view}/verify").expect(202)
+
+    def ended() -> Any:
+        told = http.get(f"/v1/views/{view}/verify").expect(200)
+        done = told["state"] == "done" and told["last"]["at_ms"] > after_ms
+        return told["last"] if done else None
+
+    return until(ended, "the proof", timeout_s=120)
+
+
+def test_a_view_of_a_flow_is_proven_in_the_run_and_its_dead_letters_are_written_back(
+    flow_world: FlowWorld, tmp_path: Path
+) -> None:
+    mark = uuid.uuid4().hex[:8]
+    app = App(f"asked-{mark}")
+    sales = app.topic(f"sales-{mark}", Sale, key="sale_id", time="at")
+    sums = app.topic(f"sums-{mark}", key="product_id")
+
+    @app.flow(reads=[sales], writes=sums, name=f"sum-{mark}", unbounded=True)
+    def sum_up(sales: DataFrame) -> DataFrame:
+        return sales.groupBy("product_id").agg(F.sum("amount").alias("amount"))
+
+    view = app.view(f"sums-{mark}-view", sums)
+    flow_world.declare(app)
+    cluster, dead = flow_world.cluster, f"sum-{mark}.dead"
+    flow_world.write(sales, [sale(number, product=f"p{number % 3}", after_s=number) for number in range(9)])
+    producer = cluster.producer({"linger.ms": 0})
+    producer.produce(sales.name, key=b"k", value=b"no sale", headers=[("till", b"3")])
+    assert producer.flush(30) == 0
+    settings = Settings(
+        data=tmp_path,
+        log=LogSettings(bootstrap_servers=cluster.bootstrap),
+        flow=FlowSettings(trigger_ms=0),
+        serve=ServeSettings(listen="127.0.0.1:0"),
+        alerts=AlertSettings(every_s=0),
+    )
+    run = Run(app, settings, tell=lambda line: None, spark=flow_world.spark)
+    try:
+        run.start()
+        assert run.server is not None
+        http = Http(run.server.port)
+        until(lambda: len(_rows(http, view.name)) == 3, "the rows", timeout_s=120)
+        proven = _proof(http, view.name)
+        assert (proven["verdict"], proven["rows"], proven["records"]) == ("proven", 3, 10)
+
+        until(lambda: _letters(http, dead) == 1, "the letter")
+        done = http.post(f"/v1/dead/{dead}/replay", {"letters": "all"}).expect(200)
+        assert (done["totals"]["written"], done["results"][0]["headers"]) == (1, "kept")
+        assert f"flow sum-{mark}" in done["words"][0]
+        # It fits no better than before.
+        until(lambda: _letters(http, dead) == 2, "the letter's letter", timeout_s=120)
+        ends = {one: (0, end) for one, end in cluster.ends(sales.name).items()}
+        found = [dict(one.headers() or ()) for one in read(cluster, sales.name, ends) if one.headers()]  # type: ignore[arg-type]
+        assert [one["till"] for one in found] == [b"3", b"3"]
+        assert found[1]["__headrace.replay.letter"].decode() == f"{dead}/0/0"
+        # The letter's letter is of another record.
+        again = http.post(f"/v1/dead/{dead}/replay", {"letters": "all", "dry_run": True}).expect(200)
+        assert (again["totals"]["already"], again["totals"]["ready"]) == (1, 1)
+
+        with closing(sqlite3.connect(tmp_path / f"asked-{mark}.db")) as database, database:
+            database.execute(f'UPDATE "{view.name}" SET amount = 7 WHERE product_id = ?', ("p1",))
+        wrong = _proof(http, view.name, proven["at_ms"])
+        assert (wrong["verdict"], wrong["different"]) == ("different", 1)
+        assert run.differing == [view.name]
+    finally:
+        run.close()
+
+
+def _rows(http: Http, view: str) -> list[Any]:
+    reply = http.get(f"/v1/views/{view}/rows")
+    return reply.json["rows"] if reply.status == 200 else []
+
+
+def _letters(http: Http, dead: str) -> int:
+    topics = http.get("/v1/dead").expect(200)["topics"]
+    return next(one["letters"] for one in topics if one["topic"] == dead)

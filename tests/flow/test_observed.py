@@ -1,0 +1,88 @@
+"""What the server tells of flows that run beside it: numbers, plan, and an error at the user's own line."""
+
+from __future__ import annotations
+
+import inspect
+import uuid
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from headrace.app import App
+from headrace.runtime.run import Run
+from headrace.settings import AlertSettings, FlowSettings, LogSettings, ServeSettings, Settings
+from tests.flow.test_flows import Sale, sale
+from tests.serve.http import Http
+from tests.support.flows import FlowWorld
+from tests.support.waiting import until
+
+
+def test_a_flow_is_told_with_its_numbers_its_plan_and_its_error_at_the_users_line(
+    flow_world: FlowWorld, tmp_path: Path
+) -> None:
+    mark = uuid.uuid4().hex[:8]
+    app = App(f"seen-{mark}")
+    sales = app.topic(f"sales-{mark}", Sale, key="sale_id", time="at")
+    sums, bad = app.topic(f"sums-{mark}", key="product_id"), app.topic(f"bad-{mark}", key="sale_id")
+
+    @app.flow(reads=[sales], writes=sums, name=f"sum-{mark}", unbounded=True)
+    def sum_up(sales: DataFrame) -> DataFrame:
+        return sales.groupBy("product_id").agg(F.sum("amount").alias("amount"))
+
+    def failing(text: str) -> str:
+        raise ValueError(f"no product {text}")
+
+    @app.flow(reads=[sales], writes=bad, name=f"bad-{mark}", deterministic=True)
+    def break_down(sales: DataFrame) -> DataFrame:
+        return sales.select("sale_id", F.udf(failing, "string", useArrow=False)("product_id").alias("text"))
+
+    app.view(f"behind-bad-{mark}", bad)
+    flow_world.declare(app)
+    flow_world.write(sales, [sale(number, product=f"p{number % 3}", after_s=number) for number in range(10)])
+    settings = Settings(
+        data=tmp_path,
+        log=LogSettings(bootstrap_servers=flow_world.cluster.bootstrap),
+        flow=FlowSettings(trigger_ms=0),
+        serve=ServeSettings(listen="127.0.0.1:0"),
+        alerts=AlertSettings(every_s=0),
+    )
+    run = Run(app, settings, tell=lambda line: None, spark=flow_world.spark)
+    try:
+        run.start()
+        assert run.server is not None
+        http = Http(run.server.port)
+        now = until(lambda: _derived(http, mark), "one flow to end and one to derive", timeout_s=120)
+        good, broken = now["nodes"][f"flow:sum-{mark}"], now["nodes"][f"flow:bad-{mark}"]
+        assert (good["state"], good["cause"], good["rows_in"], good["late"]) == ("running", False, 10, 0)
+        assert good["latency_ms"] > 0
+        assert good["watermark_held_by"] == sales.name
+        assert good["lag"]["records"] == 0
+        assert broken["cause"] is True
+        # What it should have written is what its view waits for: that is no fault of the view.
+        assert now["nodes"][f"view:behind-bad-{mark}"]["cause"] is False
+        line = now["health"]["lines"][0]
+        assert (line["state"], line["path"]) == ("bad", ["flows", f"bad-{mark}"])
+        assert "no product p" in line["text"]
+        told = http.get(f"/v1/flows/bad-{mark}").expect(200)
+        assert (told["error"]["file"], told["error"]["line"]) == (
+            __file__,
+            inspect.getsourcelines(failing)[1] + 1,
+        )
+        assert "no product p" in told["error"]["text"]
+        detail = http.get(f"/v1/flows/sum-{mark}").expect(200)
+        assert "HashAggregate" in detail["plan"]
+        assert detail["error"] is None
+        assert detail["inputs"][0]["topic"] == sales.name
+        assert detail["generation"]["generation"] == 1
+        assert sum(one["rows_in"] for one in detail["batches"]) == 10
+    finally:
+        run.close()
+
+
+def _derived(http: Http, mark: str) -> Any:
+    now = http.get("/v1/app/now").expect(200)
+    good, broken = now["nodes"][f"flow:sum-{mark}"], now["nodes"][f"flow:bad-{mark}"]
+    done = good["rows_in"] == 10 and good["latency_ms"] and broken["state"] == "failed"
+    return now if done and good["lag"]["records"] == 0 else None
