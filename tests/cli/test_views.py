@@ -136,7 +136,7 @@ def test_follow_goes_on_until_it_is_interrupted(headrace: Headrace, followed: Pa
         until(lambda: (tmp_path / "shop.db").exists(), "the store")
         until(lambda: headrace.run("query", str(tmp_path / "shop.db"), "products").code == 0, "the view")
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     assert process.returncode == 130, err
     assert out.decode().splitlines()[0].split() == ["VIEW", "GENERATION", "BATCH", "APPLIED", "DEAD", "LAG"]
 

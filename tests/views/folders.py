@@ -105,7 +105,7 @@ class Shop:
         assert not problems, problems
 
     def expect(self, rows: dict[str, Any]) -> None:
-        until(lambda: self._look(self.view.name) == rows, f"{rows}, {self.told}", timeout_s=120)
+        until(lambda: self._look(self.view.name) == rows, f"{rows}, {self.told}", timeout_s=480)
 
     def verify(self) -> Report:
         return verify_view(None, self.cluster, self.app, self.view, Settings(data=self.home), (), {})

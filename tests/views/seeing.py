@@ -76,7 +76,7 @@ class Followed:
             return seen if fits else None
 
         try:
-            found = until(arrived, f"view {self.name}", timeout_s=120, pause_s=0.005)
+            found = until(arrived, f"view {self.name}", timeout_s=480, pause_s=0.005)
         except AssertionError as late:
             raise AssertionError(
                 f"{self.look()}\nwanted {rows}\n{self.follower.status}\n{self.told}"
@@ -88,7 +88,7 @@ class Followed:
         until(
             lambda: self.follower.status.state == state and reason in self.follower.status.reason,
             f"{state} {reason}, now {self.follower.status}",
-            timeout_s=30,
+            timeout_s=120,
             pause_s=0.005,
         )
 

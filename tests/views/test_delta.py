@@ -180,7 +180,7 @@ def test_a_folder_that_goes_while_nothing_comes_is_noticed_and_built_again(
     with made.following() as follower:
         made.expect({"b": ("b", 2, "two")})
         taken_away(tmp_path / what.replace("VIEW", made.view.name))
-        until(lambda: follower.status.rebuilds == 2, "the rebuild", timeout_s=60)
+        until(lambda: follower.status.rebuilds == 2, "the rebuild", timeout_s=240)
         made.expect({"b": ("b", 2, "two")})
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from headrace.cli.completion import complete_topics
 from headrace.cli.errors import CliError, UsageError
 from headrace.cli.session import Session, parse_pairs
 from headrace.cli.verb import Command, build, verb
+from headrace.readable import readable
 
 if TYPE_CHECKING:
     from headrace.cli.record import Header, Record
@@ -186,7 +186,7 @@ def _chunks(
         while descriptors:
             descriptor = descriptors[0]
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                while not select.select([descriptor], [], [], _POLL_S)[0]:
+                while not readable(descriptor, _POLL_S):
                     poll()
             data = os.read(descriptor, _CHUNK_BYTES)
             if data:

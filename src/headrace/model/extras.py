@@ -23,6 +23,6 @@ def needing(extra: str, library: str) -> Iterator[None]:
         if (error.name or "").partition(".")[0] != library:
             raise
         raise ExtraMissing(
-            f"{library} is not installed, and a store of this kind needs it",
+            f"{library} is not installed, and this needs it",
             hint=f"pip install 'headrace[{extra}]'",
         ) from error

@@ -27,7 +27,7 @@ def check(app: Declared) -> None:
         found += topic_mistakes(app, topic)
     for flow in app.flows:
         found += flow_mistakes(app, flow)
-    for view in app.views:
+    for view in (*app.views, *app.computed):
         found += view_mistakes(app, view)
     for alert in app.alerts:
         found += alert_mistakes(app, alert)

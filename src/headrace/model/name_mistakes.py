@@ -50,7 +50,7 @@ def name_mistakes(app: Declared) -> Iterator[AppError]:
     nouns: list[tuple[str, Sequence[_Part]]] = [
         ("topic", app.topics),
         ("flow", app.flows),
-        ("view", app.views),
+        ("view", [*app.views, *app.computed]),
         ("alert", app.alerts),
     ]
     for noun, parts in nouns:

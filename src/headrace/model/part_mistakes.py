@@ -15,7 +15,7 @@ from headrace.model.flow import Flow
 from headrace.model.kinds import Choice, Digits, Plain
 from headrace.model.place import Place
 from headrace.model.schema import Schema
-from headrace.model.store import Delta, Search, SQLite
+from headrace.model.store import Delta, OnRead, Search, SQLite
 from headrace.model.topic import Topic
 from headrace.model.view import View
 
@@ -112,6 +112,23 @@ def view_mistakes(app: Declared, view: View) -> Iterator[AppError]:
             )
     elif not told_at_the_topic:
         yield from _key_mistakes(f"view {view.name!r}", view.key, view.topic.schema, view.place)
+    flow = writer_of(app, view.topic)
+    if isinstance(view.store, OnRead) and flow is not None:
+        yield AppError(
+            f"view {view.name!r} is computed on read, and topic {view.topic.name!r} is written by flow {flow.name!r}",
+            place=view.place,
+            code="HR-APP-ON-READ",
+            hint="what a flow derives is for a store, which shows whole batches; compute on read what no flow writes",
+        )
+    if isinstance(view.store, OnRead) and (
+        type(view.store.records_max) is not int or view.store.records_max < 1
+    ):
+        yield AppError(
+            f"view {view.name!r} cannot be computed from {view.store.records_max!r} records",
+            place=view.place,
+            code="HR-APP-ON-READ",
+            hint="records_max is how many a question may read: at least 1",
+        )
     path = view.store.path if isinstance(view.store, SQLite | Search | Delta) else ""
     fault = _path_fault(path)
     if fault:

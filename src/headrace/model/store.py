@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Delta", "Postgres", "Redis", "SQLite", "Search", "Store"]
+__all__ = ["Delta", "OnRead", "Postgres", "Redis", "SQLite", "Search", "Store"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +58,13 @@ class Delta:
     path: str = ""
 
 
-Store = SQLite | Postgres | Redis | Search | Delta
+@dataclass(frozen=True, slots=True)
+class OnRead:
+    """No store: nothing is followed and nothing is kept. Each question to the server reads the topic to its end and
+    folds it; more than ``records_max`` records are refused.
+    """
+
+    records_max: int = 100_000
+
+
+Store = SQLite | Postgres | Redis | Search | Delta | OnRead

@@ -33,7 +33,16 @@ from headrace.model.writing import writer_of_fields
 if TYPE_CHECKING:
     from headrace.model.topic import Topic
 
-__all__ = ["Codec", "codec_of", "decode_key", "decode_value", "encode_key", "encode_record", "encode_value"]
+__all__ = [
+    "Codec",
+    "KeyCodec",
+    "codec_of",
+    "decode_key",
+    "decode_value",
+    "encode_key",
+    "encode_record",
+    "encode_value",
+]
 
 _CODECS_MAX = 1_000
 _AS_STRING = (Plain("text"), Plain("time"), Plain("date"), Plain("bytes"))

@@ -1,4 +1,4 @@
-"""A view: a topic, folded by its key, in a store that follows it."""
+"""A view: a topic, folded by its key, in a store that follows it, or when it is asked for."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ class View:
     key: tuple[str, ...]
     store: Store
     place: Place | None = field(default=None, compare=False)
+    cached: int = 0
+    """How many answers a server keeps of it, each as long as the view has not moved."""
 
     @property
     def dead_topic(self) -> str:

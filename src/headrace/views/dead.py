@@ -1,4 +1,4 @@
-"""Dead letters: what does not fit, as it came, with its place and the reason, in ``<view>.dead``.
+"""Dead letters: what does not fit, as it came, headers included, with its place and the reason, in ``<view>.dead``.
 
 They are in the log before the view's position moves past them. A follower that ends in between reads the same records
 again, and so may write a dead letter again; none is lost. A rebuild reads everything again, dead letters included.
@@ -6,7 +6,7 @@ again, and so may write a dead letter again; none is lost. A rebuild reads every
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -37,7 +37,13 @@ class DeadLetter:
             "partition": self.message.partition(),
             "offset": self.message.offset(),
         }
-        return [(f"{_PREFIX}{name}", str(one).encode("utf-8", "replace")) for name, one in told.items()]
+        given: Iterable[tuple[str, str | bytes | None]] = self.message.headers() or ()  # type: ignore[assignment]
+        # One that was a letter itself says what it says of this view only.
+        own = [one for one in given if not one[0].startswith(_PREFIX)]
+        return [
+            *own,
+            *((f"{_PREFIX}{name}", str(one).encode("utf-8", "replace")) for name, one in told.items()),
+        ]
 
 
 class DeadLetters:

@@ -6,6 +6,8 @@ ViewError                 (HR-VIEW-…)
 ├── PositionMoved         the store is at another position than the follower left it at; it looks again
 ├── DeadLetterRefused     a value that does not fit, and that the log does not take as a dead letter either
 ├── QueryFailed           a question that a store does not answer, or not in time
+│   ├── QueryTimedOut     not in time
+│   └── QuestionRefused   not in this store, or not for this view
 └── StoreError            (HR-STORE-…)
     ├── StoreBusy         somebody else writes for too long; heals
     ├── StoreGone         a server that does not answer, or not yet; heals
@@ -28,6 +30,8 @@ __all__ = [
     "NameRefused",
     "PositionMoved",
     "QueryFailed",
+    "QueryTimedOut",
+    "QuestionRefused",
     "ShapeRefused",
     "StaleWriter",
     "StoreBusy",
@@ -65,6 +69,20 @@ class DeadLetterRefused(ViewError):
 
 class QueryFailed(ViewError):
     code = "HR-VIEW-QUERY"
+
+
+class QueryTimedOut(QueryFailed):
+    code = "HR-VIEW-QUERY-TIME"
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(
+            f"the query was stopped after {timeout_s:g} s",
+            hint="ask for less: by key, by a narrower range, or by columns that have an index",
+        )
+
+
+class QuestionRefused(QueryFailed):
+    code = "HR-VIEW-QUESTION"
 
 
 class StoreError(ViewError):

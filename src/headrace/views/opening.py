@@ -9,13 +9,14 @@ from headrace.model.extras import needing
 from headrace.model.store import Delta, Postgres, Redis, Search, SQLite
 from headrace.model.store_place import file_of, prefix_of
 from headrace.model.view import View
+from headrace.views.asking import Asker
 from headrace.views.reader import Reader
 from headrace.views.store import Store
 
 if TYPE_CHECKING:
     from headrace.views.sqlite_reading import SqliteReader
 
-__all__ = ["open_reader", "open_store", "sqlite_reader"]
+__all__ = ["open_asker", "open_reader", "open_store", "sqlite_reader"]
 
 
 def open_store(view: View, app: str, data: Path) -> Store:
@@ -94,3 +95,44 @@ def sqlite_reader(path: Path) -> SqliteReader | None:
         return reader
     reader.close()
     return None
+
+
+def open_asker(view: View, app: str, data: Path) -> Asker | None:
+    """None where nothing has been made yet."""
+    path = file_of(view, app, data)
+    if path is not None and not path.exists():
+        return None
+    match view.store:
+        case SQLite() if path is not None:
+            from headrace.views.sqlite_asking import SqliteAsker
+
+            made = SqliteAsker(path)
+            if made.is_made:
+                return made
+            made.close()
+            return None
+        case Postgres(url, schema):
+            with needing("postgres", "psycopg"):
+                from headrace.views.postgres.asking import PostgresAsker
+
+            asker = PostgresAsker(url, schema)
+            if asker.is_made():
+                return asker
+            asker.close()
+            return None
+        case Redis(url):
+            with needing("redis", "redis"):
+                from headrace.views.redis.asking import RedisAsker
+
+            return RedisAsker(url, prefix_of(view, app), view.name)
+        case Search() if path is not None:
+            with needing("search", "tantivy"):
+                from headrace.views.search.asking import SearchAsker
+
+            return SearchAsker(path)
+        case Delta() if path is not None:
+            with needing("delta", "deltalake"):
+                from headrace.views.delta.asking import DeltaAsker
+
+            return DeltaAsker(path)
+    raise NotImplementedError(view.store)

@@ -9,6 +9,7 @@ each partition of the input, by which repeats are told.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import msgspec
 
@@ -19,6 +20,7 @@ from headrace.model.source import Sources
 __all__ = ["NO_BATCH", "Position", "Shape", "Standing"]
 
 NO_BATCH = -1
+_SHAPES_KEPT = 256
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -45,29 +47,47 @@ class Position(msgspec.Struct, frozen=True):
     """Of a flow that writes in real time: how far its input is in it (``headrace.model.source``)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shape:
-    """The columns of a view, and which of them are its key."""
+    """The columns of a view, and which of them are its key. Every question needs it, and what follows from it: so that
+    is worked out once, and one shape is made of one text.
+    """
 
     fields: tuple[Field, ...]
     key: tuple[str, ...]
 
     @classmethod
     def told(cls, text: str) -> Shape:
-        told = msgspec.json.decode(text)
-        return cls(fields_from_json(told["fields"]), tuple(told["key"]))
+        return _told(text)
 
     def tell(self) -> str:
         """As JSON; equal for equal shapes, wherever they come from."""
+        return self._text
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _text(self) -> str:
         return msgspec.json.encode({"key": self.key, "fields": fields_to_json(self.fields)}).decode()
 
-    @property
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.fields, self.key))
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(one.name for one in self.fields)
 
-    @property
+    @cached_property
     def key_places(self) -> tuple[int, ...]:
         return tuple(self.names.index(name) for name in self.key)
+
+
+@lru_cache(_SHAPES_KEPT)
+def _told(text: str) -> Shape:
+    told = msgspec.json.decode(text)
+    return Shape(fields_from_json(told["fields"]), tuple(told["key"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +102,5 @@ class Standing:
     """Why it was built."""
     fault: str = ""
     """Why its rows cannot be those that the position tells of, where a store can find that out."""
+    searched: tuple[str, ...] = ()
+    """Of a full-text index: the columns whose words can be searched for."""

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -25,12 +27,15 @@ from headrace.views.sqlite_file import SqliteFile, told_as
 from headrace.views.sqlite_table import SqliteTable, quoted
 from headrace.views.store import Fence, Owner, Part, Store, next_owner, refuse_stale
 
-__all__ = ["SqliteStore"]
+__all__ = ["SqliteStore", "standing_in"]
 
+_STANDINGS_KEPT = 64
 _POSITION = (
     "topic, topic_id, generation, batch, offsets, progress_id, progress_offset, removed_below, complete_ms,"
     " stored_ms, dead, sources"
 )
+_POSITION_NAMES = _POSITION.split(", ")
+_offsets = msgspec.json.Decoder(dict[int, int]).decode
 _HEAD = "view, part, name, shape, wish, reason"
 _INSERT = f"INSERT INTO _headrace_views ({_HEAD}, {_POSITION}) VALUES ({', '.join('?' * 18)})"  # noqa: S608
 _MOVE = f"UPDATE _headrace_views SET ({_POSITION}) = ({', '.join('?' * 12)}) WHERE view = ? AND part = ?"  # noqa: S608
@@ -81,14 +86,7 @@ class SqliteStore(Store):
             return self._standing(connection, part)
 
     def _standing(self, connection: sqlite3.Connection, part: Part) -> Standing | None:
-        found = connection.execute(
-            f"SELECT shape, wish, reason, {_POSITION} FROM _headrace_views WHERE view = ? AND part = ?",  # noqa: S608
-            (self.view, part),
-        ).fetchone()
-        if found is None:
-            return None
-        shape, wish, reason, *position = found
-        return Standing(Shape.told(shape), _position(position), wish, reason)
+        return standing_in(connection, self.view, part)
 
     def _table(self, connection: sqlite3.Connection, part: Part) -> SqliteTable:
         """Kept, since its shape does not change while it has this place."""
@@ -223,6 +221,23 @@ class SqliteStore(Store):
         return int(found[0]) if found else 0
 
 
+def standing_in(connection: sqlite3.Connection, view: str, part: Part) -> Standing | None:
+    found = connection.execute(
+        f"SELECT shape, wish, reason, {_POSITION} FROM _headrace_views WHERE view = ? AND part = ?",  # noqa: S608
+        (view, part),
+    ).fetchone()
+    if found is None:
+        return None
+    return _standing(found)
+
+
+@lru_cache(_STANDINGS_KEPT)
+def _standing(found: tuple[Any, ...]) -> Standing:
+    """One and the same as long as nothing is written: whoever asks can tell by that what it has worked out already."""
+    shape, wish, reason, *position = found
+    return Standing(Shape.told(shape), _position(position), wish, reason)
+
+
 def _is_older(new: Position, serving: Position) -> bool:
     """An older generation of the same flow; generations of another one, or of one begun anew, do not compare."""
     return new.progress_id == serving.progress_id and new.generation < serving.generation
@@ -246,10 +261,9 @@ def _told(position: Position) -> tuple[object, ...]:
 
 
 def _position(found: list[object]) -> Position:
-    names = _POSITION.split(", ")
-    told = dict(zip(names, found, strict=True))
+    told = dict(zip(_POSITION_NAMES, found, strict=True))
     for name in ("offsets", "removed_below"):
-        told[name] = msgspec.json.decode(str(told[name]), type=dict[int, int])
+        told[name] = _offsets(str(told[name]))
     told["sources"] = msgspec.json.decode(str(told["sources"]))
     return msgspec.convert(told, Position)
 

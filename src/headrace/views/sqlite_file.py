@@ -27,7 +27,7 @@ from headrace.views.errors import (
     StoreUnusable,
 )
 
-__all__ = ["APPLICATION_ID", "FORMAT", "SqliteFile", "told_as"]
+__all__ = ["APPLICATION_ID", "FORMAT", "SqliteFile", "identity_of", "told_as"]
 
 APPLICATION_ID = int.from_bytes(b"HDRC")
 FORMAT = 2
@@ -72,7 +72,7 @@ class SqliteFile:
                 raise StoreUnusable(f"{path} cannot be made: {error.strerror}") from error
             try:
                 self._prepare()
-                self._identity = _identity(path)
+                self._identity = identity_of(path)
             except BaseException:
                 self.connection.close()
                 raise
@@ -154,7 +154,7 @@ class SqliteFile:
                 self.connection.execute("ROLLBACK")
 
     def _expect_same_file(self) -> None:
-        if _identity(self.path) != self._identity:
+        if identity_of(self.path) != self._identity:
             raise StoreReplaced(
                 f"{self.path} was removed or replaced while it was open",
                 hint="the view goes on with what is there now, or is built again",
@@ -164,7 +164,7 @@ class SqliteFile:
         self.connection.close()
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def identity_of(path: Path) -> tuple[int, int] | None:
     """Which file it is: SQLite goes on writing to one that has lost its name."""
     try:
         found = os.stat(path)  # noqa: PTH116  a thousand times a second

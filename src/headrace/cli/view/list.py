@@ -49,4 +49,17 @@ def list_views(session: Session, app: AppName, data: Data = None) -> None:
                 "store": where_is(view, loaded.name, where),
             }
         )
+    for view in loaded.computed:
+        rows.append(
+            {
+                "view": view.name,
+                "topic": view.topic.name,
+                "key": list(view.key),
+                "state": "on read",
+                "generation": None,
+                "batch": None,
+                "dead": None,
+                "store": where_is(view, loaded.name, where),
+            }
+        )
     session.out.table(rows, empty="the app has no views")

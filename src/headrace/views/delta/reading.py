@@ -67,14 +67,14 @@ class DeltaReader(Reader):
                 yield row
 
     def _serving(self, view: str) -> LakeTable:
-        found = self._table(view, Part.SERVING)
+        found = self.table(view, Part.SERVING)
         if found is None:
             raise StoreUnusable(
                 f"view {view!r} does not serve in {self.path}", hint="see headrace view describe"
             )
         return found
 
-    def _table(self, view: str, part: Part) -> LakeTable | None:
+    def table(self, view: str, part: Part) -> LakeTable | None:
         path = self.path / view
         if part is Part.BUILDING:
             folder = CatalogFolder(self.path / HOME / view / CATALOG, view).read().building
@@ -91,7 +91,7 @@ class DeltaReader(Reader):
         return table if table.told is not None else None
 
     def _known(self, view: str, part: Part) -> Known | None:
-        table = self._table(view, part)
+        table = self.table(view, part)
         if table is None or table.told is None:
             return None
         standing = table.told.standing

@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -173,13 +174,14 @@ class LakeTable:
 
     # What is in it
 
-    def reader(self) -> pa.RecordBatchReader:
-        return self.delta.to_pyarrow_dataset().scanner().to_reader()
+    def reader(self, where: Any = None) -> pa.RecordBatchReader:
+        """``where`` is an expression of Arrow: files that have nothing of it are not opened."""
+        return self.delta.to_pyarrow_dataset().scanner(filter=where).to_reader()
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self, where: Any = None) -> Iterator[Row]:
         """In no order."""
         columns = self.columns()
-        for batch in self.reader():
+        for batch in self.reader(where):
             yield from columns.rows(batch)
 
     def count(self) -> int:

@@ -125,6 +125,13 @@ class Catalog:
     # Positions
 
     def standing(self, connection: psycopg.Connection[Any], view: str, part: Part) -> Standing | None:
+        found = self.found(connection, view, part)
+        return None if found is None else found[1]
+
+    def found(
+        self, connection: psycopg.Connection[Any], view: str, part: Part
+    ) -> tuple[str, Standing] | None:
+        """The name of its table too, for who reads rows next: each question is a way there and back."""
         found = connection.execute(
             f"SELECT name, shape::text, wish, reason, {_SAME}, filled, {_READ} FROM {self.views}"  # noqa: S608
             " WHERE view = %s AND part = %s",
@@ -137,7 +144,7 @@ class Catalog:
         if not is_same or not self._is_as_made(connection, name, shape):
             return None
         fault = EMPTIED if filled and self.is_empty(connection, name, shape) else ""
-        return Standing(shape, _position(position), wish, reason, fault)
+        return name, Standing(shape, _position(position), wish, reason, fault)
 
     def is_ours(self, connection: psycopg.Connection[Any], view: str) -> bool:
         """Whether what has the name of the view is the table that served, or a copy of it that was put back."""

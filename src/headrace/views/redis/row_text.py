@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -16,12 +17,13 @@ from headrace.views.errors import StoreDamaged
 from headrace.views.position import Shape
 from headrace.views.rows import Row, Value
 
-__all__ = ["RowText"]
+__all__ = ["RowText", "row_text"]
 
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 
 _encode = msgspec.json.Encoder().encode
 _raws = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_KEPT = 256
 _FLOATS: dict[str, float | str] = {"NaN": "NaN", "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -42,11 +44,14 @@ class RowText:
         """The field and its value. Raises OverflowError or UnicodeEncodeError for what has no such text."""
         text = None if self._text_at is None else row[self._text_at]
         field = text.encode() if isinstance(text, str) else self.field(self.key_of(row))
+        return field, self.value(row)
+
+    def value(self, row: Row) -> bytes:
         values: list[Any] = list(row)
         for at, write in self._writers:
             if values[at] is not None:
                 values[at] = write(values[at])
-        return field, _encode(dict(zip(self._names, values, strict=True)))
+        return _encode(dict(zip(self._names, values, strict=True)))
 
     def field(self, key: Row) -> bytes:
         """``key`` is in the order of the view's key."""
@@ -78,6 +83,12 @@ class RowText:
 
     def key_of(self, row: Row) -> Row:
         return tuple(row[at] for at in self._places)
+
+
+@lru_cache(_KEPT)
+def row_text(shape: Shape) -> RowText:
+    """For who has one row to tell: made once for all of them. It holds nothing of a row, so any thread may use it."""
+    return RowText(shape)
 
 
 def _writer(kind: Kind) -> Callable[[Any], Any] | None:

@@ -15,11 +15,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.views.redis.server import Command
 
-__all__ = ["guarded", "look", "settled"]
+__all__ = ["guarded", "look", "look_with_row", "settled"]
 
 _LOOK = """local found = {}
 for at, command in ipairs(ARGV) do found[at] = redis.call(command, KEYS[at]) end
 return found"""
+
+_LOOK_WITH_ROW = """return {redis.call('HGETALL', KEYS[1]), redis.call('HLEN', KEYS[2]), redis.call('HLEN', KEYS[3]),
+  redis.call('HGET', KEYS[2], ARGV[1])}"""
 
 # The end of a batch: its position, and how many rows there are.
 _SETTLE = """local function settle(known, rows, part, position)
@@ -55,6 +58,11 @@ return 1"""
 def look(reads: Sequence[tuple[str, str]]) -> Command:
     """The answers to commands that each read one key."""
     return "EVAL", _LOOK, len(reads), *(key for _, key in reads), *(command for command, _ in reads)
+
+
+def look_with_row(known: str, serving: str, building: str, field: bytes) -> Command:
+    """What is noted of a view, and one row of what serves; none is nil."""
+    return "EVAL", _LOOK_WITH_ROW, 3, known, serving, building, field
 
 
 def settled(known: str, rows: str, part: str, position: bytes) -> Command:

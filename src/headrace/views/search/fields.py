@@ -108,13 +108,15 @@ class Documents:
             return "=" + text.decode()
         return "#" + hashlib.sha256(text).hexdigest()
 
-    def document(self, row: Row) -> tuple[str, tantivy.Document]:
-        """With its term. Raises OverflowError or UnicodeEncodeError for what no index can hold."""
+    def document(self, row: Row, stored: bytes | None = None) -> tuple[str, tantivy.Document]:
+        """With its term. ``stored`` is in the row's place, for who has the row. Raises OverflowError or
+        UnicodeEncodeError for what no index can hold.
+        """
         term = self.term(tuple(row[at] for at in self._key_places))
         made = tantivy.Document()
         made.add_text(KEY, term)
         made.add_unsigned(BUCKET, zlib.crc32(term.encode()) % BUCKETS)
-        made.add_bytes(ROW, self.told(row))
+        made.add_bytes(ROW, self.told(row) if stored is None else stored)
         for at, name in self._searched:
             value = row[at]
             if value is not None:

@@ -40,7 +40,7 @@ class SearchReader(Reader):
         return [known for view in views for known in self.known_of(view)]
 
     def known_of(self, view: str) -> list[Known]:
-        parts = ((part, self._snapshot(view, part)) for part in Part)
+        parts = ((part, self.snapshot(view, part)) for part in Part)
         return [_known(view, part, snapshot) for part, snapshot in parts if snapshot is not None]
 
     def count(self, view: str) -> int:
@@ -80,14 +80,14 @@ class SearchReader(Reader):
             yield row
 
     def _serving(self, view: str) -> Snapshot:
-        found = self._snapshot(view, Part.SERVING)
+        found = self.snapshot(view, Part.SERVING)
         if found is None:
             raise StoreUnusable(
                 f"view {view!r} does not serve in {self.path}", hint="see headrace view describe"
             )
         return found
 
-    def _snapshot(self, view: str, part: Part) -> Snapshot | None:
+    def snapshot(self, view: str, part: Part) -> Snapshot | None:
         """Of the folder that counts when it has been opened."""
         catalog = CatalogFolder(self.path / view / CATALOG, view)
         for _ in range(_TRIES):

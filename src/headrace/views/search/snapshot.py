@@ -17,11 +17,11 @@ from headrace.views.file_troubles import told_as
 from headrace.views.position import Position, Shape, Standing
 from headrace.views.rows import Row
 from headrace.views.search.fields import BUCKET, BUCKETS, KEY, ROW, TOKENIZER, Documents, analyzer
+from headrace.views.search.matching import parsed
 
-__all__ = ["STANDING", "WORDS_CHARS_MAX", "Snapshot", "Told", "opened"]
+__all__ = ["STANDING", "Snapshot", "Told", "opened"]
 
 STANDING = "standing"
-WORDS_CHARS_MAX = 2_000
 _AT_ONCE = 20_000
 
 
@@ -37,7 +37,8 @@ class Told(msgspec.Struct, frozen=True):
 
     @property
     def standing(self) -> Standing:
-        return Standing(Shape.told(self.shape), self.position, self.wish, self.reason)
+        shape = Shape.told(self.shape)
+        return Standing(shape, self.position, self.wish, self.reason, searched=tuple(self.searched))
 
 
 def opened(folder: Path) -> tantivy.Index:
@@ -71,12 +72,14 @@ class Snapshot:
                 for address in self._all_hits(query):
                     yield self.documents.row(self._stored(address))
 
+    def row(self, key: Row) -> Row | None:
+        with told_as(self.folder):
+            found = self._hits(self._term(self.documents.term(key)), 1)
+            return self.documents.row(self._stored(found[0])) if found else None
+
     def matching(self, words: str, limit: int) -> Iterator[Row]:
         """The best first. Raises ValueError for words that are no query."""
-        if len(words) > WORDS_CHARS_MAX:
-            # What is nested deeper than the stack ends the process.
-            raise ValueError(f"{len(words)} characters, and {WORDS_CHARS_MAX} is the most")
-        query = self._index.parse_query(words, self.documents.names or [KEY])
+        query = parsed(self._index, words, self.documents.names)
         query = query.and_must_not_match(self._term(STANDING))
         with told_as(self.folder):
             for address in self._hits(query, min(limit, max(1, self._searcher.num_docs))):
