@@ -22,11 +22,13 @@ from headrace.model.errors import AppError
 from headrace.model.flow import LATENCIES, Flow, Latency
 from headrace.model.place import Place, caller, place_of
 from headrace.model.schema import Schema, schema_of
-from headrace.model.store import SQLite, Store
+from headrace.model.store import OnRead, SQLite, Store
 from headrace.model.topic import Topic
 from headrace.model.view import View
 
 __all__ = ["App"]
+
+_CACHED_MAX = 100_000
 
 
 class App:
@@ -38,6 +40,8 @@ class App:
         self.topics: list[Topic] = []
         self.flows: list[Flow] = []
         self.views: list[View] = []
+        self.computed: list[View] = []
+        """Views that nothing keeps: a server computes them when it is asked."""
         self.alerts: list[Alert] = []
 
     def topic(
@@ -122,15 +126,25 @@ class App:
         return declare
 
     def view(
-        self, name: str, topic: Topic, *, key: str | Sequence[str] = (), store: Store | None = None
+        self,
+        name: str,
+        topic: Topic,
+        *,
+        key: str | Sequence[str] = (),
+        store: Store | None = None,
+        cached: int = 0,
     ) -> View:
-        """The topic folded by its key, or by another one, in a store that follows it."""
+        """The topic folded by its key, or by another one, in a store that follows it; or, with ``OnRead()``, when it is
+        asked for. A server keeps so many answers as ``cached`` says, each as long as the view has not moved.
+        """
         at = caller()
         _expect_topic("a view's topic", topic, at)
         if store is not None and not isinstance(store, Store):
             raise _wrong("store", store, "one of headrace.stores", at)
-        made = View(name, topic, _names(key, at) or topic.key, store or SQLite(), at)
-        self.views.append(made)
+        if type(cached) is not int or not 0 <= cached <= _CACHED_MAX:
+            raise _wrong("cached", cached, f"a number of answers, from 0 to {_CACHED_MAX}", at)
+        made = View(name, topic, _names(key, at) or topic.key, store or SQLite(), at, cached)
+        (self.computed if isinstance(made.store, OnRead) else self.views).append(made)
         return made
 
     def alert(self, name: str, when: str, *, on: Flow | View | str | None = None) -> Alert:

@@ -43,6 +43,7 @@ COMMANDS = (
         "Run a whole app on this machine: log, flows and views.",
     ),
     Entry("flow", "headrace.cli.flow", "List, run and rebuild an app's flows.", alias="flows"),
+    Entry("graph", "headrace.cli.graph", "Show an app as a graph: table, Mermaid, DOT or OpenLineage."),
     Entry("init", "headrace.cli.init", "Make a small app that runs."),
     Entry("doctor", "headrace.cli.doctor", "Say what is missing on this machine, and how to get it."),
     Entry("config", "headrace.cli.config", "Show every setting, its value, and where that comes from."),
@@ -61,7 +62,12 @@ COMMANDS = (
         "List, describe, follow, rebuild and replace an app's views.",
         alias="views",
     ),
+    Entry("dead", "headrace.cli.dead", "List and show dead letters, and write them back."),
     Entry("query", "headrace.cli.query", "Read a view, or ask several with SQL."),
+    Entry("serve", "headrace.cli.serve", "Answer over HTTP: an app's views and topics."),
+    Entry(
+        "token", "headrace.cli.token", "Create, list and revoke the tokens of headrace serve.", alias="tokens"
+    ),
     Entry("verify", "headrace.cli.verify", "Prove that views hold what follows from the log."),
 )
 

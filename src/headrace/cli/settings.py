@@ -24,6 +24,8 @@ def settings_for(
     verify_every: int | None = None,
     metrics: str | None = None,
     backup: Path | None = None,
+    serve: str | None = None,
+    pg_listen: str | None = None,
 ) -> Settings:
     return session.with_flags(
         Flag("data", data, "--data"),
@@ -32,6 +34,8 @@ def settings_for(
         Flag("verify.every_s", verify_every, "--verify-every"),
         Flag("metrics.listen", metrics, "--metrics"),
         Flag("broker.backup", backup, "--backup"),
+        Flag("serve.listen", serve, "--serve"),
+        Flag("serve.pg_listen", pg_listen, "--pg-listen"),
     ).settings
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from headrace.errors import HeadraceError
+from headrace.readable import readable
 
 __all__ = ["BrokerChild", "BrokerFailed"]
 
@@ -66,7 +66,7 @@ class BrokerChild:
     def _wait_until_ready(self) -> str:
         stdout = self._process.stdout
         assert stdout is not None
-        if not select.select([stdout], [], [], START_TIMEOUT_S)[0]:
+        if not readable(stdout.fileno(), START_TIMEOUT_S):
             raise self._failure(
                 f"the broker was not ready within {START_TIMEOUT_S:g} s", detail=self.last_words()
             )

@@ -1,4 +1,4 @@
-"""Proofs of all views of a running app, again and again, beside everything else.
+"""Proofs of the views of a running app, beside everything else: of all again and again, or of one that is asked for.
 
 A view that is not as derived is told of at once and loudly, and not forgotten: whoever ends the run asks ``differs``.
 What could not be verified, because the view is not built yet or the log does not answer, is tried again next time.
@@ -15,7 +15,7 @@ from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.errors import HeadraceError
 from headrace.ops.report import Report
-from headrace.ops.verify import Verifier
+from headrace.ops.verify import Count, Say, Verifier
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class Proofs:
         self._schemas = schemas
         self._tell = tell
         self._warn = warn
+        self._one = threading.Lock()
+        """One proof at a time: each takes as much memory as it derives."""
         self._last: dict[str, str] = {}
         self._differing: set[str] = set()
 
@@ -75,14 +77,40 @@ class Proofs:
         if self._spark is not None:
             self._spark.sparkContext.cancelJobGroup(POOL)
 
-    def _round(self, stop: threading.Event) -> None:
+    def verify(self, name: str, say: Say, count: Count) -> Report:
+        """One that is asked for; it counts like any other."""
+        view = next(one for one in self._app.views if one.name == name)
+        say(f"view {name}: waiting for another proof" if self._one.locked() else f"view {name}: begins")
+        with self._one, self._verifier(say, count) as verifier:
+            report = verifier.view(view)
+        self._take(report)
+        return report
+
+    def tasks(self) -> tuple[int, int] | None:
+        """Of the proof under way, the tasks that Spark has done and has in all; None where it does none."""
+        if self._spark is None:
+            return None
+        tracker = self._spark.sparkContext.statusTracker()
+        done = of = 0
+        for job in tracker.getJobIdsForGroup(POOL):
+            told = tracker.getJobInfo(job)
+            for stage in told.stageIds if told is not None and told.status == "RUNNING" else ():
+                found = tracker.getStageInfo(stage)
+                if found is not None:
+                    done, of = done + found.numCompletedTasks, of + found.numTasks
+        return (done, of) if of else None
+
+    def _verifier(self, say: Say | None = None, count: Count | None = None) -> Verifier:
+        """For the thread that calls."""
         if self._spark is not None:
             context = self._spark.sparkContext
             context.setJobGroup(POOL, f"proofs of {self._app.name}", interruptOnCancel=True)
             context.setLocalProperty("spark.scheduler.pool", POOL)
-        with Verifier(
-            self._spark, self._cluster, self._app, self._settings, self._compiled, self._schemas
-        ) as verifier:
+        where = (self._spark, self._cluster, self._app, self._settings, self._compiled, self._schemas)
+        return Verifier(*where) if say is None or count is None else Verifier(*where, say=say, count=count)
+
+    def _round(self, stop: threading.Event) -> None:
+        with self._one, self._verifier() as verifier:
             for view in self._app.views:
                 if stop.is_set():
                     return

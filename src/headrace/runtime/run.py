@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING
 from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.client.declaring import ensure_declared
+from headrace.errors import HeadraceError
+from headrace.model.extras import ExtraMissing
 from headrace.model.graph import check
 from headrace.runtime.embedded import BrokerChild
 from headrace.runtime.look import AlertLook, FlowLook, Look, ViewLook
 from headrace.runtime.part import Part
 from headrace.settings import Settings
+from headrace.settings.page_place import FREE_LISTEN, NOT_SERVED, USUAL_LISTEN
 from headrace.views.follower import Follower
 from headrace.views.opening import open_store
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from headrace.ops.alerts.watch import AlertWatch
     from headrace.runtime.metrics import RunMetrics
     from headrace.runtime.proofs import Proofs
+    from headrace.serve.server import Server
 
 __all__ = ["Run"]
 
@@ -42,7 +46,8 @@ _STOP_S = 60.0
 
 class Run:
     """``tell`` takes a line for a person, ``warn`` one that must not be missed; they may be called from any thread.
-    ``only`` names the flows to run. A ``spark`` that is given is somebody else's too, and is not stopped here.
+    ``only`` names the flows to run, ``feed`` what writes events beside it. A ``spark`` that is given is somebody else's
+    too, and is not stopped here. With ``page`` it is served where nothing was said of serving too.
     """
 
     def __init__(
@@ -56,9 +61,12 @@ class Run:
         only: Sequence[str] = (),
         with_views: bool = True,
         spark: SparkSession | None = None,
+        page: bool = False,
+        feed: str = "",
     ) -> None:
         self.app = app
         self.settings = settings
+        self.feed = feed
         self.stop_asked = threading.Event()
         self.cluster: Cluster
         self.spark = spark
@@ -68,18 +76,22 @@ class Run:
         self.flows: list[FlowRunner] = []
         self.followers: list[Follower] = []
         self.proofs: Proofs | None = None
-        """Where views are proven on a schedule."""
+        """Once all that a proof needs is there."""
         self.alerts: AlertWatch | None = None
         """Where lags are watched: by a run of the whole app."""
         self.metrics: RunMetrics | None = None
+        self.server: Server | None = None
         self._tell = tell
         self._warn = warn or tell
         self._rebuild_changed = rebuild_changed
         self._only = only
         self._with_views = with_views
+        self._page = page
         self._spark_is_ours = spark is None
         self._broker: BrokerChild | None = None
-        self._parts: list[Part] = []
+        self.parts: list[Part] = []
+        self.broker_failure: HeadraceError | None = None
+        """What ended the embedded broker, once that was noticed."""
         self._told: set[str] = set()
         self._began = time.monotonic()
         self._before: dict[str, tuple[float, int]] = {}
@@ -94,13 +106,16 @@ class Run:
         self.settings.data.mkdir(parents=True, exist_ok=True)
         self._start_log()
         if self._with_views:
+            self._start_server()
+        self._tell(f"log at {self.cluster.bootstrap}, data in {self.settings.data}")
+        if self._with_views:
             self._start_followers()
         if self._with_views and not self._only and self.settings.alerts.every_s:
             self._start_alerts(rules)
         if self.settings.metrics.listen:
             self._start_metrics(self.settings.metrics.listen)
         self._start_flows()
-        if self._with_views and self.settings.verify.every_s:
+        if self._with_views:
             self._start_proofs()
 
     def _start_log(self) -> None:
@@ -119,7 +134,6 @@ class Run:
         for topic in self.app.topics:
             if self.app.writer_of(topic) is None:
                 ensure_declared(self.cluster, topic, topic.name, self.settings.topics.partitions)
-        self._tell(f"log at {address}, data in {self.settings.data}")
 
     def _start_followers(self) -> None:
         for view in self.app.views:
@@ -174,7 +188,8 @@ class Run:
 
         where = (self.spark, self.cluster, self.app, self.settings, self.compiled, self.schemas)
         self.proofs = Proofs(*where, tell=self._tell, warn=self._warn)
-        self._begin(Part("proofs", self.proofs.run, self.stop_asked))
+        if self.settings.verify.every_s:
+            self._begin(Part("proofs", self.proofs.run, self.stop_asked))
 
     def _start_alerts(self, rules: dict[str, Rule]) -> None:
         """Before Spark: what is not read while it starts may be lost all the same."""
@@ -195,8 +210,48 @@ class Run:
         self.metrics.start(listen, anyone=self.settings.metrics.anyone_may_read)
         self._tell(f"metrics are at {self.metrics.address}")
 
+    def _start_server(self) -> None:
+        """Before Spark: what the views have is there to be read."""
+        listen = self.settings.serve.listen
+        if listen == NOT_SERVED or (listen is None and not self._page):
+            return
+        from headrace.serve.server import AddressTaken
+
+        if listen is not None:
+            self.server = self._server(listen)
+        else:
+            try:
+                self.server = self._server(USUAL_LISTEN)
+            except AddressTaken:
+                self.server = self._server(FREE_LISTEN)
+            except ExtraMissing as error:
+                self._tell(f"there is no page: {error}")
+                return
+        self.server.start()
+        self._tell(f"the page is at {self.server.address}")
+        if self.server.pg_address:
+            self._tell(f"answering in PostgreSQL's protocol at {self.server.pg_address}")
+
+    def _server(self, listen: str) -> Server:
+        from headrace.runtime.live import RunLive
+        from headrace.serve.access_log import line_writer
+        from headrace.serve.server import Server
+
+        settings = self.settings
+        log = line_writer(settings.serve.access_log, None)
+        return Server(
+            self.app,
+            self.cluster,
+            settings.data,
+            settings.serve,
+            listen,
+            warn=self._warn,
+            log=log,
+            live=RunLive(self),
+        )
+
     def _begin(self, part: Part) -> None:
-        self._parts.append(part)
+        self.parts.append(part)
         part.start()
 
     # Running
@@ -204,15 +259,31 @@ class Run:
     def check_parts(self) -> None:
         """Tells of each part that has failed, once; raises if the log is gone."""
         if self._broker is not None:
-            self._broker.check_alive()
-        for part in self._parts:
+            self._expect_broker(self._broker)
+        failure = self.server.failure if self.server is not None else None
+        if failure is not None and "serving" not in self._told:
+            self._told.add("serving")
+            self._tell(f"serving has stopped: {failure}")
+        for part in self.parts:
             if part.error is not None and part.name not in self._told:
                 self._told.add(part.name)
                 self._tell(f"{part.name} has stopped: {part.error}")
 
+    def _expect_broker(self, broker: BrokerChild) -> None:
+        try:
+            broker.check_alive()
+        except HeadraceError as error:
+            self.broker_failure = error
+            raise
+
+    @property
+    def expected_flows(self) -> list[str]:
+        """Those that it runs, or will once Spark is there."""
+        return [one.name for one in self.app.flows if not self._only or one.name in self._only]
+
     @property
     def failed(self) -> list[Part]:
-        return [part for part in self._parts if part.error is not None]
+        return [part for part in self.parts if part.error is not None]
 
     @property
     def differing(self) -> list[str]:
@@ -281,11 +352,13 @@ class Run:
         self.stop_asked.set()
         if self.proofs is not None:
             self.proofs.cancel()
-        for part in self._parts:
+        for part in self.parts:
             if not part.join(_STOP_S):
                 self._tell(f"{part.name} did not stop within {_STOP_S:.0f} s, and is left behind")
 
     def close(self) -> None:
+        if self.server is not None:
+            self.server.stop()
         self.stop_flows()
         if self.spark is not None and self._spark_is_ours:
             from headrace.flow.session import stop

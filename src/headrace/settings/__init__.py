@@ -16,6 +16,7 @@ __all__ = [
     "FlowSettings",
     "LogSettings",
     "MetricsSettings",
+    "ServeSettings",
     "Settings",
     "SparkSettings",
     "TopicSettings",
@@ -123,6 +124,62 @@ class MetricsSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    listen: Text | None = None
+    """Where ``headrace run`` and ``headrace serve`` answer over HTTP; without it, at the usual place. ``off`` for the
+    former not to."""
+    hosts: str = ""
+    """Other names that it is known by, with commas in between."""
+    origins: str = ""
+    """Of pages that may ask from a browser, as ``https://shop.example``, with commas in between."""
+    access_log: Path | None = None
+    """A file for a line of JSON per request; without one, ``headrace serve`` writes them to standard error."""
+    connections: Count = 1_000
+    threads: Count = 8
+    """Questions that are asked of stores and of the log at a time."""
+    rows_max: Count = 10_000
+    """Of a page."""
+    body_bytes_max: Count = 1_048_576
+    """Of a request."""
+    receive_ms: Count = 10_000
+    """From the first byte of a request to its last."""
+    read_ms: Count = 10_000
+    """For a store, or the log, to answer."""
+    wait_ms_max: Count = 30_000
+    """That a request may ask to wait for a view."""
+    stale_s: NotNegative = 0
+    """How far behind the log a view may be for the server to call itself ready; 0 for any."""
+    cached_bytes_max: Count = 67_108_864
+    """Of answers that are kept to be given again, of all views that have ``cached`` together."""
+    notice_s: NotNegative = 0
+    """How long it still takes requests once it is asked to stop, and ``/readyz`` says so to whoever sends them here."""
+    drain_s: Count = 10
+    """For requests that are being answered when it is asked to stop."""
+    subscribers: Count = 1_000
+    """By WebSocket; half of ``connections`` by server-sent events."""
+    frame_ms: NotNegative = 100
+    """Between two frames to a subscriber, at least."""
+    history_bytes: Count = 16_777_216
+    """What is remembered of the changes of a view that has subscribers, for those who are behind."""
+    heartbeat_s: Count = 15
+    """How long a subscriber hears nothing, at most."""
+    requests_keep_s: Count = 604_800
+    """How long the same ``Idempotency-Key`` is answered as it was the first time."""
+    pg_listen: Text | None = None
+    """Where it answers in PostgreSQL's protocol too, for reading; without it, nowhere."""
+    pg_connections: Count = 100
+    """In PostgreSQL's protocol."""
+    sql_ms: Count = 10_000
+    """For a statement of SQL; what takes longer is stopped."""
+    sql_rows_max: Count = 100_000
+    """Of the answer to a statement."""
+    sql_memory_mb: Count = 512
+    """For a statement: the rows that it needs, and what it makes of them."""
+    sql_processes: Count = 2
+    """That answer statements, one at a time each; begun when they are needed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     data: Path = Path("headrace-data")
     """Where everything is kept: the embedded log, Spark's checkpoints, views."""
@@ -135,6 +192,7 @@ class Settings:
     verify: VerifySettings = field(default_factory=VerifySettings)
     alerts: AlertSettings = field(default_factory=AlertSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    serve: ServeSettings = field(default_factory=ServeSettings)
 
     @property
     def log_dir(self) -> Path:

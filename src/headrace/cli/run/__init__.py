@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.listening import PgListen
 from headrace.cli.session import Session
 from headrace.cli.verb import Command, build, verb
+from headrace.settings.page_place import USUAL_LISTEN
 
 __all__ = ["command", "run"]
 
@@ -21,6 +23,7 @@ __all__ = ["command", "run"]
     headrace run shop:app -b kafka:9092 --master spark://cluster:7077
     headrace run shop:app --verify-every 3600
     headrace run shop:app --metrics 127.0.0.1:9309
+    headrace run shop:app --serve 127.0.0.1:8180 --pg-listen 127.0.0.1:5433
     headrace run examples.shop:app --feed examples.shop.traffic:feed
     """,
 )
@@ -53,6 +56,15 @@ def run(
         str | None,
         typer.Option("--metrics", metavar="HOST:PORT", help="Answer Prometheus there."),
     ] = None,
+    serve: Annotated[
+        str | None,
+        typer.Option(
+            "--serve",
+            metavar="HOST:PORT",
+            help=f"Where the page is, and views are read; otherwise {USUAL_LISTEN} or a free port. off: nowhere.",
+        ),
+    ] = None,
+    pg_listen: PgListen = None,
     feed: Annotated[
         str | None,
         typer.Option(
@@ -99,6 +111,8 @@ def run(
         verify_every=verify_every,
         metrics=metrics,
         backup=backup,
+        serve=serve,
+        pg_listen=pg_listen,
     )
     return run_app(session, asked)
 

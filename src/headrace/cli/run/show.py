@@ -15,8 +15,9 @@ from headrace.cli.run.watching import Watched, watched
 from headrace.cli.session import Session
 from headrace.cli.settings import settings_for
 from headrace.cli.stopping import Stopping
-from headrace.errors import HeadraceError
+from headrace.errors import ConfigError, HeadraceError
 from headrace.runtime.run import Run
+from headrace.settings.page_place import NOT_SERVED
 
 __all__ = ["Asked", "run_app"]
 
@@ -42,6 +43,8 @@ class Asked:
     verify_every: int | None = None
     metrics: str | None = None
     backup: Path | None = None
+    serve: str | None = None
+    pg_listen: str | None = None
 
 
 def run_app(session: Session, asked: Asked) -> int:
@@ -55,7 +58,14 @@ def run_app(session: Session, asked: Asked) -> int:
         verify_every=asked.verify_every,
         metrics=asked.metrics,
         backup=asked.backup,
+        serve=asked.serve,
+        pg_listen=asked.pg_listen,
     )
+    if asked.pg_listen and settings.serve.listen == NOT_SERVED:
+        raise ConfigError(
+            "--pg-listen is answered by the server, and that is off",
+            hint="leave --serve off and serve.listen away, or name an address there",
+        )
     display = choose_display(session, app)
     run = Run(
         app,
@@ -65,6 +75,8 @@ def run_app(session: Session, asked: Asked) -> int:
         rebuild_changed=asked.rebuild_changed,
         only=asked.only,
         with_views=asked.with_views,
+        page=True,
+        feed=asked.feed or "",
     )
     try:
         with Stopping() as stopping:

@@ -1,0 +1,55 @@
+"""The topics of dead letters that an app has: one of each flow, one of each view, and those that Spring made for a
+topic of the app.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.app import App
+from headrace.client.cluster import Cluster
+from headrace.ops.dead.errors import NoDeadTopic
+from headrace.ops.lag.log_look import LogLook, look_at
+
+__all__ = ["DeadTopic", "dead_topics", "look_at_dead", "named_dead"]
+
+_SPRING_ENDS = (".DLT", "-dlt")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadTopic:
+    name: str
+    kind: Literal["flow", "view", "spring"]
+    of: str
+    """The flow or the view whose letters they are; of Spring's, the topic that they came from."""
+
+
+def dead_topics(app: App) -> Iterator[DeadTopic]:
+    """Those that there may be; a topic is made with its first letter."""
+    for flow in app.flows:
+        yield DeadTopic(flow.dead_topic, "flow", flow.name)
+    for view in app.views:
+        yield DeadTopic(view.dead_topic, "view", view.name)
+    for topic in app.topics:
+        for end in _SPRING_ENDS:
+            yield DeadTopic(f"{topic.name}{end}", "spring", topic.name)
+
+
+def named_dead(app: App, name: str) -> DeadTopic:
+    for one in dead_topics(app):
+        if one.name == name:
+            return one
+    known = ", ".join(one.name for one in dead_topics(app) if one.kind != "spring")
+    raise NoDeadTopic(
+        f"app {app.name!r} has no topic {name[:100]!r} of dead letters",
+        hint=f"it may have {known[:500] or 'none'}",
+    )
+
+
+def look_at_dead(cluster: Cluster, app: App) -> tuple[list[DeadTopic], LogLook]:
+    """All of flows and views, Spring's where the log has them; and what the log has."""
+    every = [*dead_topics(app)]
+    look = look_at(cluster, {one.name for one in every})
+    return [one for one in every if one.kind != "spring" or one.name in look.partitions], look

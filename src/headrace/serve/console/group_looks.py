@@ -1,0 +1,305 @@
+"""Consumer groups: what there is, who their members are, how far they are behind, and moving one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+
+from headrace.client.cluster import Cluster
+from headrace.client.errors import from_kafka
+from headrace.client.places import PLACES, Move, Partition, Place, moves_to, offsets_of, read_place
+from headrace.clock import Clock
+from headrace.ops.lag.lag import Lag
+from headrace.ops.lag.meter import LagMeter
+from headrace.ops.lag.reader import Reader
+from headrace.serve.console.errors import GroupAtWork, PlaceUnknown
+from headrace.serve.console.log_topics import bounds_of, first_since
+from headrace.serve.errors import NotThere, RequestUnfit
+
+__all__ = ["GroupLooks"]
+
+_AT_ONCE = 100
+_MEASURED_MAX = 500
+"""Groups, or partitions of one, whose lag is measured; beyond that records are counted only."""
+_READERS_S = 30.0
+_GONE = {KafkaError.GROUP_ID_NOT_FOUND, KafkaError.GROUP_AUTHORIZATION_FAILED}
+
+
+class GroupLooks:
+    """For any thread."""
+
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._meters: dict[str, LagMeter] = {}
+        """A meter forgets the rates of whom it is not asked about, so a list and a group have their own."""
+        self._readers: dict[str, set[str]] = {}
+        self._readers_at: float | None = None
+
+    def close(self) -> None:
+        with self._lock:
+            for meter in self._meters.values():
+                meter.close()
+
+    # What there is
+
+    def all(self) -> list[dict[str, Any]]:
+        """By name."""
+        listed = self._listed()
+        names = sorted(listed)
+        committed = self._committed(names)
+        described = self._described(names)
+        readers = [
+            Reader("group", name, "committed", at, committed=False) for name, at in committed.items() if at
+        ]
+        lags = {one.reader.name: one for one in self._measured("all", readers[:_MEASURED_MAX])}
+        return [
+            {
+                "group": name,
+                **listed[name],
+                "members": len(described[name].members) if name in described else None,
+                "topics": sorted({topic for topic, _ in committed.get(name, {})}),
+                **_lag_told(lags.get(name)),
+            }
+            for name in names
+        ]
+
+    def reading(self, topic: str) -> list[str]:
+        """Groups that have committed there; all are asked twice a minute only."""
+        now = self._clock.steady()
+        if self._readers_at is None or now - self._readers_at >= _READERS_S:
+            committed = self._committed(sorted(self._listed()))
+            self._readers = {name: {one for one, _ in at} for name, at in committed.items()}
+            self._readers_at = now
+        return [name for name, topics in self._readers.items() if topic in topics]
+
+    def one(self, name: str) -> dict[str, Any]:
+        group = self._described([name]).get(name)
+        committed = self._committed([name]).get(name, {})
+        members = list(group.members) if group else []
+        if not members and not committed:
+            raise NotThere(
+                f"group {name[:100]!r} has neither members nor committed offsets",
+                hint="see what there is: GET /v1/log/groups",
+            )
+        holders = {
+            (place.topic, place.partition): member
+            for member in members
+            for place in (member.assignment.topic_partitions if member.assignment else ())
+        }
+        places = sorted({*committed, *holders})
+        measured = self._measured(
+            "one",
+            [
+                Reader("group", name, "committed", {place: committed[place]}, committed=False)
+                for place in committed
+            ][:_MEASURED_MAX],
+        )
+        lags = {place: lag for lag in measured for place in lag.reader.at}
+        ends = bounds_of(self._cluster, places)
+        known = [one for one in lags.values() if one.records is not None]
+        losses = [one.loss.in_s for one in known if one.loss is not None and one.loss.in_s is not None]
+        return {
+            "group": name,
+            "state": group.state.name.lower().replace("_", "-") if group else "unknown",
+            "type": group.type.name.lower() if group else "unknown",
+            "assignor": (group.partition_assignor or None) if group else None,
+            "lag": sum(_records(lags.get(place), at, ends.get(place)) for place, at in committed.items()),
+            "lag_bytes": _sum([one.est_bytes for one in known]),
+            "lag_s": _most([one.age_s for one in known]),
+            "gone": sum(one.gone for one in lags.values()),
+            "time_to_loss_s": min(losses, default=None),
+            "members": [
+                {
+                    "member": one.member_id,
+                    "client": one.client_id,
+                    "host": one.host,
+                    "instance": one.group_instance_id,
+                    "partitions": len(one.assignment.topic_partitions) if one.assignment else 0,
+                }
+                for one in members
+            ],
+            "partitions": [
+                {
+                    "topic": place[0],
+                    "partition": place[1],
+                    "committed": committed.get(place),
+                    "start": ends[place].start if place in ends else None,
+                    "end": ends[place].end if place in ends else None,
+                    **_lag_told(lags.get(place)),
+                    "member": holders[place].client_id if place in holders else None,
+                    "host": holders[place].host if place in holders else None,
+                }
+                for place in places
+            ],
+        }
+
+    # Moving one
+
+    def moves(
+        self, name: str, to: str, topic: str | None, partitions: Collection[int] | None
+    ) -> tuple[list[Move], list[str]]:
+        """What would change, and who is at work."""
+        place = read_place(to, self._clock.now_ms())
+        if place is None:
+            raise PlaceUnknown(f"{to[:60]!r} is not a place in a topic", hint=f"write {PLACES}")
+        group = self._described([name]).get(name)
+        committed = self._committed([name]).get(name, {})
+        bounds = bounds_of(self._cluster, self._wanted(committed, topic, partitions))
+        if not bounds:
+            raise NotThere(
+                f"group {name[:100]!r} has committed nothing in a topic that is there", hint="name a topic"
+            )
+        targets = self._targets(place, bounds)
+        moves = moves_to(targets, committed, bounds)
+        for move in moves:
+            if not move.fits:
+                raise PlaceUnknown(
+                    f"offset {move.new} is not in {move.topic} [{move.partition}],"
+                    f" which holds {move.bounds.start} to {move.bounds.end}",
+                    hint="write start or end, or choose the partitions that have it",
+                )
+        return moves, sorted({f"{one.client_id} at {one.host}" for one in (group.members if group else ())})
+
+    def seek(self, name: str, moves: Sequence[Move], busy: Sequence[str]) -> None:
+        if busy:
+            raise GroupAtWork(
+                f"group {name!r} has members at work: {', '.join(busy[:5])}",
+                hint="stop them first: they would go on where they are, and commit over it",
+            )
+        cluster = self._cluster
+        places = [TopicPartition(one.topic, one.partition, one.new) for one in moves]
+        asked = [ConsumerGroupTopicPartitions(name, places)]
+        doing = f"moving group {name!r}"
+        try:
+            future = cluster.admin().alter_consumer_group_offsets(asked, request_timeout=cluster.timeout_s)[
+                name
+            ]
+            answer = cluster.answer(future)
+        except KafkaException as error:
+            raise from_kafka(error, doing) from error
+        for one in answer.topic_partitions:
+            if one.error is not None:
+                raise from_kafka(one.error, f"{doing} at {one.topic} [{one.partition}]", topic=one.topic)
+
+    def _wanted(
+        self, committed: Mapping[Partition, int], topic: str | None, partitions: Collection[int] | None
+    ) -> list[Partition]:
+        if topic is None:
+            if partitions is not None:
+                raise RequestUnfit("partitions are of one topic: name it with topic")
+            return sorted(committed)
+        count = self._cluster.expect_topic(topic).partitions
+        absent = next((one for one in partitions or () if one >= count), None)
+        if absent is not None:
+            raise NotThere(
+                f"topic {topic!r} has no partition {absent}", hint=f"it has {count}, counted from 0"
+            )
+        return [(topic, one) for one in (range(count) if partitions is None else sorted(set(partitions)))]
+
+    def _targets(self, place: Place, bounds: Mapping[Partition, Any]) -> dict[Partition, int]:
+        return offsets_of(place, bounds, lambda time_ms: first_since(self._cluster, bounds, time_ms))
+
+    # Asking the log
+
+    def _measured(self, which: Literal["all", "one"], readers: list[Reader]) -> list[Lag]:
+        if not readers:
+            return []
+        with self._lock:
+            if which not in self._meters:
+                self._meters[which] = LagMeter(self._cluster, self._clock)
+            return self._meters[which].look(readers)
+
+    def _listed(self) -> dict[str, dict[str, Any]]:
+        cluster = self._cluster
+        try:
+            listing = cluster.answer(cluster.admin().list_consumer_groups(request_timeout=cluster.timeout_s))
+        except KafkaException as error:
+            raise from_kafka(error, "listing groups") from error
+        for failure in listing.errors:
+            raise from_kafka(failure, "listing groups")
+        return {
+            str(one.group_id): {
+                "state": one.state.name.lower().replace("_", "-"),
+                "type": one.type.name.lower(),
+            }
+            for one in listing.valid
+        }
+
+    def _described(self, names: Sequence[str]) -> dict[str, Any]:
+        """Without those that are not there."""
+        if "" in names:
+            raise NotThere("a group has a name", hint="see what there is: GET /v1/log/groups")
+        if not names:
+            return {}
+        cluster = self._cluster
+        asked = cluster.admin().describe_consumer_groups(list(names), request_timeout=cluster.timeout_s)
+        found: dict[str, Any] = {}
+        for name, future in asked.items():
+            try:
+                found[name] = cluster.answer(future)
+            except KafkaException as error:
+                if error.args[0].code() not in _GONE:
+                    raise from_kafka(error, f"describing group {name!r}") from error
+        return found
+
+    def _committed(self, names: Sequence[str]) -> dict[str, dict[Partition, int]]:
+        """The client asks for one group at a time; here for many of them at once."""
+        cluster = self._cluster
+        found: dict[str, dict[Partition, int]] = {}
+        for begin in range(0, len(names), _AT_ONCE):
+            asked = {
+                name: cluster.admin().list_consumer_group_offsets(
+                    [ConsumerGroupTopicPartitions(name)], request_timeout=cluster.timeout_s
+                )[name]
+                for name in names[begin : begin + _AT_ONCE]
+            }
+            for name, future in asked.items():
+                try:
+                    answer = cluster.answer(future)
+                except KafkaException as error:
+                    if error.args[0].code() in _GONE:
+                        continue
+                    raise from_kafka(error, f"asking for the offsets of group {name!r}") from error
+                found[name] = {
+                    (one.topic, one.partition): one.offset
+                    for one in answer.topic_partitions
+                    if one.offset >= 0
+                }
+        return found
+
+
+def _lag_told(lag: Lag | None) -> dict[str, Any]:
+    loss = lag.loss if lag else None
+    return {
+        "lag": lag.records if lag else None,
+        "lag_bytes": lag.est_bytes if lag else None,
+        "lag_s": _rounded(lag.age_s) if lag else None,
+        "gone": lag.gone if lag else 0,
+        "time_to_loss_s": _rounded(loss.in_s) if loss else None,
+    }
+
+
+def _records(lag: Lag | None, at: int, bounds: Any) -> int:
+    """By its bounds alone where it is one of too many to measure."""
+    if lag is not None:
+        return lag.records or 0
+    return 0 if bounds is None else max(0, bounds.end - max(at, bounds.start))
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def _sum(values: list[int | None]) -> int | None:
+    known = [one for one in values if one is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _most(values: list[float | None]) -> float | None:
+    known = [one for one in values if one is not None]
+    return round(max(known, default=0.0), 3) if len(known) == len(values) else None

@@ -1,0 +1,84 @@
+"""Which requests are ours at all: the Host that they name, and the page that they come from.
+
+A page of another site can make a browser ask a server on the same machine, and by a name whose address it changes (DNS
+rebinding) even read the answers. So only names that the server is known by are answered, and only pages of its own
+origin, or of those that are allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from headrace.serve.errors import HostUnknown, OriginRefused
+
+if TYPE_CHECKING:
+    from starlette.datastructures import Headers
+
+__all__ = ["Guard"]
+
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9._-]+)(?::[0-9]{1,5})?")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_ALLOWED = "Authorization, Content-Type, Idempotency-Key, If-None-Match"
+_EXPOSED = (
+    "ETag, Headrace-Position, Headrace-Token, Headrace-Request-Id, Idempotency-Replayed, Link, Retry-After"
+)
+
+
+class Guard:
+    """``hosts`` are names without ports: a port may be forwarded."""
+
+    def __init__(self, hosts: Iterable[str], origins: Iterable[str]) -> None:
+        self._hosts = {_bracketed(one.lower()) for one in (*hosts, *_LOOPBACK)}
+        self._origins = set(origins)
+
+    def check(self, headers: Headers) -> None:
+        host, *more = headers.getlist("host") or [""]
+        found = _HOST.fullmatch(host)
+        # Of two, whoever stands in front may have believed the other.
+        if found is None or more or found[1].lower() not in self._hosts:
+            raise HostUnknown(
+                "the request names a host that this server is not known by",
+                hint="name it in serve.hosts, if it is yours",
+            )
+        origin = headers.get("origin")
+        if origin is not None:
+            if origin not in self._origins and origin.lower() not in (
+                f"http://{host}".lower(),
+                f"https://{host}".lower(),
+            ):
+                raise _refused()
+        elif headers.get("sec-fetch-site") in ("cross-site", "same-site") and (
+            headers.get("sec-fetch-mode") != "navigate"
+        ):
+            raise _refused()
+
+    def answer_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """What a browser needs to give an answer to a page of an allowed origin."""
+        origin = headers.get("origin", "")
+        if origin not in self._origins:
+            return {}
+        return {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": _EXPOSED}
+
+    def preflight(self, headers: Mapping[str, str], methods: Iterable[str]) -> dict[str, str]:
+        """The answer to a browser that asks whether it may ask."""
+        if headers.get("origin", "") not in self._origins:
+            raise _refused()
+        return {
+            **self.answer_headers(headers),
+            "Access-Control-Allow-Methods": ", ".join(methods),
+            "Access-Control-Allow-Headers": _ALLOWED,
+            "Access-Control-Max-Age": "600",
+        }
+
+
+def _bracketed(host: str) -> str:
+    """As a Host has it."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def _refused() -> OriginRefused:
+    return OriginRefused(
+        "the request comes from a page of another origin", hint="name it in serve.origins, if it is yours"
+    )

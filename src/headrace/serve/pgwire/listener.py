@@ -1,0 +1,125 @@
+"""Who listens for PostgreSQL's protocol, in the server's event loop: connections come, are counted, and go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headrace.serve.pgwire import frames
+from headrace.serve.pgwire.channel import Channel, Ended
+from headrace.serve.pgwire.kept import Kept
+from headrace.serve.pgwire.session import Session
+from headrace.serve.tokens import Caller
+
+if TYPE_CHECKING:
+    from headrace.serve.served import Served
+
+__all__ = ["Listener"]
+
+_BUFFER_BYTES = 64 * 1024
+_SPARE = 20
+"""Connections beyond the limit, for who has not said yet what it wants: it may be to cancel."""
+_KEPT_COUNT_MAX = 400
+_KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6))
+
+
+class Listener:
+    def __init__(self, served: Served, anybody: Caller, report: Callable[[BaseException], None]) -> None:
+        self._served = served
+        self._anybody = anybody
+        self._report = report
+        self._sessions: dict[int, Session] = {}
+        self._entered: set[int] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._numbers = itertools.count(1)
+        self._server: asyncio.Server | None = None
+
+    async def start(self, bound: socket.socket) -> None:
+        self._server = await asyncio.start_server(self._came, sock=bound, limit=_BUFFER_BYTES)
+
+    async def _came(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        counts, limits = self._served.wire, self._served.limits
+        counts.came += 1
+        counts.connections += 1
+        number = next(self._numbers) % 2**31
+        try:
+            _keep_alive(writer)
+            if len(self._sessions) >= limits.pg_connections_max + _SPARE:
+                counts.ended["full"] += 1
+                writer.write(self._full())
+                return
+            channel = Channel(reader, writer, limits)
+            session = Session(
+                self._served,
+                channel,
+                number,
+                Kept(counts.kept, 2 * limits.answer_bytes_max, _KEPT_COUNT_MAX),
+                anybody=self._anybody,
+                cancel=self._cancel,
+                enter=lambda: self._enter(number),
+                report=self._report,
+            )
+            self._sessions[number] = session
+            await session.run()
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        except Exception as error:
+            self._report(error)
+        finally:
+            counts.connections -= 1
+            self._sessions.pop(number, None)
+            self._entered.discard(number)
+            self._tasks.discard(task)
+            with contextlib.suppress(Exception):
+                writer.close()
+
+    def _enter(self, number: int) -> None:
+        if len(self._entered) >= self._served.limits.pg_connections_max:
+            raise Ended("full", self._full())
+        self._entered.add(number)
+
+    def _full(self) -> bytes:
+        most = self._served.limits.pg_connections_max
+        told = f"there are {most} connections, and that is all at a time"
+        return frames.error("53300", told, hint="close some, or raise serve.pg_connections", fatal=True)
+
+    def _cancel(self, number: int, secret: int) -> None:
+        """Only who knows the secret; nobody is told whether it was right."""
+        self._served.wire.cancels += 1
+        session = self._sessions.get(number)
+        if session is not None and session.secret == secret:
+            session.cancel()
+
+    async def drain(self, time_s: float) -> None:
+        """No new connections; those that are there go when what they asked is answered."""
+        if self._server is not None:
+            self._server.close()
+        for session in self._sessions.values():
+            session.leave()
+        if self._tasks:
+            await asyncio.wait({*self._tasks}, timeout=time_s)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _keep_alive(writer: asyncio.StreamWriter) -> None:
+    """Who is gone without a word, with its machine or its network, is found out, and makes room."""
+    found = writer.get_extra_info("socket")
+    with contextlib.suppress(OSError):
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE:
+            if hasattr(socket, name):
+                found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,1 @@
+"""Verifications that somebody asks for over HTTP."""

@@ -1,0 +1,1 @@
+"""Where every view stands, in one answer: for lists that are looked at again and again."""

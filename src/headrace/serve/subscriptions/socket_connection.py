@@ -1,0 +1,74 @@
+"""A WebSocket of uvicorn's, with the deadlines and bounds that it lacks; see ``headrace.serve.connection``."""
+
+from __future__ import annotations
+
+import socket
+from asyncio import BaseTransport
+from typing import Any, cast
+
+from uvicorn.protocols.utils import ClientDisconnected
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from headrace.serve.gate import Gate
+from headrace.serve.silence import limit_silence
+
+__all__ = ["SocketConnection"]
+
+_SEND_BUFFER_BYTES = 128 * 1024
+
+
+class SocketConnection(WebSocketsSansIOProtocol):
+    def __init__(self, gate: Gate, **more: Any) -> None:
+        super().__init__(**more)
+        self._gate = gate
+        self.incomplete_since: float | None = gate.clock.steady()
+        self.unsent_since: float | None = None
+
+    def settle(self) -> None:
+        """It is known who it is and what it wants."""
+        self.incomplete_since = None
+
+    # What the gate asks
+
+    def unsent_bytes(self) -> int:
+        return self.transport.get_write_buffer_size()
+
+    def is_receiving(self) -> bool:
+        """Whoever listens has the deadline for the first message."""
+        return False
+
+    def drop(self) -> None:
+        self.transport.abort()
+
+    # What the event loop tells
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        super().connection_made(transport)
+        # Otherwise the kernel takes megabytes for each that does not read, before anybody notices.
+        made = transport.get_extra_info("socket")
+        if made is not None:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        limit_silence(transport)
+        if not self._gate.enter(self):
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._gate.leave(self)
+        super().connection_lost(exc)
+
+    def resume_writing(self) -> None:
+        # Something was taken: it is slow, not dead.
+        self.unsent_since = None
+        super().resume_writing()
+
+    async def send(self, message: Any) -> None:
+        """Whoever was closed for what it sent is gone; that is no fault of who still had something to tell it."""
+        await self.writable.wait()
+        if self.close_sent:
+            raise ClientDisconnected
+        await super().send(message)
+
+    def handle_connect(self, event: Any) -> None:
+        super().handle_connect(event)
+        if hasattr(self, "scope"):
+            cast(dict[str, Any], self.scope)["headrace.settle"] = self.settle
