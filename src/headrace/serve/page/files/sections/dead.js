@@ -1,0 +1,40 @@
+// Dead letters: which topics have some, what each says, and writing them back to where they came from.
+
+import { html } from "/page/vendor/ui.js";
+import { useAsked } from "/page/asked.js";
+import { Empty, Panel, ProblemBox } from "/page/parts/box.js";
+import { bytes, exactly } from "/page/parts/numbers.js";
+import { Table } from "/page/parts/table.js";
+import { Letters } from "/page/sections/dead/letters.js";
+
+const EVERY_MS = 5_000;
+const KINDS = { flow: "flow", view: "view", spring: "Spring, of topic" };
+
+const COLUMNS = [
+  { id: "topic", title: "Topic", value: (row) => row.topic, show: (row) => html`<strong>${row.topic}</strong>` },
+  { id: "of", title: "Letters of", value: (row) => `${KINDS[row.kind]} ${row.of}` },
+  { id: "letters", title: "Letters", about: "All that are in the topic, also those that were written back", value: (row) => row.letters, show: (row) => html`<span class=${row.letters > row.replayed ? "dead-some" : ""}>${row.exact ? "" : "about "}${exactly(row.letters)}</span>`, align: "right" },
+  { id: "replayed", title: "Written back", value: (row) => row.replayed, show: (row) => exactly(row.replayed), align: "right" },
+  { id: "bytes", title: "Size", value: (row) => row.bytes, show: (row) => bytes(row.bytes), align: "right", phone: false },
+];
+
+function View({ path, now, go, api }) {
+  const [told, problem] = useAsked(api, path.length === 0 ? "/v1/dead" : null, EVERY_MS);
+  const topics = told?.topics ?? null;
+  if (path.length > 0) return html`<${Letters} key=${path[0]} topic=${path[0]} place=${path.slice(1)} now=${now} go=${go} api=${api} />`;
+  if (!topics) return problem ? html`<${ProblemBox} problem=${problem} />` : html`<p class="quiet">Asking for the topics of dead letters…</p>`;
+  const letters = topics.reduce((sum, one) => sum + one.letters, 0);
+  return html`<div class="page-head"><h1>Dead letters</h1><span class="quiet">${letters === 0 ? "there are none" : `${exactly(letters)} in all`}</span></div>
+    ${problem && html`<${ProblemBox} problem=${problem} />`}
+    ${topics.length === 0
+      ? html`<${Empty} title="Nothing can have dead letters" text="A value that a flow or a view cannot take is kept here with the reason. The app has neither." />`
+      : html`<${Panel}><${Table} label="Topics of dead letters" columns=${COLUMNS} rows=${topics} rowKey=${(row) => row.topic} onOpen=${(row) => go("dead", [row.topic])} order=${{ id: "letters", down: true }} find=${topics.length > 8} /><//>`}`;
+}
+
+export default {
+  id: "dead",
+  title: "Dead letters",
+  key: "d",
+  icon: html`<svg viewBox="0 0 16 16" fill="none" stroke="currentColor" stroke-width="1.4" stroke-linejoin="round"><path d="M1.5 3.5h13v9h-13zM1.5 4l6.500 5 6.500-5" /></svg>`,
+  View,
+};

@@ -1,0 +1,19 @@
+// Names and types of SQL.
+
+const RESERVED = new Set(
+  ("all analyse analyze and any array as asc asymmetric both case cast check collate column constraint create default desc describe distinct do else end except false fetch for foreign" +
+    " from grant group having in initially intersect into is lateral leading limit not null offset on only or order pivot placing primary qualify references returning select show some" +
+    " summarize symmetric table then to trailing true union unique unpivot using variadic when where window with").split(" "),
+);
+
+/** A name as a statement takes it. */
+export const quoted = (name) => (/^[a-z_][a-z0-9_]*$/.test(name) && !RESERVED.has(name) ? name : `"${name.replaceAll('"', '""')}"`);
+
+export const isNumberType = (type) => /^(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DOUBLE|FLOAT|REAL|DECIMAL)/.test(type);
+export const isTimeType = (type) => /^(TIMESTAMP|DATE)/.test(type);
+
+/** A moment in milliseconds; a time without a zone is taken for UTC, as the server's are. */
+export function momentOf(text) {
+  if (typeof text !== "string") return NaN;
+  return Date.parse(/T\d/.test(text) && !/(Z|[+-]\d\d:?\d\d)$/.test(text) ? `${text}Z` : text);
+}

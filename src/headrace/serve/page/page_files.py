@@ -1,0 +1,71 @@
+"""The files of the page, read once: whoever asks names one of them, and no name from a request reaches the disk."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+
+__all__ = ["INDEX", "PAGE_FILES", "PageFile"]
+
+_MEDIA_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_STYLES_MARK = b"<!-- styles of sections -->"
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    body: bytes
+    media_type: str
+
+    @property
+    def etag(self) -> str:
+        return f'"{hashlib.sha256(self.body).hexdigest()[:32]}"'
+
+    @property
+    def packed(self) -> bytes:
+        """As gzip, made when it is first asked for."""
+        return _packed(self.body)
+
+
+@functools.cache
+def _packed(body: bytes) -> bytes:
+    return gzip.compress(body, mtime=0)
+
+
+def _walk(folder: Traversable, under: str = "") -> Iterator[tuple[str, bytes]]:
+    for one in sorted(folder.iterdir(), key=lambda one: one.name):
+        if one.is_dir():
+            yield from _walk(one, f"{under}{one.name}/")
+        else:
+            yield under + one.name, one.read_bytes()
+
+
+def _read() -> dict[str, PageFile]:
+    """By their names behind ``/page/``. What is no script, style or picture stays where it is."""
+    found = {}
+    for name, body in _walk(resources.files("headrace.serve.page").joinpath("files")):
+        media_type = _MEDIA_TYPES.get(name[name.rfind(".") :])
+        if media_type is not None:
+            found[name] = PageFile(body, media_type)
+    return found
+
+
+def _index(files: Mapping[str, PageFile]) -> PageFile:
+    """With a link to the style of each section that has one, so that a section adds nothing but its own files."""
+    body = resources.files("headrace.serve.page").joinpath("files", "index.html").read_bytes()
+    assert body.count(_STYLES_MARK) == 1
+    styles = [name for name in files if name.startswith("sections/") and name.endswith(".css")]
+    links = "".join(f'<link rel="stylesheet" href="/page/{name}">\n' for name in styles)
+    return PageFile(body.replace(_STYLES_MARK, links.encode()), "text/html; charset=utf-8")
+
+
+PAGE_FILES = _read()
+INDEX = _index(PAGE_FILES)
