@@ -30,7 +30,7 @@ from tests.views.seeing import following, produce
 
 def headrace(*words: str | Path, code: int = 0) -> list[dict[str, Any]]:
     """What a command prints, row by row."""
-    done = subprocess.run([COMMAND, *words, "--json"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([COMMAND, *words, "--json"], capture_output=True, text=True, timeout=480)
     assert done.returncode == code, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -71,7 +71,7 @@ def wait_for_moment(folder: Path, records: int) -> int:
             return None
         return newest.sequence if newest.records() >= records else None
 
-    return until(there, f"{records} records in the backup", timeout_s=120, pause_s=0.02)
+    return until(there, f"{records} records in the backup", timeout_s=480, pause_s=0.02)
 
 
 class Load:

@@ -23,7 +23,7 @@ from typing import Any
 __all__ = ["COMMAND", "Headrace", "Result"]
 
 COMMAND = Path(sys.executable).parent / "headrace"
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 _PRELOADED = ["__main__", "tests.cli.preloaded"]
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(_PRELOADED)

@@ -107,7 +107,7 @@ def test_bash_completes_a_topic_name_with_the_script_that_is_shown(
         echo "${{COMPREPLY[@]}}"
     """
     done = subprocess.run(
-        ["bash", "-c", steps], env=headrace.environment(), capture_output=True, text=True, timeout=60
+        ["bash", "-c", steps], env=headrace.environment(), capture_output=True, text=True, timeout=240
     )
     assert (done.stdout, done.stderr) == (f"{topic}\n", "")
 

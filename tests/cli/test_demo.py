@@ -73,7 +73,7 @@ def test_a_broker_that_dies_under_it_fails_it() -> None:
         assert b"msg/s" in process.stdout.readline()
         (broker,) = psutil.Process(process.pid).children()
         broker.kill()
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=480)
         assert process.returncode == 1
         assert b"the broker ended by itself" in err
 

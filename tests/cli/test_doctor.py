@@ -37,7 +37,7 @@ def findings(
         cwd=cwd or tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     found: dict[str, list[dict[str, Any]]] = {}
     for line in done.stdout.splitlines():
@@ -104,7 +104,7 @@ def test_without_java_the_ways_to_get_one_are_named(tmp_path: Path) -> None:
     env = AWAY.environment({"PATH": str(tmp_path), "HEADRACE_LOG__LISTEN": "127.0.0.1:0"})
     env.pop("JAVA_HOME", None)
     done = subprocess.run(
-        [sys.executable, "-c", program], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 1
     assert "✗ Spark runs on Java 17 or newer, and none was found\n    next step: pip install" in done.stdout

@@ -20,6 +20,11 @@ VERBS = [
     "produce",
     "consume",
     "lag",
+    "graph",
+    "serve",
+    "token create",
+    "token list",
+    "token revoke",
     "backup list",
     "backup status",
     "backup check",
@@ -39,6 +44,9 @@ VERBS = [
     "alert list",
     "alert rules",
     "alert watch",
+    "dead list",
+    "dead show",
+    "dead replay",
     "view list",
     "view describe",
     "view follow",
@@ -67,7 +75,7 @@ def loaded_by(*words: str) -> set[str]:
         capture_output=True,
         text=True,
         env=AWAY.environment(),
-        timeout=60,
+        timeout=240,
     )
     assert "LOADED" in done.stderr, done.stderr
     return set(done.stderr.rpartition("LOADED ")[2].split())
@@ -120,7 +128,7 @@ def test_the_root_lists_every_command_with_the_summary_that_the_command_gives() 
     assert "Exit codes" in shown
 
 
-@pytest.mark.parametrize("noun", ["topic", "group", "view", "alert"])
+@pytest.mark.parametrize("noun", ["topic", "group", "view", "alert", "token"])
 def test_the_plural_of_a_noun_is_the_same_command(noun: str) -> None:
     def verbs(shown: Result) -> str:
         return shown.out.partition("Commands:")[2]

@@ -38,7 +38,7 @@ def in_folder(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         env=AWAY.environment(QUICK),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=480,
     )
 
 
@@ -100,7 +100,7 @@ def test_the_made_app_runs_as_its_readme_says(made: Path, tmp_path: Path) -> Non
                 assert run.poll() is None, log.read_text()
                 return in_folder(made, "query", "app:app", "pages", "--json").stdout
 
-            row = json.loads(until(rows, "a row of the view", timeout_s=240))
+            row = json.loads(until(rows, "a row of the view", timeout_s=800))
             assert (row["page"], row["visits"], row["last_at"]) == ("/", 1, "2026-01-31T12:00:00.000000Z")
             run.send_signal(signal.SIGINT)
             assert run.wait(120) in (0, 130), log.read_text()
@@ -117,7 +117,7 @@ def test_the_made_test_passes(made: Path) -> None:
         env=AWAY.environment(QUICK),
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout

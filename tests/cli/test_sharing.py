@@ -77,7 +77,7 @@ def test_processes_of_a_group_share_the_views_and_take_over_from_one_that_is_gon
         with headrace.started(*words) as third:
             until(lambda: shared(tmp_path, first, third), "two share them again")
             third.send_signal(signal.SIGINT)
-            _, err = third.communicate(timeout=60)
+            _, err = third.communicate(timeout=240)
             assert third.returncode == 130, err
             until(lambda: shared(tmp_path, first), "what was left is taken over")
 

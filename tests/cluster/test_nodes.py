@@ -60,7 +60,7 @@ class Writing:
 
     def more(self) -> None:
         before = len(self.acknowledged)
-        until(lambda: len(self.acknowledged) >= before + ENOUGH, "acknowledged records", timeout_s=240)
+        until(lambda: len(self.acknowledged) >= before + ENOUGH, "acknowledged records", timeout_s=800)
 
     def stop(self) -> None:
         self._stop.set()

@@ -28,7 +28,7 @@ from tools.jars import spark_jars
 from tools.java import java_home
 
 APP = "examples.shop:app"
-LONG_S = 240.0
+LONG_S = 800.0
 
 
 class Orders(Traffic):

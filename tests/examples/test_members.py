@@ -14,7 +14,6 @@ FIRST = {"m0": "free", "m1": "free", "m2": "free", "m3": "free", "m4": "free"}
 SECOND = {"m0": "free", "m1": "paid", "m2": "paid", "m3": None, "m4": "free"}
 
 # All of it is played for the first test, which takes its time on a busy machine.
-pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")

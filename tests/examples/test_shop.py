@@ -27,7 +27,6 @@ from tests.support.redis import fresh_database, shared
 COPIES = ["sales", "sales_sql", "sales_cache", "sales_found", "sales_lake"]
 
 # All of it is played for the first test, which takes its time on a busy machine.
-pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from examples.tills.story import Rows, Told, morning, play, two_days
 from tests.examples.conftest import Heard, expect_page
 
 # All of it is played for the first test, which takes its time on a busy machine.
-pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")

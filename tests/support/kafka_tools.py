@@ -10,7 +10,7 @@ from tools.java import QUICK_START, java
 
 __all__ = ["kafka_tool"]
 
-TOOL_S_MAX = 120
+TOOL_S_MAX = 480
 QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
 
 

@@ -39,7 +39,7 @@ _SETTINGS = {
     "timezone": "Asia/Kolkata",  # Not ours, and not a whole hour away.
 }
 _MEMORY = Path("/dev/shm")
-_START_S_MAX = 60.0
+_START_S_MAX = 240.0
 _counter = itertools.count()
 
 

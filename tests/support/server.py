@@ -41,14 +41,14 @@ class Server:
     process: subprocess.Popen[bytes]
     log: Path
     data: Path
-    stop_timeout_s: float = 20.0
+    stop_timeout_s: float = 120.0
     notes: dict[str, str] = field(default_factory=dict)
 
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def wait_until_it_answers(self, timeout_s: float = 180.0) -> None:
+    def wait_until_it_answers(self, timeout_s: float = 600.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not answers(self.port):
             if self.process.poll() is not None or time.monotonic() > deadline:

@@ -31,13 +31,13 @@ class SparkCluster:
         self._processes: list[subprocess.Popen[bytes]] = []
         words = ("--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(free_port()))
         self._processes.append(self._spawn("master.Master", "master", *words))
-        until(lambda: "Starting Spark master" in self._said("master"), "the master", timeout_s=180)
+        until(lambda: "Starting Spark master" in self._said("master"), "the master", timeout_s=600)
         self.workers = [self._worker(number) for number in range(workers)]
         for number in range(workers):
             until(
                 lambda number=number: "registered with master" in self._said(f"worker{number}"),  # type: ignore[misc]
                 f"worker {number}",
-                timeout_s=180,
+                timeout_s=600,
             )
 
     @property

@@ -118,13 +118,13 @@ def test_what_flows_derive_is_proven_while_traffic_flows_and_the_end_does_not_wa
         proving.start()
         try:
             with traffic(flow_world, cups):
-                until(lambda: batch_proven(proofs, view.name) > 0, "a proof", timeout_s=120)
+                until(lambda: batch_proven(proofs, view.name) > 0, "a proof", timeout_s=480)
                 first = batch_proven(proofs, view.name)
-                until(lambda: batch_proven(proofs, view.name) > first, "a proof of more", timeout_s=120)
+                until(lambda: batch_proven(proofs, view.name) > first, "a proof of more", timeout_s=480)
             run.followed()
             with closing(sqlite3.connect(flow_world.home / f"{app.name}.db")) as connection, connection:
                 connection.execute(f'DELETE FROM "{view.name}" WHERE size = 1')
-            until(lambda: proofs.differs, "the difference is found", timeout_s=120)
+            until(lambda: proofs.differs, "the difference is found", timeout_s=480)
         finally:
             stop.set()
             proofs.cancel()

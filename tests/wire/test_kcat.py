@@ -22,7 +22,7 @@ QUICK = ["-X", "topic.metadata.refresh.fast.interval.ms=20", "-X", "fetch.wait.m
 
 def kcat(cluster: Server, *arguments: str, given: bytes = b"") -> str:
     command = ["kcat", "-b", cluster.bootstrap, *QUICK, *arguments]
-    done = subprocess.run(command, input=given, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, input=given, capture_output=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()
 
@@ -136,6 +136,6 @@ def test_kcat_is_told_of_a_record_that_is_too_large(
     topic = fresh("t")
     librdkafka.admin(cluster.bootstrap).create_topic(topic, configs={"max.message.bytes": "1000"})
     command = ["kcat", "-b", cluster.bootstrap, *QUICK, "-P", "-t", topic]
-    done = subprocess.run(command, input=b"x" * 5000, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, input=b"x" * 5000, capture_output=True, timeout=240, check=False)
     assert "Message size too large" in done.stderr.decode()
     assert read(cluster, topic) == []

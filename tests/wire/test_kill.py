@@ -93,7 +93,7 @@ def aftermath(cluster: Server, clients: dict[str, Client]) -> Aftermath:
             found = {(one.topic, one.partition, one.offset) for one in seen}
             return len(found) >= 4 * (len(clients) + 1) and len(survivor.held) == 2
 
-        wait_for(all_read, list(members.values()), seen, timeout_s=40)
+        wait_for(all_read, list(members.values()), seen, timeout_s=240)
         seen_after.after = admin.describe_group(shared)
     finally:
         for member in members.values():

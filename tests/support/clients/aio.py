@@ -41,7 +41,7 @@ class Loop:
         self.thread = threading.Thread(target=self.loop.run_forever, name="aiokafka", daemon=True)
         self.thread.start()
 
-    def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float = 40.0) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float = 240.0) -> T:
         try:
             return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout_s)
         except kafka_errors.KafkaError as failed:

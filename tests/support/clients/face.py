@@ -110,7 +110,7 @@ class Consumer(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
-    def take(self, count: int, timeout_s: float = 60.0) -> list[Seen]:
+    def take(self, count: int, timeout_s: float = 240.0) -> list[Seen]:
         """Poll until so many records have come; what comes beyond them in the same poll is handed over too."""
         seen: list[Seen] = []
         deadline = time.monotonic() + timeout_s
@@ -280,7 +280,7 @@ def wait_for(
     condition: Callable[[], bool],
     consumers: Sequence[Consumer],
     seen: list[Seen] | None = None,
-    timeout_s: float = 60.0,
+    timeout_s: float = 240.0,
 ) -> list[Seen]:
     """Poll all consumers until the condition holds, each in a thread of its own; records go to ``seen``.
 

@@ -39,14 +39,14 @@ class Client:
         return await self.answer(api, version)
 
     async def answer(self, api: Api, version: int) -> Any:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             (size,) = struct.unpack(">i", await self.reader.readexactly(4))
             return decode_response(api, version, await self.reader.readexactly(size))[1]
 
     async def closed(self) -> bool:
         """Whether the broker hangs up within a while; what it still says is read and dropped."""
         with suppress(ConnectionError):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 while await self.reader.read(1 << 16):
                     pass
         return True
@@ -160,7 +160,7 @@ async def test_connections_beyond_the_limits_are_closed_and_room_is_given_back(
     assert await (await world.connect()).closed()
     assert world.server.connections == 3
     stay[0].writer.close()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while world.server.connections == 3:
             await asyncio.sleep(0.01)
     await world.good()
@@ -250,7 +250,7 @@ async def test_a_client_that_never_reads_holds_little_is_closed_and_disturbs_nob
     for _ in range(200):
         greedy.send(encode_request(Api.FETCH, 11, 1, "greedy", fetch_all("big")))
     await world.good()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not said(caplog, "slow-reader") or world.broker.answers_held.total:
             await asyncio.sleep(0.02)
     # One answer beyond the limit, not two hundred.

@@ -37,7 +37,7 @@ async def test_the_time_is_noted_again_after_it_could_not_be(
 
     monkeypatch.setattr(broker._data_dir, "note_time", fails_at_first)
     await broker.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while not noted:
             await asyncio.sleep(0.001)
     await broker.stop()

@@ -79,7 +79,7 @@ class Rig:
         self.topics = topics or Topics(orders=4, payments=2)
         self.groups = self._new()
         self.faults: list[dict[str, Any]] = []
-        self._patience = asyncio.timeout(10)
+        self._patience = asyncio.timeout(120)
         self._parked: list[asyncio.Task[Any]] = []
 
     def _new(self) -> GroupCoordinator:

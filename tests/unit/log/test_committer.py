@@ -80,7 +80,7 @@ async def test_a_mark_whose_sync_failed_is_synced_later(
         FailingFile.syncs.clear()
         append(log, b"value")
         await committer.wait(log, log.end_offset)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while FailingFile.syncs.count("mark") < 3:
                 await asyncio.sleep(0.001)
             failing.clear()

@@ -119,7 +119,7 @@ class SlowMark:
         assert self.goes_on.wait(60)
 
     async def until_reached(self) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not self.reached.is_set():
                 await asyncio.sleep(0.001)
 

@@ -192,7 +192,7 @@ async def test_what_is_appended_during_a_slow_flush_is_flushed_too() -> None:
     # Several flushes come and go while the first one is in the disk.
     await asyncio.sleep(0.2)
     slow.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while not log.is_synced:
             await asyncio.sleep(0.01)
     await committer.close()

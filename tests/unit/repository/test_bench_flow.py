@@ -19,9 +19,10 @@ from bench.pace import Mark, cost, watch
 from bench.plan import Plan
 from bench.profile import means, read_triggers
 from bench.report import comparison_row
+from bench.sold import records, some_rows
 from bench.state import events_of, stages
 from bench.store_cases import CASES
-from bench.stores import records, some_rows, spent_s
+from bench.stores import spent_s
 from bench.trigger import rows_of
 from headrace.client.cluster import Cluster
 from tests.support.embedded import start_headrace

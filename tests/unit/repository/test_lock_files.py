@@ -11,7 +11,7 @@ from tools.jars import pinned
 
 from .tracked import ROOT
 
-LOCKS = ("requirements.lock", "requirements-spark.lock", "requirements-test.lock", "requirements-java.lock")
+LOCKS = tuple(f"requirements{part}.lock" for part in ("", "-spark", "-serve", "-test", "-java"))
 
 
 def versions(name: str) -> dict[tuple[str, str], str]:
@@ -34,14 +34,21 @@ def test_every_package_has_hashes_and_no_line_says_where_from(name: str) -> None
 
 
 def test_the_tests_run_on_the_versions_that_users_get() -> None:
-    command, flows, tests = (versions(f"requirements{part}.lock").items() for part in ("", "-spark", "-test"))
+    parts = ("", "-spark", "-serve", "-test")
+    command, flows, server, tests = (versions(f"requirements{part}.lock").items() for part in parts)
     assert command <= flows <= tests
+    assert command <= server <= tests
 
 
 def test_what_the_package_asks_for_is_locked() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras = settings["project"]["optional-dependencies"]
-    asked = {"": settings["project"]["dependencies"], "-spark": extras["spark"], "-java": extras["java"]}
+    asked = {
+        "": settings["project"]["dependencies"],
+        "-spark": extras["spark"],
+        "-serve": [*extras["serve"], *extras["sql"]],
+        "-java": extras["java"],
+    }
     for part, wanted in asked.items():
         locked = {package for package, _ in versions(f"requirements{part}.lock")}
         assert {re.split(r"[<>=!~\[ ]", text)[0] for text in wanted} <= locked

@@ -24,6 +24,11 @@ def test_every_fault_is_explained_once() -> None:
     assert set(re.findall(r"(?m)^\| (X\d+) \|", counted)) <= set(named)
 
 
+def test_what_was_not_measured_yet_is_said_so(tmp_path: Path) -> None:
+    (page,) = (page for page in PAGES if page.stem == "performance")
+    assert "<!-- begin serve -->\n\nNot measured yet.\n\n<!-- end serve -->" in rendered(page, tmp_path)
+
+
 def test_a_page_without_its_marks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.md"
     page.write_text("# No marks\n")

@@ -45,7 +45,7 @@ class Rig:
         self.ids = Ids()
         self.starts = 0
         self.faults: list[dict[str, Any]] = []
-        self._patience = asyncio.timeout(20)
+        self._patience = asyncio.timeout(120)
         self._open()
 
     def _open(self) -> None:

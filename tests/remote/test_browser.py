@@ -1,0 +1,449 @@
+"""The client for pages, in Chromium: offline, cut off, in two tabs; no write is lost or doubled, a copy is its view."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, Route
+
+from headrace.app import App
+from headrace.client.cluster import Cluster
+from tests.remote.chromium import open_page
+from tests.remote.cutting import Network
+from tests.remote.pages import QUEUE, begin, copied, drain, expect_equal, prices, put, wait_in
+from tests.serve.http import Http
+from tests.serve.serving import Process, served
+from tests.unit.repository.snippets import blocks
+from tests.unit.repository.tracked import ROOT
+
+DAY_MS = 24 * 3_600_000
+
+
+@pytest.fixture
+def topic(app: App) -> str:
+    return app.topics[0].name
+
+
+@pytest.fixture
+def view(app: App) -> str:
+    return app.views[0].name
+
+
+@pytest.fixture
+def page(context: BrowserContext, origin: str) -> Iterator[Page]:
+    yield open_page(context, origin)
+    for one in context.pages:
+        one.close()
+
+
+def test_a_page_reads_writes_and_reads_what_it_wrote(
+    server: Http, network: Network, page: Page, topic: str, view: str
+) -> None:
+    begin(page, network, server.token)
+    big = 2**62 + 1
+    body = {"value": {"fruit_id": "exact", "price": "12345678901.123456", "pieces": big, "weight": 0.1}}
+    server.post(f"/v1/topics/{topic}/records", body).expect(200)
+    found = page.evaluate(
+        """async ([topic, view]) => {
+          const fruits = remote.view(view), keys = ["", ".", "..", "a/b", "ä?#%2F", "x y"];
+          const price = 2.625, weight = NaN;
+          for (const fruit_id of keys.slice(1)) await remote.topic(topic).write({ fruit_id, price, weight });
+          const rows = [];
+          for (const key of keys) rows.push((await fruits.get(key))?.fruit_id ?? null);
+          const exact = await fruits.get("exact");
+          await remote.topic(topic).delete({ fruit_id: "x y" });
+          const gone = await fruits.get("x y");
+          const some = [];
+          const asked = { filter: "price = 2.625", sort: "-fruit_id", limit: 2 };
+          for await (const row of fruits.rows(asked)) some.push(row.fruit_id);
+          const told = ({ code, status, retriable }) => [code, status, retriable];
+          const error = await fruits.all({ filter: "price >" }).catch(told);
+          const given = await fruits.all({ signal: AbortSignal.abort("enough") }).catch((reason) => reason);
+          return { rows, gone, some, error, given, price: exact.price, pieces: String(exact.pieces),
+                   kind: typeof exact.pieces, nan: (await fruits.get("a/b")).weight, json: JSON.stringify(remote) };
+        }""",
+        [topic, view],
+    )
+    assert found["rows"] == [None, ".", "..", "a/b", "ä?#%2F", "x y"]
+    assert found["gone"] is None
+    assert found["some"] == ["ä?#%2F", "a/b", "..", "."]
+    assert found["error"] == ["HR-SERVE-FILTER", 400, False]
+    assert found["given"] == "enough"
+    assert (found["price"], found["pieces"], found["kind"]) == ("12345678901.123456", str(big), "bigint")
+    assert found["nan"] == "NaN"
+    assert server.token not in found["json"]
+
+
+def test_what_is_written_offline_is_sent_once_and_in_order_and_the_copy_catches_up(
+    server: Http, network: Network, context: BrowserContext, origin: str, page: Page, topic: str, view: str
+) -> None:
+    for number in range(5):
+        put(server, topic, f"off{number}", number)
+    begin(page, network, server.token, view=view)
+    expect_equal(page, server, view)
+    before = copied(page, view)
+
+    context.set_offline(True)
+    network.be("cut")
+    assert page.evaluate(QUEUE, [topic, "offline", 0, 10]) == 10
+    put(server, topic, "off0", 100)
+    server.post(f"/v1/topics/{topic}/records", {"key": {"fruit_id": "off1"}, "value": None}).expect(200)
+    page.wait_for_function("window.copy.state === 'offline'")
+    assert copied(page, view) == before
+    assert page.evaluate("copy.get('off0')")["price"] == 0
+
+    # The tab dies, and another one begins: still without the server, though the page itself can be had.
+    page.close()
+    context.set_offline(False)
+    page = open_page(context, origin)
+    begin(page, network, server.token, view=view)
+    assert copied(page, view) == before
+    assert page.evaluate(QUEUE, [topic, "offline", 10, 15]) == 15
+
+    # Requests arrive, and nobody hears the answers: they are sent again, also by the page that is loaded anew.
+    for _ in range(2):
+        lost = network.swallowed
+        network.be("deaf")
+        page.evaluate("offline.retry()")
+        wait_in(page, lambda lost=lost: network.swallowed > lost, "answers to be lost")
+        page.reload()
+        page.wait_for_function("window.ready")
+        begin(page, network, server.token, view=view)
+    network.be("open")
+    drain(page)
+    assert prices(server, topic, "offline") == list(range(15))
+    # What was written is read, and then the copy has it as well.
+    assert page.evaluate("async (view) => (await remote.view(view).get('offline')).price", view) == 14
+    expect_equal(page, server, view)
+    found = {row["fruit_id"]: row["price"] for row in copied(page, view)}
+    assert (found["off0"], "off1" in found) == (100, False)
+
+
+def test_a_server_that_is_killed_between_taking_a_write_and_answering_has_taken_it_once(
+    server: Http,
+    cluster: Cluster,
+    home: Path,
+    origin: str,
+    network: Network,
+    page: Page,
+    topic: str,
+    view: str,
+) -> None:
+    other = Process(
+        "tests.remote.market:app", cluster.bootstrap, home, environment={"HEADRACE_SERVE__ORIGINS": origin}
+    )
+    network.lead_to(other.port)
+    begin(page, network, server.token, "killed", view)
+    page.wait_for_function("copy.state === 'live'")
+    network.be("deaf")
+    page.evaluate(QUEUE, [topic, "killed", 0, 3])
+    wait_in(page, lambda: prices(server, topic, "killed") == [0], "the first to be taken")
+    assert page.evaluate("offline.outbox.pending()")[0]["tried"] is not None
+    other.kill()
+    # Another one, of the same app, knows what became of it.
+    network.lead_to(server.port)
+    network.be("open")
+    drain(page)
+    assert prices(server, topic, "killed") == [0, 1, 2]
+    expect_equal(page, server, view)
+
+
+def test_the_first_rows_of_a_query_are_followed(
+    server: Http, network: Network, page: Page, topic: str, view: str
+) -> None:
+    begin(page, network, server.token, "first", view)
+    for number in range(3):
+        put(server, topic, f"first{number}", number)
+    follow = """async (view) => {
+      const asked = { filter: 'fruit_id startswith "first"', sort: "-price", limit: 1 };
+      for await (const { rows } of remote.view(view).changes(asked)) if (rows[0]?.price === 2) return rows;
+    }"""
+    assert [row["fruit_id"] for row in page.evaluate(follow, view)] == ["first2"]
+
+
+def test_a_network_that_comes_and_goes_loses_and_doubles_nothing(
+    server: Http, network: Network, page: Page, topic: str, view: str
+) -> None:
+    chance = random.Random(1)
+    begin(page, network, server.token, "random", view)
+    page.evaluate(
+        """(view) => {
+          window.steps = [];
+          const sum = (offsets) => Object.values(offsets).reduce((all, one) => all + one, 0);
+          (async () => {
+            for await (const { whole, position, rows } of remote.view(view).changes())
+              steps.push([whole, sum(position.offsets), rows.find((row) => row.fruit_id === "random")?.price ?? null]);
+          })();
+        }""",
+        view,
+    )
+    count = 20
+    for number in range(count):
+        page.evaluate(QUEUE, [topic, "random", number, number + 1])
+        put(server, topic, f"other{chance.randrange(5)}", number)
+        if chance.random() < 0.4:
+            network.be(chance.choice(["open", "cut", "deaf"]))
+        page.wait_for_timeout(chance.randrange(40))
+    network.be("open")
+    drain(page)
+    assert prices(server, topic, "random") == list(range(count))
+    expect_equal(page, server, view)
+    page.evaluate("window.dispatchEvent(new Event('online'))")
+    page.wait_for_function(f"steps.some(([, , price]) => price === {count - 1})")
+    steps = page.evaluate("steps")
+    assert [whole for whole, _, _ in steps].count(True) == 1
+    ends = [end for _, end, _ in steps]
+    assert ends == sorted(set(ends))
+
+
+def test_a_cursor_that_is_too_old_costs_a_fresh_snapshot_and_the_copy_is_right_again(
+    app: App,
+    server: Http,
+    cluster: Cluster,
+    home: Path,
+    origin: str,
+    network: Network,
+    page: Page,
+    topic: str,
+    view: str,
+) -> None:
+    put(server, topic, "gone", 1)
+    begin(page, network, server.token, "old", view)
+    expect_equal(page, server, view)
+    network.be("cut")
+    page.wait_for_function("copy.state === 'offline'")
+    server.post(f"/v1/topics/{topic}/records", {"key": {"fruit_id": "gone"}, "value": None}).expect(200)
+    for number in range(30):
+        put(server, topic, "old", number)
+    # One that remembers too little to tell what came since.
+    with served(app, cluster, home, origins=origin, history_bytes=1_000) as forgetful:
+        network.lead_to(forgetful.port)
+        network.be("open")
+        page.evaluate("offline.retry()")
+        expect_equal(page, server, view)
+        assert any("409" in line for line in forgetful.heard.lines)  # type: ignore[attr-defined]
+        assert page.evaluate("async () => (await copy.get('gone')) ?? null") is None
+        page.evaluate("offline.close()")
+    # So does one that no server can read: of another release, or of a query that has changed.
+    network.lead_to(server.port)
+    begin(page, network, server.token, "old")
+    page.evaluate(
+        """async (view) => {
+          const { copies, done } = offline.begin(["copies"], "readwrite");
+          const asked = copies.getAllKeys();
+          await new Promise((given) => { asked.onsuccess = given; });
+          copies.put({ name: asked.result[0], key: ["fruit_id"], cursor: "no cursor", position: null });
+          await done;
+          window.copy = await offline.copy(view);
+        }""",
+        view,
+    )
+    page.wait_for_function("copy.state === 'live'")
+    expect_equal(page, server, view)
+
+
+def test_tabs_share_one_queue_and_one_copy(
+    server: Http, network: Network, context: BrowserContext, origin: str, page: Page, topic: str, view: str
+) -> None:
+    pages = [page, open_page(context, origin)]
+    network.be("cut")
+    for number, one in enumerate(pages):
+        begin(one, network, server.token, "tabs", view)
+        one.evaluate(QUEUE, [topic, f"tab{number}", 0, 5])
+    network.be("open")
+    for number, one in enumerate(pages):
+        drain(one)
+        assert prices(server, topic, f"tab{number}") == list(range(5))
+        one.wait_for_function("copy.state === 'live'")
+    expect_equal(pages[1], server, view)
+    # One that comes later is told how things stand.
+    pages.append(open_page(context, origin))
+    begin(pages[2], network, server.token, "tabs", view)
+    pages[2].wait_for_function("copy.state === 'live'")
+    # The one that does the work goes, and another takes over.
+    pages[0].close()
+    put(server, topic, "tabs", 1)
+    expect_equal(pages[1], server, view)
+    # What is dropped is gone, and may come again.
+    pages[1].close()
+    pages[2].evaluate("(view) => offline.drop(view)", view)
+    assert pages[2].evaluate("async () => (await copy.all()).rows.length") == 0
+    expect_equal(pages[2], server, view)
+
+
+def test_what_is_refused_is_kept_with_the_reason_and_a_missing_token_is_waited_for(
+    server: Http, network: Network, page: Page, topic: str, view: str
+) -> None:
+    page.evaluate("window.token = 'hr_wrong'")
+    page.evaluate(
+        "async (url) => { remote = new headrace.Headrace(url, { token: () => window.token });"
+        " offline = await Offline.open(remote, { name: 'refused', writesMax: 3, rowsMax: 1 }); }",
+        f"http://127.0.0.1:{network.port}",
+    )
+    page.evaluate("async (topic) => { await offline.outbox.write(topic, { colour: 'red' }); }", topic)
+    assert page.evaluate(QUEUE, [topic, "refused", 0, 2]) == 3
+    full = page.evaluate(
+        "async (topic) => offline.outbox.write(topic, { fruit_id: 'x', price: 1 }).catch((error) => error.code)",
+        topic,
+    )
+    assert full == "HR-BROWSER-QUEUE-FULL"
+    page.wait_for_function("offline.outbox.state === 'blocked'")
+    assert page.evaluate("offline.outbox.error.code") == "HR-SERVE-LOGIN"
+    page.evaluate("(token) => { window.token = token; }", server.token)
+    drain(page)
+    assert prices(server, topic, "refused") == [0, 1]
+    (refused,) = page.evaluate("offline.outbox.refused()")
+    assert refused["problem"]["code"] == "HR-SERVE-REQUEST"
+    page.evaluate("(seq) => offline.outbox.discard(seq)", refused["seq"])
+    assert page.evaluate("offline.outbox.refused()") == []
+    # More rows than a copy may have are none.
+    page.evaluate("async (view) => { window.copy = await offline.copy(view); }", view)
+    page.wait_for_function("copy.state === 'failed' && copy.error.code === 'HR-BROWSER-COPY-SIZE'")
+    assert page.evaluate("copy.all()") == {"rows": [], "position": None}
+    closed = "(offline.close(), offline.outbox.pending().catch((error) => error.code))"
+    assert page.evaluate(closed) == "HR-BROWSER-CLOSED"
+
+
+def test_a_clock_that_is_set_wrong_is_a_doubt_where_it_matters_and_none_where_it_does_not(
+    server: Http, network: Network, page: Page, topic: str
+) -> None:
+    begin(page, network, server.token, "clock")
+    page.evaluate("window.now = Date.now; window.jump = (ms) => { Date.now = () => window.now() + ms; }")
+    network.be("deaf")
+    page.evaluate(QUEUE, [topic, "clock", 0, 2])
+    wait_in(page, lambda: prices(server, topic, "clock") == [0], "the first to be taken")
+    # The first was sent long ago, or nobody knows when: somebody must look. The next is not in doubt.
+    page.evaluate(f"jump({7 * DAY_MS}); offline.retry()")
+    wait_in(page, lambda: prices(server, topic, "clock") == [0, 1], "the next to be taken")
+    page.evaluate(f"jump({-2 * DAY_MS}); offline.retry()")
+    wait_in(page, lambda: len(page.evaluate("offline.outbox.refused()")) == 2, "that to be in doubt")
+    refused = page.evaluate("offline.outbox.refused()")
+    assert [one["problem"]["code"] for one in refused] == ["HR-BROWSER-UNFIT"] * 2
+    network.be("open")
+    # Time-outs go by a clock that nobody sets.
+    page.evaluate(f"jump({300 * DAY_MS})")
+    page.evaluate(QUEUE, [topic, "clock", 2, 3])
+    drain(page)
+    assert prices(server, topic, "clock") == [0, 1, 2]
+
+
+def test_answers_that_are_none_keep_neither_the_queue_nor_the_copy_from_going_on(
+    server: Http, network: Network, page: Page, topic: str, view: str
+) -> None:
+    allowed = {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": "*"}
+    events = {**allowed, "Content-Type": "text/event-stream"}
+    answers: list[dict[str, Any]] = [
+        {"status": 200, "body": "<html>log in to our network</html>", "headers": allowed},
+        {"status": 200, "body": '{"token":"t","records":[{}]}', "headers": allowed},
+        {"status": 200, "body": "null", "headers": allowed},
+        {"status": 404, "body": "<html>", "headers": allowed},
+        {
+            "status": 503,
+            "body": '{"code":7,"detail":{},"next":[]}',
+            "headers": {**allowed, "Retry-After": "0"},
+        },
+        {"status": 429, "body": "null", "headers": {**allowed, "Retry-After": "soon"}},
+        {"status": 302, "headers": {**allowed, "Location": "/elsewhere"}},
+        {"status": 500, "body": "x" * 100_000, "headers": allowed},
+        {"status": 200, "body": "data: {\n\n", "headers": events},
+        {"status": 200, "body": 'data: {"type":"changes","rows":[]}\n\n', "headers": events},
+        {"status": 200, "body": "data: null\n\n", "headers": events},
+        {"status": 200, "body": 'data: {"type":"bye","retry_ms":-5}\n\n', "headers": events},
+    ]
+    seen = {"records": 0, "changes": 0}
+
+    def garble(route: Route) -> None:
+        what = "records" if "/records" in route.request.url else "changes"
+        if route.request.method == "OPTIONS":
+            route.continue_()
+            return
+        seen[what] += 1
+        told = answers[: 8 if what == "records" else None]
+        if seen[what] <= len(told):
+            route.fulfill(**told[seen[what] - 1])
+        else:
+            route.continue_()
+
+    page.route("**/v1/**/records", garble)
+    page.route("**/v1/**/changes*", garble)
+    begin(page, network, server.token, "garbled", view)
+    page.evaluate(QUEUE, [topic, "garbled", 0, 3])
+    wait_in(
+        page, lambda: page.evaluate("offline.retry()") or seen["changes"] > len(answers), "the copy to go on"
+    )
+    drain(page)
+    assert prices(server, topic, "garbled") == [0, 1, 2]
+    assert seen["records"] == 8 + 3
+    expect_equal(page, server, view)
+    assert page.evaluate("offline.outbox.refused()") == []
+
+
+def test_a_token_is_in_a_header_and_nowhere_else(
+    server: Http, network: Network, page: Page, view: str
+) -> None:
+    begin(page, network, server.token, "secret", view)
+    expect_equal(page, server, view)
+    lines = bytes(network.seen).split(b"\r\n")
+    with_token = {line.split(b":")[0].lower() for line in lines if server.token.encode() in line}
+    assert with_token == {b"authorization"}
+    kept = page.evaluate(
+        """async () => {
+          let all = JSON.stringify([location.href, { ...localStorage }, { ...sessionStorage }, document.cookie]);
+          for (const { name } of await indexedDB.databases()) {
+            const given = (asked) => new Promise((done) => { asked.onsuccess = () => done(asked.result); });
+            const database = await given(indexedDB.open(name));
+            for (const store of database.objectStoreNames)
+              all += headrace.stringify(await given(database.transaction(store).objectStore(store).getAll()));
+            database.close();
+          }
+          return all;
+        }"""
+    )
+    assert "cursor" in kept
+    assert server.token not in kept
+    refused = page.evaluate(
+        """() => {
+          try { new headrace.Headrace("http://shop.example", { token: "hr_x" }); } catch (error) { return error.code; }
+        }"""
+    )
+    assert refused == "HR-BROWSER-UNFIT"
+    page.evaluate("offline.erase()")
+    assert "secret" not in json.dumps(page.evaluate("indexedDB.databases()"))
+
+
+def test_the_server_has_the_client_and_says_when_it_is_the_same(server: Http, page: Page) -> None:
+    first = Http(server.port).get("/client/headrace.js")
+    assert first.status == 200
+    assert first.headers["content-type"].startswith("text/javascript")
+    again = Http(server.port).get("/client/headrace.js", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status, again.body) == (304, b"")
+    loaded = page.evaluate(
+        """async (url) => [
+          Object.keys(await import(url + "/client/headrace.js")),
+          Object.keys(await import(url + "/client/offline.js")),
+        ]""",
+        f"http://127.0.0.1:{server.port}",
+    )
+    names = ["Headrace", "HeadraceError", "deletions", "newRequest", "parse", "stringify", "upserts"]
+    assert [sorted(one) for one in loaded] == [names, ["Offline"]]
+
+
+def test_what_the_page_about_clients_shows_is_what_a_page_does(server: Http, app: App, page: Page) -> None:
+    # The others' is put onto the page by tests/browser/test_sections.py.
+    (block,) = [one for one in blocks((ROOT / "docs" / "clients.md").read_text()) if one.kind == "js"]
+    code = block.text.replace("https://shop.example", f"http://127.0.0.1:{server.port}")
+    for topic, view in [(app.topics[0].name, app.views[0].name)]:
+        code = code.replace('view("fruits")', f'view("{view}")').replace('copy("fruits"', f'copy("{view}"')
+        code = code.replace('"fruits"', f'"{topic}"')
+    page.evaluate(
+        "(token) => { window.sessionToken = token; window.shown = []; window.show = (rows) => shown.push(...rows); }",
+        server.token,
+    )
+    page.add_script_tag(type="module", content=code + "\nwindow.done = true;")
+    page.wait_for_function("window.done && window.shown.some((row) => row.fruit_id === 'plum')")
+    assert page.evaluate("window.faults") == []

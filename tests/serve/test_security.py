@@ -1,0 +1,283 @@
+"""Who may ask: tokens, hosts and origins, headers, and no secrets anywhere. Scopes: ``test_scopes``."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.parse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.app import App
+from headrace.client.cluster import Cluster
+from headrace.client.declaring import ensure_declared
+from headrace.errors import ConfigError
+from headrace.serve.openapi import ALWAYS
+from headrace.serve.route import Route
+from headrace.serve.routes import ROUTES
+from headrace.serve.safe_headers import SAFE_HEADERS
+from headrace.serve.scope import ADMIN
+from headrace.serve.server import Server
+from headrace.serve.tokens import TokenBook, tokens_path
+from headrace.settings import ServeSettings
+from tests.serve.http import Http, Reply
+from tests.serve.serving import served, token_for
+from tests.serve.shop import shop
+from tests.support.waiting import until
+from tests.views.seeing import following
+
+Fresh = Callable[[str], str]
+
+
+def _ask(http: Http, route: Route, app: App) -> Reply:
+    path = route.path.replace("{key:path}", "p")
+    path = path.replace("{view}", app.views[0].name).replace("{topic}", app.topics[0].name)
+    body = {"value": {"product_id": "p", "name": "n", "price": 1}} if route.body else None
+    return http.ask(route.method, path, body=body)
+
+
+@pytest.fixture(scope="module")
+def app(cluster: Cluster) -> App:
+    made = shop("security")
+    for topic in made.topics:
+        ensure_declared(cluster, topic, topic.name, 1)
+    return made
+
+
+@pytest.fixture(scope="module")
+def home(app: App, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("security")
+    with following(cluster, app.views[0], [], home) as followed:
+        until(lambda: followed.follower.status.state == "following", "the view")
+    return home
+
+
+@pytest.fixture(scope="module")
+def open_http(app: App, cluster: Cluster, home: Path) -> Iterator[Http]:
+    """Without tokens: who is on this machine may do all."""
+    with served(app, cluster, home) as http:
+        yield http
+
+
+@pytest.fixture
+def closed(app: App, cluster: Cluster, home: Path, tmp_path: Path) -> Iterator[tuple[Http, Path]]:
+    (tmp_path / "shop.db").symlink_to(home / "shop.db")
+    token_for(tmp_path, "root", "admin")
+    with served(app, cluster, tmp_path) as http:
+        yield http, tmp_path
+
+
+def test_wrong_revoked_and_expired_tokens_are_refused_and_nothing_opens_by_taking_the_file_away(
+    closed: tuple[Http, Path],
+) -> None:
+    http, data = closed
+    book = TokenBook(tokens_path(data))
+    token = token_for(data, "reader", "read:view:*")
+    reader = Http(http.port, token)
+    until(lambda: reader.get("/v1/views").status == 200, "the token to be known")
+    _, number, secret = token.split("_", 2)
+    for wrong in (
+        "",
+        "x",
+        token[:-1],
+        token + "x",
+        f"hr_{number}_{'A' * 43}",
+        f"hr_{'0' * 16}_{secret}",
+        "Ä",
+        "a" * 9_000,
+    ):
+        for kind in ("Bearer", "Basic", ""):
+            if (wrong, kind) != ("", ""):
+                reply = http.get(
+                    "/v1/views", headers={"Authorization": f"{kind} {wrong}".encode().decode("latin-1")}
+                )
+                assert reply.status == 401
+    # The scheme's case does not count.
+    assert http.get("/v1/views", headers={"Authorization": f"bearer {token}"}).status == 200
+    book.revoke("reader")
+    until(lambda: reader.get("/v1/views").status == 401, "the token to be refused")
+    with pytest.raises(ConfigError, match="no token"):
+        book.revoke("reader")
+    _, gone = book.create("short", ["admin"], 0)
+    assert Http(http.port, gone).get("/v1/views").status == 401
+    held = tokens_path(data).read_text()
+    assert secret not in held
+    assert tokens_path(data).stat().st_mode & 0o077 == 0
+    # Of a file that cannot be read nobody's rights are known: all are refused, and the caller is not told its path.
+    root = Http(http.port, token_for(data, "second", "admin"))
+    until(lambda: root.get("/v1/views").status == 200, "the token to be known")
+    held = tokens_path(data).read_text()
+    tokens_path(data).write_text(held[:-10])
+    until(lambda: root.get("/v1/views").status == 500, "the file to be looked at")
+    for _ in range(3):
+        told = root.get("/v1/views").expect(500)
+        assert told["code"] == "HR-CONFIG-INVALID"
+        assert str(data) not in json.dumps(told)
+    tokens_path(data).write_text(held)
+    until(lambda: root.get("/v1/views").status == 200, "the file to be mended")
+    assert http.heard.warnings  # type: ignore[attr-defined]
+    http.heard.warnings.clear()  # type: ignore[attr-defined]
+    tokens_path(data).unlink()
+    until(lambda: reader.get("/v1/views").status == 401, "still closed")
+    assert http.get("/v1/views").status == 401
+
+
+def test_no_other_machine_is_let_in_without_tokens(app: App, cluster: Cluster, tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    def server(listen: str) -> Server:
+        return Server(app, cluster, tmp_path, ServeSettings(), listen, warn=heard.append)
+
+    with pytest.raises(ConfigError, match="no tokens"):
+        server("0.0.0.0:0")
+    token = token_for(tmp_path, "one", "read:view:*")
+    made = server("0.0.0.0:0")
+    made.start()
+    try:
+        assert Http(made.port).get("/v1/views").status == 401
+        assert Http(made.port, token).get("/v1/views").status == 200
+        assert "TLS" in heard[0]
+    finally:
+        made.stop()
+    with pytest.raises(ConfigError, match="cannot be listened on"):
+        server("192.0.2.1:1")
+    with pytest.raises(ConfigError, match="is not a scope"):
+        token_for(tmp_path, "two", "read:everything")
+    with pytest.raises(ConfigError, match="active token"):
+        token_for(tmp_path, "one", ADMIN)
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "", "localhost@evil", "127.0.0.1:1:2", "x" * 300]
+)
+def test_a_host_that_is_not_ours_is_refused(open_http: Http, host: str) -> None:
+    reply = open_http.get("/v1/views", headers={"Host": host})
+    assert reply.status == 400
+    assert reply.headers["content-security-policy"] == SAFE_HEADERS["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1", "[::1]:9"])
+def test_a_host_that_is_ours_may_have_any_port(open_http: Http, host: str) -> None:
+    assert open_http.get("/healthz", headers={"Host": host}).status == 200
+
+
+def test_pages_of_other_origins_are_refused_unless_they_are_named(
+    app: App, cluster: Cluster, home: Path
+) -> None:
+    with served(app, cluster, home, origins="https://shop.example", hosts="shop.internal") as http:
+        own = f"http://127.0.0.1:{http.port}"
+        for origin, status in (
+            (own, 200),
+            ("https://shop.example", 200),
+            ("https://evil.example", 403),
+            ("null", 403),
+        ):
+            for method in ("GET", "POST"):
+                path = "/v1/views" if method == "GET" else f"/v1/topics/{app.topics[0].name}/records"
+                body = None if method == "GET" else {"value": {"product_id": "p", "name": "n", "price": 1}}
+                reply = http.ask(method, path, body=body, headers={"Origin": origin})
+                assert reply.status == status, (origin, reply.body)
+                allowed = reply.headers.get("access-control-allow-origin")
+                assert allowed == (origin if origin == "https://shop.example" else None)
+        for site, mode, status in (
+            ("cross-site", "no-cors", 403),
+            ("cross-site", "navigate", 200),
+            ("same-origin", "cors", 200),
+        ):
+            fetched = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode}
+            assert http.get("/docs", headers=fetched).status == status
+        asked = {"Origin": "https://shop.example", "Access-Control-Request-Method": "POST"}
+        reply = http.ask("OPTIONS", f"/v1/topics/{app.topics[0].name}/records", headers=asked)
+        assert (reply.status, reply.headers["access-control-allow-methods"]) == (
+            204,
+            "GET, POST, HEAD, OPTIONS",
+        )
+        evil = http.ask("OPTIONS", "/v1/views", headers={**asked, "Origin": "https://evil.example"})
+        assert evil.status == 403
+        # A form of another page cannot even say that it sends JSON.
+        reply = http.ask(
+            "POST",
+            f"/v1/topics/{app.topics[0].name}/records",
+            body=b"{}",
+            headers={"Content-Type": "text/plain"},
+        )
+        assert reply.status == 415
+        assert http.get("/healthz", headers={"Host": "shop.internal:8443"}).status == 200
+
+
+def test_every_answer_has_the_headers_that_keep_browsers_safe(open_http: Http, app: App) -> None:
+    replies = [_ask(open_http, route, app) for route in ROUTES]
+    replies += [
+        open_http.get("/none"),
+        open_http.ask("DELETE", "/v1/views"),
+        open_http.ask("OPTIONS", "/v1/views"),
+    ]
+    assert [one.status for one in replies[-3:]] == [404, 405, 204]
+    assert replies[-2].headers["allow"] == "GET, HEAD, OPTIONS"
+    for reply in replies:
+        for name in SAFE_HEADERS:
+            assert name.lower() in reply.headers
+        assert "default-src 'none'" in reply.headers["content-security-policy"]
+        assert "server" not in reply.headers
+        assert re.fullmatch("[0-9a-f]{16}", reply.headers["headrace-request-id"])
+
+
+_CORPUS = (
+    *(
+        "' OR 1=1 --",
+        '"; DROP TABLE x',
+        "../../etc/passwd",
+        "\x00",
+        "1e400",
+        "-1",
+        "9" * 30,
+        "NaN",
+        "%00",
+        "{}",
+        "[]",
+    ),
+    *(
+        "null",
+        'name = "a"',
+        "price > 1",
+        '{"product_id": "p"}',
+        "-price",
+        "name,-name",
+        "`",
+        "true",
+        "@0",
+        "(((((((",
+    ),
+)
+_FUZZ = st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.sampled_from(_CORPUS)
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_whatever_is_asked_for_is_never_a_fault_of_ours(
+    open_http: Http, app: App, data: st.DataObject
+) -> None:
+    route = data.draw(st.sampled_from(ROUTES))
+    path = route.path.replace("{key:path}", "{key}")
+    for part, known in (("view", app.views[0].name), ("topic", app.topics[0].name), ("key", "p")):
+        given_name = data.draw(st.just(known) | _FUZZ) if f"{{{part}}}" in path else known
+        path = path.replace(f"{{{part}}}", urllib.parse.quote(given_name, safe=""))
+    names = [one.name for one in route.parameters if one.where == "query"]
+    asked: dict[str, Any] = data.draw(st.dictionaries(st.sampled_from([*names, "other"]), _FUZZ, max_size=3))
+    asked.pop("wait", None)
+    body = (
+        data.draw(st.none() | st.binary(max_size=60) | st.just(b'{"value": {"product_id": "p"}}'))
+        if route.body
+        else None
+    )
+    reply = open_http.ask(route.method, path, body=body, **asked)
+    declared = {*route.answers, *route.problems, *ALWAYS, 404}
+    assert reply.status in declared - {500}, (route.path, asked, reply.status, reply.body)
+    assert reply.status != 500
+    if reply.status >= 400 and reply.status != 503:
+        assert set(reply.json) >= {"type", "title", "status", "code", "detail"}
