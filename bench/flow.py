@@ -23,11 +23,7 @@ Figures are medians of the rounds. The CPU is that of the driver, Python and JVM
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import os
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,11 +43,9 @@ from bench import (
     verify,
 )
 from bench.host import Fresh, Here, Host
-from bench.machine import write_machine
 from bench.plan import Plan
-from bench.report import RESULTS, earlier_rows, write_results
+from bench.sitting import Sitting, parser
 from bench.stand import Stand
-from tests.support.embedded import start_headrace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +68,6 @@ PARTS: dict[str, Callable[[Stand], None]] = {
 }
 _APART = ("start", "memory", "cluster")
 """Parts that start programs of their own, which a quick run leaves out unless it is asked for them."""
-_QUICK = RESULTS.parents[1] / "build" / "bench"
 
 
 def chosen(only: list[str] | None, quick: bool) -> list[str]:
@@ -107,43 +100,14 @@ def _host(quick: bool, home: Path) -> Iterator[Host]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="a little of all that one process can do: does it run at all?"
-    )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--scale", type=float, default=1.0, help="how much of the usual work")
-    parser.add_argument(
-        "--only", nargs="+", metavar="PART", choices=PARTS, help="others keep the rows that they have"
-    )
-    parser.add_argument("--results", type=Path, help="bench/results, or build/bench of a quick run")
-    options = parser.parse_args()
-    began = time.monotonic()
-    print(f"load before: {os.getloadavg()[0]:.2f}", flush=True)
+    asked = parser(__doc__, PARTS, "a little of all that one process can do: does it run at all?")
+    asked.add_argument("--scale", type=float, default=1.0, help="how much of the usual work")
+    options = asked.parse_args()
     plan = Plan.quick() if options.quick else Plan.full(options.rounds, options.scale)
-    results: Path = options.results or (_QUICK if options.quick else RESULTS)
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True) as folder:
-        home = Path(folder)
-        server = start_headrace(home / "broker")
-        try:
-            with _host(options.quick, home) as host:
-                stand = Stand(plan, host, server, home)
-                for part in chosen(options.only, options.quick):
-                    print(f"{part}, after {time.monotonic() - began:.0f} s", flush=True)
-                    PARTS[part](stand)
-                    # What comes later may take an hour, or fail.
-                    write_results(
-                        "flow", stand.measured.rows(), results, beside=earlier_rows("flow", results)
-                    )
-        finally:
-            server.stop()
-    rows = stand.measured.rows()
-    beside = earlier_rows("flow", results) if options.only else []
-    path = write_results("flow", rows, results, beside=beside)
-    write_machine(results)
-    print(f"{len(rows)} rows in {path}, after {time.monotonic() - began:.0f} s")
+    sitting = Sitting("flow", options)
+    with sitting.broker() as (server, home), _host(options.quick, home) as host:
+        stand = Stand(plan, host, server, home)
+        sitting.measure(stand, {part: PARTS[part] for part in chosen(options.only, options.quick)})
 
 
 if __name__ == "__main__":

@@ -35,7 +35,10 @@ _TELLING = (
     "pyarrow",
     "pyspark",
     "redis",
+    "starlette",
     "tantivy",
+    "uvicorn",
+    "websockets",
 )
 
 

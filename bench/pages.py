@@ -2,30 +2,29 @@
 
     python -m bench.pages
 
-``make bench-log``, ``make bench-flow`` and ``make soak`` do it at their end; a test sees to it that pages and results
-agree.
+``make soak`` and the benchmarks of the log, of flows, of the server and of the page do it at their end; a test sees to
+it that pages and results agree.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.report import RESULTS
+from bench.report import RESULTS, earlier_rows
 
 __all__ = ["PAGES", "main", "rendered"]
 
 _DOCS = RESULTS.parent.parent / "docs"
-PAGES = {_DOCS / "performance.md": ("log", "flow"), _DOCS / "faults.md": ("faults",)}
+PAGES = {_DOCS / "performance.md": ("log", "flow", "serve", "page"), _DOCS / "faults.md": ("faults",)}
 
 
 def rendered(page: Path, results: Path = RESULTS) -> str:
     """The text of the page with its tables as they must be."""
     text = page.read_text(encoding="utf-8")
     for name in PAGES[page]:
-        rows = json.loads((results / f"{name}.json").read_text(encoding="utf-8"))
+        rows = earlier_rows(name, results)
         table = _faults(rows) if name == "faults" else _comparisons(rows)
         begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->\n"
         before, found, rest = text.partition(begin)
@@ -38,6 +37,8 @@ def rendered(page: Path, results: Path = RESULTS) -> str:
 
 def _comparisons(rows: Sequence[Mapping[str, Any]]) -> str:
     """A table for each peer, in the order of the results."""
+    if not rows:
+        return "Not measured yet.\n"
     parts = []
     for peer in dict.fromkeys(row["peer"] for row in rows):
         lines = [

@@ -10,50 +10,28 @@ record that is fetched, read as JSON and held against its schema.
 from __future__ import annotations
 
 import contextlib
-import json
-import random
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from decimal import Decimal
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.orders import produce
+from bench.sold import Sold, fill, records, some_rows
 from bench.stand import Stand
-from bench.store_cases import CASES, SHAPE, VIEW, StoreCase
+from bench.store_cases import CASES, VIEW, StoreCase
 from headrace import App
 from headrace.client.cluster import Cluster
 from headrace.runtime.part import Part as RunningPart
-from headrace.views.changes import Changes
 from headrace.views.follower import Follower
-from headrace.views.position import NO_BATCH, Position
 from headrace.views.rows import Row
-from headrace.views.store import Fence, Part, Store
 
-__all__ = ["Sold", "fill", "measure", "records", "some_rows", "spent_s"]
+__all__ = ["measure", "spent_s"]
 
-_AT_ONCE = 10_000
 _GOAL = 0.5
 _TOPIC = "sold"
 _FOLLOWED_S = 600.0
 _LOOK_S = 0.005
-
-
-@dataclass(frozen=True)
-class Sold:
-    """The rows as a topic has them."""
-
-    order_id: str
-    customer: str | None
-    amount: int | None
-    share: float | None
-    at: datetime | None
-    price: Decimal | None
-    paid: bool | None
-    note: str | None
 
 
 def measure(stand: Stand) -> None:
@@ -70,48 +48,6 @@ def measure(stand: Stand) -> None:
             for who, what in (("fill", "rows at hand"), ("follow", "from the log")):
                 row = f"follower into {name}, {what}"
                 stand.measured.both(row, case.peer, rates[who], rates["load"], "rows/s", _GOAL)
-
-
-def records(rows: Sequence[Row]) -> Iterator[tuple[bytes, bytes]]:
-    names = SHAPE.names
-    for row in rows:
-        # An exact number has its digits, which Python's encoder would not write.
-        told = {name: value for name, value in zip(names, row, strict=True) if name != "price"}
-        value = f'{json.dumps(told)[:-1]}, "price": {row[names.index("price")]!s}}}'
-        yield str(row[0]).encode(), value.encode()
-
-
-def some_rows(count: int) -> list[Row]:
-    rng = random.Random(count)
-    return [
-        (
-            f"order-{number:09}",
-            f"customer {rng.randrange(10**6)} of a small town",
-            rng.randrange(10**9),
-            rng.random(),
-            f"2026-01-31T12:{number // 60 % 60:02}:{number % 60:02}.123456Z",
-            f"{rng.randrange(10**6)}.{number % 10**6:06}",
-            number % 3 == 0,
-            None,
-        )
-        for number in range(count)
-    ]
-
-
-def fill(store: Store, rows: Sequence[Row]) -> None:
-    """As a follower builds a view: batch by batch, and then it serves."""
-    fence = Fence(store.take("bench", 1), 1)
-
-    def at(batch: int) -> Position:
-        return Position("orders", "an id", {0: batch * _AT_ONCE}, 1, batch, "progress")
-
-    store.begin(SHAPE, at(NO_BATCH), "a measurement", fence)
-    for batch, first in enumerate(range(0, len(rows), _AT_ONCE)):
-        changes = Changes(SHAPE)
-        for row in rows[first : first + _AT_ONCE]:
-            changes.put(row)
-        store.apply(Part.BUILDING, changes, at(batch - 1), at(batch), fence)
-    store.swap(fence)
 
 
 def spent_s(case: type[StoreCase], who: str, rows: Sequence[Row], home: Path, cluster: Cluster) -> float:

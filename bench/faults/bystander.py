@@ -95,7 +95,7 @@ class Bystander(threading.Thread):
         if found != self._acknowledged:
             self.problems.append("what the bystander reads is not what it wrote")
 
-    def finish(self, timeout_s: float = 60.0) -> list[str]:
+    def finish(self, timeout_s: float = 240.0) -> list[str]:
         """Let it read back what it wrote; what went wrong for it."""
         self._stop_wanted.set()
         self.join(timeout_s)

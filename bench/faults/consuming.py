@@ -109,7 +109,7 @@ class ReadingAlong(Worker):
             return
 
 
-def read_back(port: int, places: Sequence[Place], timeout_s: float = 60.0) -> dict[Place, View]:
+def read_back(port: int, places: Sequence[Place], timeout_s: float = 240.0) -> dict[Place, View]:
     """Everything in the partitions, by a stock client, from the start to the end that there are when it begins.
 
     Where retention moves the start meanwhile, the view begins at the new one.

@@ -13,6 +13,7 @@ from confluent_kafka import Message, Producer
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
+from headrace.client.progress_log import current
 from headrace.model.flow import Flow
 from headrace.model.progress import Batch, Generation, Input, encode
 from headrace.model.schema import Schema, schema_of
@@ -78,7 +79,8 @@ class FlowByHand:
         self.output = ""
         self._partitions = partitions
         self._names: tuple[str, ...] = ()
-        self._ends: dict[int, int] = {}
+        self.ends: dict[int, int] = {}
+        """Where the rows of the last batch end, by partition."""
         self._at = 0
         cluster.ensure_topic(self.flow.progress_topic, 1, {"retention.ms": "-1"})
         self._producer = self.transactional()
@@ -98,16 +100,18 @@ class FlowByHand:
         self.generation += 1
         self.output = self.topic.name if self.generation == 1 else f"{self.topic.name}.g{self.generation}"
         info = self.cluster.ensure_topic(self.output, self._partitions, configs)
-        self.batches, self.consumed, self.derived, self._ends = 0, 0, Derived(), {}
+        self.batches, self.consumed, self.derived, self.ends = 0, 0, Derived(), {}
         told: Schema = schema_of(schema)
         self._names = told.names
         source = inputs or self.flow.reads[0].name
+        known = self.cluster.topic(source)
+        source_id = known.id if known else f"id-of-{source}"
         record = Generation(
             app="shop",
             flow=self.flow.name,
             generation=self.generation,
             fingerprint=f"f{self.generation}",
-            inputs=[Input(self.flow.reads[0].name, source, f"id-of-{source}", "events")],
+            inputs=[Input(self.flow.reads[0].name, source, source_id, "events")],
             output=self.output,
             output_id=info.id,
             key=["product"],
@@ -143,8 +147,8 @@ class FlowByHand:
         if number % 2 == 0:
             # As flows say it: from where the last one ended, whatever lies in between, in all partitions.
             ends = self.cluster.ends(self.output, committed=False)
-            outputs = {str(one): (self._ends.get(one, 0), end) for one, end in ends.items()}
-        self._ends |= {int(one): end for one, (_, end) in outputs.items()}
+            outputs = {str(one): (self.ends.get(one, 0), end) for one, end in ends.items()}
+        self.ends |= {int(one): end for one, (_, end) in outputs.items()}
         record = Batch(
             flow=self.flow.name,
             generation=self.generation,
@@ -168,6 +172,18 @@ class FlowByHand:
         self.batches, self.consumed = number + 1, consumed
         self.derived.fold(changes, self._names)
         return number
+
+    def settle(self, changes: Sequence[Change]) -> bool:
+        """After a batch whose end was not heard: whether it is in the log. Raises while there is none to ask."""
+        self._producer.purge()
+        # Whatever of it was under way has ended, one way or the other, once there is another producer.
+        self._producer = self.transactional()
+        told = current(self.cluster, self.flow.progress_topic)
+        if told is None or told.last is None or told.last.batch < self.batches:
+            return False
+        self.batches, self.consumed = self.batches + 1, self.consumed + len(changes)
+        self.derived.fold(changes, self._names)
+        return True
 
     def abort(self, changes: Sequence[Change]) -> None:
         """Rows and a record that nobody may see."""

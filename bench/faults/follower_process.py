@@ -34,7 +34,7 @@ from headrace.views.follower import Follower
 
 __all__ = ["PROTECTIONS", "FollowerProcess"]
 
-_WAIT_S_MAX = 60.0
+_WAIT_S_MAX = 240.0
 
 
 class _Saying:

@@ -58,10 +58,16 @@ class Forked:
         return code
 
     def _wait(self, timeout: float | None) -> int | None:
-        if self._code is None and select.select([self._watch], [], [], timeout)[0]:
+        if self._code is None and self._has_ended(timeout):
             os.close(self._watch)
             self._code = int(self._server.ask({"wait": self.pid}))
         return self._code
+
+    def _has_ended(self, timeout: float | None) -> bool:
+        """By poll, which unlike select knows of descriptors past the 1,024th."""
+        watch = select.poll()
+        watch.register(self._watch, select.POLLIN)
+        return bool(watch.poll(None if timeout is None else timeout * 1_000))
 
 
 class ForkServer:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -19,13 +18,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bench.faults.forking import ROOT, Forked, dying_with_us, fork_server
+from headrace.readable import readable
 
 __all__ = ["BrokerDied", "BrokerProcess"]
 
 COMMAND = Path(sys.executable).parent / "headrace"
 _READY = b"ready on"
-_START_S_MAX = 60.0
-_STOP_S_MAX = 30.0
+_START_S_MAX = 240.0
+_STOP_S_MAX = 120.0
 _PAUSE_S = 0.001
 
 
@@ -143,7 +143,7 @@ class BrokerProcess:
         with contextlib.suppress(ProcessLookupError):
             broker = os.pidfd_open(self.pid)
             os.killpg(self._process.pid, signal.SIGKILL)
-            select.select([broker], [], [], _STOP_S_MAX)
+            readable(broker, _STOP_S_MAX)
             os.close(broker)
         self._process.wait()
         self._process = None

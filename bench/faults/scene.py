@@ -152,7 +152,7 @@ class Scene:
     def in_flight(self) -> int:
         return sum(worker.in_flight for worker in self.workers)
 
-    def wait_for_acks(self, more: int = 1, timeout_s: float = 20.0) -> None:
+    def wait_for_acks(self, more: int = 1, timeout_s: float = 120.0) -> None:
         """Until the clients have got somewhere since now."""
         goal = self.ledger.acked + more
         deadline = time.monotonic() + timeout_s
@@ -188,7 +188,7 @@ class Scene:
 
     # Afterwards
 
-    def finish(self, timeout_s: float = 30.0) -> None:
+    def finish(self, timeout_s: float = 120.0) -> None:
         """The clients send nothing new and wait for what they are owed."""
         finish_all(self.workers, self.ledger, timeout_s)
 

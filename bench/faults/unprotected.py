@@ -13,6 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bench.faults.unprotected_backup import no_manifest_behind_its_pieces, no_one_moment
+from bench.faults.unprotected_serve import (
+    no_back_pressure,
+    no_forgetting,
+    no_replay_fence,
+    no_replay_marks,
+    no_resuming,
+)
 
 __all__ = ["PROTECTIONS", "NarrowHash"]
 
@@ -311,4 +318,9 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "fencing": no_fencing,
     "backup-order": no_manifest_behind_its_pieces,
     "backup-one-moment": no_one_moment,
+    "back-pressure": no_back_pressure,
+    "forgetting": no_forgetting,
+    "resuming": no_resuming,
+    "replay-marks": no_replay_marks,
+    "replay-fence": no_replay_fence,
 }

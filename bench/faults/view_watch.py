@@ -10,7 +10,7 @@ from bench.faults.store_kinds import Rows, Seen, StorePlace
 
 __all__ = ["ViewWatch"]
 
-_WAIT_S_MAX = 60.0
+_WAIT_S_MAX = 240.0
 _PAUSE_S = 0.003
 
 

@@ -68,7 +68,7 @@ class Worker(threading.Thread):
         return None
 
 
-def finish_all(workers: Iterable[Worker], ledger: Ledger, timeout_s: float = 30.0) -> None:
+def finish_all(workers: Iterable[Worker], ledger: Ledger, timeout_s: float = 120.0) -> None:
     """Let all of them come to their end; one that does not is a finding."""
     workers = list(workers)
     for worker in workers:

@@ -40,7 +40,7 @@ _TOPIC = "rows"
 _ID = "flow"
 _PARTITIONS = 3
 _LAST = b"the last"
-_WAIT_S_MAX = 60.0
+_WAIT_S_MAX = 240.0
 
 
 def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0]) -> Outcome:

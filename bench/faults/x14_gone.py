@@ -39,7 +39,7 @@ _MEMBER_ID_REQUIRED = 79
 _RECONNECT_MS_MAX = 500
 _TOPIC = "kept"
 # A client that comes back as another member waits for the session of the one it was.
-_WAIT_S_MAX = 150.0
+_WAIT_S_MAX = 480.0
 _PASSING = frozenset(
     {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
 )

@@ -61,11 +61,14 @@ def run(
         follower = follow()
         try:
             follower.wait_for("applied", rng.randint(3, 10))
+            if not protected:
+                # One that is still being built has other protections, and is begun anew.
+                watch.wait_for(*writing.at)
             kept = place.keep() if way == "restored" else None
             if kept is not None and protected and seed % 2:
                 follower.kill()
                 follower = follow()
-            _strike(way, place, watch, writing, rng, follower, gone_s, kept)
+            _strike(way, place, watch, writing, rng, follower, gone_s, kept, at_rest=not protected)
             outcome.hits += 1
             follower.wait_for("applied", writing.at[1])
             writing.stop()
@@ -89,7 +92,12 @@ def _strike(
     follower: FollowerProcess,
     gone_s: float,
     kept: object,
+    *,
+    at_rest: bool,
 ) -> None:
+    """``at_rest``: not while it writes. One whose files go under it opens all anew, and looks then, whatever is left
+    out.
+    """
     match way:
         case "gone":
             place.stop()
@@ -103,5 +111,17 @@ def _strike(
             place.wipe()
         case "restored":
             follower.wait_for("applied", writing.at[1] + rng.randint(2, 8))
+            if at_rest:
+                _put_to_rest(follower)
             watch.may_go_back()
             place.restore(kept)
+            follower.wake()
+
+
+def _put_to_rest(follower: FollowerProcess) -> None:
+    """Between two batches."""
+    follower.sleep()
+    while follower.is_within:
+        follower.wake()
+        time.sleep(0.003)
+        follower.sleep()

@@ -36,7 +36,7 @@ _TOPIC = "far"
 _GROUP = "late"
 _BATCH = 5_000
 _OUT_OF_RANGE = 1
-_WAIT_S_MAX = 60.0
+_WAIT_S_MAX = 240.0
 _RECORDS_GONE_EXIT = 4
 
 

@@ -47,7 +47,7 @@ _STORAGE_ERROR = 56
 _NOT_COORDINATOR = 16
 _HURT: Place = ("hurt", 0)
 _WELL: Place = ("well", 0)
-_STRUCK_S_MAX = 15.0
+_STRUCK_S_MAX = 120.0
 _AFTERWARDS_S = 0.15
 _ROLL_BYTES = 20_000
 

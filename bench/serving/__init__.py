@@ -1,0 +1,1 @@
+"""Parts of ``bench.serve``, and the programs that they start."""
