@@ -56,7 +56,7 @@ class Traffic:
 
     def nonsense(self) -> None:
         """What no schema fits; it ends up among the dead letters."""
-        self._producer.produce(orders.name, b'{"order_id": 12', b"nonsense")
+        self._put(orders.name, b'{"order_id": 12', b"nonsense")
 
     def flush(self) -> None:
         self._producer.flush(10)
@@ -74,7 +74,18 @@ class Traffic:
 
     def _send(self, topic: Any, event: Any) -> None:
         key, value = topic.encode(event)
-        self._producer.produce(topic.name, value, key)
+        self._put(topic.name, value, key)
+
+    def _put(self, topic: str, value: bytes, key: bytes) -> None:
+        """What the log has taken leaves the producer's queue only when it is polled."""
+        while True:
+            try:
+                self._producer.produce(topic, value, key)
+            except BufferError:
+                self._producer.poll(_STEP_S)
+            else:
+                self._producer.poll(0)
+                return
 
 
 def feed(cluster: Any, stop: threading.Event) -> None:
