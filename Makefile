@@ -1,6 +1,6 @@
 # The two that matter: `make run` and `make test`. Both set up what they need, from a machine with Python and make only.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test run test test-one check bench-log bench-flow cluster soak lock clean
+.PHONY: help setup setup-test run test test-again test-one check bench-log bench-flow bench-serve bench-page cluster soak lock clean
 
 # The first Python that is new enough; name another with `make PYTHON=...`.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -11,18 +11,23 @@ ifeq ($(shell test -w "$${XDG_CACHE_HOME:-$$HOME}" && echo yes),)
 export HEADRACE_CACHE ?= $(CURDIR)/.cache
 endif
 FOR ?=
+# Where `make run` has its page: a free port, unless one is named.
+PAGE ?= 127.0.0.1:0
 ARGS ?=
 
 help:
 	@echo 'make run            set up what is needed, run the shop with generated traffic, show it live'
 	@echo 'make run FOR=60     the same, ending by itself after 60 seconds with a proof of every view'
 	@echo 'make test           set up everything, run all tests'
+	@echo 'make test-again     the few tests that failed in a whole run, each once more and alone'
 	@echo 'make test-one T=... one test, for example T=tests/unit/records or T="-k torn_last_batch"'
 	@echo 'make check          ruff, mypy, import-linter'
 	@echo 'make setup          the command, at $(BIN)/headrace, and Spark with what it needs'
 	@echo 'make setup-test     all that tests, checks and benchmarks need'
 	@echo 'make bench-log      measure the log beside Apache Kafka; results in bench/results/'
 	@echo 'make bench-flow     measure flows, views, stores and settings; results in bench/results/, parts by ARGS="--only ..."'
+	@echo 'make bench-serve    measure the server: reads, fan-out, subscribers, own writes; parts by ARGS="--only ..."'
+	@echo 'make bench-page     measure the page in Chromium: weight, drawing, updates, searches, an hour open; parts by ARGS="--only ..."'
 	@echo 'make cluster        the shop on three nodes of Kafka and a Spark cluster, one of each killed'
 	@echo 'make soak           the crash and fault tests at full count; results in bench/results/faults.json'
 	@echo 'make lock           resolve the dependencies again and write the lock files'
@@ -35,12 +40,16 @@ setup-test: _python
 	@$(PYTHON) -m tools.setup test
 
 run: setup
-	@$(BIN)/headrace run examples.shop:app --feed examples.shop.traffic:feed --listen 127.0.0.1:0 --data build/shop \
+	@$(BIN)/headrace run examples.shop:app --feed examples.shop.traffic:feed --listen 127.0.0.1:0 --serve $(PAGE) --data build/shop \
 		--watch 'SELECT product_id, amount, pieces FROM ranking ORDER BY CAST(amount AS REAL) DESC LIMIT 5' \
 		$(if $(FOR),--for $(FOR) --verify)
 
 test: setup-test
-	@$(BIN)/python -m pytest --capabilities -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/cluster/test_whole_cluster.py
+	@$(BIN)/python -m pytest --capabilities -n 3 --dist loadfile --no-loadscope-reorder --failed-list build/failed.json \
+		--ignore tests/cluster/test_whole_cluster.py
+
+test-again:
+	@$(BIN)/python -m tools.again build/failed.json
 
 test-one: setup-test
 	@$(BIN)/python -m pytest $(T)
@@ -58,6 +67,14 @@ bench-log: setup-test
 
 bench-flow: setup-test
 	@$(BIN)/python -m bench.flow $(ARGS)
+	@$(BIN)/python -m bench.pages
+
+bench-serve: setup-test
+	@$(BIN)/python -m bench.serve $(ARGS)
+	@$(BIN)/python -m bench.pages
+
+bench-page: setup-test
+	@$(BIN)/python -m bench.page $(ARGS)
 	@$(BIN)/python -m bench.pages
 
 soak: setup-test cluster

@@ -41,6 +41,7 @@ TEST_PACKAGES = (
     Package("strace", "strace", "the crash tests make single system calls fail with it"),
     Package("postgresql", "postgres", "the tests of views in PostgreSQL start a server", POSTGRES_FOLDERS),
     Package("redis-server", "redis-server", "the tests of views in Redis start a server"),
+    Package("chromium", "chromium", "the tests of the client for pages run it there"),
 )
 
 

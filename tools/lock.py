@@ -25,7 +25,24 @@ _LOCKS = (
         "requirements-spark.lock",
         ("pyproject.toml", "--extra=spark", "requirements.in", "-c", "requirements.lock"),
     ),
-    ("requirements-test.lock", ("pyproject.toml", "requirements-test.in", "-c", "requirements-spark.lock")),
+    (
+        "requirements-serve.lock",
+        (
+            "pyproject.toml",
+            "--extra=serve",
+            "--extra=sql",
+            "requirements.in",
+            "-c",
+            "requirements-spark.lock",
+        ),
+    ),
+    (
+        "requirements-test.lock",
+        (
+            *("pyproject.toml", "requirements-test.in"),
+            *("-c", "requirements-spark.lock", "-c", "requirements-serve.lock"),
+        ),
+    ),
     ("requirements-java.lock", ("requirements-java.in",)),
 )
 

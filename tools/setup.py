@@ -39,6 +39,7 @@ def for_running() -> None:
     _install_for_running()
     _compile("src")
     _install("spark", "Spark, on which flows run (456 MB, once)")
+    _install("serve", "the server, which has the page")
     java.provide()
     jars.fetch(jars.for_flows())
     _read_classes()
