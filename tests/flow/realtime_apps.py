@@ -16,6 +16,7 @@ from headrace.ops.verify import Verifier
 from headrace.views.opening import file_of, open_store
 from headrace.views.store import Part
 from tests.support.flows import FlowWorld, RunningApp
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from headrace.views.position import Position
@@ -80,7 +81,8 @@ def proofs(world: FlowWorld, run: RunningApp) -> list[Report]:
 def transaction(
     world: FlowWorld, topic: str, records: Sequence[tuple[bytes | None, bytes | None]], *, commit: bool = True
 ) -> None:
-    """Into the first partition."""
+    """Into the first partition; returns when its end is visible, which the answer to a client does not promise."""
+    behind = world.cluster.ends(topic)[0] + len(records) + 1
     producer = world.cluster.producer({"transactional.id": f"{topic}-writer"})
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -88,3 +90,4 @@ def transaction(
         producer.produce(topic, value, key, partition=0)
     assert producer.flush(30) == 0
     (producer.commit_transaction if commit else producer.abort_transaction)(30)
+    until(lambda: world.cluster.ends(topic)[0] >= behind, "the end of the transaction")

@@ -290,6 +290,7 @@ def test_aborted_records_are_not_found_and_markers_do_not_hold_a_search_up(
         producer.produce(topic, f"v{number}".encode())
         producer.flush(30)
         producer.commit_transaction(30) if commits else producer.abort_transaction(30)
+    until(lambda: cluster.ends(topic)[0] == 6, "the end of the last transaction")
     for where in ("", "size > 0"):
         for newest_first in (True, False):
             found, end = search(server, topic, where=where, newest_first=newest_first)

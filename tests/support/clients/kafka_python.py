@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ with warnings.catch_warnings():
     from kafka.consumer.subscription_state import ConsumerRebalanceListener
     from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
     from kafka.coordinator.assignors.range import RangePartitionAssignor
+    from kafka.net.inet import KafkaNetSocket
     from kafka.structs import OffsetAndMetadata
 
 from tests.support.clients.face import (
@@ -32,6 +34,21 @@ from tests.support.clients.face import (
 from tests.support.refused import Refused
 
 __all__ = ["KafkaPythonClient"]
+
+
+class ForgottenSocket(socket.socket):
+    """Closed without a word when it is collected: the client drops a connection that it is about to make, or still has
+    something to send on, when it is closed. Where a warning is an error, a test that only runs later would fail."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def forgotten_socket(_: KafkaNetSocket, *kind: int) -> ForgottenSocket:
+    return ForgottenSocket(*kind)
+
+
+KafkaNetSocket.socket = forgotten_socket
 
 ASSIGNORS = {"range": RangePartitionAssignor, "cooperative": CooperativeStickyAssignor}
 T = TypeVar("T")
