@@ -14,6 +14,8 @@ FOR ?=
 # Where `make run` has its page: a free port, unless one is named.
 PAGE ?= 127.0.0.1:0
 ARGS ?=
+# How tests run beside each other.
+BESIDE := -n 3 --dist loadfile --no-loadscope-reorder
 
 help:
 	@echo 'make run            set up what is needed, run the shop with generated traffic, show it live'
@@ -45,11 +47,10 @@ run: setup
 		$(if $(FOR),--for $(FOR) --verify)
 
 test: setup-test
-	@$(BIN)/python -m pytest --capabilities -n 3 --dist loadfile --no-loadscope-reorder --failed-list build/failed.json \
-		--ignore tests/cluster/test_whole_cluster.py
+	@$(BIN)/python -m pytest --capabilities $(BESIDE) --failed-list build/failed.json --ignore tests/cluster/test_whole_cluster.py
 
 test-again:
-	@$(BIN)/python -m tools.again build/failed.json
+	@$(BIN)/python -m tools.again build/failed.json $(BESIDE)
 
 test-one: setup-test
 	@$(BIN)/python -m pytest $(T)

@@ -19,8 +19,8 @@ settings.load_profile("headrace")
 pytest_plugins = [
     "tests.plugins.no_skips",
     "tests.plugins.capabilities",
-    "tests.plugins.failed_list",
     "tests.plugins.lost_workers",
+    "tests.plugins.failed_list",
     "tests.plugins.peer",
     "tests.support.flows",
 ]

@@ -24,6 +24,20 @@ def test_it(tmp_path_factory):
 BROKEN = "def test_it():\n    assert False\n"
 FINE = "def test_it():\n    pass\n"
 LEAVING = "import os\n\ndef test_it():\n    os._exit(3)\n"
+LEAVING_ONCE = """
+import os, signal
+from pathlib import Path
+
+def test_it():
+    mark = Path(__file__).with_suffix(".mark")
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+def test_behind_it():
+    pass
+"""
+BROKEN_BEHIND = LEAVING_ONCE.replace("    pass", "    assert False")
 UNREADABLE = "import nothing_like_this\n"
 
 
@@ -33,15 +47,29 @@ def ran_twice(tmp_path: Path) -> Callable[..., tuple[int, str]]:
         for index, text in enumerate(files):
             (tmp_path / f"test_{index}.py").write_text(text)
         (tmp_path / "pytest.ini").write_text("[pytest]\n")
-        plugins = ["-p", "tests.plugins.failed_list", "-p", "tests.plugins.lost_workers"]
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""}
+        plugins = [
+            "-p",
+            "xdist.plugin",
+            "-p",
+            "tests.plugins.lost_workers",
+            "-p",
+            "tests.plugins.failed_list",
+        ]
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PYTEST_ADDOPTS": "",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        }
         first = subprocess.run(
             [
                 sys.executable,
                 "-m",
                 "pytest",
                 "-n",
-                "2" if LEAVING in files else "0",
+                "2" if {LEAVING, LEAVING_ONCE, BROKEN_BEHIND} & set(files) else "0",
+                "--dist",
+                "loadfile",
                 *plugins,
                 "--failed-list",
                 tmp_path / "failed.json",
@@ -49,16 +77,17 @@ def ran_twice(tmp_path: Path) -> Callable[..., tuple[int, str]]:
             cwd=tmp_path,
             env=env,
             capture_output=True,
+            text=True,
         )
         assert first.returncode != 0
         again = subprocess.run(
-            [sys.executable, "-m", "tools.again", tmp_path / "failed.json"],
+            [sys.executable, "-m", "tools.again", tmp_path / "failed.json", "-n", "2", *plugins],
             cwd=tmp_path,
             env=env,
             capture_output=True,
             text=True,
         )
-        return again.returncode, again.stdout + again.stderr
+        return again.returncode, first.stdout + again.stdout + again.stderr
 
     return run
 
@@ -71,6 +100,9 @@ def ran_twice(tmp_path: Path) -> Callable[..., tuple[int, str]]:
         ((UNSTEADY,) * (MOST + 1), 1, f"{MOST + 1} tests failed"),
         ((UNSTEADY, UNREADABLE), 1, "did not run to their end"),
         ((LEAVING, UNSTEADY), 1, "did not run to their end"),
+        ((LEAVING,), 1, "ended with exit code 3 in test_0.py::test_it"),
+        ((LEAVING_ONCE,), 0, "by SIGSEGV in test_0.py::test_it\nFatal Python error: Segmentation fault"),
+        ((BROKEN_BEHIND, FINE), 1, "failed twice: test_0.py::test_behind_it"),
     ],
 )
 def test_only_what_passes_alone_is_let_through(
