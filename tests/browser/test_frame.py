@@ -25,6 +25,18 @@ def test_an_address_opens_what_it_names(screen: Page, small: Http) -> None:
     open_at(screen, small, "/nowhere/at-all", "text=There is no such section")
 
 
+def test_all_scripts_of_the_page_are_asked_for_at_once_and_none_that_it_does_not_load(
+    screen: Page, small: Http
+) -> None:
+    open_at(screen, small)
+    named = screen.evaluate(
+        "[...document.querySelectorAll('link[rel=modulepreload]')].map((one) => one.href)"
+    )
+    loaded = screen.evaluate("performance.getEntriesByType('resource').map((one) => one.name)")
+    scripts = {one for one in loaded if one.endswith(".js") and not one.endswith("/theme.js")}
+    assert sorted(scripts) == sorted(named)
+
+
 def test_the_page_is_walked_by_keys_alone(screen: Page, small: Http) -> None:
     open_at(screen, small)
     screen.keyboard.press("g")

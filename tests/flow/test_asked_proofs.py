@@ -13,8 +13,7 @@ from pyspark.sql import functions as F
 
 from headrace.app import App
 from headrace.client.reading import read
-from headrace.runtime.run import Run
-from headrace.settings import AlertSettings, FlowSettings, LogSettings, ServeSettings, Settings
+from tests.flow.serving import serving
 from tests.flow.test_flows import Sale, sale
 from tests.serve.http import Http
 from tests.support.flows import FlowWorld
@@ -51,18 +50,7 @@ def test_a_view_of_a_flow_is_proven_in_the_run_and_its_dead_letters_are_written_
     producer = cluster.producer({"linger.ms": 0})
     producer.produce(sales.name, key=b"k", value=b"no sale", headers=[("till", b"3")])
     assert producer.flush(30) == 0
-    settings = Settings(
-        data=tmp_path,
-        log=LogSettings(bootstrap_servers=cluster.bootstrap),
-        flow=FlowSettings(trigger_ms=0),
-        serve=ServeSettings(listen="127.0.0.1:0"),
-        alerts=AlertSettings(every_s=0),
-    )
-    run = Run(app, settings, tell=lambda line: None, spark=flow_world.spark)
-    try:
-        run.start()
-        assert run.server is not None
-        http = Http(run.server.port)
+    with serving(flow_world, app, tmp_path) as (run, http):
         until(lambda: len(_rows(http, view.name)) == 3, "the rows", timeout_s=120)
         proven = _proof(http, view.name)
         assert (proven["verdict"], proven["rows"], proven["records"]) == ("proven", 3, 10)
@@ -86,8 +74,6 @@ def test_a_view_of_a_flow_is_proven_in_the_run_and_its_dead_letters_are_written_
         wrong = _proof(http, view.name, proven["at_ms"])
         assert (wrong["verdict"], wrong["different"]) == ("different", 1)
         assert run.differing == [view.name]
-    finally:
-        run.close()
 
 
 def _rows(http: Http, view: str) -> list[Any]:

@@ -11,8 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from headrace.app import App
-from headrace.runtime.run import Run
-from headrace.settings import AlertSettings, FlowSettings, LogSettings, ServeSettings, Settings
+from tests.flow.serving import serving
 from tests.flow.test_flows import Sale, sale
 from tests.serve.http import Http
 from tests.support.flows import FlowWorld
@@ -41,18 +40,7 @@ def test_a_flow_is_told_with_its_numbers_its_plan_and_its_error_at_the_users_lin
     app.view(f"behind-bad-{mark}", bad)
     flow_world.declare(app)
     flow_world.write(sales, [sale(number, product=f"p{number % 3}", after_s=number) for number in range(10)])
-    settings = Settings(
-        data=tmp_path,
-        log=LogSettings(bootstrap_servers=flow_world.cluster.bootstrap),
-        flow=FlowSettings(trigger_ms=0),
-        serve=ServeSettings(listen="127.0.0.1:0"),
-        alerts=AlertSettings(every_s=0),
-    )
-    run = Run(app, settings, tell=lambda line: None, spark=flow_world.spark)
-    try:
-        run.start()
-        assert run.server is not None
-        http = Http(run.server.port)
+    with serving(flow_world, app, tmp_path) as (_, http):
         now = until(lambda: _derived(http, mark), "one flow to end and one to derive", timeout_s=120)
         good, broken = now["nodes"][f"flow:sum-{mark}"], now["nodes"][f"flow:bad-{mark}"]
         assert (good["state"], good["cause"], good["rows_in"], good["late"]) == ("running", False, 10, 0)
@@ -77,8 +65,6 @@ def test_a_flow_is_told_with_its_numbers_its_plan_and_its_error_at_the_users_lin
         assert detail["inputs"][0]["topic"] == sales.name
         assert detail["generation"]["generation"] == 1
         assert sum(one["rows_in"] for one in detail["batches"]) == 10
-    finally:
-        run.close()
 
 
 def _derived(http: Http, mark: str) -> Any:

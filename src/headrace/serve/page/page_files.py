@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gzip
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -18,6 +19,9 @@ _MEDIA_TYPES = {
     ".svg": "image/svg+xml",
 }
 _STYLES_MARK = b"<!-- styles of sections -->"
+_SCRIPTS_MARK = b"<!-- scripts of the page -->"
+_FIRST_SCRIPT = "frame.js"
+_IMPORTED = re.compile(rb'^(?:import|export)\b[^"\';]*"/page/([^"]+)"', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +63,31 @@ def _read() -> dict[str, PageFile]:
 
 
 def _index(files: Mapping[str, PageFile]) -> PageFile:
-    """With a link to the style of each section that has one, so that a section adds nothing but its own files."""
+    """With a link to the style of each section that has one, so that a section adds nothing but its own files; and to
+    all scripts, so that a browser asks for them at once, and not for each when it has read the one that imports it."""
     body = resources.files("headrace.serve.page").joinpath("files", "index.html").read_bytes()
-    assert body.count(_STYLES_MARK) == 1
     styles = [name for name in files if name.startswith("sections/") and name.endswith(".css")]
-    links = "".join(f'<link rel="stylesheet" href="/page/{name}">\n' for name in styles)
-    return PageFile(body.replace(_STYLES_MARK, links.encode()), "text/html; charset=utf-8")
+    for mark, kind, names in (
+        (_STYLES_MARK, "stylesheet", styles),
+        (_SCRIPTS_MARK, "modulepreload", _imported(files)),
+    ):
+        assert body.count(mark) == 1
+        links = "".join(f'<link rel="{kind}" href="/page/{name}">\n' for name in names)
+        body = body.replace(mark, links.encode())
+    return PageFile(body, "text/html; charset=utf-8")
+
+
+def _imported(files: Mapping[str, PageFile]) -> list[str]:
+    """By the first script, and by those; the first to be known comes first."""
+    found = {_FIRST_SCRIPT: None}
+    waiting = [_FIRST_SCRIPT]
+    while waiting:
+        for told in _IMPORTED.findall(files[waiting.pop(0)].body):
+            name = told.decode()
+            if name not in found:
+                found[name] = None
+                waiting.append(name)
+    return [*found]
 
 
 PAGE_FILES = _read()

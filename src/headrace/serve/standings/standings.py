@@ -10,10 +10,11 @@ from headrace.model.store import OnRead
 from headrace.model.view import View
 from headrace.ops.lag.lag import Lag
 from headrace.serve.position_json import position_json
+from headrace.serve.standings.behind import behind_json
 from headrace.serve.standings.row_counts import RowCounts
 from headrace.serve.standings.verdicts import Verdicts
 from headrace.serve.work import LOG
-from headrace.views.position import Position, Standing
+from headrace.views.position import Standing
 
 if TYPE_CHECKING:
     from headrace.serve.served import Served
@@ -89,7 +90,7 @@ class Standings:
             "rows": await self._rows.of(view) if position is not None else None,
             "dead": None if position is None or isinstance(view.store, OnRead) else position.dead,
             "position": None if position is None else position_json(position),
-            **_behind(lag, position),
+            **behind_json(lag, position),
             "verified": verified,
         }
 
@@ -104,30 +105,3 @@ def _state(view: View, standing: Standing | None) -> tuple[str, str]:
     if standing.fault:
         return "not readable", f"it is not as it was written: {standing.fault}"
     return "serving", ""
-
-
-def _behind(lag: Lag | None, position: Position | None) -> dict[str, Any]:
-    """How far the store is, beside the end of its topic: as the log was looked at, some moments ago."""
-    told: dict[str, Any] = {
-        "behind_records": lag.records if lag else None,
-        "behind_bytes": lag.est_bytes if lag else None,
-        "behind_seconds": None if lag is None or lag.age_s is None else round(lag.age_s, 3),
-        "behind_batches": lag.reader.batches if lag else None,
-        "partitions": [],
-    }
-    if position is not None:
-        ends = {number: end for (_, number), end in (lag.ends if lag else {}).items()}
-        unread = {number: count for (_, number), count in (lag.places if lag else {}).items()}
-        told["partitions"] = [
-            _place(number, position.offsets.get(number, 0), ends.get(number), unread.get(number))
-            for number in sorted({*position.offsets, *ends})
-        ]
-    return told
-
-
-def _place(number: int, at: int, end: int | None, behind: int | None) -> dict[str, int | None]:
-    """The store was asked after the log: what it has is there, whatever the end was a moment before."""
-    if end is not None and behind is not None:
-        end = max(end, at)
-        behind = min(behind, end - at)
-    return {"partition": number, "at": at, "end": end, "behind": behind}
