@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import gzip
 import hashlib
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
+
+from headrace.serve.page.page_scripts import scripts_from
 
 __all__ = ["INDEX", "PAGE_FILES", "PageFile"]
 
@@ -20,8 +21,7 @@ _MEDIA_TYPES = {
 }
 _STYLES_MARK = b"<!-- styles of sections -->"
 _SCRIPTS_MARK = b"<!-- scripts of the page -->"
-_FIRST_SCRIPT = "frame.js"
-_IMPORTED = re.compile(rb'^(?:import|export)\b[^"\';]*"/page/([^"]+)"', re.MULTILINE)
+_FIRST_SCRIPT = "/page/frame.js"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,28 +66,21 @@ def _index(files: Mapping[str, PageFile]) -> PageFile:
     """With a link to the style of each section that has one, so that a section adds nothing but its own files; and to
     all scripts, so that a browser asks for them at once, and not for each when it has read the one that imports it."""
     body = resources.files("headrace.serve.page").joinpath("files", "index.html").read_bytes()
-    styles = [name for name in files if name.startswith("sections/") and name.endswith(".css")]
+    styles = [f"/page/{name}" for name in files if name.startswith("sections/") and name.endswith(".css")]
     for mark, kind, names in (
         (_STYLES_MARK, "stylesheet", styles),
-        (_SCRIPTS_MARK, "modulepreload", _imported(files)),
+        (_SCRIPTS_MARK, "modulepreload", _scripts(files)),
     ):
         assert body.count(mark) == 1
-        links = "".join(f'<link rel="{kind}" href="/page/{name}">\n' for name in names)
+        links = "".join(f'<link rel="{kind}" href="{name}">\n' for name in names)
         body = body.replace(mark, links.encode())
     return PageFile(body, "text/html; charset=utf-8")
 
 
-def _imported(files: Mapping[str, PageFile]) -> list[str]:
-    """By the first script, and by those; the first to be known comes first."""
-    found = {_FIRST_SCRIPT: None}
-    waiting = [_FIRST_SCRIPT]
-    while waiting:
-        for told in _IMPORTED.findall(files[waiting.pop(0)].body):
-            name = told.decode()
-            if name not in found:
-                found[name] = None
-                waiting.append(name)
-    return [*found]
+def _scripts(files: Mapping[str, PageFile]) -> list[str]:
+    clients = _walk(resources.files("headrace.serve").joinpath("browser"))
+    bodies = {f"/page/{name}": file.body for name, file in files.items()}
+    return scripts_from(_FIRST_SCRIPT, bodies | {f"/client/{name}": body for name, body in clients})
 
 
 PAGE_FILES = _read()
