@@ -7,15 +7,19 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from playwright.sync_api import expect
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from headrace.app import App
 from tests.flow.serving import serving
 from tests.flow.test_flows import Sale, sale
+from tests.remote.chromium import browser
 from tests.serve.http import Http
 from tests.support.flows import FlowWorld
 from tests.support.waiting import until
+
+HOSTILE = '<img src=x onerror="window.hacked=1">'
 
 
 def test_a_flow_is_told_with_its_numbers_its_plan_and_its_error_at_the_users_line(
@@ -39,7 +43,9 @@ def test_a_flow_is_told_with_its_numbers_its_plan_and_its_error_at_the_users_lin
 
     app.view(f"behind-bad-{mark}", bad)
     flow_world.declare(app)
-    flow_world.write(sales, [sale(number, product=f"p{number % 3}", after_s=number) for number in range(10)])
+    flow_world.write(
+        sales, [sale(number, product=f"{HOSTILE}{number % 3}", after_s=number) for number in range(10)]
+    )
     with serving(flow_world, app, tmp_path) as (_, http):
         now = until(lambda: _derived(http, mark), "one flow to end and one to derive", timeout_s=120)
         good, broken = now["nodes"][f"flow:sum-{mark}"], now["nodes"][f"flow:bad-{mark}"]
@@ -52,19 +58,31 @@ def test_a_flow_is_told_with_its_numbers_its_plan_and_its_error_at_the_users_lin
         assert now["nodes"][f"view:behind-bad-{mark}"]["cause"] is False
         line = now["health"]["lines"][0]
         assert (line["state"], line["path"]) == ("bad", ["flows", f"bad-{mark}"])
-        assert "no product p" in line["text"]
+        assert f"no product {HOSTILE}" in line["text"]
         told = http.get(f"/v1/flows/bad-{mark}").expect(200)
         assert (told["error"]["file"], told["error"]["line"]) == (
             __file__,
             inspect.getsourcelines(failing)[1] + 1,
         )
-        assert "no product p" in told["error"]["text"]
+        assert f"no product {HOSTILE}" in told["error"]["text"]
         detail = http.get(f"/v1/flows/sum-{mark}").expect(200)
         assert "HashAggregate" in detail["plan"]
         assert detail["error"] is None
         assert detail["inputs"][0]["topic"] == sales.name
         assert detail["generation"]["generation"] == 1
         assert sum(one["rows_in"] for one in detail["batches"]) == 10
+        _expect_text(http, f"bad-{mark}")
+
+
+def _expect_text(http: Http, flow: str) -> None:
+    """What a value of the log brought into an error is text on the page, and nothing else."""
+    with browser() as chromium:
+        page = chromium.new_page()
+        page.goto(f"http://127.0.0.1:{http.port}/#/flows/{flow}")
+        for place in ("flow-error", "health"):
+            expect(page.locator(f"[data-test={place}]").first).to_contain_text(HOSTILE, timeout=120_000)
+        assert page.evaluate("window.hacked ?? null") is None
+        assert page.evaluate("document.querySelectorAll('#page img').length") == 0
 
 
 def _derived(http: Http, mark: str) -> Any:
