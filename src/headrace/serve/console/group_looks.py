@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 
@@ -24,6 +24,8 @@ __all__ = ["GroupLooks"]
 _AT_ONCE = 100
 _MEASURED_MAX = 500
 """Groups, or partitions of one, whose lag is measured; beyond that records are counted only."""
+_METERS_MAX = 16
+"""The list's among them; the one that was not looked at for longest goes."""
 _READERS_S = 30.0
 _GONE = {KafkaError.GROUP_ID_NOT_FOUND, KafkaError.GROUP_AUTHORIZATION_FAILED}
 
@@ -35,8 +37,9 @@ class GroupLooks:
         self._cluster = cluster
         self._clock = clock
         self._lock = threading.Lock()
-        self._meters: dict[str, LagMeter] = {}
-        """A meter forgets the rates of whom it is not asked about, so a list and a group have their own."""
+        self._meters: dict[str | None, LagMeter] = {}
+        """A meter forgets the rates of whom it is not asked about: the list has its own, and so has each of the groups
+        that were looked at last."""
         self._readers: dict[str, set[str]] = {}
         self._readers_at: float | None = None
 
@@ -56,7 +59,7 @@ class GroupLooks:
         readers = [
             Reader("group", name, "committed", at, committed=False) for name, at in committed.items() if at
         ]
-        lags = {one.reader.name: one for one in self._measured("all", readers[:_MEASURED_MAX])}
+        lags = {one.reader.name: one for one in self._measured(None, readers[:_MEASURED_MAX])}
         return [
             {
                 "group": name,
@@ -93,7 +96,7 @@ class GroupLooks:
         }
         places = sorted({*committed, *holders})
         measured = self._measured(
-            "one",
+            name,
             [
                 Reader("group", name, "committed", {place: committed[place]}, committed=False)
                 for place in committed
@@ -206,13 +209,16 @@ class GroupLooks:
 
     # Asking the log
 
-    def _measured(self, which: Literal["all", "one"], readers: list[Reader]) -> list[Lag]:
+    def _measured(self, group: str | None, readers: list[Reader]) -> list[Lag]:
+        """Of one group, or of all that are listed."""
         if not readers:
             return []
         with self._lock:
-            if which not in self._meters:
-                self._meters[which] = LagMeter(self._cluster, self._clock)
-            return self._meters[which].look(readers)
+            meter = self._meters.pop(group, None) or LagMeter(self._cluster, self._clock)
+            self._meters[group] = meter
+            if len(self._meters) > _METERS_MAX:
+                self._meters.pop(next(iter(self._meters))).close()
+            return meter.look(readers)
 
     def _listed(self) -> dict[str, dict[str, Any]]:
         cluster = self._cluster
