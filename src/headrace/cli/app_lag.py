@@ -47,7 +47,7 @@ def stored_readers(cluster: Cluster, app: App, data: Path) -> AppReaders:
 def app_lags(cluster: Cluster, app: App, data: Path, over_s: float) -> Iterator[list[Lag]]:
     """Again and again. The first is of two looks ``over_s`` apart: one does not tell how fast anything is read."""
     readers = stored_readers(cluster, app, data)
-    with contextlib.closing(LagMeter(cluster)) as meter:
+    with contextlib.closing(readers), contextlib.closing(LagMeter(cluster)) as meter:
         if over_s:
             meter.look(readers())
             time.sleep(over_s)

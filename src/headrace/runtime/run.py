@@ -7,6 +7,7 @@ way round: whoever writes last stops first, and the log stops last.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -198,10 +199,15 @@ class Run:
 
         readers = run_readers(self.cluster, self.app, self.flows, self.followers)
         every_s, name = self.settings.alerts.every_s, self.app.name
-        self.alerts = AlertWatch(
+        self.alerts = alerts = AlertWatch(
             self.cluster, name, rules, readers, every_s, tell=self._tell, warn=self._warn
         )
-        self._begin(Part("alerts", self.alerts.run, self.stop_asked))
+
+        def watch(stop: threading.Event) -> None:
+            with contextlib.closing(readers):
+                alerts.run(stop)
+
+        self._begin(Part("alerts", watch, self.stop_asked))
 
     def _start_metrics(self, listen: str) -> None:
         from headrace.runtime.metrics import RunMetrics

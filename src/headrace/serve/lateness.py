@@ -32,7 +32,7 @@ class Lateness:
         self._views = views
         self._work = work
         self._clock = clock
-        self._readers = AppReaders(cluster, app, self._progress, self._place)
+        self._readers = AppReaders(cluster, app, self._progress, self._place, with_groups=False)
         self._cluster = cluster
         self._meter = LagMeter(cluster, clock)
         self._looking = asyncio.Lock()

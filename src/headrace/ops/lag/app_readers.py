@@ -42,6 +42,10 @@ class AppReaders:
         self._place_of = place_of
         self._groups = Groups(cluster, SystemClock()) if with_groups else None
 
+    def close(self) -> None:
+        if self._groups is not None:
+            self._groups.close()
+
     def __call__(self) -> list[Reader]:
         newest: dict[str, Progress | None] = {}
         unknown: dict[str, str] = {}

@@ -6,37 +6,38 @@ those are asked that did.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import LogError, from_kafka
+from headrace.client.group_asker import GroupAsker
 from headrace.clock import Clock
-from headrace.ops.lag.reader import Partition, Reader
+from headrace.ops.lag.reader import Reader
 
 __all__ = ["Groups"]
 
 _SWEEP_S = 60.0
-_AT_ONCE = 100
-# Deleted since it was listed, or somebody else's: then its topics are as well.
-_NOT_OURS = {KafkaError.GROUP_ID_NOT_FOUND, KafkaError.GROUP_AUTHORIZATION_FAILED}
 
 
 class Groups:
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster.apart()
+        self._asker = GroupAsker(self._cluster)
         self._clock = clock
         self._swept_s: float | None = None
         self._reading: list[str] = []
+
+    def close(self) -> None:
+        self._asker.close()
 
     def readers(self, topics: Collection[str]) -> list[Reader]:
         """In the order of their names; only their commits in these topics."""
         try:
             return self._readers(topics)
         except (LogError, TimeoutError):
-            # The client does not let go of a coordinator that was restarted: every further question to it would time
-            # out as well, so the next look has a new client.
+            # A client does not let go of a broker that was restarted: the next look has a new one.
             self._cluster = self._cluster.apart()
             raise
 
@@ -45,11 +46,10 @@ class Groups:
         due = self._swept_s is None or now_s - self._swept_s >= _SWEEP_S
         names = self._all() if due else self._reading
         found = []
-        for begin in range(0, len(names), _AT_ONCE):
-            for name, at in self._committed(names[begin : begin + _AT_ONCE]).items():
-                here = {place: offset for place, offset in at.items() if place[0] in topics}
-                if here:
-                    found.append(Reader("group", name, "committed", here, committed=False))
+        for name, at in self._asker.committed(names).items():
+            here = {place: offset for place, offset in at.items() if place[0] in topics}
+            if here:
+                found.append(Reader("group", name, "committed", here, committed=False))
         self._reading = [one.name for one in found]
         if due:
             self._swept_s = now_s
@@ -65,27 +65,3 @@ class Groups:
         for failure in listing.errors:
             raise from_kafka(failure, "listing groups")
         return sorted(str(one.group_id) for one in listing.valid)
-
-    def _committed(self, groups: Sequence[str]) -> dict[str, dict[Partition, int]]:
-        """The client asks for one group at a time, and here for many of them at once."""
-        cluster = self._cluster
-        asked = {
-            group: cluster.admin().list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group)], request_timeout=cluster.timeout_s
-            )[group]
-            for group in groups
-        }
-        found: dict[str, dict[Partition, int]] = {}
-        for group, future in asked.items():
-            try:
-                answer = cluster.answer(future)
-            except KafkaException as error:
-                if error.args[0].code() in _NOT_OURS:
-                    continue
-                raise from_kafka(error, f"asking for the offsets of group {group!r}") from error
-            found[group] = {
-                (one.topic, one.partition): one.offset
-                for one in sorted(answer.topic_partitions, key=lambda one: (one.topic, one.partition))
-                if one.offset >= 0
-            }
-        return found

@@ -6,10 +6,12 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import from_kafka
+from headrace.client.group_answers import Group
+from headrace.client.group_asker import GroupAsker
 from headrace.client.places import PLACES, Move, Partition, Place, moves_to, offsets_of, read_place
 from headrace.clock import Clock
 from headrace.ops.lag.lag import Lag
@@ -21,13 +23,11 @@ from headrace.serve.errors import NotThere, RequestUnfit
 
 __all__ = ["GroupLooks"]
 
-_AT_ONCE = 100
 _MEASURED_MAX = 500
 """Groups, or partitions of one, whose lag is measured; beyond that records are counted only."""
 _METERS_MAX = 16
 """The list's among them; the one that was not looked at for longest goes."""
 _READERS_S = 30.0
-_GONE = {KafkaError.GROUP_ID_NOT_FOUND, KafkaError.GROUP_AUTHORIZATION_FAILED}
 
 
 class GroupLooks:
@@ -36,6 +36,7 @@ class GroupLooks:
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
         self._clock = clock
+        self._asker = GroupAsker(cluster)
         self._lock = threading.Lock()
         self._meters: dict[str | None, LagMeter] = {}
         """A meter forgets the rates of whom it is not asked about: the list has its own, and so has each of the groups
@@ -47,6 +48,7 @@ class GroupLooks:
         with self._lock:
             for meter in self._meters.values():
                 meter.close()
+        self._asker.close()
 
     # What there is
 
@@ -54,7 +56,7 @@ class GroupLooks:
         """By name."""
         listed = self._listed()
         names = sorted(listed)
-        committed = self._committed(names)
+        committed = self._asker.committed(names)
         described = self._described(names)
         readers = [
             Reader("group", name, "committed", at, committed=False) for name, at in committed.items() if at
@@ -75,25 +77,21 @@ class GroupLooks:
         """Groups that have committed there; all are asked twice a minute only."""
         now = self._clock.steady()
         if self._readers_at is None or now - self._readers_at >= _READERS_S:
-            committed = self._committed(sorted(self._listed()))
+            committed = self._asker.committed(sorted(self._listed()))
             self._readers = {name: {one for one, _ in at} for name, at in committed.items()}
             self._readers_at = now
         return [name for name, topics in self._readers.items() if topic in topics]
 
     def one(self, name: str) -> dict[str, Any]:
         group = self._described([name]).get(name)
-        committed = self._committed([name]).get(name, {})
+        committed = self._asker.committed([name]).get(name, {})
         members = list(group.members) if group else []
         if not members and not committed:
             raise NotThere(
                 f"group {name[:100]!r} has neither members nor committed offsets",
                 hint="see what there is: GET /v1/log/groups",
             )
-        holders = {
-            (place.topic, place.partition): member
-            for member in members
-            for place in (member.assignment.topic_partitions if member.assignment else ())
-        }
+        holders = {place: member for member in members for place in member.places}
         places = sorted({*committed, *holders})
         measured = self._measured(
             name,
@@ -108,9 +106,9 @@ class GroupLooks:
         losses = [one.loss.in_s for one in known if one.loss is not None and one.loss.in_s is not None]
         return {
             "group": name,
-            "state": group.state.name.lower().replace("_", "-") if group else "unknown",
-            "type": group.type.name.lower() if group else "unknown",
-            "assignor": (group.partition_assignor or None) if group else None,
+            "state": group.state.lower().replace("_", "-") if group else "unknown",
+            "type": group.type.lower() if group else "unknown",
+            "assignor": group.assignor if group else None,
             "lag": sum(_records(lags.get(place), at, ends.get(place)) for place, at in committed.items()),
             "lag_bytes": _sum([one.est_bytes for one in known]),
             "lag_s": _most([one.age_s for one in known]),
@@ -121,8 +119,8 @@ class GroupLooks:
                     "member": one.member_id,
                     "client": one.client_id,
                     "host": one.host,
-                    "instance": one.group_instance_id,
-                    "partitions": len(one.assignment.topic_partitions) if one.assignment else 0,
+                    "instance": one.instance_id,
+                    "partitions": len(one.places),
                 }
                 for one in members
             ],
@@ -151,7 +149,7 @@ class GroupLooks:
         if place is None:
             raise PlaceUnknown(f"{to[:60]!r} is not a place in a topic", hint=f"write {PLACES}")
         group = self._described([name]).get(name)
-        committed = self._committed([name]).get(name, {})
+        committed = self._asker.committed([name]).get(name, {})
         bounds = bounds_of(self._cluster, self._wanted(committed, topic, partitions))
         if not bounds:
             raise NotThere(
@@ -174,20 +172,7 @@ class GroupLooks:
                 f"group {name!r} has members at work: {', '.join(busy[:5])}",
                 hint="stop them first: they would go on where they are, and commit over it",
             )
-        cluster = self._cluster
-        places = [TopicPartition(one.topic, one.partition, one.new) for one in moves]
-        asked = [ConsumerGroupTopicPartitions(name, places)]
-        doing = f"moving group {name!r}"
-        try:
-            future = cluster.admin().alter_consumer_group_offsets(asked, request_timeout=cluster.timeout_s)[
-                name
-            ]
-            answer = cluster.answer(future)
-        except KafkaException as error:
-            raise from_kafka(error, doing) from error
-        for one in answer.topic_partitions:
-            if one.error is not None:
-                raise from_kafka(one.error, f"{doing} at {one.topic} [{one.partition}]", topic=one.topic)
+        self._asker.move(name, [(one.topic, one.partition, one.new) for one in moves])
 
     def _wanted(
         self, committed: Mapping[Partition, int], topic: str | None, partitions: Collection[int] | None
@@ -236,47 +221,11 @@ class GroupLooks:
             for one in listing.valid
         }
 
-    def _described(self, names: Sequence[str]) -> dict[str, Any]:
+    def _described(self, names: Sequence[str]) -> Mapping[str, Group]:
         """Without those that are not there."""
         if "" in names:
             raise NotThere("a group has a name", hint="see what there is: GET /v1/log/groups")
-        if not names:
-            return {}
-        cluster = self._cluster
-        asked = cluster.admin().describe_consumer_groups(list(names), request_timeout=cluster.timeout_s)
-        found: dict[str, Any] = {}
-        for name, future in asked.items():
-            try:
-                found[name] = cluster.answer(future)
-            except KafkaException as error:
-                if error.args[0].code() not in _GONE:
-                    raise from_kafka(error, f"describing group {name!r}") from error
-        return found
-
-    def _committed(self, names: Sequence[str]) -> dict[str, dict[Partition, int]]:
-        """The client asks for one group at a time; here for many of them at once."""
-        cluster = self._cluster
-        found: dict[str, dict[Partition, int]] = {}
-        for begin in range(0, len(names), _AT_ONCE):
-            asked = {
-                name: cluster.admin().list_consumer_group_offsets(
-                    [ConsumerGroupTopicPartitions(name)], request_timeout=cluster.timeout_s
-                )[name]
-                for name in names[begin : begin + _AT_ONCE]
-            }
-            for name, future in asked.items():
-                try:
-                    answer = cluster.answer(future)
-                except KafkaException as error:
-                    if error.args[0].code() in _GONE:
-                        continue
-                    raise from_kafka(error, f"asking for the offsets of group {name!r}") from error
-                found[name] = {
-                    (one.topic, one.partition): one.offset
-                    for one in answer.topic_partitions
-                    if one.offset >= 0
-                }
-        return found
+        return self._asker.described(names)
 
 
 def _lag_told(lag: Lag | None) -> dict[str, Any]:
