@@ -55,7 +55,7 @@ def test_whoever_asks_about_groups_outlasts_a_broker_that_is_killed_and_is_told_
     def ask(asker: GroupAsker) -> None:
         while not stop.is_set():
             try:
-                answers.append(asker.committed([_GROUP]))
+                answers.append(asker.committed([*asker.listed()]))
                 group = asker.described([_GROUP])[_GROUP]
                 answers.append((group.state, group.members))
             except LogError as error:
@@ -89,6 +89,7 @@ def test_a_question_is_asked_again_where_its_process_was_killed_and_no_process_i
     broker: BrokerProcess,
 ) -> None:
     with closing(GroupAsker(Cluster(broker.bootstrap, timeout_s=20.0))) as asker:
+        assert asker.listed() == {_GROUP: ("EMPTY", "CLASSIC")}
         assert asker.committed([_GROUP, "nobody"]) == {**_HERE, "nobody": {}}
         for _ in range(3):
             (process,) = _asking()

@@ -5,7 +5,18 @@ from __future__ import annotations
 import msgspec
 from confluent_kafka import KafkaError, KafkaException
 
-__all__ = ["Answer", "Committed", "Described", "Group", "Job", "Member", "Move", "Question", "Refused"]
+__all__ = [
+    "Answer",
+    "Committed",
+    "Described",
+    "Group",
+    "Job",
+    "Listed",
+    "Member",
+    "Move",
+    "Question",
+    "Refused",
+]
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -14,6 +25,10 @@ class Job(msgspec.Struct, frozen=True):
     bootstrap: str
     properties: dict[str, str]
     timeout_s: float
+
+
+class Listed(msgspec.Struct, frozen=True, tag=True):
+    """All that there are."""
 
 
 class Committed(msgspec.Struct, frozen=True, tag=True):
@@ -30,7 +45,7 @@ class Move(msgspec.Struct, frozen=True, tag=True):
     """Topic, partition, offset."""
 
 
-Question = Committed | Described | Move
+Question = Listed | Committed | Described | Move
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -65,6 +80,8 @@ class Group(msgspec.Struct, frozen=True):
 class Answer(msgspec.Struct, frozen=True):
     """By the names of the groups, as far as they were asked for."""
 
+    listed: dict[str, tuple[str, str]] = {}
+    """Their states and types."""
     committed: dict[str, list[tuple[str, int, int]]] = {}
     groups: dict[str, Group] = {}
     refused: dict[str, Refused] = {}

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import LogError, from_kafka
-from headrace.client.group_answers import Answer, Committed, Described, Group, Job, Move, Question
+from headrace.client.group_answers import Answer, Committed, Described, Group, Job, Listed, Move, Question
 from headrace.client.group_worker import AT_ONCE
 from headrace.readable import readable
 
@@ -47,6 +47,14 @@ class GroupAsker:
     def close(self) -> None:
         with self._lock:
             self._forget()
+
+    def listed(self) -> dict[str, tuple[str, str]]:
+        """States and types by name, in the order of names."""
+        doing = "listing groups"
+        answer = self._ask(Listed(), 1, doing)
+        for refused in answer.refused.values():
+            raise from_kafka(refused.error, doing)
+        return dict(sorted(answer.listed.items()))
 
     def committed(self, groups: Sequence[str]) -> dict[str, dict[tuple[str, int], int]]:
         """By group and partition, in their order; without groups that are gone."""

@@ -25,6 +25,7 @@ from headrace.client.group_answers import (
     Described,
     Group,
     Job,
+    Listed,
     Member,
     Move,
     Question,
@@ -49,7 +50,8 @@ def main() -> None:
         answer = _answered(cluster, decoder.decode(line))
         sink.write(msgspec.json.encode(answer) + b"\n")
         sink.flush()
-        if answer.refused:
+        # What the library says by itself, such as a timeout, has a negative number.
+        if any(one.retriable or one.code < 0 for one in answer.refused.values()):
             # The client does not let go of a coordinator that was restarted: every further question to it would time
             # out as well.
             cluster = cluster.apart()
@@ -59,6 +61,8 @@ def main() -> None:
 
 def _answered(cluster: Cluster, question: Question) -> Answer:
     match question:
+        case Listed():
+            return _listed(cluster)
         case Committed(groups):
             return _committed(cluster, groups)
         case Described(groups):
@@ -67,8 +71,20 @@ def _answered(cluster: Cluster, question: Question) -> Answer:
             return _moved(cluster, group, places)
 
 
+def _listed(cluster: Cluster) -> Answer:
+    """Every broker is asked for its own; one that does not answer makes the list an error, not shorter."""
+    try:
+        listing = cluster.answer(cluster.admin().list_consumer_groups(request_timeout=cluster.timeout_s))
+    except KafkaException as error:
+        return Answer(refused={"": Refused.of(error.args[0])})
+    for failure in listing.errors:
+        told = failure.args[0] if isinstance(failure, KafkaException) else failure
+        return Answer(refused={"": Refused.of(told)})
+    return Answer(listed={str(one.group_id): (one.state.name, one.type.name) for one in listing.valid})
+
+
 def _committed(cluster: Cluster, groups: list[str]) -> Answer:
-    answer = Answer({}, {}, {}, [])
+    answer = Answer(committed={}, groups={}, refused={}, unmoved=[])
 
     def asking(group: str) -> Future[Any]:
         asked = [ConsumerGroupTopicPartitions(group)]
@@ -82,7 +98,7 @@ def _committed(cluster: Cluster, groups: list[str]) -> Answer:
 
 
 def _described(cluster: Cluster, groups: list[str]) -> Answer:
-    answer = Answer({}, {}, {}, [])
+    answer = Answer(committed={}, groups={}, refused={}, unmoved=[])
 
     def asking(group: str) -> Future[Any]:
         asked = cluster.admin().describe_consumer_groups([group], request_timeout=cluster.timeout_s)
@@ -110,7 +126,7 @@ def _described(cluster: Cluster, groups: list[str]) -> Answer:
 
 
 def _moved(cluster: Cluster, group: str, places: list[tuple[str, int, int]]) -> Answer:
-    answer = Answer({}, {}, {}, [])
+    answer = Answer(committed={}, groups={}, refused={}, unmoved=[])
 
     def asking(group: str) -> Future[Any]:
         asked = [ConsumerGroupTopicPartitions(group, [TopicPartition(*one) for one in places])]

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from confluent_kafka import KafkaException
-
 from headrace.client.cluster import Cluster
-from headrace.client.errors import LogError, from_kafka
 from headrace.client.group_asker import GroupAsker
 from headrace.clock import Clock
 from headrace.ops.lag.reader import Reader
@@ -23,8 +20,7 @@ _SWEEP_S = 60.0
 
 class Groups:
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
-        self._cluster = cluster.apart()
-        self._asker = GroupAsker(self._cluster)
+        self._asker = GroupAsker(cluster)
         self._clock = clock
         self._swept_s: float | None = None
         self._reading: list[str] = []
@@ -34,17 +30,9 @@ class Groups:
 
     def readers(self, topics: Collection[str]) -> list[Reader]:
         """In the order of their names; only their commits in these topics."""
-        try:
-            return self._readers(topics)
-        except (LogError, TimeoutError):
-            # A client does not let go of a broker that was restarted: the next look has a new one.
-            self._cluster = self._cluster.apart()
-            raise
-
-    def _readers(self, topics: Collection[str]) -> list[Reader]:
         now_s = self._clock.steady()
         due = self._swept_s is None or now_s - self._swept_s >= _SWEEP_S
-        names = self._all() if due else self._reading
+        names = [*self._asker.listed()] if due else self._reading
         found = []
         for name, at in self._asker.committed(names).items():
             here = {place: offset for place, offset in at.items() if place[0] in topics}
@@ -54,14 +42,3 @@ class Groups:
         if due:
             self._swept_s = now_s
         return found
-
-    def _all(self) -> list[str]:
-        cluster = self._cluster
-        try:
-            asked = cluster.admin().list_consumer_groups(request_timeout=cluster.timeout_s)
-            listing = cluster.answer(asked)
-        except KafkaException as error:
-            raise from_kafka(error, "listing groups") from error
-        for failure in listing.errors:
-            raise from_kafka(failure, "listing groups")
-        return sorted(str(one.group_id) for one in listing.valid)

@@ -6,10 +6,7 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import KafkaException
-
 from headrace.client.cluster import Cluster
-from headrace.client.errors import from_kafka
 from headrace.client.group_answers import Group
 from headrace.client.group_asker import GroupAsker
 from headrace.client.places import PLACES, Move, Partition, Place, moves_to, offsets_of, read_place
@@ -54,8 +51,8 @@ class GroupLooks:
 
     def all(self) -> list[dict[str, Any]]:
         """By name."""
-        listed = self._listed()
-        names = sorted(listed)
+        listed = self._asker.listed()
+        names = [*listed]
         committed = self._asker.committed(names)
         described = self._described(names)
         readers = [
@@ -65,7 +62,8 @@ class GroupLooks:
         return [
             {
                 "group": name,
-                **listed[name],
+                "state": _word(listed[name][0]),
+                "type": _word(listed[name][1]),
                 "members": len(described[name].members) if name in described else None,
                 "topics": sorted({topic for topic, _ in committed.get(name, {})}),
                 **_lag_told(lags.get(name)),
@@ -77,7 +75,7 @@ class GroupLooks:
         """Groups that have committed there; all are asked twice a minute only."""
         now = self._clock.steady()
         if self._readers_at is None or now - self._readers_at >= _READERS_S:
-            committed = self._asker.committed(sorted(self._listed()))
+            committed = self._asker.committed([*self._asker.listed()])
             self._readers = {name: {one for one, _ in at} for name, at in committed.items()}
             self._readers_at = now
         return [name for name, topics in self._readers.items() if topic in topics]
@@ -106,8 +104,8 @@ class GroupLooks:
         losses = [one.loss.in_s for one in known if one.loss is not None and one.loss.in_s is not None]
         return {
             "group": name,
-            "state": group.state.lower().replace("_", "-") if group else "unknown",
-            "type": group.type.lower() if group else "unknown",
+            "state": _word(group.state) if group else "unknown",
+            "type": _word(group.type) if group else "unknown",
             "assignor": group.assignor if group else None,
             "lag": sum(_records(lags.get(place), at, ends.get(place)) for place, at in committed.items()),
             "lag_bytes": _sum([one.est_bytes for one in known]),
@@ -205,27 +203,15 @@ class GroupLooks:
                 self._meters.pop(next(iter(self._meters))).close()
             return meter.look(readers)
 
-    def _listed(self) -> dict[str, dict[str, Any]]:
-        cluster = self._cluster
-        try:
-            listing = cluster.answer(cluster.admin().list_consumer_groups(request_timeout=cluster.timeout_s))
-        except KafkaException as error:
-            raise from_kafka(error, "listing groups") from error
-        for failure in listing.errors:
-            raise from_kafka(failure, "listing groups")
-        return {
-            str(one.group_id): {
-                "state": one.state.name.lower().replace("_", "-"),
-                "type": one.type.name.lower(),
-            }
-            for one in listing.valid
-        }
-
     def _described(self, names: Sequence[str]) -> Mapping[str, Group]:
         """Without those that are not there."""
         if "" in names:
             raise NotThere("a group has a name", hint="see what there is: GET /v1/log/groups")
         return self._asker.described(names)
+
+
+def _word(name: str) -> str:
+    return name.lower().replace("_", "-")
 
 
 def _lag_told(lag: Lag | None) -> dict[str, Any]:
