@@ -98,6 +98,8 @@ def test_a_question_is_asked_again_where_its_process_was_killed_and_no_process_i
         asker.move(_GROUP, [(_TOPIC, 1, 0)])
         assert asker.committed([_GROUP])[_GROUP][_TOPIC, 1] == 0
     assert _asking() == []
+    with pytest.raises(LogError, match="nobody asks any more"):
+        asker.listed()
     again = GroupAsker(Cluster(broker.bootstrap, timeout_s=20.0))
     assert _GROUP in again.described([_GROUP])
     (process,) = _asking()
@@ -114,3 +116,24 @@ def test_without_a_broker_it_is_told_in_time_what_is_the_matter(broker: BrokerPr
         with pytest.raises(LogError, match="asking for the offsets of group ''") as unfit:
             asker.committed([""])
         assert not unfit.value.retriable
+
+
+def test_whoever_waits_for_an_answer_is_told_at_once_that_there_will_be_none(broker: BrokerProcess) -> None:
+    asker = GroupAsker(Cluster(broker.bootstrap, timeout_s=600.0))
+    asker.listed()
+    broker.pause()
+    told: list[LogError] = []
+
+    def ask() -> None:
+        try:
+            asker.listed()
+        except LogError as error:
+            told.append(error)
+
+    waiting = threading.Thread(target=ask)
+    waiting.start()
+    time.sleep(0.2)
+    asker.close()
+    waiting.join(60)
+    broker.resume()
+    assert [one.code for one in told] == ["HR-KAFKA-CLIENT_CLOSED"]

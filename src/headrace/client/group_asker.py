@@ -39,12 +39,18 @@ class GroupAsker:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._lock = threading.Lock()
+        self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
         self._end: weakref.finalize[..., GroupAsker] | None = None
         self._ended = ""
         """How the last one did that ended by itself."""
 
     def close(self) -> None:
+        """For good. Whoever waits for an answer is told so at once."""
+        self._closed = True
+        process = self._process
+        if process is not None:
+            process.kill()
         with self._lock:
             self._forget()
 
@@ -111,6 +117,8 @@ class GroupAsker:
 
     def _answer(self, line: bytes, patience_s: float, doing: str) -> Answer | None:
         """None if the process ended meanwhile. What is asked twice has no other outcome than what is asked once."""
+        if self._closed:
+            raise LogError(f"{doing}: nobody asks any more", name="CLIENT_CLOSED")
         started = self._process is None
         process = self._process or self._start()
         try:
