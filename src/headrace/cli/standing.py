@@ -6,6 +6,7 @@ it will never be read, and a lag that silently shrank would hide that.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from headrace.cli.client import group_answer, open_consumer, result_of, translate
-from headrace.cli.errors import CliError, TopicUnknown
+from headrace.cli.errors import CliError, GroupUnknown, TopicUnknown
 from headrace.cli.kafka_admin import ConsumerGroupDescription, ConsumerGroupListing
 from headrace.cli.lookup import Bounds, Partition, bounds_of
 from headrace.cli.session import Session
@@ -99,6 +100,7 @@ def committed_of(
     session: Session, admin: AdminClient, groups: Sequence[str]
 ) -> dict[str, dict[Partition, int]]:
     """Each group's committed offsets; the client asks for one group at a time, all of them at once."""
+    _expect_coordinators(session, admin, groups)
 
     def asking(group: str) -> Future[Any]:
         asked = [ConsumerGroupTopicPartitions(group)]
@@ -115,6 +117,22 @@ def committed_of(
             if one.offset >= 0
         }
     return found
+
+
+def _expect_coordinators(session: Session, admin: AdminClient, groups: Sequence[str]) -> None:
+    """Until each group's has answered. librdkafka reads through a null pointer where one that is asked for offsets says
+    that it is none (confluentinc/librdkafka#5040), as on a cluster that has had no groups; not so where it describes.
+    """
+
+    def asking(group: str) -> Future[Any]:
+        found: Future[Any] = admin.describe_consumer_groups([group], request_timeout=session.timeout_s)[group]
+        return found
+
+    futures = {group: asking(group) for group in groups}
+    for group, future in futures.items():
+        doing = f"asking for the coordinator of group {group!r}"
+        with contextlib.suppress(GroupUnknown):
+            group_answer(partial(asking, group), session, doing, group=group, first=future)
 
 
 def _bounds_where_there(

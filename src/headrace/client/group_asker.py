@@ -23,7 +23,8 @@ from headrace.readable import readable
 
 __all__ = ["GroupAsker"]
 
-_TRIES = 3
+_PAUSES_S = (0.1, 0.3, 1.0, 2.0)
+"""Before a question whose process ended is asked again: a coordinator that is moving is one for a moment."""
 _START_S = 30.0
 _GRACE_S = 10.0
 _LEAVES_S = 5.0
@@ -102,14 +103,15 @@ class GroupAsker:
         if not self._lock.acquire(timeout=patience_s):
             raise _unanswered(doing)
         try:
-            for _ in range(_TRIES):
+            for pause_s in (*_PAUSES_S, 0.0):
                 answer = self._answer(line, patience_s, doing)
                 if answer is not None:
                     return answer
+                time.sleep(pause_s)
         finally:
             self._lock.release()
         raise LogError(
-            f"{doing}: the process of the client library ended {_TRIES} times, {self._ended}",
+            f"{doing}: the process of the client library ended {len(_PAUSES_S) + 1} times, {self._ended}",
             name="CLIENT_LOST",
             hint="the broker may be restarting; it is tried again",
             retriable=True,
