@@ -23,6 +23,8 @@ _HEALS = _UNREACHABLE | {
     KafkaError._MSG_TIMED_OUT,
     # Nobody leads a partition: its broker was lost in the middle of a question, and no other has told of it yet.
     KafkaError._NOENT,
+    # The client has let go of a broker that was lost, and of what it was asked.
+    KafkaError._DESTROY_BROKER,
     KafkaError.BROKER_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
