@@ -137,3 +137,15 @@ def test_whoever_waits_for_an_answer_is_told_at_once_that_there_will_be_none(bro
     waiting.join(60)
     broker.resume()
     assert [one.code for one in told] == ["HR-KAFKA-CLIENT_CLOSED"]
+
+
+def test_an_answer_that_is_too_large_is_refused_and_the_next_question_is_answered(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(GroupAsker(Cluster(broker.bootstrap, timeout_s=20.0))) as asker:
+        with monkeypatch.context() as patched:
+            patched.setattr("headrace.client.group_asker._ANSWER_BYTES_MAX", 10)
+            patched.setattr("headrace.client.group_asker._CHUNK_BYTES", 4)
+            with pytest.raises(LogError, match="more than 0 MiB"):
+                asker.committed([_GROUP])
+        assert asker.committed([_GROUP]) == _HERE

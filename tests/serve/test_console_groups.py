@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from headrace.client.cluster import Cluster
+from headrace.clock import SystemClock
+from headrace.ops.lag.meter import LagMeter
+from headrace.serve.console.group_looks import GroupLooks
 from tests.serve.http import Http
 from tests.serve.serving import served
 from tests.serve.shop import shop
@@ -57,6 +61,40 @@ def test_a_group_is_told_with_its_lag_in_records_bytes_and_seconds(
     assert (listed["topics"], listed["lag"], listed["members"], listed["state"]) == ([topic], 7, 0, "empty")
     assert {"kind": "group", "name": group} in server.get(f"/v1/log/topics/{topic}").expect(200)["read_by"]
     assert server.get("/v1/log/groups/console-no-group").expect(404)["code"] == "HR-SERVE-NOT-THERE"
+
+
+def test_rates_are_kept_of_the_groups_that_were_looked_at_last_and_of_no_more(
+    cluster: Cluster, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_meters: list[LagMeter] = []
+
+    class Counted(LagMeter):
+        def __init__(self, *where: Any) -> None:
+            super().__init__(*where)
+            open_meters.append(self)
+
+        def close(self) -> None:
+            open_meters.remove(self)
+            super().close()
+
+    monkeypatch.setattr("headrace.serve.console.group_looks.LagMeter", Counted)
+    monkeypatch.setattr("headrace.serve.console.group_looks._METERS_MAX", 3)
+    topic, groups = fresh("console-read"), [fresh("console-group") for _ in range(4)]
+    cluster.ensure_topic(topic, 1)
+    for group in groups:
+        consumer = cluster.consumer({"group.id": group})
+        consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
+        consumer.close()
+    with closing(GroupLooks(cluster, SystemClock())) as looks:
+        for group in (groups[0], groups[1], groups[0]):
+            looks.one(group)
+        first, second = open_meters
+        for group in groups[2:]:
+            looks.one(group)
+        assert first in open_meters
+        assert second not in open_meters
+        assert len(open_meters) == 3
+    assert open_meters == []
 
 
 @pytest.mark.parametrize(

@@ -190,9 +190,13 @@ def _line_of(process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
     deadline = time.monotonic() + timeout_s
     found = bytearray()
     while not found.endswith(b"\n"):
-        if len(found) > _ANSWER_BYTES_MAX or not readable(
-            process.stdout.fileno(), max(0.0, deadline - time.monotonic())
-        ):
+        if len(found) > _ANSWER_BYTES_MAX:
+            raise LogError(
+                f"an answer about groups has more than {_ANSWER_BYTES_MAX >> 20} MiB",
+                name="ANSWER_TOO_LARGE",
+                hint="the cluster has more groups and offsets than are looked at at once",
+            )
+        if not readable(process.stdout.fileno(), max(0.0, deadline - time.monotonic())):
             raise TimeoutError
         chunk = os.read(process.stdout.fileno(), _CHUNK_BYTES)
         if not chunk:
