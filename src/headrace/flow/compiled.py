@@ -75,9 +75,9 @@ def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) ->
     analyzed: Any = live._jdf.queryExecution().analyzed()
     expect_no_order(flow, analyzed)
     fixed = expect_replaceable(flow, analyzed) if mode == "update" else None
-    groups = expect_keys_of_groups(flow, analyzed) if mode == "update" else frozenset()
     if flow.is_realtime:
         expect_realtime(flow, inputs[0], output, stateful=stateful)
+    groups = expect_keys_of_groups(flow, analyzed) if mode == "update" else frozenset()
     ties = trace_output(flow, live)[1]
     return Compiled(flow, schema, fingerprint(flow, output, schema), stateful, mode, fixed, groups, ties)
 
