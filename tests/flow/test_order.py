@@ -190,6 +190,16 @@ def _refusal(world: FlowWorld, function: Function, **options: Any) -> str:
     return str(mistake)
 
 
+def _per_window(length: str) -> Function:
+    def days(events: DataFrame) -> DataFrame:
+        windows = events.groupBy("account", F.window("at", length).alias("window")).agg(
+            F.sum("step").alias("total")
+        )
+        return windows.select("account", F.to_date("window.start").alias("day"), "total")
+
+    return days
+
+
 def _per_minute(events: DataFrame) -> DataFrame:
     minutes = events.groupBy("account", F.window("at", "1 minute").alias("minute"))
     return minutes.agg(F.sum("step").alias("total")).select(
@@ -201,6 +211,7 @@ def _per_minute(events: DataFrame) -> DataFrame:
     ("function", "key"),
     [
         pytest.param(_per_minute, "account", id="a window is left out"),
+        pytest.param(_per_window("12 hours"), ["account", "day"], id="the day of half a day"),
         pytest.param(
             lambda events: events.groupBy("account", "step").agg(F.count("*").alias("n")),
             "account",
@@ -229,6 +240,7 @@ def test_an_aggregation_whose_key_is_not_all_that_it_groups_by_is_refused(
     ("function", "key"),
     [
         pytest.param(_per_minute, ["account", "minute"], id="the start of a window"),
+        pytest.param(_per_window("2 days"), ["account", "day"], id="the day of a window of days"),
         pytest.param(
             lambda events: (
                 events.groupBy("account", F.upper("account").alias("loud"))
