@@ -289,6 +289,13 @@ def test_parts_that_were_added_up_apart_need_a_constant_in_their_key(flow_world:
     compile_app(flow_world.spark, Ledger(both, key=["account", "kind"]).app)
 
 
+def test_a_column_with_a_reserved_name_is_refused(flow_world: FlowWorld) -> None:
+    def renamed(events: DataFrame) -> DataFrame:
+        return events.select("account", F.col("step").alias("_headrace_at0"))
+
+    assert "returns a column _headrace_at0, and names with _headrace_" in _refusal(flow_world, renamed)
+
+
 def test_a_step_in_python_that_gives_any_rows_is_refused(flow_world: FlowWorld) -> None:
     def mapped(events: DataFrame) -> DataFrame:
         return events.mapInPandas(lambda frames: frames, "account string")

@@ -39,6 +39,7 @@ _BATCH_BY_BATCH = re.compile(
     r"(FlatMapGroupsIn(?:Pandas|Arrow)|FlatMapCoGroups\w*|CoGroup|MapGroups|Distinct|(?:Except|Intersect)(?: All)?)$"
 )
 """What Spark would run over each batch alone, or as an aggregation that nobody asked for."""
+_RESERVED = "_headrace_"
 _MARKED = re.compile(r"-T\d+ms")
 _JVM_NOISE = re.compile(r"\s*(;\n.*|SQLSTATE: \w+.*|\nJVM stacktrace:.*)", re.DOTALL)
 
@@ -62,6 +63,10 @@ class Compiled:
 
 def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) -> Compiled:
     """``schemas`` has the input topics' by name, those of derived topics too."""
+    for topic in flow.reads:
+        _expect_unreserved(
+            flow, [field.name for field in schemas[topic.name].fields], f"topic {topic.name} has"
+        )
     inputs = [_empty(spark, schemas[topic.name]) for topic in flow.reads]
     output = _call(flow, inputs)
     schema = _output_schema(flow, output)
@@ -130,6 +135,7 @@ def _call(flow: Flow, frames: list[DataFrame]) -> DataFrame:
 def _output_schema(flow: Flow, output: DataFrame) -> Schema:
     columns = [field for field in output.schema.fields if field.name != DELETED]
     names = [field.name for field in columns]
+    _expect_unreserved(flow, names, f"flow {flow.name} returns")
     if twins := {name for name in names if names.count(name) > 1}:
         raise FlowMistake(
             f"flow {flow.name} returns {', '.join(sorted(twins))} more than once",
@@ -157,6 +163,16 @@ def _output_schema(flow: Flow, output: DataFrame) -> Schema:
                 hint=f"cast it, for example .withColumn({field.name!r}, ...)",
             )
     return declared
+
+
+def _expect_unreserved(flow: Flow, names: list[str], whose: str) -> None:
+    reserved = [name for name in names if name.startswith(_RESERVED)]
+    if reserved:
+        raise FlowMistake(
+            f"{whose} a column {reserved[0]}, and names with {_RESERVED} in front are reserved",
+            place=flow.place,
+            hint="rename it",
+        )
 
 
 def _can_be(made: Kind, declared: Kind) -> bool:
