@@ -160,7 +160,7 @@ def test_rows_of_one_record_and_several_rows_of_a_table_are_in_the_order_of_thei
 
     ledger = Ledger(crossed, table=True)
     flow_world.declare(ledger.app)
-    flow_world.write(ledger.accounts, [Account(f"t{name}", name) for name in "hdacbgef"])
+    flow_world.write(ledger.accounts, [Account(f"t{name}", name) for name in "hgfedcba"])
     ledger.run(flow_world, steps(20, 2))
     for rows in ledger.rows(flow_world).values():
         assert [(row["step"], row["name"]) for row in rows] == sorted(
