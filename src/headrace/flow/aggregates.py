@@ -52,7 +52,6 @@ _ANY_ORDER = frozenset(
         "RegrCount",
         "RegrIntercept",
         "RegrR2",
-        "RegrReplacement",
         "RegrSXX",
         "RegrSXY",
         "RegrSYY",

@@ -1,7 +1,7 @@
 """A flow, looked at before it runs: what its function makes of its inputs, and whether Spark can run that as a stream.
 
-The function is called twice, on empty inputs: once as history, for the schema of its rows and the fingerprint, and
-once as a live stream, for what only Spark can tell. Mistakes come with the user's file and line.
+The function is called on empty inputs: twice as history, for the schema of its rows and the fingerprint, and once as
+a live stream, for what only Spark can tell. Mistakes come with the user's file and line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headrace.flow.aggregates import expect_any_order
-from headrace.flow.determinism import expect_deterministic, expect_no_watermark
+from headrace.flow.determinism import expect_deterministic, expect_no_watermark, expect_same_plan
 from headrace.flow.encoding import DELETED
 from headrace.flow.fingerprint import fingerprint
 from headrace.flow.mistakes import FlowMistake, first_line
@@ -65,6 +65,7 @@ def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) ->
     schema = _output_schema(flow, output)
     plan = plan_digest(output, inputs)
     expect_deterministic(flow, plan)
+    expect_same_plan(flow, plan, plan_digest(_call(flow, inputs), inputs))
     live_inputs = [_live(spark, topic, schemas[topic.name]) for topic in flow.reads]
     live = _call(flow, live_inputs)
     expect_no_watermark(flow, live, live_inputs)

@@ -19,7 +19,7 @@ from headrace.flow.plan_tree import children, class_name, nodes
 from headrace.model.flow import Flow
 from headrace.model.place import Place
 
-__all__ = ["expect_deterministic", "expect_no_watermark"]
+__all__ = ["expect_deterministic", "expect_no_watermark", "expect_same_plan"]
 
 _CLOCKS = ("CurrentBatchTimestamp", "CurrentDate", "CurrentTime", "CurrentTimestamp", "LocalTimestamp", "Now")
 _SESSION = (
@@ -61,6 +61,19 @@ def expect_deterministic(flow: Flow, plan: PlanDigest) -> None:
         )
 
 
+def expect_same_plan(flow: Flow, first: PlanDigest, second: PlanDigest) -> None:
+    """Both are of the function over the same inputs. They differ where the clock or a random number is read while the
+    function runs, so that the plan holds nothing but its result.
+    """
+    if first.text != second.text:
+        raise FlowMistake(
+            f"flow {flow.name} returns another plan each time it is called",
+            place=flow.place,
+            detail="it reads the clock or a random number while it is called, as datetime.now() and TIMESTAMP 'now' do",
+            hint="the result would be another one after every start: use the event's own time, or a constant",
+        )
+
+
 def expect_no_watermark(flow: Flow, live: DataFrame, inputs: list[DataFrame]) -> None:
     """``live`` is what the function makes of ``inputs``, which are streams with watermarks of ours."""
     ours = {mark for frame in inputs for mark in _watermarks(frame)}
@@ -83,16 +96,18 @@ def _not_deterministic(flow: Flow, what: str, place: Place | None) -> FlowMistak
 
 def _random(plan: PlanDigest) -> Iterator[Trail]:
     """The innermost expressions that Spark itself takes for not deterministic, and one that it wrongly does not."""
-    for trail in plan.expressions.get("AesEncrypt", ()):
-        if (
-            children(trail[0])[4].sql() == "''"
-        ):  # Without a vector of the user's own Spark takes a random one.
-            yield trail
+    yield from (trail for trail in plan.expressions.get("AesEncrypt", ()) if _has_random_vector(trail[0]))
     if all(node.deterministic() for alike in plan.steps.values() for node in alike):
         return
     for trail in chain.from_iterable(plan.expressions.values()):
         if not trail[0].deterministic() and all(child.deterministic() for child in children(trail[0])):
             yield trail
+
+
+def _has_random_vector(encrypt: Any) -> bool:
+    """Unless the user hands over an initialization vector, or the mode has none."""
+    _, _, mode, _, vector, _ = children(encrypt)
+    return str(vector.sql()) in ("CAST('' AS BINARY)", "X''") and str(mode.sql()).upper() != "'ECB'"
 
 
 def _clocks(plan: PlanDigest) -> Iterator[Trail]:

@@ -54,7 +54,9 @@ _LEFT_OUT = frozenset(
 _NUMBERED = frozenset(
     {("CTERelationDef", "id"), ("CTERelationRef", "cteId"), ("UnionLoop", "id"), ("UnionLoopRef", "loopId")}
 )
-_WHOLE_LEAVES = frozenset({"OneRowRelation", "Range", "CTERelationRef", "UnionLoopRef"})
+_WHOLE_LEAVES = frozenset(
+    {"CTERelationRef", "OneRowRelation", "Range", "ResolvedInlineTable", "UnionLoopRef"}
+)
 """Plans without children whose arguments say which rows they give."""
 _PYTHON_STEPS = re.compile(
     r"(Map\w*In(Arrow|Pandas)|FlatMap\w*(Pandas|Arrow|Python)\w*|TransformWithStateInPy\w*)$"
