@@ -118,6 +118,9 @@ def ranges_of(opened: Opened, planned: Mapping[str, Mapping[str, int]]) -> Range
             number: (before.get(number, starts.get(log, {}).get(number, 0)), to)
             for number, to in ends.items()
         }
+    for log, ranges in last.items():
+        # An input of which Spark has planned nothing stays where it is.
+        found.setdefault(log, {number: (to, to) for number, (_, to) in ranges.items()})
     return found
 
 
@@ -165,6 +168,7 @@ def commit_batch(cluster: Cluster, writer: Writer, flow: Flow, opened: Opened, m
             table_dead=made.table_dead,
             totals=_totals(opened, made, sent, len(keyless)),
             generation_offset=opened.generation_offset,
+            owner_offset=opened.owner_offset,
             state_rows=made.state_rows,
             state_bytes=made.state_bytes,
             committed_ms=time.time_ns() // 1_000_000,

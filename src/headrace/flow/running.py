@@ -8,6 +8,7 @@ that moment, and the moment goes into the progress record.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import threading
 import time
 from typing import Any
@@ -22,14 +23,16 @@ from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.flow.batch import Counts, Made, SideRow, commit_batch, ranges_of
 from headrace.flow.checkpoint import Checkpoint
+from headrace.flow.checkpoint_sync import CheckpointSync
 from headrace.flow.compiled import Compiled
 from headrace.flow.decoding import Decoder
 from headrace.flow.encoding import encode
 from headrace.flow.errors import CheckpointLost, rebuild_hint
 from headrace.flow.inputs import counted, counts_of, history, live, observed, tallied
-from headrace.flow.opening import Opened, last_progress
+from headrace.flow.opening import Opened, next_offsets
 from headrace.flow.options import FlowOptions
 from headrace.flow.plan_text import last_execution, plan_text
+from headrace.flow.resumption import cut_plan, last_progress
 from headrace.flow.tables import TableState
 from headrace.flow.watermark import WatermarkCell
 from headrace.flow.writer import Writer
@@ -41,6 +44,8 @@ __all__ = ["Running"]
 
 _TOO_LARGE = 2
 _FINISH_S = 20
+_RUN = "run-"
+"""Checkpoints of flows without state, one for each run."""
 _one_at_a_time = threading.Lock()
 
 
@@ -79,8 +84,9 @@ class Running:
         self._settings = settings
         self._rows = rows
         self._logs = {one.topic: one for one in opened.generation.inputs}
-        location = settings.checkpoint_of(self._flow.name, opened.generation.checkpoint)
-        self._checkpoint = Checkpoint(spark, location)
+        folder = opened.generation.checkpoint if compiled.stateful else f"{_RUN}{secrets.token_hex(6)}"
+        self._checkpoint = Checkpoint(spark, settings.checkpoint_of(self._flow.name, folder))
+        self._sync = CheckpointSync(self._checkpoint.location, settings.fsync) if compiled.stateful else None
         self._cell = WatermarkCell(spark)
         self._started = threading.Event()
         self._busy = threading.Lock()
@@ -102,6 +108,7 @@ class Running:
         last = self.opened.last
         if last is not None:
             self._cell.set(last.watermark_us if self.opened.will_repeat else last.next_watermark_us)
+        self._prepare_checkpoint()
         frame = self._raw(self._flow.streams[0]) if self._tables else self._planned()
         output = frame.writeStream.queryName(f"{self._flow.name}.g{self.opened.generation.generation}")
         ready = (
@@ -117,6 +124,18 @@ class Running:
             self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(empty_batches).lower())
             self._query = ready.start()
         self._started.set()
+
+    def _prepare_checkpoint(self) -> None:
+        """A flow without state needs nothing but the progress in the log: each of its runs has a checkpoint of its
+        own.
+        """
+        if not self._compiled.stateful:
+            self._checkpoint.remove_siblings(_RUN)
+            return
+        batch = None if self.opened.will_repeat else self._checkpoint.unfinished()
+        if batch is not None:
+            planned = self._checkpoint.planned_offsets(batch) or {}
+            cut_plan(self._checkpoint, batch, ranges_of(self.opened, planned), self._rows)
 
     def look(self, stop: threading.Event) -> None:
         """Nothing to do between batches: each commits itself."""
@@ -168,7 +187,8 @@ class Running:
 
     def _raw(self, topic: Topic) -> DataFrame:
         known = self._logs[topic.name]
-        return live(self._spark, self._cluster, known.log, known.starts, self._rows)
+        starts = next_offsets(known, self.opened.last, self._cluster.starts(known.log))
+        return live(self._spark, self._cluster, known.log, starts, self._rows)
 
     def _planned(self) -> DataFrame:
         frames = []
@@ -201,32 +221,51 @@ class Running:
             raise
 
     def _commit(self, frame: DataFrame, number: int) -> None:
+        """``number`` is Spark's. The batches of a flow without state are numbered by the log alone."""
         last = self.opened.last
-        if last is not None and number <= last.batch:
-            if self._compiled.stateful:
-                frame.write.format("noop").mode("append").save()
+        if self._compiled.stateful and last is not None and number <= last.batch:
+            frame.write.format("noop").mode("append").save()
+            self._sync_checkpoint()
             self._cell.set(last.next_watermark_us)
             return
         watermark_us = self._cell.get()
         planned = self._checkpoint.planned_offsets(number)
         if planned is None:
-            raise CheckpointLost(
-                f"the checkpoint of flow {self._flow.name} at {self._checkpoint.location} is without batch {number},"
-                " which runs now",
-                detail=last_progress(self.opened.generation, last),
-                hint=f"nothing else may change it while the flow runs; {rebuild_hint(self._flow.name)}",
-            )
+            raise self._lost(number)
         inputs = ranges_of(self.opened, planned)
+        if not self._compiled.stateful:
+            # Spark begins every run with a batch, whether there is input or not.
+            if not _advances(inputs):
+                return
+            number = last.batch + 1 if last else 0
         if self._tables:
             made = self._made_with_tables(frame, number, inputs, watermark_us)
         else:
             made = self._made(frame, number, inputs, watermark_us)
+        self._sync_checkpoint()
         if not made.keys and not _advances(inputs):
             return
         self.opened.last = commit_batch(self._cluster, self._writer, self._flow, self.opened, made)
         self._cell.set(self.opened.last.next_watermark_us)
         size = sum(one.bytes for one in made.counts.values())
         self.too_large = size > _TOO_LARGE * self._settings.max_bytes
+
+    def _lost(self, number: int) -> CheckpointLost:
+        name, stateful = self._flow.name, self._compiled.stateful
+        lost = CheckpointLost(
+            f"the checkpoint of flow {name} at {self._checkpoint.location} is without batch {number}, which runs now",
+            detail=last_progress(self.opened.generation, self.opened.last),
+            hint="nothing else may change it while the flow runs"
+            + (f"; {rebuild_hint(name)}" if stateful else ""),
+        )
+        # Without state the next run has another one.
+        lost.retriable = not stateful
+        return lost
+
+    def _sync_checkpoint(self) -> None:
+        """Before the log commits the batch, or Spark notes it as done."""
+        if self._sync is not None:
+            self._sync.sync()
 
     def _made(self, frame: DataFrame, number: int, inputs: Ranges, watermark_us: int | None) -> Made:
         rows = frame.toArrow()
