@@ -78,8 +78,8 @@ class ProducerFenced(FlowError):
 
     def __init__(self, flow: str, *, open_ms: int, detail: str) -> None:
         super().__init__(
-            f"flow {flow}: the log aborted a transaction that was open for {open_ms} ms and refuses its producer;"
-            " the flow is opened again",
+            f"flow {flow}: the log refuses its producer, {open_ms} ms after the transaction began; the flow is opened"
+            " again",
             detail=detail,
             hint="if this repeats, set flow.transaction_timeout_ms higher",
         )

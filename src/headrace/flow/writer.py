@@ -23,8 +23,9 @@ from headrace.flow.errors import ProducerFenced, RowTooLarge
 __all__ = ["Side", "Writer"]
 
 # A new producer can go on after each of these; whether it may, the record of the owner says. The last two are what a
-# log answers that has forgotten an idle producer.
+# log answers that has forgotten an idle producer; the first is how librdkafka repeats any of the others.
 _FENCED = {
+    KafkaError._FATAL,
     KafkaError._FENCED,
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.PRODUCER_FENCED,
