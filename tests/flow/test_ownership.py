@@ -154,13 +154,16 @@ def test_a_driver_that_was_replaced_is_refused_and_names_its_successor_before_th
         open_flow(flow_world.spark, flow_world.cluster, copy.app, run.compiled[0], writer, options, SUCCESSOR)
         writer.close()
 
-    before_commit.append(begin_and_fail)
-    with pytest.raises(FlowFenced) as fenced, flow_world.running(copy.app, follow=False) as run:
+    def replace(run: RunningApp) -> None:
         run.derived()
         assert copy.written(flow_world) == ["a"]
         before_commit.append(lambda: take_over(run))
         copy.write(flow_world, "b")
         until(lambda: run.errors, "the flow stops")
+
+    before_commit.append(begin_and_fail)
+    with pytest.raises(FlowFenced) as fenced, flow_world.running(copy.app, follow=False) as run:
+        replace(run)
     assert "process 4711 on elsewhere, at 2026-03-01 12:00:00 UTC" in fenced.value.message
     progress = copy.copy.progress_topic
     found = current(flow_world.cluster, progress)

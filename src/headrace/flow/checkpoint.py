@@ -21,7 +21,11 @@ class Checkpoint:
         self._conf = spark._jsparkSession.sessionState().newHadoopConf()
 
     def exists(self) -> bool:
-        return self._has("metadata")
+        """Whether Spark would take it for a checkpoint: one whose id cannot be read is none."""
+        try:
+            return "id" in json.loads(self._read("metadata"))
+        except (Py4JJavaError, ValueError):
+            return False
 
     def last_planned(self) -> int | None:
         return self._last("offsets")
@@ -104,10 +108,6 @@ class Checkpoint:
             return []
         names = [status.getPath().getName() for status in fs.listStatus(path)]
         return [int(name) for name in names if name.isdecimal()]
-
-    def _has(self, name: str) -> bool:
-        path = self._path(name)
-        return bool(self._fs(path).exists(path))
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}")

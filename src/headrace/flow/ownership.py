@@ -83,8 +83,8 @@ class Ownership:
         if not self._claimed:
             return FlowFenced(self._flow.name, current_driver(self._cluster, self._flow.progress_topic))
         return TransactionTimedOut(
-            f"flow {self._flow.name}: the log gave up the transaction of one batch {self._refusals} times; the batch took"
-            f" {refused.open_ms} ms, and transaction.timeout.ms is {self._timeout_ms}",
+            f"flow {self._flow.name}: the log gave up the transaction of one batch {self._refusals} times; the batch"
+            f" took {refused.open_ms} ms, and transaction.timeout.ms is {self._timeout_ms}",
             detail=f"no other driver has opened the flow; {refused.detail}",
             hint="set flow.transaction_timeout_ms higher, or flow.max_rows lower",
         )

@@ -110,7 +110,7 @@ class FlowRunner:
                 self.failure = NotedFailure(explained, place, time.time_ns() // 1_000_000)
                 if not heals(error):
                     self.status.state, self.status.why = "failed", explained.message
-                    raise explained from error
+                    raise explained from (None if explained is raised else raised)
                 failures = 0 if time.monotonic() - began > _SETTLED_S else failures + 1
                 self.status.state = "waiting"
                 self.status.why = (
