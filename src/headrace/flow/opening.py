@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.client.declaring import KEEP, ensure_declared, ensure_derived, ensure_letters
+from headrace.client.declaring import APPEND_TIME, KEEP, ensure_declared, ensure_derived, ensure_letters
 from headrace.client.progress_log import Progress, current
 from headrace.client.reading import next_records
 from headrace.flow.checkpoint import Checkpoint
@@ -26,6 +26,7 @@ from headrace.flow.errors import (
     InputGone,
     InputReplaced,
     OutputCompacted,
+    TableRepartitioned,
     rebuild_hint,
 )
 from headrace.flow.options import FlowOptions
@@ -69,8 +70,8 @@ def open_flow(
 ) -> Opened:
     """``rebuild`` is the reason for a new generation, if one is asked for."""
     flow = compiled.flow
-    for name in (flow.progress_topic, flow.late_topic):
-        cluster.ensure_topic(name, 1, KEEP)
+    cluster.ensure_topic(flow.progress_topic, 1, {**KEEP, **APPEND_TIME})
+    cluster.ensure_topic(flow.late_topic, 1, KEEP)
     found = current(cluster, flow.progress_topic)
     if found is None or rebuild:
         return _begin(cluster, app, compiled, writer, settings, found, rebuild or "first start")
@@ -173,6 +174,8 @@ def _expect_same_inputs(cluster: Cluster, app: App, compiled: Compiled, found: P
             )
         if topic.kind == "events":
             _expect_offsets(cluster, flow.name, now, was, found)
+        elif there.partitions != len(was.starts):
+            raise TableRepartitioned(flow.name, now, len(was.starts), there.partitions)
 
 
 def _expect_offsets(cluster: Cluster, flow: str, log_name: str, was: Input, found: Progress) -> None:

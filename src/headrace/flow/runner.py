@@ -20,7 +20,7 @@ from headrace.client.reading import read
 from headrace.errors import HeadraceError
 from headrace.flow.blame import blame
 from headrace.flow.compiled import Compiled
-from headrace.flow.errors import FlowChanged, InputReplaced
+from headrace.flow.errors import FlowChanged, InputReplaced, TableRepartitioned
 from headrace.flow.failures import another_writes, explain, heals
 from headrace.flow.opening import Opened, last_progress, open_flow
 from headrace.flow.options import FlowOptions
@@ -179,7 +179,7 @@ class FlowRunner:
 
         try:
             return open_it(self._rebuild)
-        except (FlowChanged, InputReplaced) as changed:
+        except (FlowChanged, InputReplaced, TableRepartitioned) as changed:
             if not self._rebuild_changed:
                 raise
             return open_it(changed.message)

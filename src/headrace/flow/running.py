@@ -26,6 +26,7 @@ from headrace.flow.compiled import Compiled
 from headrace.flow.decoding import Decoder
 from headrace.flow.encoding import encode
 from headrace.flow.errors import CheckpointLost, rebuild_hint
+from headrace.flow.failures import heals
 from headrace.flow.inputs import counted, counts_of, history, live, observed, tallied
 from headrace.flow.opening import Opened, last_progress
 from headrace.flow.options import FlowOptions
@@ -119,7 +120,21 @@ class Running:
         self._started.set()
 
     def look(self, stop: threading.Event) -> None:
-        """Nothing to do between batches: each commits itself."""
+        """Between batches tables are read on, so that no deletion in them expires before it is read."""
+        if not self._tables or not self._busy.acquire(blocking=False):
+            return
+        try:
+            for table in self._tables:
+                table.touch(stop)
+        except Exception as error:
+            # What heals by itself, the next batch meets as well.
+            if heals(error):
+                return
+            self.error = error
+        finally:
+            self._busy.release()
+        if self.error is not None:
+            self.stop()
 
     def stop(self) -> None:
         """Between batches if that is soon, else in the middle of one, which then runs again."""
@@ -160,10 +175,16 @@ class Running:
         )
 
     def _table(self, topic: Topic) -> TableState:
-        log, last = self._logs[topic.name].log, self.opened.last
-        told = last.tables.get(log, {}) if last else {}
+        known, last = self._logs[topic.name], self.opened.last
+        told = last.tables.get(known.log, {}) if last else {}
         return TableState(
-            self._spark, self._cluster, self._with_schema(topic), log, self._settings.bounds, told
+            self._spark,
+            self._cluster,
+            self._flow.name,
+            self._with_schema(topic),
+            known,
+            self._settings.bounds,
+            told,
         )
 
     def _raw(self, topic: Topic) -> DataFrame:
