@@ -14,7 +14,6 @@ import pytest
 
 from bench.faults.flow_by_hand import FlowByHand
 from headrace.client.cluster import Cluster
-from headrace.client.reading import read
 from headrace.model.flow import Flow
 from headrace.model.view import View
 from headrace.views.changes import Changes
@@ -22,15 +21,14 @@ from headrace.views.follower import Follower
 from headrace.views.position import Position
 from headrace.views.sqlite import SqliteStore
 from headrace.views.store import Fence, Part
+from tests.support.compaction import COMPACTED, FILL, RacingCluster, until_compacted
 from tests.support.waiting import until
 from tests.views.seeing import produce
 from tests.views.test_flow_views import row
-from tests.views.test_topic_views import COMPACTED, orders, record
+from tests.views.test_topic_views import orders, record
 
 Fresh = Callable[[str], str]
 State = dict[str, Any]
-FILL = "x" * 700
-"""Large enough that a few records fill a segment, which can then be compacted."""
 
 
 @dataclass
@@ -91,15 +89,6 @@ def write_orders(
         states.append(states[-1] | {order: amount})
 
 
-def records_left(cluster: Cluster, topic: str) -> int:
-    ends = cluster.ends(topic)
-    return sum(1 for _ in read(cluster, topic, {number: (0, end) for number, end in ends.items()}))
-
-
-def until_compacted(cluster: Cluster, topic: str, at_most: int) -> None:
-    until(lambda: records_left(cluster, topic) <= at_most, f"compaction of {topic}", pause_s=0.05)
-
-
 @pytest.mark.parametrize(("max_rows", "rebuilds"), [(1_000, 0), (3, 1)], ids=["in one step", "rebuilt"])
 def test_a_follower_that_lags_behind_compaction_serves_only_states_that_were(
     cluster: Cluster, fresh: Fresh, tmp_path: Path, max_rows: int, rebuilds: int
@@ -135,19 +124,6 @@ def test_a_view_of_a_compacted_output_serves_only_states_after_a_batch(
     for position, rows in served.states:
         derived = flow.derived.states[position.batch + 1]
         assert rows == {product: values[1] for product, values in derived.items()}, position.batch
-
-
-class RacingCluster(Cluster):
-    """Compaction overtakes the reader: once a topic's end was asked for, newer rows come and replace what was there."""
-
-    overtake: Callable[[], None] | None = None
-
-    def ends(self, topic: str, *, committed: bool = True) -> dict[int, int]:
-        found = super().ends(topic, committed=committed)
-        overtake, RacingCluster.overtake = RacingCluster.overtake, None
-        if overtake is not None:
-            overtake()
-        return found
 
 
 def test_a_build_that_compaction_overtakes_serves_once_it_is_a_state_that_was(
