@@ -11,6 +11,7 @@ FlowError              (HR-FLOW-…)
 ├── FlowChanged        the function is not the one that made what is there
 ├── InputGone          records that the flow needs were deleted from the log
 ├── InputReplaced      an input topic was deleted and made again, or is of another generation
+├── TableRepartitioned a table that the flow reads has another number of partitions
 ├── OutputCompacted    the topic of a flow in real time is compacted, which would keep rows that came again
 ├── SlotsTaken         a flow in real time holds a task slot for each partition, and there are too few
 ├── RowTooLarge        a row has more bytes than its topic takes
@@ -39,6 +40,7 @@ __all__ = [
     "RowTooLarge",
     "SlotsTaken",
     "StateDamaged",
+    "TableRepartitioned",
     "TransactionTimedOut",
     "rebuild_hint",
 ]
@@ -116,6 +118,17 @@ class InputGone(FlowError):
 
 class InputReplaced(FlowError):
     code = "HR-FLOW-INPUT-REPLACED"
+
+
+class TableRepartitioned(FlowError):
+    code = "HR-FLOW-TABLE-PARTITIONS"
+
+    def __init__(self, flow: str, topic: str, was: int, now: int) -> None:
+        super().__init__(
+            f"table {topic}, which flow {flow} reads, has {now} partitions, and had {was} when the generation began",
+            detail="keys have moved between partitions, so offsets do not tell which of two rows of a key is newer",
+            hint=rebuild_hint(flow),
+        )
 
 
 class OutputCompacted(FlowError):

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.client.declaring import KEEP, ensure_declared, ensure_derived, ensure_letters
+from headrace.client.declaring import APPEND_TIME, KEEP, ensure_declared, ensure_derived, ensure_letters
 from headrace.client.progress_log import Progress, current
 from headrace.client.reading import next_records
 from headrace.flow.checkpoint import Checkpoint
@@ -28,6 +28,7 @@ from headrace.flow.errors import (
     InputGone,
     InputReplaced,
     OutputCompacted,
+    TableRepartitioned,
     rebuild_hint,
 )
 from headrace.flow.fingerprint import is_comparable
@@ -80,8 +81,8 @@ def open_flow(
     as the one that writes the flow.
     """
     flow = compiled.flow
-    for name in (flow.progress_topic, flow.late_topic):
-        cluster.ensure_topic(name, 1, KEEP)
+    cluster.ensure_topic(flow.progress_topic, 1, {**KEEP, **APPEND_TIME})
+    cluster.ensure_topic(flow.late_topic, 1, KEEP)
     found = current(cluster, flow.progress_topic)
     _expect_same_app(app, compiled, found)
     if found is None or rebuild:
@@ -206,6 +207,8 @@ def _expect_same_inputs(cluster: Cluster, app: App, compiled: Compiled, found: P
             )
         if topic.kind == "events":
             _expect_offsets(cluster, flow.name, now, was, found)
+        elif there.partitions != len(was.starts):
+            raise TableRepartitioned(flow.name, now, len(was.starts), there.partitions)
 
 
 def _expect_offsets(cluster: Cluster, flow: str, log_name: str, was: Input, found: Progress) -> None:

@@ -20,7 +20,7 @@ from headrace.client.reading import read
 from headrace.errors import HeadraceError
 from headrace.flow.blame import blame
 from headrace.flow.compiled import Compiled
-from headrace.flow.errors import FlowChanged, FlowFenced, InputReplaced, ProducerFenced
+from headrace.flow.errors import FlowChanged, FlowFenced, InputReplaced, ProducerFenced, TableRepartitioned
 from headrace.flow.failures import explain, heals
 from headrace.flow.opening import Opened, open_flow
 from headrace.flow.options import FlowOptions
@@ -201,7 +201,7 @@ class FlowRunner:
 
         try:
             return open_it(self._rebuild)
-        except (FlowChanged, InputReplaced) as changed:
+        except (FlowChanged, InputReplaced, TableRepartitioned) as changed:
             if not self._rebuild_changed:
                 raise
             return open_it(changed.message)

@@ -32,6 +32,7 @@ from headrace.flow.compiled import Compiled
 from headrace.flow.decoding import Decoder
 from headrace.flow.encoding import encode
 from headrace.flow.errors import CheckpointLost, rebuild_hint
+from headrace.flow.failures import heals
 from headrace.flow.inputs import counted, counts_of, history, live, observed, tallied
 from headrace.flow.left_out import LeftOut, read_left_out
 from headrace.flow.lineage import coordinates, lineage_columns, trace
@@ -159,7 +160,21 @@ class Running:
             cut_plan(self._checkpoint, batch, ranges_of(self.opened, planned), self._rows)
 
     def look(self, stop: threading.Event) -> None:
-        """Nothing to do between batches: each commits itself."""
+        """Between batches tables are read on, so that no deletion in them expires before it is read."""
+        if not self._tables or not self._busy.acquire(blocking=False):
+            return
+        try:
+            for table in self._tables:
+                table.touch(stop)
+        except Exception as error:
+            # What heals by itself, the next batch meets as well.
+            if heals(error):
+                return
+            self.error = error
+        finally:
+            self._busy.release()
+        if self.error is not None:
+            self.stop()
 
     def stop(self) -> None:
         """Between batches if that is soon, else in the middle of one, which then runs again."""
@@ -200,10 +215,16 @@ class Running:
         )
 
     def _table(self, topic: Topic) -> TableState:
-        log, last = self._logs[topic.name].log, self.opened.last
-        told = last.tables.get(log, {}) if last else {}
+        known, last = self._logs[topic.name], self.opened.last
+        told = last.tables.get(known.log, {}) if last else {}
         return TableState(
-            self._spark, self._cluster, self._with_schema(topic), log, self._settings.bounds, told
+            self._spark,
+            self._cluster,
+            self._flow.name,
+            self._with_schema(topic),
+            known,
+            self._settings.bounds,
+            told,
         )
 
     def _raw(self, topic: Topic) -> DataFrame:
