@@ -1,0 +1,184 @@
+"""Nodes of Spark's logical plan, built from Python: what Headrace adds to a plan that Spark has analyzed.
+
+Everything is resolved already: attributes are those of the plan, and new columns get ids of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["PlanNodes", "each", "expr_id"]
+
+_CATALYST = "org.apache.spark.sql.catalyst."
+
+
+def each(sequence: Any) -> list[Any]:
+    """The items of a Scala sequence."""
+    return [sequence.apply(place) for place in range(sequence.size())]
+
+
+def expr_id(named: Any) -> int:
+    return int(named.exprId().id())
+
+
+class PlanNodes:
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._jvm: Any = spark._jvm
+        self._expressions = self._jvm.org.apache.spark.sql.catalyst.expressions
+        self._logical = self._jvm.org.apache.spark.sql.catalyst.plans.logical
+        self._long_type = self._jvm.org.apache.spark.sql.types.DataTypes.LongType
+
+    @staticmethod
+    def analyzed(frame: DataFrame) -> Any:
+        execution: Any = frame._jdf.queryExecution()
+        return execution.analyzed()
+
+    def frame(self, plan: Any) -> DataFrame:
+        session: Any = self._spark._jsparkSession
+        return DataFrame(self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, plan), self._spark)
+
+    def sequence(self, items: Iterable[Any]) -> Any:
+        listed = self._jvm.java.util.ArrayList()
+        for item in items:
+            listed.add(item)
+        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(listed)
+
+    # Nodes
+
+    def with_children(self, node: Any, children: list[Any]) -> Any:
+        return node.withNewChildren(self.sequence(children))
+
+    def project(self, columns: list[Any], child: Any) -> Any:
+        return self._logical.Project(self.sequence(columns), child)
+
+    def aggregate(self, aggregate: Any, results: list[Any], child: Any) -> Any:
+        """``aggregate`` with other results."""
+        grouping, hint = aggregate.groupingExpressions(), aggregate.hint()
+        return self._logical.Aggregate(grouping, self.sequence(results), child, hint)
+
+    def numbered(self, generate: Any, child: Any) -> tuple[Any, Any]:
+        """``generate`` over ``child``, and an expression for the place of a row among those of one row of ``child``."""
+        kind = str(generate.generator().getClass().getSimpleName())
+        output = each(generate.generatorOutput())
+        if kind == "Explode":
+            position = self._attribute("pos", self._jvm.org.apache.spark.sql.types.DataTypes.IntegerType)
+            generator = self._expressions.PosExplode(each(generate.generator().children())[0])
+            numbered = self._generate(generate, generator, [position, *output], child)
+            return numbered, self._position(position)
+        same = self._generate(generate, generate.generator(), output, child)
+        if kind == "PosExplode":
+            return same, self._position(output[0])
+        # Rows of one record still follow each other here, so a number that grows says which comes first.
+        return same, self._expressions.MonotonicallyIncreasingID()
+
+    def _generate(self, generate: Any, generator: Any, output: list[Any], child: Any) -> Any:
+        return self._logical.Generate(
+            generator,
+            generate.unrequiredChildIndex(),
+            generate.outer(),
+            generate.qualifier(),
+            self.sequence(output),
+            child,
+        )
+
+    def _position(self, attribute: Any) -> Any:
+        """``explode_outer`` of an empty list gives a row without a position."""
+        return self.coalesce([self._expressions.Cast(attribute, self._long_type, self._none), self.long(-1)])
+
+    def expanded(self, expand: Any, child: Any, carried: list[Any]) -> tuple[Any, list[Any]]:
+        """``expand`` with more columns: those of ``child`` that are carried along, and the number of the projection.
+        Gives the new attributes too.
+        """
+        given = [self._attribute("at", self._long_type) for _ in range(len(carried) + 1)]
+        projections = [
+            self.sequence([*each(projection), *carried, self.long(number)])
+            for number, projection in enumerate(each(expand.projections()))
+        ]
+        output = self.sequence([*each(expand.output()), *given])
+        return self._logical.Expand(self.sequence(projections), output, child), given
+
+    def sorted_by_key(self, keys: list[Any], order: list[Any], child: Any) -> Any:
+        """Rows of one key are in one partition, and there in this order."""
+        none = self._none
+        together = self._logical.RepartitionByExpression(self.sequence(keys), child, none, none)
+        return self._logical.Sort(self.sequence(map(self._ascending, order)), False, together, none)
+
+    def first_of(self, keys: list[Any], order: list[Any], child: Any) -> Any:
+        """Of the rows of each key the first in this order, with all of its columns."""
+        columns = each(child.output())
+        frame = self._expressions.SpecifiedWindowFrame(
+            self._object("expressions.RowFrame"),
+            self._object("expressions.UnboundedPreceding"),
+            self._object("expressions.CurrentRow"),
+        )
+        partitions, orders = self.sequence(keys), self.sequence(map(self._ascending, order))
+        window = self._expressions.WindowSpecDefinition(partitions, orders, frame)
+        number = self.alias(
+            self._expressions.WindowExpression(self._expressions.RowNumber(), window), "number"
+        )
+        ranked = self._logical.Window(self.sequence([number]), partitions, orders, child, self._none)
+        is_first = self._expressions.EqualTo(number.toAttribute(), self._literal(1))
+        return self.project(columns, self._logical.Filter(is_first, ranked))
+
+    # Expressions
+
+    def alias(self, expression: Any, name: str) -> Any:
+        nothing = self.sequence([])
+        return self._expressions.Alias(expression, name, self._new_id(), nothing, self._none, nothing)
+
+    def long(self, value: int) -> Any:
+        return self._expressions.Cast(self._literal(value), self._long_type, self._none)
+
+    def coalesce(self, expressions: list[Any]) -> Any:
+        return self._expressions.Coalesce(self.sequence(expressions))
+
+    def greatest(self, expressions: list[Any]) -> Any:
+        return self._expressions.Greatest(self.sequence(expressions))
+
+    def struct_unless_null(self, first: Any, others: list[Any]) -> Any:
+        """A struct of all of them; null where the first is null."""
+        fields = [
+            part for place, one in enumerate([first, *others]) for part in (self._literal(f"c{place}"), one)
+        ]
+        struct = self._expressions.CreateNamedStruct(self.sequence(fields))
+        nothing = self._expressions.Literal(None, struct.dataType())
+        return self._expressions.If(self._expressions.IsNull(first), nothing, struct)
+
+    def _literal(self, value: Any) -> Any:
+        return self._literals.apply(value)
+
+    def _ascending(self, expression: Any) -> Any:
+        direction, nulls = self._object("expressions.Ascending"), self._object("expressions.NullsFirst")
+        return self._expressions.SortOrder(expression, direction, nulls, self.sequence([]))
+
+    def _attribute(self, name: str, data_type: Any) -> Any:
+        metadata = self._jvm.org.apache.spark.sql.types.Metadata.empty()
+        return self._expressions.AttributeReference(
+            name, data_type, True, metadata, self._new_id(), self.sequence([])
+        )
+
+    def _new_id(self) -> Any:
+        return self._named_expression.newExprId()
+
+    @cached_property
+    def _named_expression(self) -> Any:
+        return self._object("expressions.NamedExpression")
+
+    @cached_property
+    def _literals(self) -> Any:
+        return self._object("expressions.Literal")
+
+    @cached_property
+    def _none(self) -> Any:
+        return self._jvm.scala.Option.empty()
+
+    def _object(self, name: str) -> Any:
+        """A Scala object of Catalyst."""
+        loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        kind = self._jvm.java.lang.Class.forName(f"{_CATALYST}{name}$", True, loader)
+        return kind.getField("MODULE$").get(None)
