@@ -7,8 +7,8 @@ record is the first one that ends behind it. Kept are numbers only, since there 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.model.progress import Batch
@@ -32,15 +32,12 @@ class Lookup:
     """For the records of one topic; small enough to be sent to where they are decoded."""
 
     numbers: Sequence[int]
-    ends: dict[int, Sequence[int]]
+    ends: Mapping[int, Sequence[int]]
     """By partition, one end for each batch."""
 
-    def batch_of(self, partition: int, offset: int) -> int:
-        """Raises ``IndexError`` for a record that no batch has read."""
-        return self.numbers[bisect_right(self.ends[partition], offset)]
-
     def batches_of(self, partitions: Sequence[int], offsets: Sequence[int]) -> list[int]:
-        """The same for many records; neighbours are mostly of one batch."""
+        """The number of the batch of each record. Raises ``IndexError`` for a record that no batch has read."""
+        # Neighbours are mostly of one batch.
         found: list[int] = []
         known, low, high, number = -1, 0, 0, 0
         for partition, offset in zip(partitions, offsets, strict=True):
@@ -69,16 +66,17 @@ class BatchIndex:
     def _add(self, batch: Batch) -> None:
         done = len(self._numbers)
         self._numbers.append(batch.batch)
-        self.notes.append(
-            BatchNote(batch.batch, batch.watermark_us, batch.rows_in, batch.late, batch.dead)
-        )
+        self.notes.append(BatchNote(batch.batch, batch.watermark_us, batch.rows_in, batch.late, batch.dead))
         for log, ranges in batch.inputs.items():
             for number, (_, end) in ranges.items():
                 # No batch before this one has read a partition that is new.
-                self._ends.setdefault(log, {}).setdefault(int(number), array("q", bytes(8 * done))).append(end)
+                self._ends.setdefault(log, {}).setdefault(int(number), array("q", bytes(8 * done))).append(
+                    end
+                )
 
     def lookup(self, log: str) -> Lookup:
         return Lookup(self._numbers, self._ends.get(log, {}))
 
-    def __iter__(self) -> Iterator[BatchNote]:
-        return iter(self.notes)
+    def between(self, first: int, last: int) -> list[BatchNote]:
+        """Those with these numbers and the ones in between, in order."""
+        return self.notes[bisect_left(self._numbers, first) : bisect_right(self._numbers, last)]

@@ -61,16 +61,22 @@ class Books:
                 self.short = note.number
             batch = f"batch {note.number}"
             if tally.records > note.rows_in:
-                self._differs("records", f"{batch} has read {note.rows_in} records, and there are {tally.records}")
+                self._differs(
+                    "records", f"{batch} has read {note.rows_in} records, and there are {tally.records}"
+                )
             if tally.dead != note.dead:
                 told = f"{batch} had {note.dead} dead letters, and {tally.dead} records do not fit"
                 self._differs("dead", f"{told}; was flow.future_ms changed?")
             if tally.late != note.late:
-                told = f"{batch} had {note.late} late events, and by the watermark that follows from the events"
+                told = (
+                    f"{batch} had {note.late} late events, and by the watermark that follows from the events"
+                )
                 self._differs("late", f"{told} it is {tally.late}")
             if watermarks[note.number] != note.watermark_us:
                 told = f"{batch} began with the watermark {_time(note.watermark_us)}"
-                self._differs("watermark", f"{told}, and {_time(watermarks[note.number])} follows from the events")
+                self._differs(
+                    "watermark", f"{told}, and {_time(watermarks[note.number])} follows from the events"
+                )
 
     def count(self, tallies: Iterable[Tally]) -> None:
         for tally in tallies:

@@ -12,6 +12,7 @@ Both follow the rule on that page, and share no code for it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -34,10 +35,16 @@ __all__ = ["decode_plainly"]
 _YEAR_US = 365 * 86_400 * 1_000_000
 """The end of 1970: earlier event times are those of clocks that were never set."""
 _PLACE = ["partition", "offset"]
+_Convert = Callable[[Any], Any]
 
 
 def decode_plainly(
-    raw: DataFrame, topic: Topic, future_us: int, *, batches: Lookup | None = None, beside: tuple[str, ...] = ()
+    raw: DataFrame,
+    topic: Topic,
+    future_us: int,
+    *,
+    batches: Lookup | None = None,
+    beside: tuple[str, ...] = (),
 ) -> DataFrame:
     """Columns ``row``, ``reason``, ``event_us``, ``partition``, ``offset``, ``batch`` where ``batches`` are given, and
     those of ``raw`` that are to be kept ``beside`` them. A null value has neither row nor reason in a table, where it
@@ -143,26 +150,32 @@ class _Rows:
         return pa.StructArray.from_arrays(arrays, fields=self._types, mask=lacking)
 
 
-def _to_arrow(kind: Kind) -> Callable[[Any], Any] | None:
+def _to_arrow(kind: Kind) -> _Convert | None:
     """From a value of the codec to what Arrow takes, where that is something else: a map is a list of pairs."""
     match kind:
         case Many(of, _):
-            part = _to_arrow(of)
-            return part and (lambda found: [None if one is None else part(one) for one in found])
+            element = _to_arrow(of)
+            return element and functools.partial(_convert_list, element)
         case Named(of, _):
-            part = _to_arrow(of)
-            if part is None:
-                return lambda found: list(found.items())
-            return lambda found: [(name, None if one is None else part(one)) for name, one in found.items()]
+            return functools.partial(_convert_map, _to_arrow(of) or _unchanged)
         case Record(fields):
             parts = [(one.name, part) for one in fields if (part := _to_arrow(one.kind)) is not None]
-            if not parts:
-                return None
-
-            def convert(found: dict[str, Any]) -> dict[str, Any]:
-                changed = {name: part(found[name]) for name, part in parts if found[name] is not None}
-                return found | changed
-
-            return convert
+            return functools.partial(_convert_record, parts) if parts else None
         case _:
             return None
+
+
+def _unchanged(found: Any) -> Any:
+    return found
+
+
+def _convert_list(convert: _Convert, found: list[Any]) -> list[Any]:
+    return [None if one is None else convert(one) for one in found]
+
+
+def _convert_map(convert: _Convert, found: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, None if one is None else convert(one)) for name, one in found.items()]
+
+
+def _convert_record(parts: list[tuple[str, _Convert]], found: dict[str, Any]) -> dict[str, Any]:
+    return found | {name: convert(found[name]) for name, convert in parts if found[name] is not None}

@@ -10,9 +10,11 @@ schema here: a reader that cannot take the value says so.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +29,7 @@ from headrace.model.kinds import Choice, Field, Kind, Many, Named, Plain, Record
 from headrace.model.schema import Schema
 from headrace.model.values import Codec
 
-__all__ = ["encode_plainly"]
+__all__ = ["encode_plainly", "spell_plainly"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -55,6 +57,37 @@ def encode_plainly(
     return rows.select(*columns, *([DELETED] if deletes else []), *kept_columns).mapInArrow(work.run, shape)
 
 
+def spell_plainly(written: DataFrame, schema: Schema) -> DataFrame:
+    """The same records, each ``value`` spelled as this codec spells it; one that it would alter stays as it is."""
+    work = _Spelling(Schema(schema.name, _loosened(schema.fields)))
+    return written.mapInArrow(work.run, written.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spelling:
+    schema: Schema
+
+    def run(self, records: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        codec = Codec(self.schema)
+        for some in records:
+            at = some.schema.get_field_index("value")
+            values = [None if one is None else _spelled(codec, one) for one in some.column(at).to_pylist()]
+            yield some.set_column(at, some.schema.field(at), pa.array(values, pa.string()))
+
+
+def _spelled(codec: Codec, value: str) -> str:
+    try:
+        spelled = codec.encode(codec.decode(value.encode())).decode()
+        same = spelled == value or _parsed(spelled) == _parsed(value)
+    except (ValueDoesNotFit, ValueError, RecursionError):
+        return value
+    return spelled if same else value
+
+
+def _parsed(text: str) -> Any:
+    return json.loads(text, parse_float=Decimal)
+
+
 @dataclass(frozen=True, slots=True)
 class _Work:
     """What is sent to the workers."""
@@ -71,9 +104,7 @@ class _Work:
         write_key, write = codec.key(self.key).encode, codec.encode
         names = [one.name for one in self.schema.fields]
         for some in rows:
-            columns = [
-                _values(some.column(at), convert) for at, convert in enumerate(self.conversions)
-            ]
+            columns = [_values(some.column(at), convert) for at, convert in enumerate(self.conversions)]
             keys: list[bytes | None] = []
             values: list[bytes | None] = []
             deleted = some.column(DELETED).to_pylist() if self.deletes else [False] * some.num_rows
