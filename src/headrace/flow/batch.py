@@ -1,7 +1,7 @@
 """One batch of a flow: rows, side records and progress, committed together.
 
     rows come over as Arrow, and are sent            nobody sees them yet
-    late and dead ones are looked up, and sent       only where the counts say that there are some
+    late and dead records are read again, and sent   only where the counts say that there are some
     the progress record is sent                      with the offsets that the rows have got
     commit                                           everybody sees all of it
 
@@ -12,43 +12,33 @@ from it.
 from __future__ import annotations
 
 import time
-from base64 import b64decode
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.client.cluster import Cluster
+from headrace.flow.errors import FlowError
+from headrace.flow.left_out import LeftOut, dead_letter, late_note
 from headrace.flow.opening import Opened
 from headrace.flow.watermark import next_watermark
 from headrace.flow.writer import Side, Writer
 from headrace.model.flow import Flow
-from headrace.model.progress import Batch, Ranges, Totals, encode
+from headrace.model.progress import Batch, Generation, Ranges, Totals, encode
 
-__all__ = ["Counts", "Made", "SideRow", "commit_batch", "ranges_of"]
+__all__ = ["BatchResult", "Counts", "Miscounted", "commit_batch", "ranges_of"]
 
 _ERRORS = "__headrace.errors."
 
 
-@dataclass(frozen=True, slots=True)
-class SideRow:
-    """A record of an input that was late or dead."""
+class Miscounted(FlowError):
+    """The plan has counted other records than are there: a task ran twice. The batch has to be counted again."""
 
-    log: str
-    partition: int
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    reason: str | None
-    event_us: int | None
-
-    @classmethod
-    def of(cls, log: str, told: str) -> SideRow:
-        row = msgspec.json.decode(told)
-        key, value = (None if row.get(name) is None else b64decode(row[name]) for name in ("key", "value"))
-        place = (row["partition"], row["offset"])
-        return cls(log, *place, key, value, row.get("reason"), row.get("event_us"))
+    code = "HR-FLOW-MISCOUNTED"
+    retriable = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,48 +50,55 @@ class Counts:
     dead: int = 0
     bytes: int = 0
     seen_us: int | None = None
-    aside: Sequence[str] = ()
-    """The late and the dead ones, as ``headrace.flow.inputs`` lays them aside."""
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Counts:
+    def of(cls, tallies: Mapping[str, Any]) -> Counts:
         return cls(
-            rows=told["rows"],
-            late=told["late"],
-            dead=told["dead"],
-            bytes=told.get("bytes") or 0,
-            seen_us=told.get("seen_us"),
-            aside=told["aside"],
+            rows=tallies["rows"],
+            late=tallies["late"],
+            dead=tallies["dead"],
+            bytes=tallies.get("bytes") or 0,
+            seen_us=tallies.get("seen_us"),
         )
 
     @classmethod
-    def if_right(cls, told: Mapping[str, Any], offsets: int) -> Counts | None:
+    def if_right(cls, tallies: Mapping[str, Any], offsets: int) -> Counts | None:
         """What a plan has counted on its way over so many offsets; None where that cannot be.
 
         A plan need not read what can leave no rows, such as the other side of a join with nothing, and counts twice
         what a lost executor makes it read again.
         """
-        if not told or not 0 < told["rows"] <= offsets or len(set(told["aside"])) < len(told["aside"]):
+        if not tallies or not 0 < tallies["rows"] <= offsets:
             return None
-        return cls.of(told)
+        return cls.of(tallies)
+
+    @property
+    def left_out(self) -> int:
+        return self.late + self.dead
+
+    @property
+    def average_bytes(self) -> int:
+        return self.bytes // self.rows if self.rows else 0
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class BatchResult:
     """A batch as Spark has computed it."""
 
     number: int
-    keys: Sequence[str | None]
-    values: Sequence[str | None]
-    counts: Mapping[str, Counts]
-    """By input topic, as the app names it."""
+    pieces: Callable[[], Iterable[pa.Table]]
+    """The rows, in the order in which they are written; columns ``key`` and ``value``."""
     inputs: Ranges
-    tables: dict[str, dict[str, int]]
-    sides: Sequence[SideRow]
     watermark_us: int | None
+    counts: Mapping[str, Counts] = field(default_factory=dict)
+    """By input topic, as the app names it."""
+    left_out: Callable[[], Iterable[LeftOut]] = tuple
+    """As many late and dead records as ``counts`` says."""
+    tables: dict[str, dict[str, int]] = field(default_factory=dict)
+    table_dead: Sequence[LeftOut] = ()
+    """Values of tables that do not fit."""
     state_rows: int = 0
     state_bytes: int = 0
-    table_dead: int = 0
     sent: int = 0
     """Rows that Spark has written by itself, and that are not among these."""
 
@@ -121,25 +118,20 @@ def ranges_of(opened: Opened, planned: Mapping[str, Mapping[str, int]]) -> Range
     return found
 
 
-def commit_batch(cluster: Cluster, writer: Writer, flow: Flow, opened: Opened, made: Made) -> Batch:
+def commit_batch(cluster: Cluster, writer: Writer, flow: Flow, opened: Opened, result: BatchResult) -> Batch:
+    """Raises ``Miscounted``, with nothing written, where the counts of the result are not those of its records."""
     generation = opened.generation
     seen = dict(opened.last.seen_us) if opened.last else {}
-    for topic, counts in made.counts.items():
+    for topic, counts in result.counts.items():
         if counts.seen_us is not None:
             seen[topic] = max(seen.get(topic, counts.seen_us), counts.seen_us)
-    keyless = [value for key, value in zip(made.keys, made.values, strict=True) if key is None]
     begin = opened.last.outputs.get(generation.output, {}) if opened.last else {}
     starts = {number: to for number, (_, to) in begin.items()} or generation.output_starts
     writer.begin()
     try:
-        if keyless:
-            kept = [pair for pair in zip(made.keys, made.values, strict=True) if pair[0] is not None]
-            writer.rows(generation.output, [key for key, _ in kept], [value for _, value in kept])
-        else:
-            writer.rows(generation.output, made.keys, made.values)
-        writer.sides(_side_records(flow, made, keyless, generation.generation))
+        sent, keyless = _send_rows(writer, flow, generation, result)
+        writer.sides(_side_records(flow, result, generation.generation))
         writer.flush()
-        sent = len(made.keys) - len(keyless) + made.sent
         ends = (
             cluster.ends(generation.output, committed=False)
             if sent
@@ -149,24 +141,24 @@ def commit_batch(cluster: Cluster, writer: Writer, flow: Flow, opened: Opened, m
         batch = Batch(
             flow=flow.name,
             generation=generation.generation,
-            batch=made.number,
-            inputs=made.inputs,
-            tables=made.tables,
+            batch=result.number,
+            inputs=result.inputs,
+            tables=result.tables,
             outputs={generation.output: outputs},
-            watermark_us=made.watermark_us,
-            next_watermark_us=_later(made.watermark_us, next_watermark(flow.streams, seen)),
+            watermark_us=result.watermark_us,
+            next_watermark_us=_later(result.watermark_us, next_watermark(flow.streams, seen)),
             seen_us=seen,
-            rows_in=sum(one.rows for one in made.counts.values()),
+            rows_in=sum(one.rows for one in result.counts.values()),
             rows_out=sent,
-            late=sum(one.late for one in made.counts.values()),
-            dead=sum(one.dead for one in made.counts.values()),
+            late=sum(one.late for one in result.counts.values()),
+            dead=sum(one.dead for one in result.counts.values()),
             fingerprint=generation.fingerprint,
-            keyless=len(keyless),
-            table_dead=made.table_dead,
-            totals=_totals(opened, made, sent, len(keyless)),
+            keyless=keyless,
+            table_dead=len(result.table_dead),
+            totals=_totals(opened, result, sent, keyless),
             generation_offset=opened.generation_offset,
-            state_rows=made.state_rows,
-            state_bytes=made.state_bytes,
+            state_rows=result.state_rows,
+            state_bytes=result.state_bytes,
             committed_ms=time.time_ns() // 1_000_000,
         )
         key, value = encode(batch)
@@ -178,15 +170,36 @@ def commit_batch(cluster: Cluster, writer: Writer, flow: Flow, opened: Opened, m
     return batch
 
 
-def _totals(opened: Opened, made: Made, sent: int, keyless: int) -> Totals:
+def _send_rows(writer: Writer, flow: Flow, generation: Generation, result: BatchResult) -> tuple[int, int]:
+    """How many rows were sent to the topic, and how many have no key, and were sent to the dead letters."""
+    sent, keyless = result.sent, 0
+    reason = f"batch {result.number} of generation {generation.generation}: the row has no key".encode()
+    headers = ((f"{_ERRORS}exception", b"RowWithoutKey"), (f"{_ERRORS}message", reason))
+    for piece in result.pieces():
+        rows = piece
+        if piece.column("key").null_count:
+            is_keyless = pc.is_null(piece.column("key"))
+            rows = piece.filter(pc.invert(is_keyless))
+            values = piece.filter(is_keyless).column("value").to_pylist()
+            writer.sides(
+                Side(flow.dead_topic, None, None if value is None else value.encode(), headers)
+                for value in values
+            )
+            keyless += len(values)
+        writer.rows(generation.output, rows.column("key").to_pylist(), rows.column("value").to_pylist())
+        sent += rows.num_rows
+    return sent, keyless
+
+
+def _totals(opened: Opened, result: BatchResult, sent: int, keyless: int) -> Totals:
     before = opened.last.totals if opened.last else Totals()
     return Totals(
-        rows_in=before.rows_in + sum(one.rows for one in made.counts.values()),
+        rows_in=before.rows_in + sum(one.rows for one in result.counts.values()),
         rows_out=before.rows_out + sent,
-        late=before.late + sum(one.late for one in made.counts.values()),
-        dead=before.dead + sum(one.dead for one in made.counts.values()),
+        late=before.late + sum(one.late for one in result.counts.values()),
+        dead=before.dead + sum(one.dead for one in result.counts.values()),
         keyless=before.keyless + keyless,
-        table_dead=before.table_dead + made.table_dead,
+        table_dead=before.table_dead + len(result.table_dead),
     )
 
 
@@ -196,38 +209,22 @@ def _later(before: int | None, after: int | None) -> int | None:
     return max(known, default=None)
 
 
-def _side_records(flow: Flow, made: Made, keyless: Sequence[str | None], generation: int) -> list[Side]:
-    sides = [_late(flow, made, row, generation) for row in made.sides if row.reason is None]
-    sides += [_dead(flow, row) for row in made.sides if row.reason is not None]
-    told = f"batch {made.number} of generation {generation}: the row has no key".encode()
-    headers = ((f"{_ERRORS}exception", b"RowWithoutKey"), (f"{_ERRORS}message", told))
-    sides += [
-        Side(flow.dead_topic, None, None if value is None else value.encode(), headers) for value in keyless
-    ]
-    return sides
-
-
-def _late(flow: Flow, made: Made, row: SideRow, generation: int) -> Side:
-    told = {
-        "topic": row.log,
-        "partition": row.partition,
-        "offset": row.offset,
-        "event_us": row.event_us,
-        "watermark_us": made.watermark_us,
-        "generation": generation,
-        "batch": made.number,
-    }
-    return Side(
-        flow.late_topic, f"{row.log}/{row.partition}/{row.offset}".encode(), msgspec.json.encode(told)
+def _side_records(flow: Flow, result: BatchResult, generation: int) -> Iterator[Side]:
+    kinds: Counter[str] = Counter()
+    for record in result.left_out():
+        kinds["late" if record.reason is None else "dead"] += 1
+        if record.reason is None:
+            yield late_note(flow, record, generation, result.number, result.watermark_us)
+        else:
+            yield dead_letter(flow, record)
+    counted = (
+        sum(one.late for one in result.counts.values()),
+        sum(one.dead for one in result.counts.values()),
     )
-
-
-def _dead(flow: Flow, row: SideRow) -> Side:
-    headers = (
-        (f"{_ERRORS}exception", b"ValueDoesNotFit"),
-        (f"{_ERRORS}message", (row.reason or "").encode()),
-        (f"{_ERRORS}topic", row.log.encode()),
-        (f"{_ERRORS}partition", str(row.partition).encode()),
-        (f"{_ERRORS}offset", str(row.offset).encode()),
-    )
-    return Side(flow.dead_topic, row.key, row.value, headers)
+    if (kinds["late"], kinds["dead"]) != counted:
+        raise Miscounted(
+            f"flow {flow.name}: batch {result.number} counted {counted[0]} late and {counted[1]} dead records, and"
+            f" {kinds['late']} and {kinds['dead']} are there",
+            hint="the batch is counted again",
+        )
+    yield from (dead_letter(flow, record) for record in result.table_dead)

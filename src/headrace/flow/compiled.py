@@ -18,6 +18,8 @@ from pyspark.sql import types as T
 
 from headrace.flow.encoding import DELETED
 from headrace.flow.fingerprint import fingerprint, runs_python
+from headrace.flow.group_keys import expect_keys_of_groups
+from headrace.flow.lineage import coordinates, trace_output, without_lineage
 from headrace.flow.mistakes import FlowMistake, first_line
 from headrace.flow.realtime_limits import expect_realtime
 from headrace.flow.types import schema_of_output, struct_of
@@ -52,6 +54,10 @@ class Compiled:
     """Spark's output mode: ``update`` where rows of a key replace each other, else ``append``."""
     fixed: frozenset[str] | None = None
     """Where they do: the columns that stay as they are, which can be keys."""
+    groups: frozenset[frozenset[str]] = frozenset()
+    """For each thing that it groups by, the columns that determine it: a key must have one of each."""
+    ties: bool = False
+    """Whether one record can give several rows that only their values tell apart."""
 
 
 def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) -> Compiled:
@@ -60,22 +66,27 @@ def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) ->
     output = _call(flow, inputs)
     schema = _output_schema(flow, output)
     _expect_deterministic(flow, output)
-    live = _call(flow, [_live(spark, topic, schemas[topic.name]) for topic in flow.reads])
+    inputs_live = [
+        _live(spark, number, schemas[topic.name], topic) for number, topic in enumerate(flow.reads)
+    ]
+    live = _call(flow, without_lineage(inputs_live))
     stateful = _expect_streamable(flow, live)
     mode = "update" if stateful and _aggregates(live) else "append"
     analyzed: Any = live._jdf.queryExecution().analyzed()
     expect_no_order(flow, analyzed)
     fixed = expect_replaceable(flow, analyzed) if mode == "update" else None
+    groups = expect_keys_of_groups(flow, analyzed) if mode == "update" else frozenset()
     if flow.is_realtime:
         expect_realtime(flow, inputs[0], output, stateful=stateful)
-    return Compiled(flow, schema, fingerprint(flow, output, schema), stateful, mode, fixed)
+    ties = trace_output(flow, live)[1]
+    return Compiled(flow, schema, fingerprint(flow, output, schema), stateful, mode, fixed, groups, ties)
 
 
 def _empty(spark: SparkSession, schema: Schema) -> DataFrame:
     return spark.createDataFrame([], struct_of(schema.fields))
 
 
-def _live(spark: SparkSession, topic: Topic, schema: Schema) -> DataFrame:
+def _live(spark: SparkSession, number: int, schema: Schema, topic: Topic) -> DataFrame:
     """A stream of the topic's shape that is never started; a table is what it is at a moment."""
     if topic.kind == "table":
         return _empty(spark, schema)
@@ -88,7 +99,9 @@ def _live(spark: SparkSession, topic: Topic, schema: Schema) -> DataFrame:
             if field.name != topic.time
         ),
         *([F.col("timestamp").alias(topic.time)] if topic.time else []),
-    ).select(*(f"`{field.name}`" for field in shape.fields))
+        F.lit(0).alias("partition"),
+        F.col("value").alias("offset"),
+    ).select(*(f"`{field.name}`" for field in shape.fields), *coordinates(number))
     return shaped.withWatermark(topic.time, spark_delay(topic)) if topic.time else shaped
 
 

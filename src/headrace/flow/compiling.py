@@ -6,6 +6,7 @@ from pyspark.sql import SparkSession
 
 from headrace.app import App
 from headrace.flow.compiled import Compiled, compile_flow
+from headrace.flow.group_keys import not_told_apart
 from headrace.flow.updates import changing_key
 from headrace.model.errors import AppError, AppMistakes
 from headrace.model.flow import Flow
@@ -33,22 +34,26 @@ def compile_app(spark: SparkSession, app: App) -> tuple[list[Compiled], dict[str
                 _assume_declared(flow, schemas)
                 continue
             compiled.append(made)
-            mistakes += _changing_keys(app, made)
+            mistakes += _mistaken_keys(app, made)
             schemas[flow.writes.name] = made.schema
     if mistakes:
         raise AppMistakes(mistakes)
     return compiled, schemas
 
 
-def _changing_keys(app: App, made: Compiled) -> list[AppError]:
+def _mistaken_keys(app: App, compiled: Compiled) -> list[AppError]:
     """Of views under another key than their topic's."""
-    return [
-        changing_key(made.flow, name, f"view {view.name}", view.place)
-        for view in app.views
-        if view.topic == made.flow.writes and made.fixed is not None
-        for name in view.key
-        if name not in made.fixed
-    ]
+    flow, found = compiled.flow, list[AppError]()
+    for view in app.views:
+        if view.topic != flow.writes or compiled.fixed is None or not view.key:
+            continue
+        changing = [name for name in view.key if name not in compiled.fixed]
+        found += [changing_key(flow, name, f"view {view.name}", view.place) for name in changing]
+        untold = [" or ".join(sorted(names)) for names in compiled.groups if not names & set(view.key)]
+        if untold and not changing:
+            groups = ", ".join(sorted(untold))
+            found.append(not_told_apart(flow, groups, tuple(view.key), f"view {view.name}", view.place))
+    return found
 
 
 def _assume_declared(flow: Flow, schemas: dict[str, Schema]) -> None:

@@ -7,7 +7,7 @@ dead. The function sees the counted ones, with the fields of the schema and noth
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -17,7 +17,7 @@ from headrace.client.cluster import Cluster
 from headrace.flow.watermark import spark_delay
 from headrace.model.topic import Topic
 
-__all__ = ["client_options", "counted", "counts_of", "history", "live", "observed", "tallied"]
+__all__ = ["client_options", "counted", "counts_of", "history", "is_late", "live", "observed", "tallied"]
 
 _PREFIX = "kafka."
 # At the default of 500 records a poll, asking the log where the topic begins and ends, as Spark does after each, costs
@@ -77,17 +77,16 @@ def client_options(cluster: Cluster) -> dict[str, str]:
 
 
 def observed(decoded: DataFrame, name: str | Observation, watermark: Column) -> DataFrame:
-    """The same rows with a column ``late``, counted on their way, with those laid aside that are late or dead; there
-    when the batch has run.
+    """The same rows with a column ``late``, counted on their way; the counts are there when the batch has run.
 
-    What is laid aside is no more than the batch, whose bytes are bounded.
+    Counts only: Spark keeps them in the driver, and again for each of its last batches.
     """
-    return _told(decoded, watermark).observe(name, *_tallies())
+    return _judged(decoded, watermark).observe(name, *_tallies())
 
 
 def tallied(decoded: DataFrame, watermark: Column) -> dict[str, Any]:
     """What ``observed`` counts, read for that alone."""
-    (row,) = _told(decoded, watermark).agg(*_tallies()).collect()
+    (row,) = _judged(decoded, watermark).agg(*_tallies()).collect()
     return row.asDict()
 
 
@@ -97,18 +96,22 @@ def counts_of(observation: Observation) -> dict[str, Any]:
     return observation.get if row.length() else {}
 
 
-def _told(decoded: DataFrame, watermark: Column) -> DataFrame:
-    late, dead = F.col("late"), F.col("reason").isNotNull()
-    judged = decoded.withColumn("late", F.coalesce(F.col("event_us") < watermark, F.lit(False)))
+def _judged(decoded: DataFrame, watermark: Column) -> DataFrame:
+    judged = decoded.withColumn("late", is_late(watermark))
     # Computed before they are counted, in the code of the plan: what is counted is interpreted, row by row.
     return judged.select(
         "row",
         "event_us",
         "late",
-        dead.alias("dead"),
+        F.col("reason").isNotNull().alias("dead"),
         F.length("value").alias("bytes"),
-        F.when(late | dead, _aside()).alias("aside"),
+        "partition",
+        "offset",
     )
+
+
+def is_late(watermark: Column) -> Column:
+    return F.coalesce(F.col("event_us") < watermark, F.lit(False))
 
 
 def _tallies() -> list[Column]:
@@ -118,19 +121,14 @@ def _tallies() -> list[Column]:
         F.count_if("late").alias("late"),
         F.count_if("dead").alias("dead"),
         F.sum("bytes").alias("bytes"),
-        F.collect_list("aside").alias("aside"),
     ]
 
 
-def _aside() -> Column:
-    """What is kept of a record that is late or dead, as text; of one that is late only where it is."""
-    key, value = (F.when(~F.col("late"), F.base64(name)).alias(name) for name in ("key", "value"))
-    return F.to_json(F.struct("partition", "offset", key, value, "reason", "event_us"))
-
-
-def counted(decoded: DataFrame, topic: Topic, late: Column, *, streaming: bool) -> DataFrame:
-    """What the function sees."""
-    rows = decoded.where(F.col("row").isNotNull() & ~late).select("row.*")
+def counted(
+    decoded: DataFrame, topic: Topic, late: Column, *, streaming: bool, beside: Sequence[Column] = ()
+) -> DataFrame:
+    """What the function sees, and the columns that go along beside it."""
+    rows = decoded.where(F.col("row").isNotNull() & ~late).select("row.*", *beside)
     if streaming and topic.time:
         return rows.withWatermark(topic.time, spark_delay(topic))
     return rows

@@ -19,7 +19,7 @@ it, the latest of those that it is made of.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,11 +27,20 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from headrace.flow.mistakes import FlowMistake
-from headrace.flow.plan_nodes import PlanNodes, each, expr_id
+from headrace.flow.plan_nodes import PlanNodes, expr_id
+from headrace.flow.plan_tree import each
 from headrace.flow.tie_breaking import break_ties, has_ties
 from headrace.model.flow import Flow
 
-__all__ = ["BATCH", "LINEAGE", "coordinates", "lineage_columns", "trace"]
+__all__ = [
+    "BATCH",
+    "LINEAGE",
+    "coordinates",
+    "lineage_columns",
+    "trace",
+    "trace_output",
+    "without_lineage",
+]
 
 LINEAGE = "_headrace_at"
 BATCH = "_headrace_batch"
@@ -80,16 +89,27 @@ def lineage_columns(frame: DataFrame) -> list[str]:
     ]
 
 
+def without_lineage(frames: Iterable[DataFrame]) -> list[DataFrame]:
+    """What the function is called with."""
+    return [frame.drop(*lineage_columns(frame)) for frame in frames]
+
+
 def trace(flow: Flow, frames: Sequence[DataFrame]) -> DataFrame:
     """What the function makes of the frames, with the coordinates of each row. Frames of events have coordinates; those
     of tables have none.
     """
-    output = flow.function(*(frame.drop(*lineage_columns(frame)) for frame in frames))
+    return trace_output(flow, flow.function(*without_lineage(frames)))[0]
+
+
+def trace_output(flow: Flow, output: DataFrame) -> tuple[DataFrame, bool]:
+    """The output of the function with coordinates, and whether several rows may have the same."""
     nodes = PlanNodes(output.sparkSession)
-    traced = _Tracer(flow, nodes).through(nodes.analyzed(output))
+    plan = nodes.analyzed(output)
+    tracer = _Tracer(flow, nodes)
+    traced = tracer.through(plan)
     if traced.origin == "static":
         raise _refused(flow, "returns rows that do not come from its inputs")
-    return nodes.frame(_named(nodes, traced, each(nodes.analyzed(output).output())))
+    return nodes.frame(_named(nodes, traced, each(plan.output()))), tracer.ties
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +118,7 @@ class _Traced:
 
     node: Any
     origin: str
-    """``rows`` of events; ``groups`` of them; ``static``, which do not change within a batch and have no coordinates."""
+    """``rows`` of events; ``groups`` of them; ``static``: without coordinates, the same throughout a batch."""
     at: tuple[Any, ...] = ()
     batch: Any = None
 
@@ -118,6 +138,7 @@ class _Tracer:
     def __init__(self, flow: Flow, nodes: PlanNodes) -> None:
         self._flow = flow
         self._nodes = nodes
+        self.ties = False
 
     def through(self, node: Any) -> _Traced:
         """The same plan, with the coordinates among its columns."""
@@ -160,6 +181,8 @@ class _Tracer:
         carrier, at = (left, 0) if right.origin == "static" else (right, 1)
         if _KEPT.get(kind, (False, False))[1 - at] or (at == 1 and kind in _ONE_SIDED):
             raise _refused(self._flow, f"keeps rows of a table that no event belongs to ({kind} join)")
+        # One event may find several rows of the table.
+        self.ties = self.ties or kind not in _ONE_SIDED
         return replace(carrier, node=self._nodes.with_children(node, [left.node, right.node]))
 
     def _join_streams(self, node: Any, kind: str, left: _Traced, right: _Traced) -> _Traced:
@@ -246,6 +269,6 @@ def _refused(flow: Flow, why: str) -> FlowMistake:
     return FlowMistake(
         f"flow {flow.name} {why}",
         place=flow.place,
-        detail="each row must show which record of its input it comes from, so that the last row of a key is the newest",
+        detail="a row must show which record it comes from, or nobody knows which row of a key is the newest",
         hint="use select, where, explode, unions, joins, dropDuplicates and groupBy(...).agg(...); see docs/flows.md",
     )

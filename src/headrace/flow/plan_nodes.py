@@ -11,14 +11,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["PlanNodes", "each", "expr_id"]
+from headrace.flow.plan_tree import class_name, each
+
+__all__ = ["PlanNodes", "expr_id"]
 
 _CATALYST = "org.apache.spark.sql.catalyst."
-
-
-def each(sequence: Any) -> list[Any]:
-    """The items of a Scala sequence."""
-    return [sequence.apply(place) for place in range(sequence.size())]
 
 
 def expr_id(named: Any) -> int:
@@ -28,10 +25,11 @@ def expr_id(named: Any) -> int:
 class PlanNodes:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._jvm: Any = spark._jvm
-        self._expressions = self._jvm.org.apache.spark.sql.catalyst.expressions
-        self._logical = self._jvm.org.apache.spark.sql.catalyst.plans.logical
-        self._long_type = self._jvm.org.apache.spark.sql.types.DataTypes.LongType
+        jvm: Any = spark._jvm
+        self._expressions = jvm.org.apache.spark.sql.catalyst.expressions
+        self._jvm = jvm
+        self._logical = jvm.org.apache.spark.sql.catalyst.plans.logical
+        self._long_type = jvm.org.apache.spark.sql.types.DataTypes.LongType
 
     @staticmethod
     def analyzed(frame: DataFrame) -> Any:
@@ -63,7 +61,7 @@ class PlanNodes:
 
     def numbered(self, generate: Any, child: Any) -> tuple[Any, Any]:
         """``generate`` over ``child``, and an expression for the place of a row among those of one row of ``child``."""
-        kind = str(generate.generator().getClass().getSimpleName())
+        kind = class_name(generate.generator())
         output = each(generate.generatorOutput())
         if kind == "Explode":
             position = self._attribute("pos", self._jvm.org.apache.spark.sql.types.DataTypes.IntegerType)

@@ -13,20 +13,22 @@ transactions, another flow for example, would never be done.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from headrace.client.cluster import Cluster
 from headrace.client.progress_log import current
 from headrace.client.reading import next_records
-from headrace.flow.batch import Counts, Made, SideRow, commit_batch, ranges_of
+from headrace.flow.batch import BatchResult, Counts, commit_batch, ranges_of
 from headrace.flow.compiled import Compiled
 from headrace.flow.decoding import Decoder
 from headrace.flow.errors import FlowFenced
 from headrace.flow.inputs import history, tallied
+from headrace.flow.left_out import LeftOut, read_left_out
 from headrace.flow.opening import Opened
 from headrace.flow.options import FlowOptions
 from headrace.flow.sourced import sourced
@@ -34,6 +36,8 @@ from headrace.flow.watermark import NONE_US
 from headrace.flow.writer import Writer
 from headrace.model.progress import Ranges
 from headrace.model.topic import Topic
+
+_ROWS = pa.schema([("key", pa.string()), ("value", pa.string())])
 
 __all__ = ["Passed", "RealtimeNotes", "rows_at_once"]
 
@@ -124,31 +128,28 @@ class RealtimeNotes:
         (count,) = rows.agg(F.count(F.lit(1)), F.count_if(F.col("key").isNull())).collect()
         keyless = [one["value"] for one in rows.where(F.col("key").isNull()).collect()] if count[1] else []
         counts = Counts(told["rows"], dead=told["dead"], bytes=told["bytes"] or 0)
-        sides = [SideRow.of(log, one) for one in told["aside"]]
-        self._commit(inputs, counts, sent=count[0] - len(keyless), sides=sides, keyless=keyless)
+        self._commit(inputs, counts, sent=count[0] - len(keyless), keyless=keyless)
+
+    def _left_out(self, counts: Counts, inputs: Ranges) -> Iterator[LeftOut]:
+        if counts.left_out:
+            place = (self._decoder, self._input.log, inputs[self._input.log])
+            yield from read_left_out(self._spark, self._cluster, *place, F.lit(NONE_US), counts.average_bytes)
 
     def _commit(
-        self,
-        inputs: Ranges,
-        counts: Counts,
-        *,
-        sent: int,
-        sides: list[SideRow] | None = None,
-        keyless: list[str | None] | None = None,
+        self, inputs: Ranges, counts: Counts, *, sent: int, keyless: Sequence[str | None] = ()
     ) -> None:
-        last, values = self._opened.last, keyless or []
-        made = Made(
+        last = self._opened.last
+        rows = pa.table([[None] * len(keyless), list(keyless)], schema=_ROWS)
+        result = BatchResult(
             number=last.batch + 1 if last else 0,
-            keys=[None] * len(values),
-            values=values,
-            counts={self._topic.name: counts},
+            pieces=lambda: [rows],
             inputs=inputs,
-            tables={},
-            sides=sides or [],
             watermark_us=None,
+            counts={self._topic.name: counts},
+            left_out=lambda: self._left_out(counts, inputs),
             sent=sent,
         )
-        self._opened.last = commit_batch(self._cluster, self._writer, self._flow, self._opened, made)
+        self._opened.last = commit_batch(self._cluster, self._writer, self._flow, self._opened, result)
 
 
 def rows_at_once(passed: Passed | None, settings: FlowOptions, otherwise: int) -> int:

@@ -8,8 +8,11 @@ that moment, and the moment goes into the progress record.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import threading
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,15 +23,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.flow.batch import Counts, Made, SideRow, commit_batch, ranges_of
+from headrace.flow.batch import BatchResult, Counts, Miscounted, commit_batch, ranges_of
+from headrace.flow.batch_rows import BatchRows, RowCollector
 from headrace.flow.checkpoint import Checkpoint
 from headrace.flow.compiled import Compiled
 from headrace.flow.decoding import Decoder
 from headrace.flow.encoding import encode
 from headrace.flow.errors import CheckpointLost, rebuild_hint
 from headrace.flow.inputs import counted, counts_of, history, live, observed, tallied
+from headrace.flow.left_out import LeftOut, read_left_out
+from headrace.flow.lineage import coordinates, lineage_columns, trace
 from headrace.flow.opening import Opened, last_progress
 from headrace.flow.options import FlowOptions
+from headrace.flow.output_guard import OutputGuard
 from headrace.flow.plan_text import last_execution, plan_text
 from headrace.flow.tables import TableState
 from headrace.flow.watermark import WatermarkCell
@@ -40,7 +47,10 @@ from headrace.model.topic import Topic
 __all__ = ["Running"]
 
 _TOO_LARGE = 2
+_HELD = 2
+"""How many times the bytes of a batch's input its rows may have, to come over at once."""
 _FINISH_S = 20
+_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 _one_at_a_time = threading.Lock()
 
 
@@ -82,6 +92,11 @@ class Running:
         location = settings.checkpoint_of(self._flow.name, opened.generation.checkpoint)
         self._checkpoint = Checkpoint(spark, location)
         self._cell = WatermarkCell(spark)
+        self._guard = OutputGuard(spark)
+        self._collector = RowCollector(self._guard, _HELD * settings.max_bytes, ties=compiled.ties)
+        self._observation = Observation()
+        self._table_dead: list[LeftOut] = []
+        """Values of tables that did not fit, and that no committed batch has sent yet."""
         self._started = threading.Event()
         self._busy = threading.Lock()
         self._stopping = threading.Event()
@@ -115,7 +130,13 @@ class Running:
         empty_batches = self._compiled.stateful and self._compiled.mode == "append"
         with _one_at_a_time:
             self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(empty_batches).lower())
-            self._query = ready.start()
+            # Checked when the flow was compiled. What is added to the plan since, a sort within a batch so that the
+            # first of several duplicates is kept, is not for users, and refused.
+            self._spark.conf.set(_CHECK, "false")
+            try:
+                self._query = ready.start()
+            finally:
+                self._spark.conf.unset(_CHECK)
         self._started.set()
 
     def look(self, stop: threading.Event) -> None:
@@ -172,15 +193,24 @@ class Running:
 
     def _planned(self) -> DataFrame:
         frames = []
-        for at, topic in enumerate(self._flow.reads):
-            shaped = self._with_schema(topic)
+        for number, topic in enumerate(self._flow.reads):
             decoded = self._decoders[topic.name].decode(self._raw(topic))
-            seen = observed(decoded, f"in{at}", self._cell.column)
-            frames.append(counted(seen, shaped, F.col("late"), streaming=True))
-        return self._encoded(self._flow.function(*frames))
+            seen = observed(decoded, f"in{number}", self._cell.column)
+            frames.append(self._counted(seen, number, streaming=True))
+        return self._encoded(frames)
 
-    def _encoded(self, rows: DataFrame) -> DataFrame:
-        return encode(rows, self._compiled.schema, self._flow.writes.key)
+    def _counted(self, seen: DataFrame, number: int, *, streaming: bool) -> DataFrame:
+        """What the function sees of an input of events, with the coordinates of each record."""
+        topic, late = self._with_schema(self._flow.reads[number]), F.col("late")
+        return counted(seen, topic, late, streaming=streaming, beside=coordinates(number))
+
+    def _encoded(self, frames: Sequence[DataFrame]) -> DataFrame:
+        """Keys and values that the function makes of its inputs, with the coordinates of each row."""
+        rows = trace(self._flow, frames)
+        beside = lineage_columns(rows)
+        encoded = encode(rows, self._compiled.schema, self._flow.writes.key, beside)
+        value = self._guard.column(F.col("key"), F.col("value"))
+        return encoded.select("key", value.alias("value"), *beside)
 
     def _batch(self, frame: DataFrame, number: int) -> None:
         """Called by Spark; what it raises ends the query, and is kept as it was raised."""
@@ -217,85 +247,107 @@ class Running:
                 hint=f"nothing else may change it while the flow runs; {rebuild_hint(self._flow.name)}",
             )
         inputs = ranges_of(self.opened, planned)
-        if self._tables:
-            made = self._made_with_tables(frame, number, inputs, watermark_us)
-        else:
-            made = self._made(frame, number, inputs, watermark_us)
-        if not made.keys and not _advances(inputs):
-            return
-        self.opened.last = commit_batch(self._cluster, self._writer, self._flow, self.opened, made)
-        self._cell.set(self.opened.last.next_watermark_us)
-        size = sum(one.bytes for one in made.counts.values())
+        with contextlib.closing(self._rows_of(frame, inputs)) as rows:
+            if not rows.count and not _advances(inputs):
+                return
+            result = self._result(rows, number, inputs, watermark_us)
+            try:
+                self._write(result)
+            except Miscounted:
+                self._write(self._with_counts(result, self._counts_again(inputs)))
+        size = sum(one.bytes for one in result.counts.values())
         self.too_large = size > _TOO_LARGE * self._settings.max_bytes
 
-    def _made(self, frame: DataFrame, number: int, inputs: Ranges, watermark_us: int | None) -> Made:
-        rows = frame.toArrow()
-        metrics = self._metrics()
-        counts = {
-            topic.name: self._counts(metrics[f"in{at}"], topic, inputs)
-            for at, topic in enumerate(self._flow.reads)
-        }
+    def _write(self, result: BatchResult) -> None:
+        self.opened.last = commit_batch(self._cluster, self._writer, self._flow, self.opened, result)
+        self._cell.set(self.opened.last.next_watermark_us)
+
+    def _rows_of(self, frame: DataFrame, inputs: Ranges) -> BatchRows:
+        if not self._tables:
+            return self._collector.collect(frame, self._tasks(inputs))
+        self._observation = Observation()
+        for state in self._tables:
+            self._table_dead += state.refresh()
+        frames = {state.topic.name: state.frame for state in self._tables}
+        number = self._flow.reads.index(self._flow.streams[0])
+        stream = self._flow.streams[0].name
+        seen = observed(self._decoders[stream].decode(frame), self._observation, self._cell.column)
+        frames[stream] = self._counted(seen, number, streaming=False)
+        self._with_tables = self._encoded([frames[topic.name] for topic in self._flow.reads])
+        return self._collector.collect(self._with_tables, self._tasks(inputs))
+
+    def _tasks(self, inputs: Ranges) -> int:
+        """How many tasks give rows: one for each partition that is read, or of the shuffle."""
+        reads = sum(low < high for ranges in inputs.values() for low, high in ranges.values())
+        return max(reads, int(self._spark.conf.get("spark.sql.shuffle.partitions") or 1))
+
+    def _result(self, rows: BatchRows, number: int, inputs: Ranges, watermark_us: int | None) -> BatchResult:
+        # A plan that ran again, because its rows were too large to be held, has counted twice.
+        counts = self._counts_again(inputs) if rows.is_spilled else self._counts(inputs)
+        return self._with_counts(self._uncounted(rows, number, inputs, watermark_us), counts)
+
+    def _with_counts(self, result: BatchResult, counts: dict[str, Counts]) -> BatchResult:
+        left_out = functools.partial(self._left_out, counts, result.inputs)
+        return dataclasses.replace(result, counts=counts, left_out=left_out)
+
+    def _uncounted(
+        self, rows: BatchRows, number: int, inputs: Ranges, watermark_us: int | None
+    ) -> BatchResult:
         state_rows, state_bytes = self._state()
-        return Made(
+        table_dead, self._table_dead = self._table_dead, []
+        return BatchResult(
             number=number,
-            keys=rows.column("key").to_pylist(),
-            values=rows.column("value").to_pylist(),
-            counts=counts,
+            pieces=rows.pieces,
             inputs=inputs,
-            tables={},
-            sides=self._sides(counts),
+            tables={state.log: state.reached for state in self._tables},
             watermark_us=watermark_us,
+            table_dead=table_dead,
             state_rows=state_rows,
             state_bytes=state_bytes,
         )
 
-    def _made_with_tables(
-        self, raw: DataFrame, number: int, inputs: Ranges, watermark_us: int | None
-    ) -> Made:
-        stream = self._flow.streams[0]
-        shaped = self._with_schema(stream)
-        observation = Observation()
-        decoded = self._decoders[stream.name].decode(raw)
-        seen = observed(decoded, observation, self._cell.column)
-        dead: list[SideRow] = []
-        for state in self._tables:
-            dead += state.refresh()
-        rows_of = {state.topic.name: state.frame for state in self._tables}
-        rows_of[stream.name] = counted(seen, shaped, F.col("late"), streaming=False)
-        frames = [rows_of[topic.name] for topic in self._flow.reads]
-        self._with_tables = self._encoded(self._flow.function(*frames))
-        rows = self._with_tables.toArrow()
-        counts = {stream.name: self._counts(counts_of(observation), stream, inputs)}
-        return Made(
-            number=number,
-            keys=rows.column("key").to_pylist(),
-            values=rows.column("value").to_pylist(),
-            counts=counts,
-            inputs=inputs,
-            tables={state.log: state.reached for state in self._tables},
-            sides=[*self._sides(counts), *dead],
-            watermark_us=watermark_us,
-            table_dead=len(dead),
-        )
+    def _counts(self, inputs: Ranges) -> dict[str, Counts]:
+        """Where what the plan has counted cannot be right, the input is read for itself."""
+        streams = self._flow.streams
+        if self._tables:
+            tallies = {streams[0].name: counts_of(self._observation)}
+        else:
+            metrics = self._metrics()
+            tallies = {topic.name: metrics[f"in{at}"] for at, topic in enumerate(self._flow.reads)}
+        found = {}
+        for topic in streams:
+            offsets = sum(high - low for low, high in self._ranges(topic, inputs).values())
+            right = Counts.if_right(tallies[topic.name], offsets) if offsets else Counts()
+            found[topic.name] = self._count_again(topic, inputs) if right is None else right
+        return found
 
-    def _sides(self, counts: dict[str, Counts]) -> list[SideRow]:
-        logs = {topic.name: self._logs[topic.name].log for topic in self._flow.streams}
-        return [SideRow.of(logs[name], told) for name, one in counts.items() for told in one.aside]
+    def _counts_again(self, inputs: Ranges) -> dict[str, Counts]:
+        return {topic.name: self._count_again(topic, inputs) for topic in self._flow.streams}
 
-    def _counts(self, told: dict[str, Any], topic: Topic, inputs: Ranges) -> Counts:
-        """What is late or dead is kept in any case, and once: where the counts cannot be right, the input is read
-        for itself.
-        """
-        log = self._logs[topic.name].log
-        ranges = inputs.get(log, {})
-        offsets = sum(high - low for low, high in ranges.values())
-        if not offsets:
+    def _count_again(self, topic: Topic, inputs: Ranges) -> Counts:
+        ranges = self._ranges(topic, inputs)
+        if all(low >= high for low, high in ranges.values()):
             return Counts()
-        found = Counts.if_right(told, offsets)
-        if found is not None:
-            return found
+        log = self._logs[topic.name].log
         decoded = self._decoders[topic.name].decode(history(self._spark, self._cluster, log, ranges))
         return Counts.of(tallied(decoded, self._cell.column))
+
+    def _ranges(self, topic: Topic, inputs: Ranges) -> dict[str, tuple[int, int]]:
+        return inputs.get(self._logs[topic.name].log, {})
+
+    def _left_out(self, counts: Mapping[str, Counts], inputs: Ranges) -> Iterator[LeftOut]:
+        for topic in self._flow.streams:
+            counted = counts[topic.name]
+            if counted.left_out:
+                yield from read_left_out(
+                    self._spark,
+                    self._cluster,
+                    self._decoders[topic.name],
+                    self._logs[topic.name].log,
+                    self._ranges(topic, inputs),
+                    self._cell.column,
+                    counted.average_bytes,
+                )
 
     def _metrics(self) -> dict[str, dict[str, Any]]:
         """What was counted on the way, from the plan that has just run."""

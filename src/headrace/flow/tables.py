@@ -23,9 +23,9 @@ from pyspark.sql import types as T
 from headrace.client.cluster import Cluster
 from headrace.client.errors import LogError, from_kafka
 from headrace.client.reading import take
-from headrace.flow.batch import SideRow
 from headrace.flow.decoding import Decoder, TimeBounds
 from headrace.flow.inputs import history
+from headrace.flow.left_out import LeftOut
 from headrace.flow.local_rows import local_rows
 from headrace.flow.types import struct_of
 from headrace.model.topic import Topic
@@ -85,7 +85,7 @@ class TableState:
         """All rows, if they are few; else those that have changed since, None where one was deleted."""
         self._consumer: Consumer | None = None
 
-    def refresh(self) -> list[SideRow]:
+    def refresh(self) -> list[LeftOut]:
         """Bring ``frame`` to the topic's end; gives the values that do not fit."""
         ends = self._cluster.ends(self.log)
         if not self._loaded:
@@ -105,7 +105,7 @@ class TableState:
         if self._consumer is not None:
             self._consumer.close()
 
-    def _load(self, ends: dict[str, int]) -> list[SideRow]:
+    def _load(self, ends: dict[str, int]) -> list[LeftOut]:
         starts = self._cluster.starts(self.log)
         ranges = {number: (starts[int(number)], end) for number, end in ends.items()}
         decoded = self._decoder.decode(history(self._spark, self._cluster, self.log, ranges))
@@ -181,6 +181,6 @@ class TableState:
         return local_rows(self._spark, rows, _ADDED)
 
 
-def _side(log: str, record: dict[str, Any]) -> SideRow:
+def _side(log: str, record: dict[str, Any]) -> LeftOut:
     names = ("partition", "offset", "key", "value", "reason", "event_us")
-    return SideRow(log, *(record[name] for name in names))
+    return LeftOut(log, *(record[name] for name in names))

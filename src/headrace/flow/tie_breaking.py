@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.flow.plan_nodes import PlanNodes, each
+from headrace.flow.plan_nodes import PlanNodes
+from headrace.flow.plan_tree import class_name, each
 
 __all__ = ["break_ties", "has_ties"]
 
@@ -25,7 +26,7 @@ def break_ties(nodes: PlanNodes, aggregate: Any, child: Any, at: Sequence[Any]) 
 
     def rewrite(expression: Any) -> Any:
         children = each(expression.children())
-        if _kind(expression) in _BY:
+        if class_name(expression) in _BY:
             value, ordering = children
             children = [value, nodes.struct_unless_null(ordering, list(at))]
         elif _is_by(expression):
@@ -37,8 +38,4 @@ def break_ties(nodes: PlanNodes, aggregate: Any, child: Any, at: Sequence[Any]) 
 
 
 def _is_by(expression: Any) -> bool:
-    return _kind(expression) in _BY or any(map(_is_by, each(expression.children())))
-
-
-def _kind(expression: Any) -> str:
-    return str(expression.getClass().getSimpleName())
+    return class_name(expression) in _BY or any(map(_is_by, each(expression.children())))

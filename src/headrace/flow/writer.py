@@ -57,23 +57,30 @@ class Writer:
                 "retry.backoff.max.ms": 500,
             }
         )
-        self._rows: tuple[str, Sequence[bytes | str | None], Sequence[bytes | str | None]] = ("", (), ())
+        self._largest = ("", 0, "")
+        """Topic, bytes and key of the largest row of the transaction."""
         self._guarded(lambda: self._producer.init_transactions(_ANSWER_S), "taking the flow over")
 
     def begin(self) -> None:
+        self._largest = ("", 0, "")
         self._guarded(self._producer.begin_transaction, "beginning a transaction")
 
-    def rows(
-        self, topic: str, keys: Sequence[bytes | str | None], values: Sequence[bytes | str | None]
-    ) -> None:
-        """Into the queue; ``flush`` waits until the log has them."""
-        self._rows = (topic, keys, values)
+    def rows(self, topic: str, keys: Sequence[str], values: Sequence[str | None]) -> None:
+        """Into the queue, in their order; ``flush`` waits until the log has them."""
+        self._note_largest(topic, keys, values)
         produce = self._producer.produce
         for key, value in zip(keys, values, strict=True):
             try:
                 produce(topic, value, key)
             except (BufferError, KafkaException):
                 self._produce_patiently(topic, value, key, None)
+
+    def _note_largest(self, topic: str, keys: Sequence[str], values: Sequence[str | None]) -> None:
+        sizes = [len(value) if value else 0 for value in values]
+        largest = max(range(len(sizes)), key=sizes.__getitem__, default=None)
+        if largest is not None and sizes[largest] > self._largest[1]:
+            size = len((values[largest] or "").encode())
+            self._largest = (topic, size, keys[largest])
 
     def sides(self, records: Iterable[Side]) -> None:
         for one in records:
@@ -166,10 +173,7 @@ class Writer:
         return from_kafka(error, f"flow {self.flow}: {doing}")
 
     def _too_large(self) -> RowTooLarge:
-        topic, keys, values = self._rows
-        sizes = [len(value.encode() if isinstance(value, str) else value or b"") for value in values]
-        largest = max(range(len(sizes)), key=sizes.__getitem__, default=None)
-        key, size = (keys[largest], sizes[largest]) if largest is not None else (None, 0)
+        topic, size, key = self._largest
         return RowTooLarge(
             f"flow {self.flow}: the log refuses a batch of rows for {topic}, because one is too large",
             detail=f"the largest has {size} bytes, with key {key!r:.100}",
