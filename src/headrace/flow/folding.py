@@ -18,11 +18,13 @@ from typing import Any
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from headrace.client.cluster import Cluster
 from headrace.flow.compiled import Compiled
 from headrace.flow.derived import Derived
 from headrace.flow.plain_encoder import spell_plainly
+from headrace.flow.sourced import output_partition
 from headrace.flow.written import is_whole, output_ranges, written
 from headrace.model.progress import Generation
 
@@ -34,7 +36,10 @@ __all__ = [
     "bag",
     "collected",
     "folded",
+    "folded_by_fields",
+    "has_its_partitions",
     "is_bag_provable",
+    "is_order_derivable",
     "is_order_open",
     "last_written",
     "numbered",
@@ -81,6 +86,33 @@ def _last_derived(derived: Derived) -> DataFrame:
     last = F.max_by(F.struct("value"), F.struct(*order)) if order else F.max(F.struct("value"))
     keys = derived.rows.groupBy("key").agg(last.alias("last"))
     return keys.select("key", F.col("last.value").alias("value"))
+
+
+def is_order_derivable(compiled: Compiled, generation: Generation, derived: Derived) -> bool:
+    """Whether coordinates tell the order of all rows, and not only of those of a key."""
+    if not derived.order or compiled.mode != "append" or is_order_open(compiled, derived):
+        return False
+    return has_its_partitions(generation, derived)
+
+
+def has_its_partitions(generation: Generation, derived: Derived) -> bool:
+    """Whether the topic has as many as when the generation began. Where some were added, a key has rows in two."""
+    return derived.through.outputs.get(generation.output, {}).keys() <= generation.output_starts.keys()
+
+
+def folded_by_fields(
+    spark: SparkSession, generation: Generation, derived: Derived, names: Sequence[str]
+) -> Iterator[Some]:
+    """The same by other fields than the topic's key. A view takes a batch partition by partition, so of a batch the
+    row of the highest partition counts. A deletion names the key of the topic only, and is no row of such a view.
+    """
+    batch, *order = derived.order
+    partition = output_partition(spark, F.col("key"), generation)
+    fields = T.StructType([T.StructField(name, T.StringType()) for name in names])
+    by = F.from_json("value", fields)
+    last = F.max_by(F.struct("key", "value"), F.struct(batch, partition.alias("partition"), *order))
+    rows = derived.rows.where(F.col("value").isNotNull()).groupBy(by.alias("by")).agg(last.alias("last"))
+    yield from collected(rows.select("last.*", F.lit(DERIVED).alias("known")), derived.count)
 
 
 def numbered(derived: Derived) -> DataFrame:

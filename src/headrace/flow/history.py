@@ -205,7 +205,7 @@ class _Derivation:
             return NOTHING
         # Where the function would put all that is there if it had happened then.
         moved = self._reading.rows(records, topic).withColumn(topic.time, F.timestamp_micros(F.lit(seen_us)))
-        value = self._reading.derived([moved], ties=False)
+        value = self._reading.derived([moved])
         row = value.agg(F.max(F.get_json_object("value", f"$['{field}']"))).first()
         records.unpersist()
         return NOTHING if row is None or row[0] is None else Extent("later times", field, row[0])
@@ -268,7 +268,7 @@ class _Derivation:
                 continue
             read = records.where(F.col("batch").between(stretch.first.batch, stretch.last.batch))
             frames.append(self._reading.rows(read, topic))
-        return self._reading.derived(frames, ties=self._operators.joins > 0)
+        return self._reading.derived(frames)
 
 
 def _chunks(found: Iterator[Stretch]) -> Iterator[list[Stretch]]:

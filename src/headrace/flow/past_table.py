@@ -21,8 +21,9 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from headrace.client.cluster import Cluster
-from headrace.flow.decoding import TimeBounds, decode
+from headrace.flow.decoding import TimeBounds
 from headrace.flow.inputs import history
+from headrace.flow.plain_decoder import decode_plainly
 from headrace.flow.tables import latest
 from headrace.model.topic import Topic
 
@@ -67,7 +68,8 @@ class PastTable:
         pairs = None if told is None else [pair.split(":") for pair in told.split(",") if pair]
         self._removed_below = None if pairs is None else {int(one): int(below) for one, below in pairs}
         ranges = {str(number): (self._starts[number], end) for number, end in self._ends.items()}
-        decoded = decode(history(spark, cluster, log, ranges), topic, bounds)
+        raw = history(spark, cluster, log, ranges)
+        decoded = decode_plainly(raw, topic, bounds.future_us, beside=("key",))
         self._records = decoded.select("key", "row", "reason", "partition", "offset").persist(
             StorageLevel.DISK_ONLY
         )

@@ -21,7 +21,7 @@ from headrace.flow.decoding import TimeBounds
 from headrace.flow.derived import TIE
 from headrace.flow.encoding import encode
 from headrace.flow.inputs import history
-from headrace.flow.lineage import BATCH, coordinates, lineage_columns, trace
+from headrace.flow.lineage import BATCH, coordinates, lineage_columns, trace_output, without_lineage
 from headrace.flow.local_rows import local_rows
 from headrace.flow.plain_decoder import decode_plainly
 from headrace.flow.plain_encoder import encode_plainly
@@ -129,13 +129,12 @@ class Rereading:
         at = coordinates(self._numbers[topic.name])
         return records.where(F.col("row").isNotNull()).select("row.*", *at, F.col("batch").alias(BATCH))
 
-    def derived(self, frames: Sequence[DataFrame], *, ties: bool) -> DataFrame:
+    def derived(self, frames: Sequence[DataFrame]) -> DataFrame:
         """What the function makes of its inputs: ``key``, ``value``, and the columns that give their order. A row
-        without a key has no place in a topic. ``ties`` says that rows may have the same coordinates.
+        without a key has no place in a topic.
         """
-        rows = trace(self.flow, frames)
-        order = lineage_columns(rows)
-        key = self.flow.writes.key
+        rows, ties = trace_output(self.flow, self.flow.function(*without_lineage(frames)))
+        order, key = lineage_columns(rows), self.flow.writes.key
         if ties and order:
             # The flow orders such rows by the text that Spark writes of them, and Python spells some values otherwise.
             written = encode(rows, self._schema, key, [F.struct("*").alias(_FUNCTION_ROW)])

@@ -28,6 +28,7 @@ from headrace.flow.folding import (
     bag,
     collected,
     folded,
+    has_its_partitions,
     is_bag_provable,
     last_written,
     numbered,
@@ -137,9 +138,8 @@ class FlowTopic:
 
     @staticmethod
     def _is_ordered(generation: Generation, derived: Derived) -> bool:
-        """In real time a row may be there again. Where partitions were added, a key may have rows in two of them."""
-        partitions = derived.through.outputs.get(generation.output, {}).keys()
-        return generation.latency == "batch" and partitions <= generation.output_starts.keys()
+        """In real time a row may be there again."""
+        return generation.latency == "batch" and has_its_partitions(generation, derived)
 
     def _sameness(self) -> Sameness:
         compiled = self.deriving.compiled(self.flow)
