@@ -146,10 +146,10 @@ class LateCheck:
         if first:
             (row,) = first
             where = f"offset {row['offset']} of {row['topic']}/{row['partition']} in batch {row['batch']}"
-            told = f"was late {row['late']} times" if row["late"] != 1 else "was late"
-            noted = "is not noted" if not row["noted"] else f"is noted {row['noted']} times"
+            was = "was late" if row["late"] else "was not late"
+            noted = "is noted" if row["noted"] else "is not noted"
             books.add(
-                f"{self._reading.flow.late_topic}: {where} {told} and {noted}; {differing.count()} differ"
+                f"{self._reading.flow.late_topic}: {where} {was} and {noted}; {differing.count()} differ"
             )
 
 

@@ -119,12 +119,13 @@ class FlowTopic:
             if not self._is_ordered(generation, derived):
                 return self._compare_bags(derived, topic, rows_max)
             found = self._compare_in_order(derived, topic, rows_max)
-            if found.missing or found.extra or found.different:
-                bags = self._compare_bags(derived, topic, rows_max)
-                if bags.missing or bags.extra or bags.different:
-                    return bags
+            if not found.differs:
+                return found
+            bags = self._compare_bags(derived, topic, rows_max)
+            if not bags.differs:
                 report.notes.append("it has every derived row, each once, but rows of a key in another order")
-            return found
+            # One row more or less moves all that follow it; as bags, only that row differs.
+            return bags if found.missing or found.extra else found
         scratch = Scratch(Scratch.open(self.folder), _LAST, ["key"])
         try:
             last = last_written(topic).where("value IS NOT NULL")
