@@ -28,6 +28,7 @@ from headrace.flow.errors import (
     OutputCompacted,
     rebuild_hint,
 )
+from headrace.flow.fingerprint import is_comparable
 from headrace.flow.options import FlowOptions
 from headrace.flow.writer import Side, Writer
 from headrace.model.progress import Batch, Generation, Input, encode
@@ -142,6 +143,14 @@ def _expect_same_function(compiled: Compiled, found: Progress) -> None:
             f" is there, has latency={before.latency!r}",
             detail="in batches a row is in its topic once, in real time at least once; a topic is one of them",
             hint=rebuild_hint(name),
+        )
+    if not is_comparable(before.fingerprint):
+        raise FlowChanged(
+            f"generation {before.generation} of flow {name} has a fingerprint of an older release, and this release"
+            " computes fingerprints differently",
+            detail=f"it has {before.fingerprint}, and the function now has {compiled.fingerprint}; whether the function"
+            " changed cannot be told from them",
+            hint=f"rebuild it once; {rebuild_hint(name)}",
         )
     if before.fingerprint != compiled.fingerprint:
         raise FlowChanged(
