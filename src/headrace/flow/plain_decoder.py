@@ -24,7 +24,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from headrace.flow.batch_index import Lookup
-from headrace.flow.types import struct_of
+from headrace.flow.types import parsed_struct
 from headrace.model.errors import ValueDoesNotFit
 from headrace.model.kinds import Kind, Many, Named, Record
 from headrace.model.topic import Topic
@@ -53,7 +53,7 @@ def decode_plainly(
     assert topic.schema is not None
     kept = [raw.schema[name] for name in (*_PLACE, *beside)]
     decoded = [
-        T.StructField("row", struct_of(topic.schema.fields)),
+        T.StructField("row", parsed_struct(topic.schema.fields)),
         T.StructField("reason", T.StringType()),
         T.StructField("event_us", T.LongType()),
     ]
