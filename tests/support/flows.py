@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -102,7 +103,7 @@ class RunningApp:
         compiled: list[Compiled],
         schemas: dict[str, Schema],
         max_rows: int,
-        options: dict[str, Any],
+        options: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.world = world
         self.app = app

@@ -70,9 +70,9 @@ class Decoder:
         self._judged = [*fitting, F.col("reason"), *place, F.col("logged_us")]
 
     def decode(self, raw: DataFrame) -> DataFrame:
-        """Columns ``row`` (null where it does not fit), ``reason`` (null where it does), ``event_us``, ``key``, ``value``,
-        ``partition``, ``offset``, ``logged_us`` (the time of the record). A null value has neither row nor reason in a
-        table, where it deletes.
+        """Columns ``row`` (null where it does not fit), ``reason`` (null where it does), ``event_us``, ``key``,
+        ``value``, ``partition``, ``offset``, ``logged_us`` (the time of the record). A null value has neither row nor
+        reason in a table, where it deletes.
         """
         told = raw.select(*self._parsed)
         for name, column in self._steps.items():
