@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import uuid
 from collections.abc import Callable
@@ -13,20 +15,20 @@ from pyspark.sql import DataFrame
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.client.progress_log import batches, current, current_driver
+from headrace.client.errors import LogError
+from headrace.client.progress_log import batches, current, current_driver, wait_until_decided
 from headrace.flow.errors import FlowFenced, FlowNameTaken, ProducerFenced, TransactionTimedOut
 from headrace.flow.opening import open_flow
 from headrace.flow.options import FlowOptions
+from headrace.flow.ownership import Ownership
 from headrace.flow.runner import transactional_id
 from headrace.flow.writer import Side, Writer
 from headrace.model.flow import Flow
-from headrace.model.progress import Driver
 from tests.flow.reading import values
 from tests.support.flows import FlowWorld, RunningApp
 from tests.support.waiting import until
 
 TIMEOUT_MS = 1_000
-SUCCESSOR = Driver("f" * 16, "elsewhere", 4711, 1_772_366_400_000)
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ def test_a_driver_that_was_replaced_is_refused_and_names_its_successor_before_th
 ) -> None:
     copy = Copy()
     copy.write(flow_world, "a")
+    successor = Ownership(flow_world.cluster, copy.copy, TIMEOUT_MS)
 
     def rival() -> Writer:
         return Writer(flow_world.cluster, copy.copy.name, transactional_id(copy.app, copy.copy))
@@ -151,7 +154,7 @@ def test_a_driver_that_was_replaced_is_refused_and_names_its_successor_before_th
 
     def take_over(run: RunningApp) -> None:
         writer, options = rival(), FlowOptions.of(flow_world.settings())
-        open_flow(flow_world.spark, flow_world.cluster, copy.app, run.compiled[0], writer, options, SUCCESSOR)
+        open_flow(flow_world.spark, flow_world.cluster, copy.app, run.compiled[0], writer, options, successor)
         writer.close()
 
     def replace(run: RunningApp) -> None:
@@ -164,13 +167,15 @@ def test_a_driver_that_was_replaced_is_refused_and_names_its_successor_before_th
     before_commit.append(begin_and_fail)
     with pytest.raises(FlowFenced) as fenced, flow_world.running(copy.app, follow=False) as run:
         replace(run)
-    assert "process 4711 on elsewhere, at 2026-03-01 12:00:00 UTC" in fenced.value.message
+    assert f"process {os.getpid()} on {socket.gethostname()}, at " in fenced.value.message
     progress = copy.copy.progress_topic
     found = current(flow_world.cluster, progress)
     assert found is not None
     assert found.last is not None
     assert found.last.batch == 0
-    assert current_driver(flow_world.cluster, progress) == SUCCESSOR
+    driver = current_driver(flow_world.cluster, progress)
+    assert driver is not None
+    assert driver.id == successor.id
     with flow_world.running(copy.app, follow=False) as run:
         run.derived()
     assert copy.written(flow_world) == ["a", "b"]
@@ -201,3 +206,19 @@ def test_closing_a_refused_producer_raises_nothing(flow_world: FlowWorld) -> Non
     with pytest.raises(ProducerFenced):
         first.commit()
     first.close()
+
+
+def test_whoever_opens_a_flow_waits_for_what_is_decided_and_not_seen_yet(flow_world: FlowWorld) -> None:
+    name = f"decided-{uuid.uuid4().hex[:8]}"
+    flow_world.cluster.ensure_topic(name, 1)
+    writer = Writer(flow_world.cluster, name, name)
+    writer.begin()
+    writer.rows(name, ["k"], ["v"])
+    writer.flush()
+    with pytest.raises(LogError) as waited:
+        wait_until_decided(flow_world.cluster, name, timeout_s=0.05)
+    assert waited.value.retriable
+    writer.commit()
+    wait_until_decided(flow_world.cluster, name)
+    assert flow_world.cluster.ends(name) == {0: 2}
+    writer.close()

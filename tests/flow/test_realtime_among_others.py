@@ -149,8 +149,8 @@ def test_a_flow_moves_from_batches_to_real_time_and_back_with_its_view_also_behi
         (compiled,), _ = compile_app(world.spark, slow)
         writer = Writer(world.cluster, flow.name, transactional_id(slow, flow))
         options = FlowOptions.of(world.settings())
-        driver = Ownership(world.cluster, flow, options.transaction_timeout_ms).driver()
-        open_flow(world.spark, world.cluster, slow, compiled, writer, options, driver, rebuild="asked for")
+        ownership = Ownership(world.cluster, flow, options.transaction_timeout_ms)
+        open_flow(world.spark, world.cluster, slow, compiled, writer, options, ownership, rebuild="asked for")
         writer.close()
         until(lambda: run.errors, "the one that was replaced is told", timeout_s=240)
 

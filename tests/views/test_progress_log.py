@@ -10,7 +10,7 @@ import pytest
 from bench.faults.flow_by_hand import FlowByHand
 from headrace.client import reading
 from headrace.client.cluster import Cluster
-from headrace.client.progress_log import current
+from headrace.client.progress_log import current, wait_until_decided
 
 MOST = 16
 
@@ -39,6 +39,8 @@ def test_a_start_reads_a_bounded_number_of_progress_records(
     flow.begin()
     for _ in range(100):
         flow.batch([])
+    wait_until_decided(cluster, flow.flow.progress_topic)
+    taken.clear()
     found = current(cluster, flow.flow.progress_topic)
     assert found is not None
     assert found.last is not None

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from confluent_kafka import Message
 
 from headrace.client.cluster import Cluster
+from headrace.client.errors import LogError
 from headrace.client.reading import last_record, read
 from headrace.model.progress import Batch, Driver, Generation, Owner, Record, UnreadableProgress, decode
 
-__all__ = ["Progress", "batches", "current", "current_driver", "generations"]
+__all__ = ["Progress", "batches", "current", "current_driver", "generations", "wait_until_decided"]
+
+_PAUSE_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,24 @@ def current(cluster: Cluster, progress_topic: str) -> Progress | None:
     if not isinstance(last, Batch):
         raise _missing(progress_topic, "a batch", record.batch_offset)
     return Progress(generation, last, at, record.batch_offset)
+
+
+def wait_until_decided(cluster: Cluster, progress_topic: str, timeout_s: float = 30.0) -> None:
+    """Wait until no transaction is open in the topic; raises a retriable ``LogError``.
+
+    A commit is answered once it is decided, and seen by readers a moment later. Whoever is to go on from the last batch
+    must not miss one.
+    """
+    deadline = time.monotonic() + timeout_s
+    while cluster.ends(progress_topic) != cluster.ends(progress_topic, committed=False):
+        if time.monotonic() > deadline:
+            raise LogError(
+                f"a transaction in {progress_topic} is still open after {timeout_s:.0f} s",
+                name="TIMED_OUT",
+                hint="only the flow itself may write to this topic",
+                retriable=True,
+            )
+        time.sleep(_PAUSE_S)
 
 
 def current_driver(cluster: Cluster, progress_topic: str) -> Driver | None:

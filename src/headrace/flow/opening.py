@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.client.declaring import APPEND_TIME, KEEP, ensure_declared, ensure_derived, ensure_letters
-from headrace.client.progress_log import Progress, current
+from headrace.client.progress_log import Progress, current, wait_until_decided
 from headrace.client.reading import next_records
 from headrace.flow.checkpoint import Checkpoint
 from headrace.flow.compiled import Compiled
@@ -33,7 +33,7 @@ from headrace.flow.errors import (
 )
 from headrace.flow.fingerprint import is_comparable
 from headrace.flow.options import FlowOptions
-from headrace.flow.ownership import claim
+from headrace.flow.ownership import Ownership
 from headrace.flow.resumption import last_progress, resume
 from headrace.flow.writer import Side, Writer
 from headrace.model.progress import Batch, Driver, Generation, Input, encode
@@ -73,20 +73,26 @@ def open_flow(
     compiled: Compiled,
     writer: Writer,
     settings: FlowOptions,
-    driver: Driver,
+    ownership: Ownership,
     *,
     rebuild: str = "",
 ) -> Opened:
-    """``rebuild`` is the reason for a new generation, if one is asked for. When this returns, the log names the driver
+    """``rebuild`` is the reason for a new generation, if one is asked for. When this returns, the log names this driver
     as the one that writes the flow.
     """
     flow = compiled.flow
     cluster.ensure_topic(flow.progress_topic, 1, {**KEEP, **APPEND_TIME})
     cluster.ensure_topic(flow.late_topic, 1, KEEP)
+    # Nobody but this producer can write now: what was decided before it is seen from here on.
+    wait_until_decided(cluster, flow.progress_topic)
+    ownership.expect_ours()
     found = current(cluster, flow.progress_topic)
     _expect_same_app(app, compiled, found)
     if found is None or rebuild:
-        return _begin(cluster, app, compiled, writer, settings, driver, found, rebuild or "first start")
+        reason = rebuild or "first start"
+        opened = _begin(cluster, app, compiled, writer, settings, ownership.driver(), found, reason)
+        ownership.claimed = True
+        return opened
     _expect_same_function(compiled, found)
     _expect_same_inputs(cluster, app, compiled, found)
     ensure_letters(cluster, flow.dead_topic, [one.log for one in found.generation.inputs])
@@ -98,8 +104,8 @@ def open_flow(
         _expect_reached(cluster, flow.name, found, checkpoint)
     elif compiled.stateful:
         repeats = resume(flow.name, found, checkpoint)
-    offset = claim(cluster, writer, flow, found, driver)
-    return Opened(found.generation, found.generation_offset, found.last, offset, repeats, driver.id)
+    offset = ownership.claim(writer, found)
+    return Opened(found.generation, found.generation_offset, found.last, offset, repeats, ownership.id)
 
 
 def _begin(

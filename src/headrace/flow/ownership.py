@@ -20,7 +20,7 @@ from headrace.flow.writer import Side, Writer
 from headrace.model.flow import Flow
 from headrace.model.progress import Batch, Driver, Owner, encode
 
-__all__ = ["Ownership", "claim", "expect_driver"]
+__all__ = ["Ownership", "expect_driver"]
 
 _REFUSALS_MAX = 3
 
@@ -32,21 +32,6 @@ def expect_driver(cluster: Cluster, flow: Flow, driver_id: str) -> None:
         raise FlowFenced(flow.name, newest)
 
 
-def claim(cluster: Cluster, writer: Writer, flow: Flow, found: Progress, driver: Driver) -> int:
-    """Commit the record of the owner, for a generation that exists; returns its offset."""
-    generation = found.generation
-    record = Owner(
-        app=generation.app,
-        flow=flow.name,
-        generation=generation.generation,
-        driver=driver,
-        generation_offset=found.generation_offset,
-        batch_offset=found.last_offset,
-    )
-    key, value = encode(record)
-    return writer.commit_alone(cluster, Side(flow.progress_topic, key, value))
-
-
 class Ownership:
     """One runner's claim to its flow, over all its openings."""
 
@@ -54,22 +39,35 @@ class Ownership:
         self._cluster = cluster
         self._flow = flow
         self._timeout_ms = timeout_ms
-        self._id = secrets.token_hex(8)
-        self._claimed = False
+        self.id = secrets.token_hex(8)
+        self.claimed = False
+        """Whether the record of this driver is in the log."""
         self._refusals = 0
         self._refused_at: tuple[int, int] | None = None
 
     def driver(self) -> Driver:
-        return Driver(self._id, socket.gethostname(), os.getpid(), time.time_ns() // 1_000_000)
+        return Driver(self.id, socket.gethostname(), os.getpid(), time.time_ns() // 1_000_000)
 
-    def claimed(self) -> None:
-        """The record of this driver is in the log."""
-        self._claimed = True
+    def claim(self, writer: Writer, found: Progress) -> int:
+        """Commit the record of the owner, for a generation that exists; returns its offset."""
+        generation = found.generation
+        record = Owner(
+            app=generation.app,
+            flow=generation.flow,
+            generation=generation.generation,
+            driver=self.driver(),
+            generation_offset=found.generation_offset,
+            batch_offset=found.last_offset,
+        )
+        key, value = encode(record)
+        offset = writer.commit_alone(self._cluster, Side(self._flow.progress_topic, key, value))
+        self.claimed = True
+        return offset
 
     def expect_ours(self) -> None:
         """Raises ``FlowFenced`` if another driver has opened the flow since this one did."""
-        if self._claimed:
-            expect_driver(self._cluster, self._flow, self._id)
+        if self.claimed:
+            expect_driver(self._cluster, self._flow, self.id)
 
     def judge(self, refused: ProducerFenced, last: Batch | None) -> Exception:
         """What to make of a refusal when no other driver is known: the flow may be opened again, but not for ever
@@ -80,7 +78,7 @@ class Ownership:
         self._refused_at = at
         if self._refusals < _REFUSALS_MAX:
             return refused
-        if not self._claimed:
+        if not self.claimed:
             return FlowFenced(self._flow.name, current_driver(self._cluster, self._flow.progress_topic))
         return TransactionTimedOut(
             f"flow {self._flow.name}: the log gave up the transaction of one batch {self._refusals} times; the batch"

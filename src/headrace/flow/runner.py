@@ -139,10 +139,7 @@ class FlowRunner:
             self._cluster, flow.name, transactional_id(self._app, flow), self._settings.transaction_timeout_ms
         )
         try:
-            # Another driver may have opened the flow since the first look; behind this producer none can have.
-            self._ownership.expect_ours()
             opened = self._open(writer)
-            self._ownership.claimed()
             self._rebuild = ""
             self.current = opened
             self.opened.set()
@@ -195,7 +192,7 @@ class FlowRunner:
                 self._compiled,
                 writer,
                 self._settings,
-                self._ownership.driver(),
+                self._ownership,
                 rebuild=rebuild,
             )
 

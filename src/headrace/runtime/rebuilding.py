@@ -64,9 +64,9 @@ def rebuild(
         for flow in flows:
             writer = Writer(cluster, flow.name, transactional_id(app, flow), options.transaction_timeout_ms)
             try:
-                driver = Ownership(cluster, flow, options.transaction_timeout_ms).driver()
+                ownership = Ownership(cluster, flow, options.transaction_timeout_ms)
                 opened = open_flow(
-                    used, cluster, app, compiled[flow.name], writer, options, driver, rebuild="asked for"
+                    used, cluster, app, compiled[flow.name], writer, options, ownership, rebuild="asked for"
                 )
             finally:
                 writer.close()
