@@ -282,7 +282,7 @@ def test_a_checkpoint_of_another_moment_is_refused(flow_world: FlowWorld, tmp_pa
     shop = Shop()
     flow_world.write(shop.sales, [sale(n, after_s=n) for n in range(5)])
     run_to_the_end(flow_world, shop.app)
-    place = checkpoint_of(flow_world, shop.keep)
+    place = checkpoint_of(flow_world, shop.sum_up)
     shutil.copytree(place, tmp_path / "backup")
     flow_world.write(shop.sales, [sale(n, after_s=n) for n in range(5, 9)])
     run_to_the_end(flow_world, shop.app)

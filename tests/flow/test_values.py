@@ -88,7 +88,7 @@ def read(
     """By the flow's decoder, in order; null from a table as ``deletes``."""
     from pyspark.sql import functions as F
 
-    from headrace.flow.decoding import TimeBounds, decode
+    from headrace.flow.decoding import Decoder, TimeBounds
 
     now = datetime(2026, 1, 31, 12, tzinfo=UTC)
     raw = spark.createDataFrame(
@@ -97,7 +97,7 @@ def read(
     )
     topic = Topic("t", schema, (), kind=kind)  # type: ignore[arg-type]
     columns = [F.col("row")[one.name].alias(f"f{at}") for at, one in enumerate(schema.fields)]
-    decoded = decode(raw, topic, TimeBounds())
+    decoded = Decoder(topic, TimeBounds()).decode(raw)
     fits = decoded.where("row is not null").select("offset", *columns).toArrow().to_pylist()
     found: dict[int, Read] = {
         row["offset"]: {one.name: _python(one.kind, row[f"f{at}"]) for at, one in enumerate(schema.fields)}

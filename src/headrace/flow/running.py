@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -26,17 +27,21 @@ from headrace.client.cluster import Cluster
 from headrace.flow.batch import BatchResult, Counts, Miscounted, commit_batch, ranges_of
 from headrace.flow.batch_rows import BatchRows, RowCollector
 from headrace.flow.checkpoint import Checkpoint
+from headrace.flow.checkpoint_sync import CheckpointSync
 from headrace.flow.compiled import Compiled
 from headrace.flow.decoding import Decoder
 from headrace.flow.encoding import encode
 from headrace.flow.errors import CheckpointLost, rebuild_hint
-from headrace.flow.inputs import counted, counts_of, history, live, observed, tallied
-from headrace.flow.left_out import LeftOut, read_left_out
+from headrace.flow.failures import heals
+from headrace.flow.input_counter import InputCounter
+from headrace.flow.inputs import counted, counts_of, live, observed
+from headrace.flow.left_out import LeftOut
 from headrace.flow.lineage import coordinates, lineage_columns, trace
-from headrace.flow.opening import Opened, last_progress
+from headrace.flow.opening import Opened, next_offsets
 from headrace.flow.options import FlowOptions
 from headrace.flow.output_guard import OutputGuard
 from headrace.flow.plan_text import last_execution, plan_text
+from headrace.flow.resumption import cut_plan, last_progress
 from headrace.flow.tables import TableState
 from headrace.flow.watermark import WatermarkCell
 from headrace.flow.writer import Writer
@@ -51,6 +56,8 @@ _HELD = 2
 """How many times the bytes of a batch's input its rows may have, to come over at once."""
 _FINISH_S = 20
 _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
+_RUN = "run-"
+"""Checkpoints of flows without state, one for each run."""
 _one_at_a_time = threading.Lock()
 
 
@@ -89,8 +96,9 @@ class Running:
         self._settings = settings
         self._rows = rows
         self._logs = {one.topic: one for one in opened.generation.inputs}
-        location = settings.checkpoint_of(self._flow.name, opened.generation.checkpoint)
-        self._checkpoint = Checkpoint(spark, location)
+        folder = opened.generation.checkpoint if compiled.stateful else f"{_RUN}{secrets.token_hex(6)}"
+        self._checkpoint = Checkpoint(spark, settings.checkpoint_of(self._flow.name, folder))
+        self._sync = CheckpointSync(self._checkpoint.location, settings.fsync) if compiled.stateful else None
         self._cell = WatermarkCell(spark)
         self._guard = OutputGuard(spark)
         self._collector = RowCollector(self._guard, _HELD * settings.max_bytes, ties=compiled.ties)
@@ -104,6 +112,8 @@ class Running:
         self._decoders = {
             topic.name: Decoder(self._with_schema(topic), settings.bounds) for topic in self._flow.streams
         }
+        logs = {topic.name: self._logs[topic.name].log for topic in self._flow.streams}
+        self._counter = InputCounter(spark, cluster, self._decoders, logs, self._cell.column)
         self._query: StreamingQuery | None = None
         self._with_tables: DataFrame | None = None
         """What the function made of the last batch, where it is called for each."""
@@ -117,6 +127,7 @@ class Running:
         last = self.opened.last
         if last is not None:
             self._cell.set(last.watermark_us if self.opened.will_repeat else last.next_watermark_us)
+        self._prepare_checkpoint()
         frame = self._raw(self._flow.streams[0]) if self._tables else self._planned()
         output = frame.writeStream.queryName(f"{self._flow.name}.g{self.opened.generation.generation}")
         ready = (
@@ -139,8 +150,34 @@ class Running:
                 self._spark.conf.unset(_CHECK)
         self._started.set()
 
+    def _prepare_checkpoint(self) -> None:
+        """A flow without state needs nothing but the progress in the log: each of its runs has a checkpoint of its
+        own.
+        """
+        if not self._compiled.stateful:
+            self._checkpoint.remove_siblings(_RUN)
+            return
+        batch = None if self.opened.will_repeat else self._checkpoint.unfinished()
+        if batch is not None:
+            planned = self._checkpoint.planned_offsets(batch) or {}
+            cut_plan(self._checkpoint, batch, ranges_of(self.opened, planned), self._rows)
+
     def look(self, stop: threading.Event) -> None:
-        """Nothing to do between batches: each commits itself."""
+        """Between batches tables are read on, so that no deletion in them expires before it is read."""
+        if not self._tables or not self._busy.acquire(blocking=False):
+            return
+        try:
+            for table in self._tables:
+                table.touch(stop)
+        except Exception as error:
+            # What heals by itself, the next batch meets as well.
+            if heals(error):
+                return
+            self.error = error
+        finally:
+            self._busy.release()
+        if self.error is not None:
+            self.stop()
 
     def stop(self) -> None:
         """Between batches if that is soon, else in the middle of one, which then runs again."""
@@ -181,15 +218,22 @@ class Running:
         )
 
     def _table(self, topic: Topic) -> TableState:
-        log, last = self._logs[topic.name].log, self.opened.last
-        told = last.tables.get(log, {}) if last else {}
+        known, last = self._logs[topic.name], self.opened.last
+        told = last.tables.get(known.log, {}) if last else {}
         return TableState(
-            self._spark, self._cluster, self._with_schema(topic), log, self._settings.bounds, told
+            self._spark,
+            self._cluster,
+            self._flow.name,
+            self._with_schema(topic),
+            known,
+            self._settings.bounds,
+            told,
         )
 
     def _raw(self, topic: Topic) -> DataFrame:
         known = self._logs[topic.name]
-        return live(self._spark, self._cluster, known.log, known.starts, self._rows)
+        starts = next_offsets(known, self.opened.last, self._cluster.starts(known.log))
+        return live(self._spark, self._cluster, known.log, starts, self._rows)
 
     def _planned(self) -> DataFrame:
         frames = []
@@ -231,32 +275,51 @@ class Running:
             raise
 
     def _commit(self, frame: DataFrame, number: int) -> None:
+        """``number`` is Spark's. The batches of a flow without state are numbered by the log alone."""
         last = self.opened.last
-        if last is not None and number <= last.batch:
-            if self._compiled.stateful:
-                frame.write.format("noop").mode("append").save()
+        if self._compiled.stateful and last is not None and number <= last.batch:
+            frame.write.format("noop").mode("append").save()
+            self._sync_checkpoint()
             self._cell.set(last.next_watermark_us)
             return
         watermark_us = self._cell.get()
         planned = self._checkpoint.planned_offsets(number)
         if planned is None:
-            raise CheckpointLost(
-                f"the checkpoint of flow {self._flow.name} at {self._checkpoint.location} is without batch {number},"
-                " which runs now",
-                detail=last_progress(self.opened.generation, last),
-                hint=f"nothing else may change it while the flow runs; {rebuild_hint(self._flow.name)}",
-            )
+            raise self._lost(number)
         inputs = ranges_of(self.opened, planned)
+        if not self._compiled.stateful:
+            # Spark begins every run with a batch, whether there is input or not.
+            if not _advances(inputs):
+                return
+            number = last.batch + 1 if last else 0
         with contextlib.closing(self._rows_of(frame, inputs)) as rows:
+            self._sync_checkpoint()
             if not rows.count and not _advances(inputs):
                 return
             result = self._result(rows, number, inputs, watermark_us)
             try:
                 self._write(result)
             except Miscounted:
-                self._write(self._with_counts(result, self._counts_again(inputs)))
+                self._write(self._with_counts(result, self._counter.count(inputs)))
         size = sum(one.bytes for one in result.counts.values())
         self.too_large = size > _TOO_LARGE * self._settings.max_bytes
+
+    def _lost(self, number: int) -> CheckpointLost:
+        name, stateful = self._flow.name, self._compiled.stateful
+        lost = CheckpointLost(
+            f"the checkpoint of flow {name} at {self._checkpoint.location} is without batch {number}, which runs now",
+            detail=last_progress(self.opened.generation, self.opened.last),
+            hint="nothing else may change it while the flow runs"
+            + (f"; {rebuild_hint(name)}" if stateful else ""),
+        )
+        # Without state the next run has another one.
+        lost.retriable = not stateful
+        return lost
+
+    def _sync_checkpoint(self) -> None:
+        """Before the log commits the batch, or Spark notes it as done."""
+        if self._sync is not None:
+            self._sync.sync()
 
     def _write(self, result: BatchResult) -> None:
         self.opened.last = commit_batch(self._cluster, self._writer, self._flow, self.opened, result)
@@ -283,11 +346,12 @@ class Running:
 
     def _result(self, rows: BatchRows, number: int, inputs: Ranges, watermark_us: int | None) -> BatchResult:
         # A plan that ran again, because its rows were too large to be held, has counted twice.
-        counts = self._counts_again(inputs) if rows.is_spilled else self._counts(inputs)
+        counter = self._counter
+        counts = counter.count(inputs) if rows.is_spilled else counter.counts(self._tallies(), inputs)
         return self._with_counts(self._uncounted(rows, number, inputs, watermark_us), counts)
 
     def _with_counts(self, result: BatchResult, counts: dict[str, Counts]) -> BatchResult:
-        left_out = functools.partial(self._left_out, counts, result.inputs)
+        left_out = functools.partial(self._counter.left_out, counts, result.inputs)
         return dataclasses.replace(result, counts=counts, left_out=left_out)
 
     def _uncounted(
@@ -306,48 +370,12 @@ class Running:
             state_bytes=state_bytes,
         )
 
-    def _counts(self, inputs: Ranges) -> dict[str, Counts]:
-        """Where what the plan has counted cannot be right, the input is read for itself."""
-        streams = self._flow.streams
+    def _tallies(self) -> dict[str, dict[str, Any]]:
+        """What the plan has counted on its way, by input."""
         if self._tables:
-            tallies = {streams[0].name: counts_of(self._observation)}
-        else:
-            metrics = self._metrics()
-            tallies = {topic.name: metrics[f"in{at}"] for at, topic in enumerate(self._flow.reads)}
-        found = {}
-        for topic in streams:
-            offsets = sum(high - low for low, high in self._ranges(topic, inputs).values())
-            right = Counts.if_right(tallies[topic.name], offsets) if offsets else Counts()
-            found[topic.name] = self._count_again(topic, inputs) if right is None else right
-        return found
-
-    def _counts_again(self, inputs: Ranges) -> dict[str, Counts]:
-        return {topic.name: self._count_again(topic, inputs) for topic in self._flow.streams}
-
-    def _count_again(self, topic: Topic, inputs: Ranges) -> Counts:
-        ranges = self._ranges(topic, inputs)
-        if all(low >= high for low, high in ranges.values()):
-            return Counts()
-        log = self._logs[topic.name].log
-        decoded = self._decoders[topic.name].decode(history(self._spark, self._cluster, log, ranges))
-        return Counts.of(tallied(decoded, self._cell.column))
-
-    def _ranges(self, topic: Topic, inputs: Ranges) -> dict[str, tuple[int, int]]:
-        return inputs.get(self._logs[topic.name].log, {})
-
-    def _left_out(self, counts: Mapping[str, Counts], inputs: Ranges) -> Iterator[LeftOut]:
-        for topic in self._flow.streams:
-            counted = counts[topic.name]
-            if counted.left_out:
-                yield from read_left_out(
-                    self._spark,
-                    self._cluster,
-                    self._decoders[topic.name],
-                    self._logs[topic.name].log,
-                    self._ranges(topic, inputs),
-                    self._cell.column,
-                    counted.average_bytes,
-                )
+            return {self._flow.streams[0].name: counts_of(self._observation)}
+        metrics = self._metrics()
+        return {topic.name: metrics[f"in{at}"] for at, topic in enumerate(self._flow.reads)}
 
     def _metrics(self) -> dict[str, dict[str, Any]]:
         """What was counted on the way, from the plan that has just run."""
