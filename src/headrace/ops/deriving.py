@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.sql import SparkSession
@@ -21,6 +22,11 @@ from headrace.ops.errors import CannotVerify
 from headrace.settings import Settings
 
 __all__ = ["Deriving"]
+
+_NO_WORKER = re.compile(
+    r"No module named '(?:headrace|msgspec|pyarrow|pyspark)[^\n]*|Cannot run program \"[^\n]*|PYTHON_VERSION_MISMATCH"
+)
+"""Records are decoded by Python on the executors: what it says where they cannot run it."""
 
 
 class Deriving:
@@ -76,6 +82,12 @@ class Deriving:
     @staticmethod
     def told(flow: Flow, error: Exception) -> HeadraceError:
         """What Spark has raised, in our terms."""
+        if lacking := _NO_WORKER.search(str(error)):
+            return CannotVerify(
+                f"flow {flow.name} could not be derived again: Spark's Python workers cannot run headrace",
+                detail=lacking[0],
+                hint="install headrace[spark] for the Python of every executor, at the path that PYSPARK_PYTHON names",
+            )
         explained = explain(flow, error)
         return (
             explained
