@@ -164,23 +164,24 @@ def test_a_row_keeps_its_source_through_any_chain_of_steps(spark: SparkSession) 
     from pyspark.sql import DataFrame
     from pyspark.sql import functions as F
 
-    from headrace.flow.carrying import SOURCE, carried
+    from headrace.flow.lineage import coordinates, trace
 
     numbers = spark.range(50).selectExpr(
         "id AS number", "'s' || id AS sensor", "cast(null AS string) AS room"
     )
-    rows = numbers.withColumn(SOURCE, F.col("number") * 3)
+    placed = numbers.withColumns({"partition": F.lit(7), "offset": F.col("number") * 3})
+    rows = placed.select("number", "sensor", "room", *coordinates(0))
     rng = random.Random(5)
     made, kept = [], []
     for at in range(5):
         seed = rng.random()
-        carrying = carried(app_with(_twice)[1], rows, _chain(random.Random(seed)))
+        traced = trace(app_with(_chain(random.Random(seed)))[1], [rows])
         plain = _chain(random.Random(seed))(numbers)
-        assert carrying.columns == [*plain.columns, SOURCE]
-        made.append(carrying.select(F.lit(at).alias("at"), "number", SOURCE))
+        assert traced.columns == [*plain.columns, "_headrace_at0", "_headrace_at1"]
+        made.append(traced.select(F.lit(at).alias("at"), "number", "_headrace_at0", "_headrace_at1"))
         kept.append(plain.select(F.lit(at).alias("at"), "number"))
     found = reduce(DataFrame.union, made).collect()
-    assert all(one[SOURCE] == one["number"] * 3 for one in found)
+    assert all((one[2], one[3]) == (7, one["number"] * 3) for one in found)
     wanted = [(one["at"], one["number"]) for one in reduce(DataFrame.union, kept).collect()]
     assert sorted((one["at"], one["number"]) for one in found) == sorted(wanted)
     assert len({at for at, _ in wanted}) > 3

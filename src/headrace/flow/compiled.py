@@ -88,7 +88,7 @@ def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) ->
     expect_any_order(flow, analyzed)
     fixed = expect_replaceable(flow, analyzed) if mode == "update" else None
     if flow.is_realtime:
-        expect_realtime(flow, inputs[0], output, stateful=stateful, runs_python=plan.runs_python)
+        expect_realtime(flow, output, stateful=stateful, runs_python=plan.runs_python)
     groups = expect_keys_of_groups(flow, analyzed) if mode == "update" else frozenset()
     ties = trace_output(flow, live)[1]
     made_by = fingerprint(flow, plan, output, schema)

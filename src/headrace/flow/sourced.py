@@ -13,9 +13,9 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from headrace.flow.carrying import SOURCE, carried
 from headrace.flow.compiled import Compiled
 from headrace.flow.encoding import encode
+from headrace.flow.lineage import coordinates, lineage_columns, trace
 from headrace.model.progress import Generation
 from headrace.model.schema import Schema
 from headrace.model.source import HEADER
@@ -31,12 +31,16 @@ def sourced(decoded: DataFrame, compiled: Compiled, encode_rows: Encode = encode
     """Columns ``key`` (null for a row without one), ``value``, ``source_partition``, ``source_offset``; ``decoded`` is
     what ``headrace.flow.decoding`` gives.
     """
-    place = F.struct(F.col("partition"), F.col("offset")).alias(SOURCE)
-    rows = decoded.where(F.col("row").isNotNull()).select("row.*", place)
-    made = carried(compiled.flow, rows, compiled.flow.function)
-    source = F.col(SOURCE)
-    return encode_rows(made, compiled.schema, compiled.flow.writes.key, [SOURCE]).select(
-        "key", "value", source["partition"].alias("source_partition"), source["offset"].alias("source_offset")
+    rows = decoded.where(F.col("row").isNotNull()).select("row.*", *coordinates(0))
+    made = trace(compiled.flow, [rows])
+    # A flow in real time has one input, with the number 0, and makes one row at most of each record.
+    partition, offset = lineage_columns(made)
+    encoded = encode_rows(made, compiled.schema, compiled.flow.writes.key, [partition, offset])
+    return encoded.select(
+        "key",
+        "value",
+        F.col(partition).cast("int").alias("source_partition"),
+        F.col(offset).alias("source_offset"),
     )
 
 
