@@ -27,7 +27,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headrace.client.cluster import Cluster
-from headrace.errors import HeadraceError
 from headrace.flow.batch_index import BatchIndex
 from headrace.flow.books import Books
 from headrace.flow.compiled import Compiled
@@ -45,15 +44,11 @@ from headrace.model.progress import Batch, Generation
 from headrace.model.schema import Schema
 from headrace.model.topic import Topic
 
-__all__ = ["NotInOneGo", "derive"]
+__all__ = ["derive"]
 
 _STRETCHES_AT_ONCE = 50
 
 Say = Callable[[str], None]
-
-
-class NotInOneGo(HeadraceError):
-    code = "HR-FLOW-NOT-IN-ONE-GO"
 
 
 def derive(
@@ -96,11 +91,6 @@ class _Derivation:
         self._tables: dict[str, PastTable] = {}
 
     def run(self) -> Derived:
-        if self._operators.own_state:
-            raise NotInOneGo(
-                f"flow {self._flow.name} keeps state of its own ({self._operators.own_state})",
-                hint="its rows depend on the order of arrival, and cannot be derived again in one go",
-            )
         try:
             for topic in self._flow.tables:
                 self._tables[topic.name] = self._past(topic)
@@ -200,7 +190,7 @@ class _Derivation:
             one.name for one in self._compiled.schema.fields if one.kind in (Plain("time"), Plain("date"))
         }
         field = next((name for name in self._flow.writes.key if name in is_time), None)
-        adds_up = found.aggregates == 1 and not (found.joins or found.deduplicates or found.sessions)
+        adds_up = found.aggregates == 1 and not (found.joins or found.deduplicates)
         if not adds_up or field is None or seen_us is None or topic.time is None:
             return NOTHING
         if self._flow.unbounded or len(self._flow.streams) > 1:

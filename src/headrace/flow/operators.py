@@ -7,7 +7,6 @@ the log for the order.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,6 @@ from pyspark.sql import DataFrame
 from headrace.flow.plan_tree import class_name, nodes
 
 __all__ = ["Operators", "operators_of"]
-
-_OWN_STATE = re.compile(r"FlatMapGroups\w*WithState|TransformWithState\w*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +27,6 @@ class Operators:
     """Whether a duplicate counts again once the watermark has passed the first."""
     holds_back: bool = False
     """Whether rows wait for the watermark: those that an outer join finds no partner for."""
-    sessions: bool = False
-    own_state: str = ""
-    """The name of a step with a state of the user's own, which has no meaning in one go."""
 
 
 def operators_of(output: DataFrame) -> Operators:
@@ -44,13 +38,10 @@ def operators_of(output: DataFrame) -> Operators:
         name = class_name(node)
         names[name] += 1
         outer = outer or (name == "Join" and "Outer" in str(node.joinType()))
-    own = next((name for name in names if _OWN_STATE.match(name)), "")
     return Operators(
         aggregates=names["Aggregate"],
         joins=names["Join"],
         deduplicates=any(names[one] for one in ("Deduplicate", "DeduplicateWithinWatermark", "Distinct")),
         forgets_duplicates=bool(names["DeduplicateWithinWatermark"]),
         holds_back=outer,
-        sessions="session_window" in str(analyzed.toString()),
-        own_state=own,
     )
