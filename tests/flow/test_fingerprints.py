@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -333,6 +334,18 @@ def test_what_cannot_be_fingerprinted_is_refused_by_name_unless_a_version_is_dec
     assert "flow print reads SCALE.times.factor, a _thread.lock" in mistake(spark, python(scaled))
     versions = {fingerprint(spark, python(locked), version=version) for version in ("1", "2")}
     assert len(versions) == 2
+
+
+def test_a_function_of_the_jvm_is_refused_unless_a_version_is_declared(spark: SparkSession) -> None:
+    def vectors(sales: DataFrame) -> DataFrame:
+        numbers = F.array(F.col("amount").cast("double"))
+        return sales.select("sale_id", vector_to_array(array_to_vector(numbers)).alias("numbers"))
+
+    told = mistake(spark, vectors)
+    assert told.startswith(
+        f"{__file__}:{inspect.getsourcelines(vectors)[1] + 2}: flow print calls code of the JVM"
+    )
+    assert fingerprint(spark, vectors, version="1") == fingerprint(spark, vectors, version="1")
 
 
 def test_a_version_is_a_text_and_counts(spark: SparkSession) -> None:

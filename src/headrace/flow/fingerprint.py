@@ -17,7 +17,7 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql import DataFrame
 
 from headrace.flow.code_digest import HiddenState, code_digest
-from headrace.flow.mistakes import FlowMistake, line_naming_in, line_of
+from headrace.flow.mistakes import FlowMistake, first_line, line_naming_in, line_of
 from headrace.flow.plan_digest import PlanDigest
 from headrace.model.flow import Flow
 from headrace.model.schema import Schema
@@ -37,9 +37,9 @@ def is_comparable(recorded: str) -> bool:
 def fingerprint(flow: Flow, plan: PlanDigest, output: DataFrame, schema: Schema) -> str:
     """``plan`` is that of ``output``, which the function returns for empty inputs."""
     if plan.hidden and not flow.version:
-        name, trail = plan.hidden[0]
+        trail = plan.hidden[0]
         raise FlowMistake(
-            f"flow {flow.name} holds {name}, whose code cannot be fingerprinted",
+            f"flow {flow.name} calls code of the JVM that cannot be fingerprinted: {first_line(trail[0].toString())}",
             place=line_of(flow, *trail),
             detail="a change of it would go unnoticed",
             hint=f"use Spark's own functions or one in Python, or {_VERSION}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.flow.code_references import line_naming
-from headrace.flow.plan_tree import children
+from headrace.flow.plan_tree import nodes
 from headrace.model.errors import AppError
 from headrace.model.flow import Flow
 from headrace.model.place import Place
@@ -18,16 +18,10 @@ class FlowMistake(AppError):
 
 
 def line_of(flow: Flow, expression: Any, *around: Any, name: str = "") -> Place | None:
-    """Where the user wrote the expression, or a part of it, or one of those ``around`` it, innermost first. Spark does
-    not know the line of every function: then where the flow's function first says its ``name``; else where the flow is.
+    """Where the user wrote the expression, one of those ``around`` it, innermost first, or a part of it. Spark does not
+    know the line of every function: then where the flow's function first says its ``name``; else where the flow is.
     """
-    waiting = [expression]
-    while waiting:
-        one = waiting.pop(0)
-        if place := _origin(flow, one):
-            return place
-        waiting += children(one)
-    places = (_origin(flow, one) for one in around)
+    places = (_origin(flow, one) for one in (expression, *around, *nodes(expression)))
     return next(filter(None, places), None) or line_naming_in(flow, name)
 
 

@@ -7,7 +7,7 @@ arguments. Left out is what says nothing about the rows:
 - numbers that Spark gives out as it goes, which are numbered again in the order in which the text has them
 
 Rows that the plan does not hold (those of an RDD, of a file) and functions in Python cannot be in the text;
-``PlanDigest`` says that there are some. A function in the JVM is a class without a text: ``hidden`` names it.
+``PlanDigest`` says that there are some. A function in the JVM has no text: ``hidden`` has the expression.
 """
 
 from __future__ import annotations
@@ -52,9 +52,13 @@ _LEFT_OUT = frozenset(
         ("Range", "numSlices"),
     }
 )
-_NUMBERED = frozenset(
-    {("CTERelationDef", "id"), ("CTERelationRef", "cteId"), ("UnionLoop", "id"), ("UnionLoopRef", "loopId")}
-)
+_NUMBERED = {
+    ("CTERelationDef", "id"): "relation",
+    ("CTERelationRef", "cteId"): "relation",
+    ("LambdaVariable", "id"): "variable",
+    ("UnionLoop", "id"): "loop",
+    ("UnionLoopRef", "loopId"): "loop",
+}
 _WHOLE_LEAVES = frozenset(
     {"CTERelationRef", "OneRowRelation", "Range", "ResolvedInlineTable", "UnionLoopRef"}
 )
@@ -76,8 +80,8 @@ class PlanDigest:
     """The functions in Python that rows go through: the name in the plan, and Spark's object for it."""
     has_foreign_rows: bool = False
     """Whether some rows come neither from the inputs nor from the plan."""
-    hidden: list[tuple[str, Trail]] = field(default_factory=list)
-    """What has no text, and where it is."""
+    hidden: list[Trail] = field(default_factory=list)
+    """Expressions that hold something without a text."""
     steps: dict[str, list[Any]] = field(default_factory=dict)
     """The nodes of the plan, by the simple name of their class; those of plans inside expressions, too."""
     expressions: dict[str, list[Trail]] = field(default_factory=dict)
@@ -136,8 +140,8 @@ class _Walk:
                 return f"{name}({', '.join(map(self.encode, each(value.productIterator().toSeq())))})"
         text = str(value.toString())
         if _IDENTITY.search(text) and not name.endswith(".UTF8String"):
-            self.digest.hidden.append((name, self._trail))
-            return name
+            self.digest.hidden.append(self._trail)
+            return "hidden"
         return f"{name} {text!r}"
 
     def _kind(self, name: str, value: Any) -> str:
@@ -181,7 +185,7 @@ class _Walk:
             self.digest.has_foreign_rows = True
             return f"{name} {self.encode(node.output())}"
         arguments = [
-            self._number("relation", value) if (simple, parameter) in _NUMBERED else self.encode(value)
+            self._number(kind, value) if (kind := _NUMBERED.get((simple, parameter))) else self.encode(value)
             for parameter, value in self._arguments(name, simple, node)
         ]
         # A function over whole rows sees the names of their columns.
