@@ -14,7 +14,7 @@ import json
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,7 @@ class Task:
     """From ``topic`` to ``output``; all that is kept is under ``data``, which is the task's own."""
 
     who: str
-    """flow, by-hand, flow+view, flow+proof, or decode."""
+    """flow, flow-untraced, by-hand, flow+view, flow+proof, or decode."""
     query: str
     bootstrap: str
     topic: str
@@ -105,6 +105,11 @@ class Task:
 
                 compare(spark, Cluster(self.bootstrap), self.topic, self.data, self.partitions)
                 stopping.wait()
+            elif self.who == "flow-untraced":
+                from bench.lineage import untraced
+
+                with untraced():
+                    replace(self, who="flow").run(spark, stopping)
             elif self.flows > 1:
                 self._run_flows(spark, stopping)
             else:

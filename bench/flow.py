@@ -3,6 +3,7 @@
     python -m bench.flow [--quick] [--rounds N] [--scale X] [--only PART ...] [--results DIR]
 
     throughput  a flow beside the same query written by hand in Structured Streaming
+    lineage     a flow beside the same flow without the coordinates of its rows
     latency     how soon an event is seen in a view, beside a limit
     verify      how fast a view is proven, beside how fast it came about
     start       from the command to the first row
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING
 
 from bench import (
     formats,
+    lineage,
     many,
     memory,
     sight,
@@ -54,6 +56,7 @@ __all__ = ["PARTS", "chosen", "main"]
 
 PARTS: dict[str, Callable[[Stand], None]] = {
     "throughput": throughput.measure,
+    "lineage": lineage.measure,
     "latency": sight.measure,
     "verify": verify.measure,
     "start": start_up.measure,

@@ -40,7 +40,7 @@ FAULTS = {
     fault.name: fault
     for fault in (
         Fault("X1", "kill -9", ("x1_kill", "x1_compaction"), 200),
-        Fault("X2", "power loss", ("x2_power", "x2_compaction"), 200, at_once=2),
+        Fault("X2", "power loss", ("x2_power", "x2_compaction", "power_loss_of_flows"), 200, at_once=2),
         Fault("X3", "a sync fails once", ("x3_fsync", "x3_sync_sim", "x3_compaction"), 200, at_once=2),
         Fault("X4", "disk full", ("x4_full",), 200),
         Fault("X5", "damaged files", ("x5_damage", "x5_compaction"), 200, at_once=2),

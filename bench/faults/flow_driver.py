@@ -130,21 +130,13 @@ def _without_transactions() -> None:
 
     def plain(self: Any, cluster: Any, flow: str, transactional_id: str, timeout_ms: int = 60_000) -> None:
         self.flow = flow
-        self._failed = None
+        self._began = 0.0
         self._producer = cluster.producer({"linger.ms": 5})
 
     def nothing(self: Any) -> None:
         return None
 
     Writer.__init__, Writer.begin, Writer.commit, Writer.abort = plain, nothing, Writer.flush, nothing  # type: ignore[method-assign]
-    Writer.expect_owner = _give_up  # type: ignore[method-assign]
-
-
-def _give_up(self: Any, topic: str) -> None:
-    """Without transactions nobody knows whose the flow is: both would begin again for ever."""
-    from headrace.flow.errors import FlowFenced
-
-    raise FlowFenced(self.flow)
 
 
 def _without_healing() -> None:

@@ -44,14 +44,14 @@ def world() -> FlowWorld:
 
 
 @contextlib.contextmanager
-def running(app: App, max_rows: int) -> Iterator[RunningApp]:
-    """The app's flows and followers. A flow without input asks for some a hundred times a second, while others still
-    work; here it does so less often.
+def running(app: App, max_rows: int, **how: Any) -> Iterator[RunningApp]:
+    """The app's flows and followers, ``how`` as for ``FlowWorld.running``. A flow without input asks for some a hundred
+    times a second, while others still work; here it does so less often.
     """
     conf = world().spark.conf
     conf.set(_POLLING, "100ms")
     try:
-        with compiled(world().spark), world().running(app, max_rows=max_rows) as run:
+        with compiled(world().spark), world().running(app, max_rows=max_rows, **how) as run:
             yield run
     finally:
         conf.unset(_POLLING)

@@ -1,8 +1,8 @@
 """X7, a checkpoint that is lost, damaged or of another moment: something happens to it between two runs of a flow.
 
-The flow stops, names the folder and its last progress, and writes no row by what is left. What was derived before stays
-as it is; a new generation, when asked for, and its view are what was sent comes to. Everything is held against a sum by
-hand.
+A flow with state stops, names the folder and its last progress, and writes no row by what is left. What was derived
+before stays as it is; a new generation, when asked for, and its view are what was sent comes to. A flow without state
+goes on as if nothing had happened. Everything is held against a sum by hand.
 """
 
 from __future__ import annotations
@@ -61,11 +61,12 @@ def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0]) -> 
     with _state_in(rng.choice(tuple(_PROVIDERS))):
         walk = _Walk(rng, outcome, patience_s=_PATIENCE_S if protected else _PATIENCE_S / 60)
         if protected:
-            walk.play(rng.choice(_HARMS))
+            walk.play(rng.choice(_HARMS if walk.harmed == "sum" else _HARMS_WITHOUT_STATE))
         else:
             from headrace.flow import opening
 
-            with patched(opening, "_expect_checkpoint", lambda *of: False):
+            walk.harmed = "sum"
+            with patched(opening, "resume", lambda *of: False):
                 walk.play(_lost)
     return outcome
 
@@ -109,7 +110,12 @@ class _Walk:
     def place(self) -> Path:
         found = current(world().cluster, f"{self.flow}.progress")
         assert found is not None
-        return world().settings().checkpoints / self.flow / found.generation.checkpoint
+        folder = world().settings().checkpoints / self.flow
+        if self.harmed == "keep":
+            # That of its last run; the next one has another.
+            (only,) = folder.iterdir()
+            return only
+        return folder / found.generation.checkpoint
 
     def play(self, harm: Callable[[_Walk], None]) -> None:
         for number in range(self.rng.randrange(2, 4)):
@@ -126,6 +132,9 @@ class _Walk:
         if stopped is None:
             # Nothing that is needed was harmed, or nobody has noticed: what came of it tells.
             self._judge(1)
+            self.outcome.hits += self.harmed == "keep"
+        elif self.harmed == "keep":
+            self.outcome.problems.append(f"{self.flow} needs no checkpoint, and stops: {stopped}")
         else:
             self.outcome.hits += 1
             self._judge_error(stopped, place)
@@ -248,8 +257,6 @@ def _plan_garbled(walk: _Walk) -> None:
 
 def _state_cut(walk: _Walk) -> None:
     """The newest files of each partition's state, with what they are checked by or without."""
-    if walk.harmed != "sum":
-        return _lost(walk)
     with_sum = walk.rng.random() < 0.5
     for part in (walk.place / "state" / "0").iterdir():
         versions = {
@@ -259,13 +266,11 @@ def _state_cut(walk: _Walk) -> None:
             os.truncate(one, walk.rng.randrange(one.stat().st_size))
             if with_sum:
                 one.with_name(f".{one.name}.crc").unlink(missing_ok=True)
-    return None
 
 
 def _state_lost(walk: _Walk) -> None:
-    if walk.harmed != "sum":
-        return _emptied(walk)
-    return shutil.rmtree(walk.place / "state")
+    shutil.rmtree(walk.place / "state")
 
 
+_HARMS_WITHOUT_STATE = (_lost, _emptied, _older, _part_lost, _plan_garbled)
 _HARMS = (_lost, _emptied, _older, _part_lost, _plan_garbled, _state_cut, _state_cut, _state_lost)

@@ -92,11 +92,15 @@ class App:
         deterministic: bool = False,
         unbounded: bool = False,
         latency: Latency = "batch",
+        version: str = "",
     ) -> Callable[[Callable[..., Any]], Flow]:
         """The function under it derives ``writes`` from ``reads``: DataFrames in their order in, one DataFrame out.
 
         ``latency="realtime"`` writes each row by itself, within milliseconds, at least once; docs/flows.md says which
         functions can.
+
+        ``version`` counts as a part of the function. Change it when something changes that the function reads and that
+        cannot be fingerprinted, such as a model that it loads; without a version such a function is refused.
         """
         at = caller()
         if not isinstance(reads, (list, tuple)):
@@ -106,6 +110,8 @@ class App:
         _expect_topic("writes", writes, at)
         if latency not in LATENCIES:
             raise _wrong("latency", latency, " or ".join(map(repr, LATENCIES)), at)
+        if not isinstance(version, str):
+            raise _wrong("version", version, "a text, such as '2'", at)
 
         def declare(function: Callable[..., Any]) -> Flow:
             if not hasattr(function, "__code__"):
@@ -118,6 +124,7 @@ class App:
                 deterministic,
                 unbounded,
                 latency,
+                version,
                 place_of(function),
             )
             self.flows.append(made)

@@ -80,7 +80,6 @@ HARM: dict[str, tuple[Callable[[Path], None], type[FlowError]]] = {
     "planned batches lost": (without("offsets"), CheckpointStale),
     "done batches lost": (without("commits"), CheckpointStale),
     "planned batch garbled": (garble("offsets/1"), CheckpointStale),
-    "done batch garbled": (garble("commits/1", "commits/.1.crc"), StateDamaged),
     "state lost": (without("state"), StateDamaged),
     "state cut short": (cut_short, StateDamaged),
 }

@@ -18,13 +18,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from headrace.app import App
+from headrace.client.declaring import KEEP
 from headrace.client.progress_log import batches, current
 from headrace.flow.compiling import compile_app
 from headrace.flow.errors import CheckpointLost, CheckpointStale, FlowChanged, InputReplaced
 from headrace.model.errors import AppMistakes
 from headrace.model.flow import Flow
-from headrace.model.progress import Batch
+from headrace.model.progress import Batch, Generation, encode
 from headrace.model.topic import Topic
+from headrace.ops.derivation import function_finding
+from headrace.ops.deriving import Deriving
 from tests.flow.reading import committed, folded, headers, values
 from tests.support.flows import FlowWorld
 
@@ -279,7 +282,7 @@ def test_a_checkpoint_of_another_moment_is_refused(flow_world: FlowWorld, tmp_pa
     shop = Shop()
     flow_world.write(shop.sales, [sale(n, after_s=n) for n in range(5)])
     run_to_the_end(flow_world, shop.app)
-    place = checkpoint_of(flow_world, shop.keep)
+    place = checkpoint_of(flow_world, shop.sum_up)
     shutil.copytree(place, tmp_path / "backup")
     flow_world.write(shop.sales, [sale(n, after_s=n) for n in range(5, 9)])
     run_to_the_end(flow_world, shop.app)
@@ -303,6 +306,42 @@ def test_a_changed_function_does_not_go_on_with_what_another_one_made(flow_world
     with pytest.raises(FlowChanged) as refused:
         run_to_the_end(flow_world, changed)
     assert "headrace flow rebuild" in refused.value.hint
+
+
+def test_a_fingerprint_of_an_older_release_is_recognised_and_asks_for_one_rebuild(
+    flow_world: FlowWorld,
+) -> None:
+    shop = Shop()
+    flow_world.declare(shop.app)
+    flow_world.cluster.ensure_topic(shop.keep.progress_topic, 1, KEEP)
+    older = Generation(
+        app=shop.app.name,
+        flow=shop.keep.name,
+        generation=1,
+        fingerprint="0123456789abcdef",
+        inputs=[],
+        output=shop.kept.name,
+        output_id="",
+        key=["sale_id"],
+        schema=[],
+        checkpoint="g1",
+        started_ms=0,
+    )
+    producer = flow_world.cluster.producer({})
+    key, value = encode(older)
+    producer.produce(shop.keep.progress_topic, key=key, value=value)
+    assert producer.flush(30) == 0
+    with pytest.raises(FlowChanged, match="this release computes fingerprints differently") as refused:
+        run_to_the_end(flow_world, shop.app)
+    assert "rebuild it once" in refused.value.hint
+
+    compiled, schemas = compile_app(flow_world.spark, shop.app)
+    deriving = Deriving(
+        flow_world.spark, flow_world.cluster, flow_world.settings(), compiled, schemas, lambda _: None
+    )
+    finding = function_finding(deriving, shop.keep, older)
+    assert finding is not None
+    assert "this release computes fingerprints differently" in finding.message
 
 
 def test_a_topic_that_was_made_again_is_not_taken_for_the_one_before(flow_world: FlowWorld) -> None:

@@ -113,6 +113,7 @@ def test_a_flow_moves_from_batches_to_real_time_and_back_with_its_view_also_behi
     from headrace.flow.errors import FlowChanged, FlowFenced
     from headrace.flow.opening import open_flow
     from headrace.flow.options import FlowOptions
+    from headrace.flow.ownership import Ownership
     from headrace.flow.runner import transactional_id
     from headrace.flow.writer import Writer
 
@@ -148,7 +149,8 @@ def test_a_flow_moves_from_batches_to_real_time_and_back_with_its_view_also_behi
         (compiled,), _ = compile_app(world.spark, slow)
         writer = Writer(world.cluster, flow.name, transactional_id(slow, flow))
         options = FlowOptions.of(world.settings())
-        open_flow(world.spark, world.cluster, slow, compiled, writer, options, rebuild="asked for")
+        driver = Ownership(world.cluster, flow, options.transaction_timeout_ms).driver()
+        open_flow(world.spark, world.cluster, slow, compiled, writer, options, driver, rebuild="asked for")
         writer.close()
         until(lambda: run.errors, "the one that was replaced is told", timeout_s=240)
 

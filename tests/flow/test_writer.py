@@ -13,7 +13,7 @@ import pytest
 from bench.faults.committed import committed
 from headrace.client.cluster import Cluster
 from headrace.client.errors import LogError
-from headrace.flow.errors import FlowFenced
+from headrace.flow.errors import ProducerFenced
 from headrace.flow.writer import Writer
 from tests.support.embedded import start_headrace
 from tests.support.flows import FlowWorld
@@ -48,30 +48,12 @@ def test_rows_for_a_transaction_that_the_log_has_given_up_are_refused_with_the_r
     flow_world.cluster.ensure_topic(topic, 1)
     writer = Writer(flow_world.cluster, "f", topic, timeout_ms=1_000)
     writer.begin()
-    with pytest.raises(FlowFenced):
+    with pytest.raises(ProducerFenced) as refused:
         _write_for_a_while(writer, topic)
+    assert refused.value.open_ms > 1_000
+    assert refused.value.retriable
     writer.close()
     assert committed(flow_world.cluster.bootstrap, topic) == []
-
-
-def test_a_writer_can_ask_whether_the_flow_is_still_its_own_and_leaves_no_trace(
-    flow_world: FlowWorld,
-) -> None:
-    topic = f"rows-{uuid.uuid4().hex[:8]}"
-    flow_world.cluster.ensure_topic(topic, 1)
-    first = Writer(flow_world.cluster, "f", topic)
-    first.expect_owner(topic)
-    second = Writer(flow_world.cluster, "f", topic)
-    with pytest.raises(FlowFenced):
-        first.expect_owner(topic)
-    second.expect_owner(topic)
-    second.begin()
-    second.rows(topic, ["k"], ["v"])
-    second.flush()
-    second.commit()
-    for one in (first, second):
-        one.close()
-    assert [one.key() for one in committed(flow_world.cluster.bootstrap, topic)] == [b"k"]
 
 
 def test_rows_that_a_silent_log_did_not_take_in_time_are_a_reason_to_begin_again(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -68,14 +69,22 @@ class FlowWorld:
 
     @contextlib.contextmanager
     def running(
-        self, app: App, *, max_rows: int = 100_000, follow: bool = True, rebuild: Sequence[str] = ()
+        self,
+        app: App,
+        *,
+        max_rows: int = 100_000,
+        follow: bool = True,
+        rebuild: Sequence[str] = (),
+        **options: Any,
     ) -> Iterator[RunningApp]:
-        """All flows and followers of the app, until the block ends; ``rebuild`` names flows that begin anew."""
+        """All flows and followers of the app, until the block ends; ``rebuild`` names flows that begin anew, and
+        ``options`` are those of ``FlowOptions`` that differ from the settings.
+        """
         from headrace.flow.compiling import compile_app
 
         self.declare(app)
         compiled, schemas = compile_app(self.spark, app)
-        run = RunningApp(self, app, compiled, schemas, max_rows)
+        run = RunningApp(self, app, compiled, schemas, max_rows, options)
         try:
             run.start(follow=follow, rebuild=rebuild)
             yield run
@@ -93,6 +102,7 @@ class RunningApp:
         compiled: list[Compiled],
         schemas: dict[str, Schema],
         max_rows: int,
+        options: dict[str, Any],
     ) -> None:
         self.world = world
         self.app = app
@@ -101,6 +111,7 @@ class RunningApp:
         self.errors: list[BaseException] = []
         self.runners: list[FlowRunner] = []
         self._max_rows = max_rows
+        self._options = options
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -109,7 +120,9 @@ class RunningApp:
         from headrace.flow.runner import FlowRunner
 
         world = self.world
-        options = FlowOptions.of(world.settings(max_rows=self._max_rows))
+        options = dataclasses.replace(
+            FlowOptions.of(world.settings(max_rows=self._max_rows)), **self._options
+        )
         for one in self.compiled:
             runner = FlowRunner(
                 world.spark,

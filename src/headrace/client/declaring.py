@@ -7,13 +7,15 @@ from collections.abc import Iterable
 from headrace.client.cluster import Cluster
 from headrace.model.topic import Topic
 
-__all__ = ["KEEP", "ensure_declared", "ensure_derived", "ensure_letters"]
+__all__ = ["APPEND_TIME", "KEEP", "ensure_declared", "ensure_derived", "ensure_letters"]
 
 _ROW_BYTES_MAX = 8 * 1024 * 1024
 _ROOM_BYTES = 65_536
 
 KEEP = {"retention.ms": "-1", "retention.bytes": "-1"}
 """Facts are kept until somebody says otherwise."""
+APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
+"""Records have the time at which the log took them."""
 
 
 def ensure_declared(cluster: Cluster, topic: Topic, log_name: str, partitions: int) -> str:
@@ -37,4 +39,7 @@ def ensure_letters(cluster: Cluster, name: str, sources: Iterable[str]) -> None:
 
 
 def _configs(topic: Topic) -> dict[str, str]:
-    return KEEP if topic.kind == "events" else {"cleanup.policy": "compact"}
+    """Of rows of one key in several partitions, which is what added partitions leave behind, the time that they were
+    appended tells which is newer: the log's own time, since clocks of producers differ.
+    """
+    return KEEP if topic.kind == "events" else {"cleanup.policy": "compact", **APPEND_TIME}

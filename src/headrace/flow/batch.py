@@ -115,6 +115,9 @@ def ranges_of(opened: Opened, planned: Mapping[str, Mapping[str, int]]) -> Range
             number: (before.get(number, starts.get(log, {}).get(number, 0)), to)
             for number, to in ends.items()
         }
+    for log, ranges in last.items():
+        # An input of which Spark has planned nothing stays where it is.
+        found.setdefault(log, {number: (to, to) for number, (_, to) in ranges.items()})
     return found
 
 
@@ -157,6 +160,7 @@ def commit_batch(cluster: Cluster, writer: Writer, flow: Flow, opened: Opened, r
             table_dead=len(result.table_dead),
             totals=_totals(opened, result, sent, keyless),
             generation_offset=opened.generation_offset,
+            owner_offset=opened.owner_offset,
             state_rows=result.state_rows,
             state_bytes=result.state_bytes,
             committed_ms=time.time_ns() // 1_000_000,

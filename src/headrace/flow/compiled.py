@@ -1,7 +1,7 @@
 """A flow, looked at before it runs: what its function makes of its inputs, and whether Spark can run that as a stream.
 
-The function is called twice, on empty inputs: once as history, for the schema of its rows and the fingerprint, and
-once as a live stream, for what only Spark can tell. Mistakes come with the user's file and line.
+The function is called on empty inputs: twice as history, for the schema of its rows and the fingerprint, and once as
+a live stream, for what only Spark can tell. Mistakes come with the user's file and line.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from headrace.flow.aggregates import expect_any_order
+from headrace.flow.determinism import expect_deterministic, expect_no_watermark, expect_same_plan
 from headrace.flow.encoding import DELETED
-from headrace.flow.fingerprint import fingerprint, runs_python
+from headrace.flow.fingerprint import fingerprint
 from headrace.flow.group_keys import expect_keys_of_groups
 from headrace.flow.lineage import coordinates, trace_output, without_lineage
 from headrace.flow.mistakes import FlowMistake, first_line
+from headrace.flow.plan_digest import plan_digest
+from headrace.flow.plan_tree import children, class_name, nodes
 from headrace.flow.realtime_limits import expect_realtime
 from headrace.flow.types import schema_of_output, struct_of
-from headrace.flow.updates import expect_no_order, expect_replaceable
+from headrace.flow.updates import expect_replaceable
 from headrace.flow.watermark import spark_delay
 from headrace.model.flow import Flow
 from headrace.model.kinds import Choice, Kind, Many, Named, Plain, Record
@@ -36,9 +40,10 @@ __all__ = ["Compiled", "compile_flow"]
 _STATEFUL = re.compile(r"\b(Aggregate|Deduplicate\w*|Join|FlatMapGroups\w*WithState|TransformWithState\w*)\b")
 _NOT_AS_A_STREAM = re.compile(r"(Sort|GlobalLimit|LocalLimit|Offset|Tail|Window\w*)$")
 _BATCH_BY_BATCH = re.compile(
-    r"(FlatMapGroupsIn(?:Pandas|Arrow)|FlatMapCoGroups\w*|CoGroup|MapGroups|Distinct|(?:Except|Intersect)(?: All)?)$"
+    r"(FlatMapGroupsIn(?:Pandas|Arrow)|FlatMapCoGroups\w*|CoGroup|MapGroups|Distinct|Except|Intersect)$"
 )
 """What Spark would run over each batch alone, or as an aggregation that nobody asked for."""
+_RESERVED = "_headrace_"
 _MARKED = re.compile(r"-T\d+ms")
 _JVM_NOISE = re.compile(r"\s*(;\n.*|SQLSTATE: \w+.*|\nJVM stacktrace:.*)", re.DOTALL)
 
@@ -62,24 +67,32 @@ class Compiled:
 
 def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) -> Compiled:
     """``schemas`` has the input topics' by name, those of derived topics too."""
+    for topic in flow.reads:
+        _expect_unreserved(
+            flow, [field.name for field in schemas[topic.name].fields], f"topic {topic.name} has"
+        )
     inputs = [_empty(spark, schemas[topic.name]) for topic in flow.reads]
     output = _call(flow, inputs)
     schema = _output_schema(flow, output)
-    _expect_deterministic(flow, output)
-    inputs_live = [
+    plan = plan_digest(output, inputs)
+    expect_deterministic(flow, plan)
+    expect_same_plan(flow, plan, plan_digest(_call(flow, inputs), inputs))
+    live_inputs = [
         _live(spark, number, schemas[topic.name], topic) for number, topic in enumerate(flow.reads)
     ]
-    live = _call(flow, without_lineage(inputs_live))
+    live = _call(flow, without_lineage(live_inputs))
+    expect_no_watermark(flow, live, live_inputs)
     stateful = _expect_streamable(flow, live)
     mode = "update" if stateful and _aggregates(live) else "append"
     analyzed: Any = live._jdf.queryExecution().analyzed()
-    expect_no_order(flow, analyzed)
+    expect_any_order(flow, analyzed)
     fixed = expect_replaceable(flow, analyzed) if mode == "update" else None
-    groups = expect_keys_of_groups(flow, analyzed) if mode == "update" else frozenset()
     if flow.is_realtime:
-        expect_realtime(flow, inputs[0], output, stateful=stateful)
+        expect_realtime(flow, inputs[0], output, stateful=stateful, runs_python=plan.runs_python)
+    groups = expect_keys_of_groups(flow, analyzed) if mode == "update" else frozenset()
     ties = trace_output(flow, live)[1]
-    return Compiled(flow, schema, fingerprint(flow, output, schema), stateful, mode, fixed, groups, ties)
+    made_by = fingerprint(flow, plan, output, schema)
+    return Compiled(flow, schema, made_by, stateful, mode, fixed, groups, ties)
 
 
 def _empty(spark: SparkSession, schema: Schema) -> DataFrame:
@@ -130,6 +143,7 @@ def _call(flow: Flow, frames: list[DataFrame]) -> DataFrame:
 def _output_schema(flow: Flow, output: DataFrame) -> Schema:
     columns = [field for field in output.schema.fields if field.name != DELETED]
     names = [field.name for field in columns]
+    _expect_unreserved(flow, names, f"flow {flow.name} returns")
     if twins := {name for name in names if names.count(name) > 1}:
         raise FlowMistake(
             f"flow {flow.name} returns {', '.join(sorted(twins))} more than once",
@@ -159,6 +173,16 @@ def _output_schema(flow: Flow, output: DataFrame) -> Schema:
     return declared
 
 
+def _expect_unreserved(flow: Flow, names: list[str], whose: str) -> None:
+    reserved = [name for name in names if name.startswith(_RESERVED)]
+    if reserved:
+        raise FlowMistake(
+            f"{whose} a column {reserved[0]}, and names with {_RESERVED} in front are reserved",
+            place=flow.place,
+            hint="rename it",
+        )
+
+
 def _can_be(made: Kind, declared: Kind) -> bool:
     """Whether what the function returns is of the declared kind. Spark has no enums, and may not know that nothing is
     null.
@@ -175,46 +199,17 @@ def _can_be(made: Kind, declared: Kind) -> bool:
     return made == declared
 
 
-def _expect_deterministic(flow: Flow, output: DataFrame) -> None:
-    analyzed: Any = output._jdf.queryExecution().analyzed()
-    if runs_python(output) and not flow.deterministic:
-        raise FlowMistake(
-            f"flow {flow.name} calls Python for its rows, and does not say that the same rows give the same results",
-            place=flow.place,
-            hint="@app.flow(..., deterministic=True) says so; a batch that runs again, and verify, rely on it",
-        )
-    nodes = [analyzed]
-    while nodes:
-        node = nodes.pop()
-        if not node.deterministic():
-            raise FlowMistake(
-                f"flow {flow.name} is not deterministic: {first_line(node.toString())}",
-                place=flow.place,
-                hint="rand(), uuid() and the like give other rows when a batch runs again: use the event instead",
-            )
-        nodes += _children(node)
-    told = analyzed.toString()
-    if clock := re.search(
-        r"\b(current_timestamp|current_date|now|localtimestamp|unix_timestamp\(current)\b", told
-    ):
-        raise FlowMistake(
-            f"flow {flow.name} reads the clock ({clock[1]})",
-            place=flow.place,
-            hint="a batch that runs again would see another time: use the event's own time",
-        )
-
-
 def _expect_streamable(flow: Flow, live: DataFrame) -> bool:
     analyzed: Any = live._jdf.queryExecution().analyzed()
     streaming = _streaming_nodes(analyzed)
     for node in streaming:
-        if found := _NOT_AS_A_STREAM.match(_name(node)):
+        if found := _NOT_AS_A_STREAM.match(class_name(node)):
             raise FlowMistake(
                 f"flow {flow.name} needs the end of its input ({found[1]}), and a stream has none",
                 place=flow.place,
                 hint="leave sorting and limits to the query of a view",
             )
-        if found := _BATCH_BY_BATCH.match(_name(node)):
+        if found := _BATCH_BY_BATCH.match(class_name(node)):
             raise FlowMistake(
                 f"flow {flow.name} has a step ({found[1]}) that would see the rows of one batch only",
                 place=flow.place,
@@ -251,45 +246,33 @@ def _expect_streamable(flow: Flow, live: DataFrame) -> bool:
     return stateful
 
 
-def _streaming_nodes(node: Any) -> list[Any]:
+def _streaming_nodes(plan: Any) -> list[Any]:
     """Of the plan, those that work on the stream."""
-    found = [node] if node.isStreaming() else []
-    for child in _children(node):
-        found += _streaming_nodes(child)
-    return found
-
-
-def _children(node: Any) -> list[Any]:
-    children = node.children()
-    return [children.apply(at) for at in range(children.size())]
+    return [node for node in nodes(plan) if node.isStreaming()]
 
 
 def _keeps_state(node: Any) -> bool:
     """A join with something that does not change while the batch runs keeps none."""
-    name = _name(node)
+    name = class_name(node)
     if name == "Join":
-        return all(child.isStreaming() for child in _children(node))
+        return all(child.isStreaming() for child in children(node))
     return _STATEFUL.match(name) is not None
 
 
 def _aggregates(live: DataFrame) -> bool:
     analyzed: Any = live._jdf.queryExecution().analyzed()
-    return any(_name(node) == "Aggregate" for node in _streaming_nodes(analyzed))
+    return any(class_name(node) == "Aggregate" for node in _streaming_nodes(analyzed))
 
 
 def _bounded(nodes: list[Any]) -> bool:
     """Whether Spark can let go of old keys: each stateful step has the watermark among what it groups by."""
     for node in filter(_keeps_state, nodes):
         line = first_line(node.toString())
-        if _name(node) == "Aggregate":
+        if class_name(node) == "Aggregate":
             line = line.partition("[")[2].partition("]")[0]
-        if _MARKED.search(line) is None and _name(node) != "DeduplicateWithinWatermark":
+        if _MARKED.search(line) is None and class_name(node) != "DeduplicateWithinWatermark":
             return False
     return True
-
-
-def _name(node: Any) -> str:
-    return str(node.nodeName())
 
 
 def _in_words(error: PySparkException) -> str:

@@ -46,7 +46,8 @@ class TimeBounds:
 
 def decode(raw: DataFrame, topic: Topic, bounds: TimeBounds) -> DataFrame:
     """Columns ``row`` (null where it does not fit), ``reason`` (null where it does), ``event_us``, ``key``, ``value``,
-    ``partition``, ``offset``. A null value has neither row nor reason in a table, where it deletes.
+    ``partition``, ``offset``, ``logged_us`` (the time of the record). A null value has neither row nor reason in a
+    table, where it deletes.
     """
     return Decoder(topic, bounds).decode(raw)
 
@@ -74,7 +75,7 @@ class Decoder:
         }
         fits = F.col("reason").isNull() & F.col("value").isNotNull()
         fitting = [F.when(fits, F.col(name)).alias(name) for name in ("row", "event_us")]
-        self._judged = [*fitting, F.col("reason"), *place]
+        self._judged = [*fitting, F.col("reason"), *place, F.col("logged_us")]
 
     def decode(self, raw: DataFrame) -> DataFrame:
         told = raw.select(*self._parsed)

@@ -2,12 +2,16 @@
 
 FlowError              (HR-FLOW-…)
 ├── FlowFenced         another driver runs the flow now; this one has changed nothing since
+├── ProducerFenced     the log refuses the flow's producer; the record of the owner tells why
+├── TransactionTimedOut  one batch takes longer than a transaction may, again and again
+├── FlowNameTaken      the flow of this name on the log belongs to another app
 ├── CheckpointLost     Spark's state of the flow is not where it was
 ├── CheckpointStale    Spark's state and the log do not belong together
 ├── StateDamaged       Spark's state cannot be read
 ├── FlowChanged        the function is not the one that made what is there
 ├── InputGone          records that the flow needs were deleted from the log
 ├── InputReplaced      an input topic was deleted and made again, or is of another generation
+├── TableRepartitioned a table that the flow reads has another number of partitions
 ├── OutputCompacted    the topic of a flow in real time is compacted, which would keep rows that came again
 ├── SlotsTaken         a flow in real time holds a task slot for each partition, and there are too few
 ├── RowTooLarge        a row has more bytes than its topic takes
@@ -16,7 +20,10 @@ FlowError              (HR-FLOW-…)
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from headrace.errors import HeadraceError
+from headrace.model.progress import Driver
 
 __all__ = [
     "CheckpointLost",
@@ -25,12 +32,16 @@ __all__ = [
     "FlowError",
     "FlowFailed",
     "FlowFenced",
+    "FlowNameTaken",
     "InputGone",
     "InputReplaced",
     "OutputCompacted",
+    "ProducerFenced",
     "RowTooLarge",
     "SlotsTaken",
     "StateDamaged",
+    "TableRepartitioned",
+    "TransactionTimedOut",
     "rebuild_hint",
 ]
 
@@ -49,12 +60,40 @@ class FlowError(HeadraceError):
 class FlowFenced(FlowError):
     code = "HR-FLOW-FENCED"
 
-    def __init__(self, flow: str) -> None:
+    def __init__(self, flow: str, driver: Driver | None) -> None:
+        if driver is None:
+            name = "another driver"
+        else:
+            opened = datetime.fromtimestamp(driver.opened_ms / 1_000, UTC)
+            name = f"process {driver.pid} on {driver.host}, at {opened:%Y-%m-%d %H:%M:%S} UTC"
         super().__init__(
-            f"flow {flow} was taken over by another driver; nothing of this one was written since",
-            hint="one driver at a time runs a flow: stop the other one, or leave it to it; if there is none, this one"
-            " stood still for longer than a transaction may take: start it again",
+            f"flow {flow} was taken over by {name}; this driver has written nothing since",
+            hint="one driver at a time runs a flow: stop the other one, or leave the flow to it",
         )
+
+
+class ProducerFenced(FlowError):
+    """Either the flow's transaction ran out of time, or another driver opened the flow."""
+
+    code = "HR-FLOW-FENCED"
+    retriable = True
+
+    def __init__(self, flow: str, *, open_ms: int, detail: str) -> None:
+        super().__init__(
+            f"flow {flow}: the log refuses its producer, {open_ms} ms after the transaction began; the flow is opened"
+            " again",
+            detail=detail,
+            hint="if this repeats, set flow.transaction_timeout_ms higher",
+        )
+        self.open_ms = open_ms
+
+
+class TransactionTimedOut(FlowError):
+    code = "HR-FLOW-TRANSACTION-TIMEOUT"
+
+
+class FlowNameTaken(FlowError):
+    code = "HR-FLOW-NAME-TAKEN"
 
 
 class CheckpointLost(FlowError):
@@ -79,6 +118,17 @@ class InputGone(FlowError):
 
 class InputReplaced(FlowError):
     code = "HR-FLOW-INPUT-REPLACED"
+
+
+class TableRepartitioned(FlowError):
+    code = "HR-FLOW-TABLE-PARTITIONS"
+
+    def __init__(self, flow: str, topic: str, was: int, now: int) -> None:
+        super().__init__(
+            f"table {topic}, which flow {flow} reads, has {now} partitions, and had {was} when the generation began",
+            detail="keys have moved between partitions, so offsets do not tell which of two rows of a key is newer",
+            hint=rebuild_hint(flow),
+        )
 
 
 class OutputCompacted(FlowError):

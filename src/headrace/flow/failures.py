@@ -10,12 +10,14 @@ from headrace.errors import HeadraceError
 from headrace.flow.errors import FlowChanged, FlowFailed, InputGone, RowTooLarge, StateDamaged, rebuild_hint
 from headrace.model.flow import Flow
 
-__all__ = ["another_writes", "explain", "heals"]
+__all__ = ["explain", "heals"]
 
 # The log cannot be reached, or is starting: Spark's connector gives up after a while, and the flow begins again.
 _HEALS = re.compile(
     r"TimeoutException|DisconnectException|Failed to construct kafka|COORDINATOR_(NOT_AVAILABLE|LOAD)"
     r"|NOT_LEADER_OR_FOLLOWER|NetworkException|Connection refused|UnknownTopicOrPartitionException"
+    # Partitions were added between the question for them and the start of the query.
+    r"|must specify all TopicPartitions"
     r"|LEADER_NOT_AVAILABLE|BROKER_NOT_AVAILABLE|TIMED_OUT|CONCURRENT_STREAM_LOG_UPDATE"
 )
 _GONE = re.compile(
@@ -32,11 +34,6 @@ _CHANGED = re.compile(
 _LARGE = re.compile(r"RecordTooLargeException")
 _CAUSE = re.compile(r"(?:Caused by: |^)([\w.$]+(?:Exception|Error)): ([^\n]*)", re.MULTILINE)
 _LONGEST = 600
-
-
-def another_writes(error: BaseException) -> bool:
-    """Whether two queries were found to write to one checkpoint. Whose the flow is, the log says."""
-    return "CONCURRENT_STREAM_LOG_UPDATE" in str(error)
 
 
 def heals(error: BaseException) -> bool:

@@ -1,77 +1,98 @@
 """What a flow's function does, as a short text: two functions with the same one derive the same rows.
 
 It is taken from Spark's plan of the function over empty inputs, so that moving code around or naming things anew
-changes nothing. What runs in Python is not in the plan; where there is some, the code of the function and of what it
-calls counts too.
+changes nothing. Where rows go through functions in Python, or come from the function itself (``createDataFrame``), the
+plan does not say all: there the code of the function and of all that it reaches counts too. What has no text at all is
+refused, unless the user declares the version of the flow.
+
+A fingerprint begins with the number of the rule that computed it (``2:``). Those of another rule cannot be compared.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
-from types import CodeType, FunctionType
 from typing import Any
 
+from pyspark.serializers import CPickleSerializer
 from pyspark.sql import DataFrame
 
+from headrace.flow.code_digest import HiddenState, code_digest
+from headrace.flow.mistakes import FlowMistake, line_naming_in, line_of
+from headrace.flow.plan_digest import PlanDigest
 from headrace.model.flow import Flow
 from headrace.model.schema import Schema
+from headrace.model.topic import Topic
 
-__all__ = ["fingerprint"]
+__all__ = ["fingerprint", "is_comparable"]
 
-_SITE = ("site-packages", "dist-packages", "/lib/python")
-_PYTHON_STEPS = re.compile(
-    r"\b(Map\w*InArrow|Map\w*InPandas|FlatMap\w*(Pandas|Arrow|Python)\w*|TransformWithStateInPy\w*)\b"
-)
-
-
-def fingerprint(flow: Flow, output: DataFrame, schema: Schema) -> str:
-    plan: Any = output._jdf.queryExecution().analyzed().canonicalized().toString()
-    told = [plan, repr(schema.fields), repr(flow.writes.key), repr([_input(topic) for topic in flow.reads])]
-    if flow.is_realtime:
-        told.append(flow.latency)
-    if runs_python(output):
-        told.append(_code_of(flow.function, set()))
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
+_RULE = "2:"
+_VERSION = 'declare @app.flow(..., version="2"), and another version whenever it changes'
 
 
-def runs_python(output: DataFrame) -> bool:
-    """Whether rows go through a function in Python, as an expression or as a step of its own."""
-    analyzed: Any = output._jdf.queryExecution().analyzed()
+def is_comparable(recorded: str) -> bool:
+    """Whether a recorded fingerprint was computed by the rule of this release."""
+    return recorded.startswith(_RULE)
+
+
+def fingerprint(flow: Flow, plan: PlanDigest, output: DataFrame, schema: Schema) -> str:
+    """``plan`` is that of ``output``, which the function returns for empty inputs."""
+    if plan.hidden and not flow.version:
+        name, trail = plan.hidden[0]
+        raise FlowMistake(
+            f"flow {flow.name} holds {name}, whose code cannot be fingerprinted",
+            place=line_of(flow, *trail),
+            detail="a change of it would go unnoticed",
+            hint=f"use Spark's own functions or one in Python, or {_VERSION}",
+        )
+    parts = [
+        plan.text,
+        repr(schema.fields),
+        repr(flow.writes.key),
+        repr([_input(topic) for topic in flow.reads]),
+    ]
+    parts += [flow.latency, flow.version]
+    if plan.runs_python or plan.has_foreign_rows:
+        parts.append(_code(flow, flow.function))
+    parts += [_code(flow, function) for function in _registered(flow, plan, output)]
+    return _RULE + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _code(flow: Flow, function: Any) -> str:
+    try:
+        return code_digest(function, leave_out_hidden=bool(flow.version))
+    except HiddenState as hidden:
+        raise FlowMistake(
+            f"flow {flow.name} reads {hidden.variable}, a {hidden.kind}, which cannot be fingerprinted",
+            place=hidden.place,
+            detail="a change of what it holds would go unnoticed",
+            hint=f"make it a constant, or {_VERSION}",
+        ) from None
+
+
+def _registered(flow: Flow, plan: PlanDigest, output: DataFrame) -> list[Any]:
+    """Functions that the plan has by a name of SQL: the flow's code does not lead to them."""
+    catalog = output.sparkSession.catalog
+    named = {name: function for name, function in plan.python if name.isidentifier()}
+    found = []
+    for name in sorted(filter(catalog.functionExists, named)):
+        try:
+            found.append(_unpickled(output, named[name]))
+        except Exception as error:  # Spark hands a large one over in a way that only its workers can read.
+            if not flow.version:
+                raise FlowMistake(
+                    f"flow {flow.name} calls {name}, whose code cannot be fingerprinted",
+                    place=line_naming_in(flow, name),
+                    hint=f"let it hold less, or {_VERSION}",
+                ) from error
+    return found
+
+
+def _unpickled(output: DataFrame, function: Any) -> Any:
     jvm: Any = output.sparkSession._jvm
-    patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
-    if analyzed.containsPattern(patterns.PYTHON_UDF()):
-        return True
-    return _PYTHON_STEPS.search(analyzed.toString()) is not None
+    pickled = bytes(function.command().toArray(jvm.scala.reflect.ClassTag.Byte()))
+    serializer: Any = CPickleSerializer()
+    return serializer.loads(pickled)[0]
 
 
-def _input(topic: Any) -> tuple[Any, ...]:
+def _input(topic: Topic) -> tuple[Any, ...]:
     return (topic.name, topic.schema and topic.schema.fields, topic.key, topic.time, topic.late, topic.kind)
-
-
-def _code_of(function: Any, seen: set[int]) -> str:
-    """Its instructions and constants, and those of the user's own functions that it names."""
-    code = getattr(function, "__code__", None)
-    if code is None or id(code) in seen:
-        return ""
-    seen.add(id(code))
-    told = [_told(code)]
-    names = getattr(function, "__globals__", {})
-    for name in _names(code):
-        found = names.get(name)
-        found = getattr(found, "func", found)
-        if isinstance(found, FunctionType) and not any(part in found.__code__.co_filename for part in _SITE):
-            told.append(_code_of(found, seen))
-        elif isinstance(found, (int, float, str, bytes, bool, tuple, frozenset)):
-            told.append(f"{name}={found!r}")
-    return "\n".join(told)
-
-
-def _names(code: CodeType) -> list[str]:
-    inner = [name for one in code.co_consts if isinstance(one, CodeType) for name in _names(one)]
-    return [*code.co_names, *inner]
-
-
-def _told(code: CodeType) -> str:
-    constants = [_told(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts]
-    return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {constants}"

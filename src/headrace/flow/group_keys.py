@@ -15,7 +15,7 @@ from typing import Any
 from headrace.flow.mistakes import FlowMistake, line_of
 from headrace.flow.plan_nodes import expr_id
 from headrace.flow.plan_tree import class_name as _kind
-from headrace.flow.plan_tree import each
+from headrace.flow.plan_tree import each, nodes
 from headrace.model.flow import Flow
 from headrace.model.place import Place as SourceLine
 
@@ -26,6 +26,7 @@ Group = tuple[int, int]
 
 Direct = Callable[[Any], frozenset[Group]]
 _SAME = frozenset({"Alias", "KnownNotNull", "KnownNullable"})
+_DAY_US = 86_400_000_000
 _BOUNDS_OF_WINDOWS = frozenset({"start", "end"})
 # Of these types each value has a text of its own.
 _TYPES_WITH_TEXT = frozenset(
@@ -40,6 +41,7 @@ class _Grouped:
     """The expressions that are grouped by, of all aggregations below."""
     told_by: Mapping[int, frozenset[Group]]
     """By the id of a column, the groups that it determines."""
+    whole_days: frozenset[Group] = frozenset()
 
 
 def expect_keys_of_groups(flow: Flow, analyzed: Any) -> frozenset[frozenset[str]]:
@@ -121,10 +123,9 @@ class _Look:
             is_column = _kind(expression) == "AttributeReference"
             return grouped.told_by.get(expr_id(expression), frozenset()) if is_column else frozenset()
 
-        results = each(node.projectList())
-        return _Grouped(
-            grouped.groups, {expr_id(one): _determined(_unaliased(one), direct) for one in results}
-        )
+        results, whole_days = each(node.projectList()), grouped.whole_days
+        told_by = {expr_id(one): _determined(_unaliased(one), direct, whole_days) for one in results}
+        return _Grouped(grouped.groups, told_by, whole_days)
 
     def _aggregate(self, node: Any) -> _Grouped:
         number, self._aggregations = self._aggregations, self._aggregations + 1
@@ -133,8 +134,10 @@ class _Look:
         def direct(expression: Any) -> frozenset[Group]:
             return frozenset(place for place, one in groups.items() if expression.semanticEquals(one))
 
+        whole_days = frozenset(place for place, one in groups.items() if _begins_at_days(node, one))
         results = each(node.aggregateExpressions())
-        return _Grouped(groups, {expr_id(one): _determined(_unaliased(one), direct) for one in results})
+        told_by = {expr_id(one): _determined(_unaliased(one), direct, whole_days) for one in results}
+        return _Grouped(groups, told_by, whole_days)
 
     def _union(self, node: Any, children: list[Any], found: list[_Grouped | None]) -> _Grouped:
         names = [str(column.name()) for column in each(node.output())]
@@ -158,20 +161,30 @@ class _Look:
                 told_by[place] = told_by.get(place, frozenset()) | grouped.told_by.get(
                     expr_id(below), frozenset()
                 )
-        return _Grouped(groups, told_by)
+        whole_days = frozenset[Group]().union(*(one.whole_days for one in found if one is not None))
+        return _Grouped(groups, told_by, whole_days)
 
 
-def _determined(expression: Any, direct: Direct) -> frozenset[Group]:
-    """What a column of this expression determines; ``direct`` says it of the columns that there are."""
+def _determined(expression: Any, direct: Direct, whole_days: frozenset[Group]) -> frozenset[Group]:
+    """What a column of this expression determines; ``direct`` says it of the columns that there are. ``whole_days`` are
+    windows that begin whole days apart.
+    """
     if found := direct(expression):
         return found
     kind, children = _kind(expression), each(expression.children())
     if kind == "GetStructField" and str(expression.extractFieldName()) in _BOUNDS_OF_WINDOWS:
-        return _determined(children[0], direct) if _is_window(children[0]) else frozenset()
+        return _determined(children[0], direct, whole_days) if _is_window(children[0]) else frozenset()
     if kind == "CreateNamedStruct":
-        return frozenset[Group]().union(*(_determined(child, direct) for child in children))
+        return frozenset[Group]().union(*(_determined(child, direct, whole_days) for child in children))
     if kind in _SAME or (kind == "Cast" and _keeps_apart(expression)):
-        return _determined(children[0], direct)
+        return _determined(children[0], direct, whole_days)
+    if kind == "ParseToDate":
+        return _determined(expression.replacement(), direct, whole_days)
+    if kind == "Cast" and _types(expression) == ("timestamp", "date"):
+        # Windows that begin whole days apart begin on days of their own.
+        return frozenset(
+            group for group in _determined(children[0], direct, whole_days) if group in whole_days
+        )
     return frozenset()
 
 
@@ -181,8 +194,28 @@ def _is_window(expression: Any) -> bool:
     return is_column and bool(expression.metadata().contains("spark.timeWindow"))
 
 
+def _begins_at_days(aggregate: Any, group: Any) -> bool:
+    """Whether the group is a window of which each begins whole days behind the last."""
+    if not _is_window(group):
+        return False
+    for node in nodes(each(aggregate.children())[0]):
+        for column in each(node.projectList()) if str(node.nodeName()) == "Project" else ():
+            if expr_id(column) == expr_id(group) and _kind(column) == "Alias":
+                steps = [one for one in nodes(column) if _kind(one) == "Remainder"]
+                literals = [each(one.children())[1] for one in steps]
+                return bool(literals) and all(
+                    _kind(one) == "Literal" and int(one.value()) % _DAY_US == 0 for one in literals
+                )
+    return False
+
+
+def _types(cast: Any) -> tuple[str, str]:
+    """What a cast is given, and what it gives."""
+    return str(each(cast.children())[0].dataType().catalogString()), str(cast.dataType().catalogString())
+
+
 def _keeps_apart(cast: Any) -> bool:
-    given, wanted = (str(one.dataType().catalogString()) for one in (each(cast.children())[0], cast))
+    given, wanted = _types(cast)
     if wanted == "string":
         return given in _TYPES_WITH_TEXT or given.startswith("decimal")
     return given == wanted or _WIDER.get(given, 9) <= _WIDER.get(wanted, 0)

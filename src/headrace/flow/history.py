@@ -40,6 +40,7 @@ from headrace.flow.operators import operators_of
 from headrace.flow.past_table import PastTable
 from headrace.flow.rereading import Counts, Rereading, counting
 from headrace.flow.stretch import Stretch, stretches
+from headrace.flow.table_reach import table_mistakes
 from headrace.model.kinds import Plain
 from headrace.model.progress import Batch, Generation, Ranges
 from headrace.model.schema import Schema
@@ -96,7 +97,9 @@ class _Derivation:
         try:
             for topic in self._flow.tables:
                 self._tables[topic.name] = self._past(topic)
-            return self._settled()
+            derived = self._settled()
+            derived.mistakes += self._table_mistakes()
+            return derived
         finally:
             for table in self._tables.values():
                 table.close()
@@ -105,6 +108,10 @@ class _Derivation:
         known, shaped = self._reading.input(topic), self._reading.topic(topic)
         place = (known.log, known.topic_id, known.starts)
         return PastTable(self._reading.spark, self._cluster, shaped, *place, self._reading.bounds)
+
+    def _table_mistakes(self) -> tuple[str, ...]:
+        logs = [one.log for one in self._tables.values() if not one.is_replaced]
+        return table_mistakes(self._cluster, self._flow, self._generation, self._through, logs)
 
     def _settled(self) -> Derived:
         """Once more without what turned out not to be there."""

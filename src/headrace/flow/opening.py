@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.client.declaring import KEEP, ensure_declared, ensure_derived, ensure_letters
+from headrace.client.declaring import APPEND_TIME, KEEP, ensure_declared, ensure_derived, ensure_letters
 from headrace.client.progress_log import Progress, current
 from headrace.client.reading import next_records
 from headrace.flow.checkpoint import Checkpoint
@@ -23,19 +24,24 @@ from headrace.flow.errors import (
     CheckpointLost,
     CheckpointStale,
     FlowChanged,
+    FlowNameTaken,
     InputGone,
     InputReplaced,
     OutputCompacted,
+    TableRepartitioned,
     rebuild_hint,
 )
+from headrace.flow.fingerprint import is_comparable
 from headrace.flow.options import FlowOptions
+from headrace.flow.ownership import claim
+from headrace.flow.resumption import last_progress, resume
 from headrace.flow.writer import Side, Writer
-from headrace.model.progress import Batch, Generation, Input, encode
+from headrace.model.progress import Batch, Driver, Generation, Input, encode
 from headrace.model.schema_json import fields_to_json
 from headrace.model.topic import Topic
 from headrace.truth import expect_source_of_truth
 
-__all__ = ["Opened", "last_progress", "log_topic", "open_flow"]
+__all__ = ["Opened", "log_topic", "next_offsets", "open_flow"]
 
 
 @dataclass(slots=True)
@@ -44,8 +50,11 @@ class Opened:
     generation_offset: int
     last: Batch | None
     """The last batch that is committed."""
+    owner_offset: int
+    """Where in the progress the record is that names this driver."""
     will_repeat: bool = False
     """Whether Spark runs that batch once more, because it was stopped before it noted it."""
+    driver_id: str = ""
 
 
 def log_topic(cluster: Cluster, app: App, topic: Topic) -> str:
@@ -64,27 +73,33 @@ def open_flow(
     compiled: Compiled,
     writer: Writer,
     settings: FlowOptions,
+    driver: Driver,
     *,
     rebuild: str = "",
 ) -> Opened:
-    """``rebuild`` is the reason for a new generation, if one is asked for."""
+    """``rebuild`` is the reason for a new generation, if one is asked for. When this returns, the log names the driver
+    as the one that writes the flow.
+    """
     flow = compiled.flow
-    for name in (flow.progress_topic, flow.late_topic):
-        cluster.ensure_topic(name, 1, KEEP)
+    cluster.ensure_topic(flow.progress_topic, 1, {**KEEP, **APPEND_TIME})
+    cluster.ensure_topic(flow.late_topic, 1, KEEP)
     found = current(cluster, flow.progress_topic)
+    _expect_same_app(app, compiled, found)
     if found is None or rebuild:
-        return _begin(cluster, app, compiled, writer, settings, found, rebuild or "first start")
+        return _begin(cluster, app, compiled, writer, settings, driver, found, rebuild or "first start")
     _expect_same_function(compiled, found)
     _expect_same_inputs(cluster, app, compiled, found)
     ensure_letters(cluster, flow.dead_topic, [one.log for one in found.generation.inputs])
     _expect_uncompacted(cluster, found.generation)
     location = settings.checkpoint_of(flow.name, found.generation.checkpoint)
     checkpoint = Checkpoint(spark, location)
+    repeats = False
     if flow.is_realtime:
         _expect_reached(cluster, flow.name, found, checkpoint)
-        return Opened(found.generation, found.generation_offset, found.last)
-    repeats = _expect_checkpoint(flow.name, found, checkpoint)
-    return Opened(found.generation, found.generation_offset, found.last, repeats)
+    elif compiled.stateful:
+        repeats = resume(flow.name, found, checkpoint)
+    offset = claim(cluster, writer, flow, found, driver)
+    return Opened(found.generation, found.generation_offset, found.last, offset, repeats, driver.id)
 
 
 def _begin(
@@ -93,6 +108,7 @@ def _begin(
     compiled: Compiled,
     writer: Writer,
     settings: FlowOptions,
+    driver: Driver,
     before: Progress | None,
     reason: str,
 ) -> Opened:
@@ -123,15 +139,25 @@ def _begin(
         started_ms=time.time_ns() // 1_000_000,
         reason=reason,
         latency=flow.latency,
+        driver=driver,
     )
     _expect_uncompacted(cluster, generation)
-    writer.begin()
     key, value = encode(generation)
-    writer.sides([Side(flow.progress_topic, key, value)])
-    writer.flush()
-    offset = cluster.ends(flow.progress_topic, committed=False)[0] - 1
-    writer.commit()
-    return Opened(generation, offset, None)
+    offset = writer.commit_alone(cluster, Side(flow.progress_topic, key, value))
+    return Opened(generation, offset, None, offset, driver_id=driver.id)
+
+
+def _expect_same_app(app: App, compiled: Compiled, found: Progress | None) -> None:
+    """The transactional id has the app's name in it, so the log would let both of them write."""
+    flow = compiled.flow.name
+    if found is not None and found.generation.app != app.name:
+        raise FlowNameTaken(
+            f"flow {flow} on this log belongs to app {found.generation.app}, and this is app {app.name}",
+            detail=f"{compiled.flow.progress_topic} has generation {found.generation.generation} of app"
+            f" {found.generation.app}",
+            hint=f"give the flow of one of the two apps another name (name=...); if app {found.generation.app} was"
+            " renamed, give it its old name again",
+        )
 
 
 def _expect_same_function(compiled: Compiled, found: Progress) -> None:
@@ -142,6 +168,14 @@ def _expect_same_function(compiled: Compiled, found: Progress) -> None:
             f" is there, has latency={before.latency!r}",
             detail="in batches a row is in its topic once, in real time at least once; a topic is one of them",
             hint=rebuild_hint(name),
+        )
+    if not is_comparable(before.fingerprint):
+        raise FlowChanged(
+            f"generation {before.generation} of flow {name} has a fingerprint of an older release, and this release"
+            " computes fingerprints differently",
+            detail=f"it has {before.fingerprint}, and the function now has {compiled.fingerprint}; whether the function"
+            " changed cannot be told from them",
+            hint=f"rebuild it once; {rebuild_hint(name)}",
         )
     if before.fingerprint != compiled.fingerprint:
         raise FlowChanged(
@@ -173,35 +207,38 @@ def _expect_same_inputs(cluster: Cluster, app: App, compiled: Compiled, found: P
             )
         if topic.kind == "events":
             _expect_offsets(cluster, flow.name, now, was, found)
+        elif there.partitions != len(was.starts):
+            raise TableRepartitioned(flow.name, now, len(was.starts), there.partitions)
 
 
 def _expect_offsets(cluster: Cluster, flow: str, log_name: str, was: Input, found: Progress) -> None:
     """The records that come next must still be there, and those that were read must have been."""
-    reached = (
-        {number: to for number, (_, to) in found.last.inputs.get(log_name, {}).items()}
-        if found.last
-        else was.starts
-    )
     starts, ends = cluster.starts(log_name), cluster.ends(log_name, committed=False)
-    for number, offset in reached.items():
-        partition = int(number)
-        if offset < starts[partition]:
+    for number, offset in next_offsets(was, found.last, starts).items():
+        start = starts[int(number)]
+        if offset < start:
             raise InputGone(
-                f"flow {flow} is at offset {offset} of {log_name}/{number}, which begins at {starts[partition]}",
-                detail=f"offsets {offset} to {starts[partition] - 1} were deleted before the flow read them",
+                f"flow {flow} is at offset {offset} of {log_name}/{number}, which begins at {start}",
+                detail=f"offsets {offset} to {start - 1} were deleted before the flow read them",
                 hint=rebuild_hint(flow) + "; it will be without them",
             )
-        if offset > ends[partition]:
+        if offset > ends[int(number)]:
             raise InputReplaced(
-                f"flow {flow} has read {log_name}/{number} up to {offset}, and it ends at {ends[partition]}",
+                f"flow {flow} has read {log_name}/{number} up to {offset}, and it ends at {ends[int(number)]}",
                 detail="the log was set back, for example from an older backup",
                 hint=rebuild_hint(flow),
             )
 
 
-def last_progress(generation: Generation, last: Batch | None) -> str:
-    told = f"batch {last.batch}, inputs {last.inputs}" if last else "no batch"
-    return f"the last progress in the log is generation {generation.generation}, {told}"
+def next_offsets(was: Input, last: Batch | None, partitions: Iterable[int]) -> dict[str, int]:
+    """Where the flow goes on in an input, for each of these partitions of the log. One that was added since the
+    generation began is read from offset 0.
+    """
+    read = last.inputs.get(was.log, {}) if last else {}
+    return {
+        str(number): read[str(number)][1] if str(number) in read else was.starts.get(str(number), 0)
+        for number in partitions
+    }
 
 
 def _expect_uncompacted(cluster: Cluster, generation: Generation) -> None:
@@ -241,35 +278,3 @@ def _expect_reached(cluster: Cluster, flow: str, found: Progress, checkpoint: Ch
                 detail=f"it has done its inputs up to {reached}; {told}",
                 hint=f"restore the checkpoint of that moment; else: {rebuild_hint(flow)}",
             )
-
-
-def _expect_checkpoint(flow: str, found: Progress, checkpoint: Checkpoint) -> bool:
-    """Whether Spark will run the last batch again."""
-    if found.last is None:
-        return False
-    number = found.last.batch
-    told = last_progress(found.generation, found.last)
-    if not checkpoint.exists():
-        raise CheckpointLost(
-            f"the checkpoint of flow {flow} is not at {checkpoint.location}",
-            detail=told,
-            hint=f"put it back there, or say where it is (--data); else: {rebuild_hint(flow)}",
-        )
-    done, planned = checkpoint.last_done(), checkpoint.last_planned()
-    ends = {
-        topic: {number: to for number, (_, to) in ranges.items()}
-        for topic, ranges in found.last.inputs.items()
-    }
-    if done is not None and done >= number and checkpoint.planned_offsets(done) == ends:
-        return False
-    if (
-        done == (number - 1 if number else None)
-        and planned == number
-        and checkpoint.planned_offsets(number) == ends
-    ):
-        return True
-    raise CheckpointStale(
-        f"the checkpoint of flow {flow} at {checkpoint.location} does not belong to what is in the log",
-        detail=f"it has planned batch {planned} and done batch {done}; {told}",
-        hint=f"restore the checkpoint of that moment; else: {rebuild_hint(flow)}",
-    )

@@ -14,6 +14,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from headrace.flow.plan_tree import class_name, nodes
+
 __all__ = ["Operators", "operators_of"]
 
 _OWN_STATE = re.compile(r"FlatMapGroups\w*WithState|TransformWithState\w*")
@@ -38,14 +40,10 @@ def operators_of(output: DataFrame) -> Operators:
     analyzed: Any = output._jdf.queryExecution().analyzed()
     names: Counter[str] = Counter()
     outer = False
-    nodes = [analyzed]
-    while nodes:
-        node = nodes.pop()
-        name = str(node.nodeName())
+    for node in nodes(analyzed):
+        name = class_name(node)
         names[name] += 1
         outer = outer or (name == "Join" and "Outer" in str(node.joinType()))
-        children = node.children()
-        nodes += [children.apply(at) for at in range(children.size())]
     own = next((name for name in names if _OWN_STATE.match(name)), "")
     return Operators(
         aggregates=names["Aggregate"],

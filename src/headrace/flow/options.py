@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.flow import placement
@@ -22,6 +24,8 @@ class FlowOptions:
     future_ms: int = 3_600_000
     transaction_timeout_ms: int = 60_000
     partitions: int = 1
+    fsync: Callable[[int], None] = os.fsync
+    """How a file of a checkpoint on this machine is synced, by its descriptor."""
 
     @classmethod
     def of(cls, settings: Settings) -> FlowOptions:

@@ -9,7 +9,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headrace.flow.carrying import SOURCE, carried
-from headrace.flow.fingerprint import runs_python
 from headrace.flow.mistakes import FlowMistake
 from headrace.model.flow import Flow
 
@@ -18,7 +17,9 @@ __all__ = ["expect_realtime"]
 _BATCH = 'leave latency="realtime" away'
 
 
-def expect_realtime(flow: Flow, rows: DataFrame, output: DataFrame, *, stateful: bool) -> None:
+def expect_realtime(
+    flow: Flow, rows: DataFrame, output: DataFrame, *, stateful: bool, runs_python: bool
+) -> None:
     """``output`` is what the function makes of ``rows``, which have no sources yet."""
     if "realTime" not in inspect.signature(DataStreamWriter.trigger).parameters:
         raise _refused(
@@ -28,7 +29,7 @@ def expect_realtime(flow: Flow, rows: DataFrame, output: DataFrame, *, stateful:
         )
     if stateful:
         raise _refused(flow, "it keeps state", f"let another flow add up or remember, or {_BATCH}")
-    if runs_python(output):
+    if runs_python:
         raise _refused(
             flow, "it calls Python for its rows", f"write it with Spark's own functions, or {_BATCH}"
         )

@@ -21,16 +21,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from headrace.client.cluster import Cluster
-from headrace.client.progress_log import current
 from headrace.client.reading import next_records
 from headrace.flow.batch import BatchResult, Counts, commit_batch, ranges_of
 from headrace.flow.compiled import Compiled
 from headrace.flow.decoding import Decoder
-from headrace.flow.errors import FlowFenced
 from headrace.flow.inputs import history, tallied
 from headrace.flow.left_out import LeftOut, read_left_out
 from headrace.flow.opening import Opened
 from headrace.flow.options import FlowOptions
+from headrace.flow.ownership import expect_driver
 from headrace.flow.sourced import sourced
 from headrace.flow.watermark import NONE_US
 from headrace.flow.writer import Writer
@@ -112,12 +111,7 @@ class RealtimeNotes:
 
     def _expect_ours(self) -> None:
         """There is nothing to write, by which the log would tell that another one writes the flow now: it is asked."""
-        found, mine = current(self._cluster, self._flow.progress_topic), self._opened
-        if found is None:
-            return
-        theirs = (found.generation_offset, found.last.batch if found.last else None)
-        if theirs != (mine.generation_offset, mine.last.batch if mine.last else None):
-            raise FlowFenced(self._flow.name)
+        expect_driver(self._cluster, self._flow, self._opened.driver_id)
 
     def _read_again(self, inputs: Ranges) -> None:
         log = self._input.log

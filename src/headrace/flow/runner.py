@@ -20,11 +20,13 @@ from headrace.client.reading import read
 from headrace.errors import HeadraceError
 from headrace.flow.blame import blame
 from headrace.flow.compiled import Compiled
-from headrace.flow.errors import FlowChanged, InputReplaced
-from headrace.flow.failures import another_writes, explain, heals
-from headrace.flow.opening import Opened, last_progress, open_flow
+from headrace.flow.errors import FlowChanged, FlowFenced, InputReplaced, ProducerFenced, TableRepartitioned
+from headrace.flow.failures import explain, heals
+from headrace.flow.opening import Opened, open_flow
 from headrace.flow.options import FlowOptions
+from headrace.flow.ownership import Ownership
 from headrace.flow.realtime import Realtime
+from headrace.flow.resumption import last_progress
 from headrace.flow.running import Running
 from headrace.flow.writer import Writer
 from headrace.model.flow import Flow
@@ -90,6 +92,7 @@ class FlowRunner:
         self._rebuild_changed = rebuild_changed
         self.current: Opened | None = None
         self.failure: NotedFailure | None = None
+        self._ownership = Ownership(cluster, compiled.flow, settings.transaction_timeout_ms)
         self._run_now: Running | Realtime | None = None
         self._ends: tuple[float, dict[str, dict[int, int]]] = (0.0, {})
 
@@ -99,14 +102,15 @@ class FlowRunner:
             began = time.monotonic()
             try:
                 self._run_once(stop)
-            except Exception as error:
+            except Exception as raised:
+                error = self._judged(raised)
                 output = self.current.generation.output if self.current else ""
                 explained = explain(self._compiled.flow, error, self._standing(), output)
                 place = blame(self._compiled.flow, error)
                 self.failure = NotedFailure(explained, place, time.time_ns() // 1_000_000)
                 if not heals(error):
                     self.status.state, self.status.why = "failed", explained.message
-                    raise explained from error
+                    raise explained from (None if explained is raised else raised)
                 failures = 0 if time.monotonic() - began > _SETTLED_S else failures + 1
                 self.status.state = "waiting"
                 self.status.why = (
@@ -115,13 +119,30 @@ class FlowRunner:
                 stop.wait(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
         self.status.state, self.status.why = "stopped", ""
 
+    def _judged(self, error: Exception) -> Exception:
+        """Whatever ended the run: if another driver has opened the flow since, that is why."""
+        try:
+            self._ownership.expect_ours()
+            if isinstance(error, ProducerFenced):
+                return self._ownership.judge(error, self.current.last if self.current else None)
+        except FlowFenced as fenced:
+            return fenced
+        except LogError:
+            # Who has the flow is asked again before it is opened.
+            return error
+        return error
+
     def _run_once(self, stop: threading.Event) -> None:
         flow = self._compiled.flow
+        self._ownership.expect_ours()
         writer = Writer(
             self._cluster, flow.name, transactional_id(self._app, flow), self._settings.transaction_timeout_ms
         )
         try:
+            # Another driver may have opened the flow since the first look; behind this producer none can have.
+            self._ownership.expect_ours()
             opened = self._open(writer)
+            self._ownership.claimed()
             self._rebuild = ""
             self.current = opened
             self.opened.set()
@@ -130,7 +151,7 @@ class FlowRunner:
                 running.start()
                 self._run_now = running
                 self.status.state, self.status.why = "running", ""
-                self._watch(running, writer, stop)
+                self._watch(running, stop)
         finally:
             self._run_now = None
             writer.close()
@@ -174,12 +195,13 @@ class FlowRunner:
                 self._compiled,
                 writer,
                 self._settings,
+                self._ownership.driver(),
                 rebuild=rebuild,
             )
 
         try:
             return open_it(self._rebuild)
-        except (FlowChanged, InputReplaced) as changed:
+        except (FlowChanged, InputReplaced, TableRepartitioned) as changed:
             if not self._rebuild_changed:
                 raise
             return open_it(changed.message)
@@ -221,7 +243,7 @@ class FlowRunner:
             self._ends = (now, ends)
         return behind(opened.generation, opened.last, self._ends[1])
 
-    def _watch(self, running: Running | Realtime, writer: Writer, stop: threading.Event) -> None:
+    def _watch(self, running: Running | Realtime, stop: threading.Event) -> None:
         while running.query.isActive and not running.too_large and not stop.wait(0.1):
             running.look(stop)
         if stop.is_set() or (running.too_large and running.error is None):
@@ -232,8 +254,6 @@ class FlowRunner:
         if running.error is not None:
             raise running.error
         if failed is not None:
-            if another_writes(failed):
-                writer.expect_owner(self._compiled.flow.progress_topic)
             raise failed
 
     def _rows_at_once(self, opened: Opened) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,17 +27,20 @@ from headrace.client.cluster import Cluster
 from headrace.flow.batch import BatchResult, Counts, Miscounted, commit_batch, ranges_of
 from headrace.flow.batch_rows import BatchRows, RowCollector
 from headrace.flow.checkpoint import Checkpoint
+from headrace.flow.checkpoint_sync import CheckpointSync
 from headrace.flow.compiled import Compiled
 from headrace.flow.decoding import Decoder
 from headrace.flow.encoding import encode
 from headrace.flow.errors import CheckpointLost, rebuild_hint
+from headrace.flow.failures import heals
 from headrace.flow.inputs import counted, counts_of, history, live, observed, tallied
 from headrace.flow.left_out import LeftOut, read_left_out
 from headrace.flow.lineage import coordinates, lineage_columns, trace
-from headrace.flow.opening import Opened, last_progress
+from headrace.flow.opening import Opened, next_offsets
 from headrace.flow.options import FlowOptions
 from headrace.flow.output_guard import OutputGuard
 from headrace.flow.plan_text import last_execution, plan_text
+from headrace.flow.resumption import cut_plan, last_progress
 from headrace.flow.tables import TableState
 from headrace.flow.watermark import WatermarkCell
 from headrace.flow.writer import Writer
@@ -51,6 +55,8 @@ _HELD = 2
 """How many times the bytes of a batch's input its rows may have, to come over at once."""
 _FINISH_S = 20
 _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
+_RUN = "run-"
+"""Checkpoints of flows without state, one for each run."""
 _one_at_a_time = threading.Lock()
 
 
@@ -89,8 +95,9 @@ class Running:
         self._settings = settings
         self._rows = rows
         self._logs = {one.topic: one for one in opened.generation.inputs}
-        location = settings.checkpoint_of(self._flow.name, opened.generation.checkpoint)
-        self._checkpoint = Checkpoint(spark, location)
+        folder = opened.generation.checkpoint if compiled.stateful else f"{_RUN}{secrets.token_hex(6)}"
+        self._checkpoint = Checkpoint(spark, settings.checkpoint_of(self._flow.name, folder))
+        self._sync = CheckpointSync(self._checkpoint.location, settings.fsync) if compiled.stateful else None
         self._cell = WatermarkCell(spark)
         self._guard = OutputGuard(spark)
         self._collector = RowCollector(self._guard, _HELD * settings.max_bytes, ties=compiled.ties)
@@ -117,6 +124,7 @@ class Running:
         last = self.opened.last
         if last is not None:
             self._cell.set(last.watermark_us if self.opened.will_repeat else last.next_watermark_us)
+        self._prepare_checkpoint()
         frame = self._raw(self._flow.streams[0]) if self._tables else self._planned()
         output = frame.writeStream.queryName(f"{self._flow.name}.g{self.opened.generation.generation}")
         ready = (
@@ -139,8 +147,34 @@ class Running:
                 self._spark.conf.unset(_CHECK)
         self._started.set()
 
+    def _prepare_checkpoint(self) -> None:
+        """A flow without state needs nothing but the progress in the log: each of its runs has a checkpoint of its
+        own.
+        """
+        if not self._compiled.stateful:
+            self._checkpoint.remove_siblings(_RUN)
+            return
+        batch = None if self.opened.will_repeat else self._checkpoint.unfinished()
+        if batch is not None:
+            planned = self._checkpoint.planned_offsets(batch) or {}
+            cut_plan(self._checkpoint, batch, ranges_of(self.opened, planned), self._rows)
+
     def look(self, stop: threading.Event) -> None:
-        """Nothing to do between batches: each commits itself."""
+        """Between batches tables are read on, so that no deletion in them expires before it is read."""
+        if not self._tables or not self._busy.acquire(blocking=False):
+            return
+        try:
+            for table in self._tables:
+                table.touch(stop)
+        except Exception as error:
+            # What heals by itself, the next batch meets as well.
+            if heals(error):
+                return
+            self.error = error
+        finally:
+            self._busy.release()
+        if self.error is not None:
+            self.stop()
 
     def stop(self) -> None:
         """Between batches if that is soon, else in the middle of one, which then runs again."""
@@ -181,15 +215,22 @@ class Running:
         )
 
     def _table(self, topic: Topic) -> TableState:
-        log, last = self._logs[topic.name].log, self.opened.last
-        told = last.tables.get(log, {}) if last else {}
+        known, last = self._logs[topic.name], self.opened.last
+        told = last.tables.get(known.log, {}) if last else {}
         return TableState(
-            self._spark, self._cluster, self._with_schema(topic), log, self._settings.bounds, told
+            self._spark,
+            self._cluster,
+            self._flow.name,
+            self._with_schema(topic),
+            known,
+            self._settings.bounds,
+            told,
         )
 
     def _raw(self, topic: Topic) -> DataFrame:
         known = self._logs[topic.name]
-        return live(self._spark, self._cluster, known.log, known.starts, self._rows)
+        starts = next_offsets(known, self.opened.last, self._cluster.starts(known.log))
+        return live(self._spark, self._cluster, known.log, starts, self._rows)
 
     def _planned(self) -> DataFrame:
         frames = []
@@ -231,23 +272,25 @@ class Running:
             raise
 
     def _commit(self, frame: DataFrame, number: int) -> None:
+        """``number`` is Spark's. The batches of a flow without state are numbered by the log alone."""
         last = self.opened.last
-        if last is not None and number <= last.batch:
-            if self._compiled.stateful:
-                frame.write.format("noop").mode("append").save()
+        if self._compiled.stateful and last is not None and number <= last.batch:
+            frame.write.format("noop").mode("append").save()
+            self._sync_checkpoint()
             self._cell.set(last.next_watermark_us)
             return
         watermark_us = self._cell.get()
         planned = self._checkpoint.planned_offsets(number)
         if planned is None:
-            raise CheckpointLost(
-                f"the checkpoint of flow {self._flow.name} at {self._checkpoint.location} is without batch {number},"
-                " which runs now",
-                detail=last_progress(self.opened.generation, last),
-                hint=f"nothing else may change it while the flow runs; {rebuild_hint(self._flow.name)}",
-            )
+            raise self._lost(number)
         inputs = ranges_of(self.opened, planned)
+        if not self._compiled.stateful:
+            # Spark begins every run with a batch, whether there is input or not.
+            if not _advances(inputs):
+                return
+            number = last.batch + 1 if last else 0
         with contextlib.closing(self._rows_of(frame, inputs)) as rows:
+            self._sync_checkpoint()
             if not rows.count and not _advances(inputs):
                 return
             result = self._result(rows, number, inputs, watermark_us)
@@ -257,6 +300,23 @@ class Running:
                 self._write(self._with_counts(result, self._counts_again(inputs)))
         size = sum(one.bytes for one in result.counts.values())
         self.too_large = size > _TOO_LARGE * self._settings.max_bytes
+
+    def _lost(self, number: int) -> CheckpointLost:
+        name, stateful = self._flow.name, self._compiled.stateful
+        lost = CheckpointLost(
+            f"the checkpoint of flow {name} at {self._checkpoint.location} is without batch {number}, which runs now",
+            detail=last_progress(self.opened.generation, self.opened.last),
+            hint="nothing else may change it while the flow runs"
+            + (f"; {rebuild_hint(name)}" if stateful else ""),
+        )
+        # Without state the next run has another one.
+        lost.retriable = not stateful
+        return lost
+
+    def _sync_checkpoint(self) -> None:
+        """Before the log commits the batch, or Spark notes it as done."""
+        if self._sync is not None:
+            self._sync.sync()
 
     def _write(self, result: BatchResult) -> None:
         self.opened.last = commit_batch(self._cluster, self._writer, self._flow, self.opened, result)

@@ -6,20 +6,20 @@ that was ever written is written again, under the same key, whenever it changes.
 the key is depend on nothing but the columns that are grouped by; those are called *fixed* here. A filter by a sum would
 leave a row behind for ever once the sum stops matching, and a key made of a sum would leave one for each value.
 
-What is not known to be right is refused. So are results of an aggregation that depend on the order of its rows.
+What is not known to be right is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from headrace.flow.encoding import DELETED
 from headrace.flow.mistakes import FlowMistake, first_line, line_of
+from headrace.flow.plan_tree import children, class_name, each
 from headrace.model.flow import Flow
 from headrace.model.place import Place
 
-__all__ = ["changing_key", "expect_no_order", "expect_replaceable"]
+__all__ = ["changing_key", "expect_replaceable"]
 
 _AS_THEY_COME = frozenset(
     {
@@ -33,16 +33,6 @@ _AS_THEY_COME = frozenset(
         "CollectMetrics",
     }
 )
-_BY_ORDER = {
-    "First": "F.min_by(what, when) says which one is the first",
-    "Last": "F.max_by(what, when) says which one is the last",
-    "AnyValue": "F.min(...) or F.max(...) say which one",
-    "ListAgg": "F.array_join(F.sort_array(F.collect_list(...)), ', ') has an order of its own",
-    "CollectList": "F.sort_array(F.collect_list(...)) has an order of its own",
-    "CollectSet": "F.sort_array(F.collect_set(...)) has an order of its own",
-    "ApproximatePercentile": "F.percentile(...) is exact",
-}
-_ORDER_FORGOTTEN = frozenset({"SortArray", "ArraySort", "Size"})
 _INSTEAD = (
     "filter in the query of the view; or return every row, with a column"
     f" {DELETED} that is true for those that should go"
@@ -54,7 +44,7 @@ def expect_replaceable(flow: Flow, analyzed: Any) -> frozenset[str]:
     over streams.
     """
     fixed = _Look(flow).fixed(analyzed)
-    columns = {str(one.name()): _id(one) for one in _each(analyzed.output())}
+    columns = {str(one.name()): _id(one) for one in each(analyzed.output())}
     names = frozenset(name for name, one in columns.items() if fixed is None or one in fixed)
     for name in flow.writes.key:
         if name not in names:
@@ -71,34 +61,6 @@ def changing_key(flow: Flow, name: str, of: str, place: Place | None) -> FlowMis
     )
 
 
-def expect_no_order(flow: Flow, analyzed: Any) -> None:
-    """Raises where an aggregation takes rows in the order in which they happen to come."""
-    waiting = [analyzed]
-    while waiting:
-        node = waiting.pop()
-        waiting += _each(node.children())
-        if _name(node) != "Aggregate":
-            continue
-        for expression in _each(node.aggregateExpressions()):
-            for function in _unordered(expression):
-                kind = _class(function)
-                raise FlowMistake(
-                    f"flow {flow.name}: {first_line(function.toString())} depends on the order of the rows",
-                    place=line_of(flow, expression),
-                    detail="the same rows in other batches, or in one go, would give another result",
-                    hint=_BY_ORDER[kind],
-                )
-
-
-def _unordered(expression: Any) -> Iterator[Any]:
-    kind = _class(expression)
-    if kind in _BY_ORDER:
-        yield expression
-    elif kind not in _ORDER_FORGOTTEN:
-        for child in _each(expression.children()):
-            yield from _unordered(child)
-
-
 class _Look:
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
@@ -107,12 +69,12 @@ class _Look:
         """The columns that depend on nothing but what is grouped by; None where nothing is added up, so that each row
         is written once and none is ever replaced.
         """
-        name = _name(node)
+        name = class_name(node)
         if not node.isStreaming():
             return None
-        found = [self.fixed(child) for child in _each(node.children())]
+        found = [self.fixed(child) for child in children(node)]
         if name == "Aggregate" and found == [None]:
-            return {_id(one) for one in _each(node.aggregateExpressions()) if not _adds_up(one)}
+            return {_id(one) for one in each(node.aggregateExpressions()) if not _adds_up(one)}
         if all(one is None for one in found):
             return None
         if name == "Join":
@@ -125,13 +87,13 @@ class _Look:
             return fixed
         match name:
             case "Project":
-                return {_id(one) for one in _each(node.projectList()) if _references(one) <= fixed}
+                return {_id(one) for one in each(node.projectList()) if _references(one) <= fixed}
             case "Filter":
                 self._expect(node.condition(), fixed, "keeps rows by")
                 return fixed
             case "Generate":
                 self._expect(node.generator(), fixed, "makes as many rows as there are in")
-                return fixed | set(map(_id, _each(node.generatorOutput())))
+                return fixed | set(map(_id, each(node.generatorOutput())))
             case "Expand":
                 return _expand(node, fixed)
         raise FlowMistake(
@@ -155,7 +117,7 @@ class _Look:
 
     def _join(self, node: Any, found: list[set[int] | None]) -> set[int]:
         """Of one stream and something that does not change: the rows that are found must stay the same ones."""
-        sides = _each(node.children())
+        sides = children(node)
         if all(side.isStreaming() for side in sides):
             raise FlowMistake(
                 f"flow {self._flow.name} joins what it has added up with a stream",
@@ -168,52 +130,40 @@ class _Look:
         assert fixed is not None
         condition = node.condition()
         asked = _references(condition.get()) if condition.isDefined() else set()
-        if asked & set(map(_id, _each(sides[at].output()))) <= fixed:
-            return fixed | set(map(_id, _each(sides[1 - at].output())))
+        if asked & set(map(_id, each(sides[at].output()))) <= fixed:
+            return fixed | set(map(_id, each(sides[1 - at].output())))
         if str(node.joinType()) == ("LeftOuter", "RightOuter")[at]:
             return fixed
         raise self._lost(condition.get(), "keeps rows by")
 
 
 def _union(node: Any, found: list[set[int] | None]) -> set[int]:
-    fixed = set(map(_id, _each(node.output())))
-    for child, of_child in zip(_each(node.children()), found, strict=True):
-        for above, below in zip(_each(node.output()), _each(child.output()), strict=True):
+    fixed = set(map(_id, each(node.output())))
+    for child, of_child in zip(children(node), found, strict=True):
+        for above, below in zip(each(node.output()), each(child.output()), strict=True):
             if of_child is not None and _id(below) not in of_child:
                 fixed.discard(_id(above))
     return fixed
 
 
 def _expand(node: Any, fixed: set[int]) -> set[int]:
-    found = set(map(_id, _each(node.output())))
-    for projection in _each(node.projections()):
-        for above, expression in zip(_each(node.output()), _each(projection), strict=True):
+    found = set(map(_id, each(node.output())))
+    for projection in each(node.projections()):
+        for above, expression in zip(each(node.output()), each(projection), strict=True):
             if not _references(expression) <= fixed:
                 found.discard(_id(above))
     return found
 
 
 def _adds_up(expression: Any) -> bool:
-    return _class(expression) in ("AggregateExpression", "PythonUDAF") or any(
-        map(_adds_up, _each(expression.children()))
+    return class_name(expression) in ("AggregateExpression", "PythonUDAF") or any(
+        map(_adds_up, children(expression))
     )
 
 
 def _references(expression: Any) -> set[int]:
-    return set(map(_id, _each(expression.references().toSeq())))
-
-
-def _each(found: Any) -> list[Any]:
-    return [found.apply(at) for at in range(found.size())]
+    return set(map(_id, each(expression.references().toSeq())))
 
 
 def _id(named: Any) -> int:
     return int(named.exprId().id())
-
-
-def _name(node: Any) -> str:
-    return str(node.nodeName())
-
-
-def _class(node: Any) -> str:
-    return str(node.getClass().getSimpleName())

@@ -7,6 +7,7 @@ again.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,11 +18,20 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from headrace.client.cluster import Cluster
 from headrace.client.errors import LogError, from_kafka
 from headrace.errors import HeadraceError
-from headrace.flow.errors import FlowFenced, RowTooLarge
+from headrace.flow.errors import ProducerFenced, RowTooLarge
 
 __all__ = ["Side", "Writer"]
 
-_FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
+# A new producer can go on after each of these; whether it may, the record of the owner says. The last two are what a
+# log answers that has forgotten an idle producer; the first is how librdkafka repeats any of the others.
+_FENCED = {
+    KafkaError._FATAL,
+    KafkaError._FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    KafkaError.UNKNOWN_PRODUCER_ID,
+}
 _ANSWER_S = 30.0
 _FLUSH_S = 120.0
 
@@ -59,9 +69,11 @@ class Writer:
         )
         self._largest = ("", 0, "")
         """Topic, bytes and key of the largest row of the transaction."""
+        self._began = time.monotonic()
         self._guarded(lambda: self._producer.init_transactions(_ANSWER_S), "taking the flow over")
 
     def begin(self) -> None:
+        self._began = time.monotonic()
         self._largest = ("", 0, "")
         self._guarded(self._producer.begin_transaction, "beginning a transaction")
 
@@ -106,12 +118,14 @@ class Writer:
                 if not error.args[0].retriable() or time.monotonic() > deadline:
                     raise self._told(error, "committing a batch") from error
 
-    def expect_owner(self, topic: str) -> None:
-        """Raises ``FlowFenced`` if another one has opened the flow since. What it takes to ask is never committed."""
+    def commit_alone(self, cluster: Cluster, record: Side) -> int:
+        """One record as a transaction, into a topic of one partition that only the flow writes; returns its offset."""
         self.begin()
-        self.sides([Side(topic, b"owner", None)])
+        self.sides([record])
         self.flush()
-        self._guarded(lambda: self._producer.abort_transaction(_ANSWER_S), "asking whose the flow is")
+        offset = cluster.ends(record.topic, committed=False)[0] - 1
+        self.commit()
+        return offset
 
     def abort(self) -> None:
         """As well as it goes: whoever opens the flow next has the log abort what is left open."""
@@ -122,8 +136,10 @@ class Writer:
             return
 
     def close(self) -> None:
-        self._producer.purge()
-        self._producer.flush(1.0)
+        """A producer that the log refuses fails here too, and the reason has been raised already."""
+        with contextlib.suppress(KafkaException):
+            self._producer.purge()
+            self._producer.flush(1.0)
 
     def _produce_patiently(
         self, topic: str, value: bytes | str | None, key: bytes | str | None, headers: Any
@@ -167,7 +183,8 @@ class Writer:
                 retriable=True,
             )
         if error.args[0].code() in _FENCED:
-            return FlowFenced(self.flow)
+            open_ms = round((time.monotonic() - self._began) * 1_000)
+            return ProducerFenced(self.flow, open_ms=open_ms, detail=f"{doing}: {error.args[0].str()}")
         if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
             return self._too_large()
         return from_kafka(error, f"flow {self.flow}: {doing}")

@@ -31,6 +31,8 @@ class Flow:
     """Whether the user says that its state may grow with the number of keys for ever."""
     latency: Latency = "batch"
     """``realtime``: each row is written by itself, within milliseconds, and at least once instead of exactly once."""
+    version: str = ""
+    """What the user changes when something changes that the fingerprint of the function cannot hold."""
     place: Place | None = field(default=None, compare=False)
 
     def __call__(self, *frames: Any) -> Any:

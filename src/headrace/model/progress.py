@@ -1,6 +1,6 @@
 """What a flow notes in the log beside its rows, in the same transaction: ``<flow>.progress``, one partition.
 
-Two kinds of record, both JSON, told apart by ``record``:
+Three kinds of record, all JSON, told apart by ``record``:
 
 ``generation``  begins a generation: the flow as it was then (fingerprint of its function, its inputs as topics of the
                 log, its output topic and the schema of its rows, its latency). The first record of every generation,
@@ -8,6 +8,8 @@ Two kinds of record, both JSON, told apart by ``record``:
 ``batch``       one batch that is committed: which input offsets it consumed, from (inclusive) and to (exclusive) per
                 partition; through which offsets it knew the tables it reads; which output offsets it occupies; the
                 watermark that decided what was late; how many rows came, went, were late, were dead.
+``owner``       a driver opened the flow and goes on with a generation that exists. The newest record of a generation
+                or an owner names the driver that writes the flow; every batch says where that record is.
 
 A batch's record and its rows are committed together, so what has no record has no rows that a reader of committed
 records can see. Batches of a generation follow each other without a gap: the inputs of one begin where those of the
@@ -17,7 +19,7 @@ In a generation of latency ``realtime`` rows are written by themselves, at least
 later: it says which input offsets are done. Their rows are below the output offsets that it names, perhaps with rows
 of what comes next among them; ``headrace.model.source`` tells each by its own.
 
-Keys are ``<generation>/<batch>`` (a generation's record has batch ``-``).
+Keys are ``<generation>/<batch>`` (a generation's record has ``-`` as its batch, an owner's ``owner``).
 """
 
 from __future__ import annotations
@@ -31,10 +33,13 @@ from headrace.model.flow import Latency
 
 __all__ = [
     "Batch",
+    "Driver",
     "Ends",
     "Generation",
     "Input",
+    "Owner",
     "Ranges",
+    "Record",
     "Totals",
     "UnreadableProgress",
     "decode",
@@ -61,6 +66,16 @@ class Input(msgspec.Struct, frozen=True):
     """The first offset per partition that was there when the generation began."""
 
 
+class Driver(msgspec.Struct, frozen=True):
+    """A process that runs the flow."""
+
+    id: str
+    """Random; the same for every opening of the flow by one runner."""
+    host: str
+    pid: int
+    opened_ms: int
+
+
 class Generation(msgspec.Struct, frozen=True, tag_field="record", tag="generation"):
     app: str
     flow: str
@@ -80,6 +95,8 @@ class Generation(msgspec.Struct, frozen=True, tag_field="record", tag="generatio
     output_starts: dict[str, int] = {}
     """Where its rows begin, per partition."""
     latency: Latency = "batch"
+    driver: Driver | None = None
+    """The driver that began it; None in records of earlier releases."""
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -118,24 +135,44 @@ class Batch(msgspec.Struct, frozen=True, tag_field="record", tag="batch"):
     totals: Totals = Totals()
     generation_offset: int = 0
     """Where in this topic the record of its generation is."""
+    owner_offset: int = -1
+    """Where in this topic the record of the driver that wrote it is; -1 if unknown."""
     state_rows: int = 0
     state_bytes: int = 0
     committed_ms: int = 0
 
 
-_decoder = msgspec.json.Decoder(Generation | Batch)
+class Owner(msgspec.Struct, frozen=True, tag_field="record", tag="owner"):
+    app: str
+    flow: str
+    generation: int
+    driver: Driver
+    generation_offset: int
+    """Where in this topic the record of the generation is."""
+    batch_offset: int = -1
+    """Where in this topic the record of the last batch is; -1 before the first."""
+
+
+Record = Generation | Batch | Owner
+_decoder = msgspec.json.Decoder(Record)
 _encoder = msgspec.json.Encoder()
 
 
-def encode(record: Generation | Batch) -> tuple[bytes, bytes]:
+def encode(record: Record) -> tuple[bytes, bytes]:
     """Key and value."""
-    batch = record.batch if isinstance(record, Batch) else "-"
-    return f"{record.generation}/{batch}".encode(), _encoder.encode(record)
+    match record:
+        case Batch():
+            name = str(record.batch)
+        case Owner():
+            name = "owner"
+        case Generation():
+            name = "-"
+    return f"{record.generation}/{name}".encode(), _encoder.encode(record)
 
 
-def decode(value: bytes, *, where: str) -> Generation | Batch:
+def decode(value: bytes, *, where: str) -> Record:
     try:
-        record: Generation | Batch = _decoder.decode(value)
+        record: Record = _decoder.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnreadableProgress(
             f"{where} is not a progress record of this release: {error}",

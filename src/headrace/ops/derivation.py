@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.flow.derived import Derived
+from headrace.flow.fingerprint import is_comparable
 from headrace.model.flow import Flow
 from headrace.model.progress import Generation
 from headrace.model.schema_json import fields_from_json
@@ -16,6 +17,13 @@ def function_finding(deriving: Deriving, flow: Flow, generation: Generation) -> 
     now = deriving.compiled(flow).fingerprint
     if now == generation.fingerprint:
         return None
+    if not is_comparable(generation.fingerprint):
+        return Finding(
+            "function",
+            f"generation {generation.generation} of {flow.name} has {generation.fingerprint}, a fingerprint of an older"
+            f" release, and this release computes fingerprints differently; the function now has {now}",
+            f"rebuild it once: headrace flow rebuild APP {flow.name}",
+        )
     return Finding(
         "function",
         f"it was derived by another version of {flow.name}: generation {generation.generation} has the fingerprint"

@@ -16,7 +16,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.progress_log import Progress, current
 from headrace.client.reading import read
 from headrace.model.flow import Flow
-from headrace.model.progress import Batch, Generation, decode
+from headrace.model.progress import Batch, Generation, Record, decode
 from headrace.ops.errors import NotDerived
 from headrace.ops.report import Finding
 from headrace.ops.served import Served
@@ -123,7 +123,7 @@ def _look(
         if isinstance(record, Generation):
             generations[record.generation] = record
             continue
-        if record.generation != served.generation:
+        if not isinstance(record, Batch) or record.generation != served.generation:
             continue
         if record.batch == served.batch:
             number = record
@@ -137,7 +137,7 @@ def _look(
     return generations, number, by_offsets, at_record
 
 
-def _records(cluster: Cluster, topic: str) -> Iterator[tuple[int, Generation | Batch]]:
+def _records(cluster: Cluster, topic: str) -> Iterator[tuple[int, Record]]:
     ranges = {0: (cluster.starts(topic)[0], cluster.ends(topic)[0])}
     for message in read(cluster, topic, ranges):
         offset = message.offset() or 0

@@ -49,6 +49,7 @@ def rebuild(
     from headrace.flow.compiling import compile_app
     from headrace.flow.opening import open_flow
     from headrace.flow.options import FlowOptions
+    from headrace.flow.ownership import Ownership
     from headrace.flow.runner import transactional_id
     from headrace.flow.session import start, stop
     from headrace.flow.writer import Writer
@@ -63,8 +64,9 @@ def rebuild(
         for flow in flows:
             writer = Writer(cluster, flow.name, transactional_id(app, flow), options.transaction_timeout_ms)
             try:
+                driver = Ownership(cluster, flow, options.transaction_timeout_ms).driver()
                 opened = open_flow(
-                    used, cluster, app, compiled[flow.name], writer, options, rebuild="asked for"
+                    used, cluster, app, compiled[flow.name], writer, options, driver, rebuild="asked for"
                 )
             finally:
                 writer.close()

@@ -136,7 +136,7 @@ class ProgressTail:
         record = decode(message.value() or b"", where=where)
         if isinstance(record, Generation):
             self._generations[record.generation] = record
-        else:
+        elif isinstance(record, Batch):
             self._noted.append(self._after(record))
 
     def _after(self, batch: Batch) -> Noted:

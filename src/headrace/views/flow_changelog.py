@@ -3,6 +3,10 @@
 One consumer reads the progress and all partitions of the output. A record that is in no batch's range is none of the
 flow's, and is left out. Small batches are handed over together, never a part of one.
 
+Where the topic is compacted, rows of a batch may be gone because a later batch wrote their keys again. The batch says
+how many rows it has, so that is noticed. The rows that were taken then come to a state that was once all batches are
+taken that were committed by that time.
+
 Memory is bounded by one batch, which the flow bounds, and by what is read ahead of it: a partition that runs too far
 ahead of the batch that is next is paused.
 """
@@ -51,8 +55,13 @@ class FlowChangelog:
         self._batches: deque[tuple[Batch, int]] = deque()
         """With where the record behind it is."""
         self._paused: set[tuple[str, int]] = set()
+        self._progress_passed = progress_offset
         self._progress_ended = False
         self._superseded = False
+        self._has_gaps = False
+        self._exact_at: int | None = None
+        """Behind which offset of the progress a topic with gaps is exact; None until the log was asked."""
+        self._cluster = cluster
         self._consumer = cluster.consumer(CONSUMER)
         self._consumer.assign(
             [
@@ -74,11 +83,13 @@ class FlowChangelog:
         return self._next()
 
     def _note_progress(self, message: Message) -> None:
+        offset = message.offset() or 0
         if not expect_readable(message):
+            self._progress_passed = max(offset, self._progress_passed)
             self._progress_ended = True
             return
         self._progress_ended = False
-        offset = message.offset() or 0
+        self._progress_passed = offset + 1
         record = decode(message.value() or b"", where=f"{self._progress} at offset {offset}")
         if record.generation > self._generation:
             self._superseded = True
@@ -113,7 +124,10 @@ class FlowChangelog:
             for number, (begin, end) in sorted(_ranges(last, self._topic).items()):
                 messages += self._rows(number, begin, end)
                 self._taken[number] = max(end, self._taken[number])
-            foreign += max(0, len(messages) - before - last.rows_out)
+            rows = len(messages) - before
+            foreign += max(0, rows - last.rows_out)
+            if rows < last.rows_out:
+                self._has_gaps, self._exact_at = True, None
         return None if last is None else Piece(messages, dict(self._taken), last, progress_offset, foreign)
 
     def _rows(self, number: int, begin: int, end: int) -> list[Message]:
@@ -150,6 +164,15 @@ class FlowChangelog:
 
     def at_end(self) -> bool:
         return self._progress_ended and not self._batches and not self._superseded
+
+    def is_exact(self) -> bool:
+        if not self._has_gaps:
+            return True
+        if self._exact_at is None:
+            self._exact_at = self._cluster.ends(self._progress)[0]
+        taken = self._batches[0][1] - 1 if self._batches else self._progress_passed
+        self._has_gaps = taken < self._exact_at
+        return not self._has_gaps
 
     def passed(self) -> dict[int, int]:
         return self._passed if self.at_end() and not any(self._held.values()) else self._taken

@@ -37,6 +37,7 @@ _LOOK_S = 5.0
 _NOT_YET_S = 0.2
 _AGAIN_S = 0.05
 _TOUCH_MS = 60_000
+_COMPACTED = "rows that it had yet to read were compacted away"
 
 
 @dataclass(slots=True)
@@ -54,6 +55,8 @@ class _Work:
     retention: Retention
     complete_steady: float
     refusals: Refusals | None
+    waiting: Piece | None = None
+    """Taken, and not applied to what serves before it comes to a state that was."""
 
 
 class Following:
@@ -82,6 +85,8 @@ class Following:
         self._note = note
         self._glanced = 0.0
         self._looked = 0.0
+        self._why_rebuild: str | None = None
+        """Why what serves cannot be gone on with, where its position does not tell."""
 
     def run(self, stop: threading.Event) -> None:
         while not stop.is_set():
@@ -105,6 +110,7 @@ class Following:
         wish = store.wish()
         serving, building = store.standing(Part.SERVING), store.standing(Part.BUILDING)
         reason = "it was not there" if serving is None else self._why_not(origin, serving, retention, wish)
+        reason, self._why_rebuild = reason or self._why_rebuild, None
         if serving is not None and reason is None:
             if building is not None:
                 store.drop_building(fence)
@@ -187,19 +193,35 @@ class Following:
             piece = work.changelog.take(_POLL_S)
             if piece is not None:
                 self._look_before(work)
-                self._apply(work, piece)
+                work.waiting = piece if work.waiting is None else work.waiting.before(piece)
             elif self._is_time_to_glance():
                 self._glance(work)
                 if self._clock.steady() - self._looked >= _LOOK_S:
                     self._look(work)
-                    self._touch(work)
-            if work.goal is not None and work.goal.reached(work.changelog):
+                    if work.waiting is None:
+                        self._touch(work)
+            self._apply_what_waits(work)
+            if work.goal is not None and work.goal.reached(work.changelog) and work.changelog.is_exact():
                 self._store.swap(work.fence)
                 work.part, work.goal = Part.SERVING, None
+            lag = work.changelog.lag() + (len(work.waiting.messages) if work.waiting else 0)
             if work.goal is None:
-                self._note(state="following", reason="", lag=work.changelog.lag())
+                self._note(state="following", reason="", lag=lag)
             else:
-                self._note(state="rebuilding", lag=work.changelog.lag())
+                self._note(state="rebuilding", lag=lag)
+
+    def _apply_what_waits(self, work: _Work) -> None:
+        """To what serves only if it is a state that was then; what is being built may be any until it serves. If that
+        is too much to hold, the view is built again beside what serves.
+        """
+        if work.waiting is None:
+            return
+        if work.part is Part.BUILDING or work.changelog.is_exact():
+            piece, work.waiting = work.waiting, None
+            self._apply(work, piece)
+        elif len(work.waiting.messages) > self._max_rows:
+            self._why_rebuild = _COMPACTED
+            raise LookAgain(_COMPACTED)
 
     def _apply(self, work: _Work, piece: Piece) -> None:
         changes = Changes(work.origin.shape)

@@ -49,6 +49,18 @@ class Piece:
     repeats: int = 0
     """Rows that had come before, and are left out."""
 
+    def before(self, later: Piece) -> Piece:
+        """Both as one."""
+        return Piece(
+            self.messages + later.messages,
+            later.offsets,
+            later.batch or self.batch,
+            later.progress_offset,
+            self.foreign + later.foreign,
+            later.sources,
+            self.repeats + later.repeats,
+        )
+
 
 class LookAgain(Exception):
     """The log is not as it was: whoever reads must ask again what there is."""
@@ -60,6 +72,11 @@ class Changelog(Protocol):
 
     def at_end(self) -> bool:
         """Whether all that was there a moment ago has been taken."""
+
+    def is_exact(self) -> bool:
+        """Whether the rows that were taken come to a state that was. They do not while compaction may have removed
+        some of them for newer ones that are yet to be taken. Asks the log only where rows are missing.
+        """
 
     def passed(self) -> dict[int, int]:
         """Per partition, behind what was taken and behind what holds no records for readers."""

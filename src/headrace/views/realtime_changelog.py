@@ -140,6 +140,10 @@ class RealtimeChangelog:
     def at_end(self) -> bool:
         return self._progress_ended and not self._batches and len(self._ended) == len(self._taken)
 
+    def is_exact(self) -> bool:
+        """A topic that is written in real time is not compacted: ``headrace.views.origin`` refuses it."""
+        return True
+
     def passed(self) -> dict[int, int]:
         return self._passed
 

@@ -2,10 +2,7 @@
 
 A part is past mending if it is of another topic (also one of the same name, made again), of another generation or
 shape, if the log has deleted or never had what comes next, if it was restored from a backup that ends before what was
-read, or if a deletion may have been missed. The last is asked of
-compacted topics only: a deletion is kept for a while (``delete.retention.ms``) and then removed, and who comes later
-keeps a row that nobody has. Headrace's broker tells below which offset it has removed any; of Apache Kafka all that is
-known is how long ago the log was last read to its end.
+read, or if a deletion may have been missed (``headrace.client.tombstones``).
 """
 
 from __future__ import annotations
@@ -13,24 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.client.cluster import Cluster
+from headrace.client.tombstones import Tombstones
 from headrace.views.origin import Origin
 from headrace.views.position import Position, Standing
 
 __all__ = ["Retention", "retention_of", "why_build_again"]
 
-_REMOVED_BELOW = "headrace.tombstones.removed.below"
 _RESTORED = "headrace.restored"
-_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
-    """What the log says about deletions in a topic."""
-
-    compacted: bool
-    kept_ms: int
-    removed_below: dict[int, int] | None
-    """None where the log does not tell."""
+class Retention(Tombstones):
     restored: tuple[tuple[int, int, int], ...] = ()
     """Time, partition, and where it ended then."""
 
@@ -44,41 +34,12 @@ class Retention:
                 )
         return None
 
-    def why_missed(self, position: Position, starts: dict[int, int], now_ms: int) -> str | None:
-        """Why a deletion may have been removed before the position's reader came to it."""
-        begun = [number for number, at in position.offsets.items() if at > starts.get(number, 0)]
-        if not self.compacted or not begun:
-            return None
-        too_late = now_ms - position.complete_ms > self.kept_ms
-        if self.removed_below is None:
-            return (
-                f"deletions in {position.topic!r} are kept for {self.kept_ms} ms, and it was not read to its end for"
-                f" {now_ms - position.complete_ms} ms"
-                if too_late
-                else None
-            )
-        for number in begun:
-            at, below = position.offsets[number], self.removed_below.get(number, 0)
-            # Below what was removed already when reading began, only those can have been missed since that had
-            # their value then; and such a deletion is kept for its time.
-            if below > at and (below != position.removed_below.get(number, 0) or too_late):
-                return (
-                    f"deletions in partition {number} of {position.topic!r} were removed up to offset {below},"
-                    f" and the view is at {at}"
-                )
-        return None
-
 
 def retention_of(cluster: Cluster, topic: str) -> Retention:
     configs = cluster.configs(topic)
-    told = configs.get(_REMOVED_BELOW)
-    pairs = None if told is None else [pair.split(":") for pair in told.split(",") if pair]
-    return Retention(
-        "compact" in (configs.get("cleanup.policy") or ""),
-        int(configs.get("delete.retention.ms") or _DAY_MS),
-        None if pairs is None else {int(number): int(offset) for number, offset in pairs},
-        tuple(_three(one) for one in (configs.get(_RESTORED) or "").split(",") if one),
-    )
+    known = Tombstones.of(configs)
+    restored = tuple(_three(one) for one in (configs.get(_RESTORED) or "").split(",") if one)
+    return Retention(known.compacted, known.kept_ms, known.removed_below, restored)
 
 
 def _three(text: str) -> tuple[int, int, int]:

@@ -15,7 +15,7 @@ from headrace.clock import Clock
 from headrace.errors import HeadraceError
 from headrace.model.alert import alerts_topic
 from headrace.model.flow import Flow
-from headrace.model.progress import Generation, UnreadableProgress
+from headrace.model.progress import Batch, Generation, UnreadableProgress
 from headrace.model.progress import decode as decode_progress
 from headrace.ops.alerts.alert_log import history
 from headrace.ops.alerts.record import AlertRecord
@@ -105,8 +105,12 @@ class Noted:
             self._flows[topic] = Progress(record, None, offset)
             return
         before = self._flows.get(topic)
-        if before is not None and record.generation == before.generation.generation:
-            self._flows[topic] = Progress(before.generation, record, before.generation_offset)
+        if (
+            before is not None
+            and isinstance(record, Batch)
+            and record.generation == before.generation.generation
+        ):
+            self._flows[topic] = Progress(before.generation, record, before.generation_offset, offset)
 
     def _is_due(self, topic: str) -> bool:
         now = self._clock.steady()

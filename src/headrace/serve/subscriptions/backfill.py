@@ -13,7 +13,7 @@ import msgspec
 from confluent_kafka import Message
 
 from headrace.client.reading import read
-from headrace.model.progress import Batch, Generation, decode
+from headrace.model.progress import Batch, Generation, Owner, decode
 from headrace.serve.subscriptions.errors import CursorOld, TooMuchSince
 from headrace.serve.subscriptions.place import Place
 from headrace.serve.subscriptions.source import Source
@@ -95,10 +95,11 @@ def _batches(source: Source, begin: Place, place: Place, budget: _Budget) -> lis
     if place.progress_offset < 1 or place.progress_offset > begin.progress_offset:
         raise _untrue()
     ranges = {0: (place.progress_offset - 1, begin.progress_offset)}
-    records = [
+    found = [
         (decode(one.value() or b"", where=f"{source.progress} at offset {one.offset()}"), one.offset() or 0)
         for one in budget.reading(read(source.cluster, source.progress, ranges))
     ]
+    records = [(record, offset) for record, offset in found if not isinstance(record, Owner)]
     if not records or not _is_at(records[0][0], source, place):
         raise _untrue()
     batches = [(one, offset + 1) for one, offset in records[1:] if isinstance(one, Batch)]

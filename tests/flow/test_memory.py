@@ -1,0 +1,127 @@
+"""What a batch holds in memory is bounded by bytes, whatever its function makes of its records."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from headrace.app import App
+from headrace.client.progress_log import batches
+from headrace.flow import batch_rows, left_out, running
+from headrace.flow.batch import Counts
+from tests.flow.reading import committed, headers
+from tests.support.flows import FlowWorld
+
+
+@dataclass(frozen=True)
+class Reading:
+    reading: int
+    sensor: str
+
+
+class Station:
+    def __init__(self, function: object = None) -> None:
+        mark = uuid.uuid4().hex[:8]
+        self.app = App(f"station-{mark}")
+        self.readings = self.app.topic(f"readings-{mark}", Reading, key="reading")
+        self.out = self.app.topic(f"out-{mark}", key="sensor")
+        declared = self.app.flow(reads=[self.readings], writes=self.out, name=f"flow-{mark}", unbounded=True)
+        self.flow = declared(function or (lambda readings: readings))
+
+
+def readings(count: int) -> list[Reading]:
+    return [Reading(number, f"s{number % 3}") for number in range(count)]
+
+
+def _explode(rows: DataFrame) -> DataFrame:
+    return rows.select("sensor", "reading", F.explode(F.sequence(F.lit(0), F.lit(99))).alias("part"))
+
+
+def _explode_once(rows: DataFrame) -> DataFrame:
+    return _explode(rows.dropDuplicates(["reading"]))
+
+
+@pytest.mark.parametrize("function", [_explode, _explode_once], ids=["without state", "with state"])
+def test_rows_that_are_too_large_to_be_held_at_once_come_over_in_pieces_in_their_order(
+    flow_world: FlowWorld, function: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_rows, "_TASK_BYTES_MIN", 50_000)
+    monkeypatch.setattr(batch_rows, "_PIECE_BYTES", 100_000)
+    monkeypatch.setattr(running, "_HELD", 0)
+    pieces: list[int] = []
+    collected = batch_rows._arrow_tables
+
+    def counting(frame: DataFrame) -> object:
+        for table in collected(frame):
+            pieces.append(table.num_rows)
+            yield table
+
+    monkeypatch.setattr(batch_rows, "_arrow_tables", counting)
+    station = Station(function)
+    flow_world.declare(station.app)
+    flow_world.write(station.readings, [*readings(150), (b"broken", b"{")])
+    with flow_world.running(station.app, follow=False) as run:
+        run.derived()
+        flow_world.write(station.readings, readings(150)[:3])
+        run.derived()
+    found: dict[str, list[tuple[int, int]]] = {}
+    for record in committed(flow_world.cluster.bootstrap, station.out.name):
+        row = json.loads(record.value())
+        found.setdefault(record.key().decode(), []).append((row["reading"], row["part"]))
+    again = readings(150)[:3] if function is _explode else []
+    assert found == {
+        sensor: [
+            (one.reading, part)
+            for one in [*readings(150), *again]
+            if one.sensor == sensor
+            for part in range(100)
+        ]
+        for sensor in ("s0", "s1", "s2")
+    }
+    assert len(pieces) > 3
+    first, *_ = batches(flow_world.cluster, station.flow.progress_topic, 1)
+    assert (first.rows_in, first.rows_out, first.dead) == (151, 15_000, 1)
+
+
+def test_many_dead_and_late_records_are_read_again_in_pieces_and_each_is_noted_once(
+    flow_world: FlowWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(left_out, "_PIECE_BYTES", 4_000)
+    station = Station()
+    flow_world.declare(station.app)
+    poison = [(b"k%d" % number, b'{"reading":"%d"}' % number) for number in range(700)]
+    flow_world.write(station.readings, [*readings(50), *poison, *readings(50)])
+    with flow_world.running(station.app, follow=False) as run:
+        run.derived()
+    letters = committed(flow_world.cluster.bootstrap, station.flow.dead_topic)
+    assert Counter((one.key(), one.value()) for one in letters) == Counter(poison)
+    assert [int(headers(one)["offset"]) for one in letters] == list(range(50, 750))
+    (batch,) = batches(flow_world.cluster, station.flow.progress_topic, 1)
+    assert (batch.rows_in, batch.rows_out, batch.dead) == (800, 100, 700)
+
+
+def test_a_batch_that_was_counted_wrong_is_counted_again_before_it_is_written(
+    flow_world: FlowWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Counts.if_right.__func__  # type: ignore[attr-defined]
+
+    def doubled(kind: type[Counts], tallies: dict[str, int], offsets: int) -> Counts | None:
+        """As if a lost executor had made Spark read the input of a compacted topic twice."""
+        return right(kind, {**tallies, "dead": 2 * tallies["dead"], "rows": 2 * tallies["rows"]}, 2 * offsets)
+
+    monkeypatch.setattr(Counts, "if_right", classmethod(doubled))
+    station = Station()
+    flow_world.declare(station.app)
+    flow_world.write(station.readings, [*readings(5), (b"broken", b"{")])
+    with flow_world.running(station.app, follow=False) as run:
+        run.derived()
+    (batch,) = batches(flow_world.cluster, station.flow.progress_topic, 1)
+    assert (batch.rows_in, batch.rows_out, batch.dead) == (6, 5, 1)
+    assert len(committed(flow_world.cluster.bootstrap, station.out.name)) == 5
+    assert len(committed(flow_world.cluster.bootstrap, station.flow.dead_topic)) == 1
