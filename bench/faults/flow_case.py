@@ -69,7 +69,7 @@ class Setting:
             shuffle_partitions=rng.choice((1, 2, 2, 3, 3, 4, 5, 16)),
             broadcast=rng.random() < 0.3,
             adaptive=rng.random() < 0.5,
-            compiled=rng.random() < 0.25,
+            compiled=rng.random() < 0.1,
             sort_merge=rng.random() < 0.7,
             max_rows=max(1, records // rng.randint(1, 3)),
         )

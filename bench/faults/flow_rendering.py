@@ -72,8 +72,12 @@ class _Rendering:
                 }[outer, positions]
                 names = [f"{name}_at", name] if positions else [name]
                 return self.of(child).select("*", explode("parts").alias(*names))
-            case Unpivot(child, columns, name):
+            case Unpivot(child, columns, name, stack):
                 kept = [one for one in columns_of(child) if one not in columns]
+                if stack:
+                    pairs = ", ".join(f"'{one}', {one}" for one in columns)
+                    stacked = f"stack({len(columns)}, {pairs}) AS ({name}_of, {name})"
+                    return self.of(child).selectExpr(*kept, stacked)
                 return self.of(child).unpivot(kept, list(columns), f"{name}_of", name)
             case Union(branches):
                 whole = self.of(branches[0])

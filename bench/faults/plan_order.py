@@ -23,6 +23,7 @@ from bench.faults.outcome import Outcome
 from bench.faults.process import BrokerProcess
 from bench.faults.random_flows import KINDS, draw_flow
 from bench.faults.sim_loop import patched
+from headrace.flow.errors import FlowError
 from headrace.model.errors import AppMistakes
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ _KINDS_HARMED = {
 """By protection, the kinds of flows that need it."""
 _CASES = 10
 _SHUFFLED_EVERY = 3
-_TWO_GOES = 0.4
-_PROVEN_EVERY = 2
-_PLANTED_EVERY = 5
+_TWO_GOES = 0.25
+_PROVEN_EVERY = 4
+_PLANTED_EVERY = 10
 _REFUSED_MAX = 0.25
 
 
@@ -67,8 +68,10 @@ def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], cas
                 _play_without(case, outcome, without)
         except AppMistakes as mistakes:
             refused += 1
-            outcome.figures[f"refused: {mistakes.mistakes[0]}"] = 1
+            outcome.figures[f"refused: {mistakes.mistakes[0].message.split(' ', 2)[2]}"] = 1
             continue
+        except FlowError as error:
+            outcome.problems.append(f"{case.told}: {error!r}")
         outcome.cases += 1
     outcome.figures["refused"] = refused
     if refused > cases * _REFUSED_MAX + 1:
@@ -158,7 +161,9 @@ def _as_they_came(came: pa.Table, _: pa.Table) -> pa.Table:
 
 
 def _reversed(_: pa.Table, ordered: pa.Table) -> pa.Table:
-    return ordered.take(list(range(ordered.num_rows))[::-1])
+    import pyarrow as pa
+
+    return ordered.take(pa.array(range(ordered.num_rows - 1, -1, -1), pa.int64()))
 
 
 def _stale() -> Callable[[pa.Table, pa.Table], pa.Table]:

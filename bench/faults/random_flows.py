@@ -103,11 +103,12 @@ class Explode:
 
 @dataclass(frozen=True, slots=True)
 class Unpivot:
-    """A row for each of the columns, with its name and its value."""
+    """A row for each of the columns, with its name and its value; as ``unpivot`` or with SQL's ``stack``."""
 
     child: Step
     columns: tuple[str, ...]
     name: str
+    stack: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +369,8 @@ class _Draw:
         numbers = [name for name, kind in columns_of(step).items() if kind == "int" and name != "number"]
         if len(numbers) < 2 or not self._is_first("unpivot"):
             return self._compute(step)
-        return Unpivot(step, tuple(self._rng.sample(numbers, 2)), self._name("value"))
+        columns = tuple(self._rng.sample(numbers, 2))
+        return Unpivot(step, columns, self._name("value"), self._rng.random() < 0.4)
 
     def _union(self, step: Step) -> Step:
         """With one or two copies of itself, in which a column was changed."""
