@@ -45,7 +45,7 @@ def _sum(rows: Any) -> Any:
 
 
 def _once(rows: Any) -> Any:
-    return rows.withWatermark("at", "1 minute").dropDuplicatesWithinWatermark(["sensor"])
+    return rows.dropDuplicatesWithinWatermark(["sensor"])
 
 
 def _twice(rows: Any) -> Any:

@@ -88,7 +88,7 @@ def read(
     """By the flow's decoder, in order; null from a table as ``deletes``."""
     from pyspark.sql import functions as F
 
-    from headrace.flow.decoding import TimeBounds, decode
+    from headrace.flow.decoding import Decoder, TimeBounds
 
     now = datetime(2026, 1, 31, 12, tzinfo=UTC)
     raw = spark.createDataFrame(
@@ -97,7 +97,7 @@ def read(
     )
     topic = Topic("t", schema, (), kind=kind)  # type: ignore[arg-type]
     columns = [F.col("row")[one.name].alias(f"f{at}") for at, one in enumerate(schema.fields)]
-    decoded = decode(raw, topic, TimeBounds())
+    decoded = Decoder(topic, TimeBounds()).decode(raw)
     fits = decoded.where("row is not null").select("offset", *columns).toArrow().to_pylist()
     found: dict[int, Read] = {
         row["offset"]: {one.name: _python(one.kind, row[f"f{at}"]) for at, one in enumerate(schema.fields)}
@@ -120,6 +120,11 @@ def _python(kind: Kind, value: Any) -> Any:
         case Record(fields):
             return {one.name: _python(one.kind, value[one.name]) for one in fields}
     return value
+
+
+def python_row(schema: Schema, row: dict[str, Any]) -> dict[str, Any]:
+    """A row as Arrow gives it, as the rule has it."""
+    return {one.name: _python(one.kind, row[one.name]) for one in schema.fields}
 
 
 def expect_as_the_rule_says(schema: Schema, values: Sequence[bytes], found: Sequence[Read]) -> None:
@@ -342,14 +347,14 @@ def test_what_spark_would_alter_or_take_in_silence_is_taken_or_refused_by_the_ru
 
 def test_a_text_that_was_tampered_with_is_read_by_the_rule_or_not_at_all(spark: SparkSession) -> None:
     random_ = random.Random(5)
-    made = [{"text": "a", "seven": 7, "tags": ["x"]}, *_some_rows()]
+    made = [{"text": "a", "seven": 7, "tags": ["x"]}, *some_rows()]
     values = [_tampered(random_, encode_value(RICH, random_.choice(made))) for _ in range(1_500)]
     found = read(spark, RICH, values)
     expect_as_the_rule_says(RICH, values, found)
     assert sum(isinstance(row, dict) for row in found) > 100
 
 
-def _some_rows() -> list[dict[str, Any]]:
+def some_rows() -> list[dict[str, Any]]:
     part = {"number": 1, "name": "n"}
     whole: dict[str, Any] = {
         "text": 'é"\\\0{', "whole": -(2**63), "number": 1.5e-7, "truth": True, "exact": Decimal("-1.500000"),
@@ -401,7 +406,7 @@ def test_rows_are_written_as_the_rule_says_and_keys_to_the_byte(spark: SparkSess
     from headrace.flow.encoding import encode, key_column
     from headrace.flow.types import struct_of
 
-    whole = _some_rows()[0]
+    whole = some_rows()[0]
     small = {
         **whole,
         "text": "",

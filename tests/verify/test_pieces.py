@@ -23,7 +23,6 @@ from headrace.flow.compiled import Compiled
 from headrace.flow.decoding import TimeBounds
 from headrace.flow.derived import ALL, Derived
 from headrace.flow.folding import BY_TOPIC, DERIVED, UNKNOWN, folded
-from headrace.flow.gone import last_short
 from headrace.flow.operators import Operators
 from headrace.flow.past_table import PastTable
 from headrace.model.progress import Batch, Generation
@@ -33,6 +32,8 @@ from tests.support.waiting import until
 from tests.verify.mill import Reading
 from tests.verify.test_gone import COMPACTED
 from tests.views.seeing import produce
+
+TRACED = "key string, value string, _headrace_batch long, _headrace_at0 long, _headrace_at1 long"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,10 +96,13 @@ class Topic:
         refused: list[int],
         stateful: bool,
     ) -> dict[str, tuple[str | None, int]]:
+        """``derived`` are rows in the order of their coordinates, two to a batch."""
         app = App("a")
         flow = app.flow(reads=[app.topic("t", Reading)], writes=app.topic("o", key="k"))(lambda frame: frame)
         compiled = Compiled(flow, schema_of(Reading), "x", stateful, "append")
-        rows = self.world.spark.createDataFrame(derived, "key string, value string")
+        # Within a batch offsets begin anew, so that only batch and offset together tell the order.
+        traced = [(*row, number // 2, 0, number % 2) for number, row in enumerate(derived)]
+        rows = self.world.spark.createDataFrame(random.Random(3).sample(traced, len(traced)), TRACED)
         made = Derived(rows, len(derived), self.through, None, ALL, operators, 0, 0, 0)
         where = (self.world.spark, self.world.cluster, compiled, self.generation, made)
         found = [
@@ -108,43 +112,46 @@ class Topic:
         return {key: (value, known) for key, value, known in found}
 
 
-def test_the_topic_says_which_of_several_derived_rows_came_last(flow_world: FlowWorld) -> None:
+def test_coordinates_say_which_of_several_derived_rows_is_the_last_whatever_the_topic_has(
+    flow_world: FlowWorld,
+) -> None:
     topic = Topic(
-        flow_world, [("a", "1"), ("b", "1"), ("b", "2"), ("c", "1"), ("c", None), ("d", "9"), ("f", "1")]
+        flow_world, [("a", "1"), ("b", "2"), ("b", "1"), ("c", None), ("c", "1"), ("d", "9"), ("f", "1")]
     )
     derived: list[tuple[str, str | None]] = [
-        *(("a", "1"), ("a", "1")),
-        *(("b", "2"), ("b", "1")),
-        *(("c", None), ("c", "1")),
-        *(("d", "1"), ("d", "2")),
-        *(("e", "1"), ("e", "2")),
-        ("f", "1"),
+        *(("a", "1"), ("b", "1"), ("c", "1"), ("a", "1"), ("b", "2"), ("c", None)),
+        *(("d", "2"), ("d", "1"), ("e", "2"), ("e", "1"), ("f", "1")),
     ]
     found = topic.folded(derived, Operators(), refused=[], stateful=False)
-    # d has a row in the topic that nobody derived, and e was derived and has none: what is expected is what is derived.
     assert found == {
         "a": ("1", DERIVED),
         "b": ("2", DERIVED),
         "c": (None, DERIVED),
-        "d": ("2", DERIVED),
-        "e": ("2", DERIVED),
+        "d": ("1", DERIVED),
+        "e": ("1", DERIVED),
         "f": ("1", DERIVED),
     }
-    refused = topic.folded(derived, Operators(), refused=[2, 6], stateful=False)
-    assert refused == found | {"b": ("1", DERIVED), "f": (None, DERIVED)}
-    compacted = Topic(flow_world, [("a", "1"), ("b", "2")], policy="compact")
-    derived = [("a", "1"), ("b", "1"), ("b", "2"), ("e", "1"), ("e", "2")]
-    found = compacted.folded(derived, Operators(), refused=[], stateful=False)
-    assert found == {"a": ("1", DERIVED), "b": ("2", DERIVED), "e": ("2", UNKNOWN)}
 
 
-def test_where_the_order_of_arrival_decides_only_the_topic_knows(flow_world: FlowWorld) -> None:
-    topic = Topic(flow_world, [("a", "1"), ("b", "other")])
-    derived: list[tuple[str, str | None]] = [("a", "1"), ("b", "1"), ("c", "1")]
-    duplicates = topic.folded(derived, Operators(deduplicates=True), refused=[], stateful=True)
-    assert duplicates == {"a": ("1", DERIVED), "b": ("other", BY_TOPIC), "c": ("1", DERIVED)}
+def test_a_row_that_a_view_has_refused_leaves_the_one_before_it(flow_world: FlowWorld) -> None:
+    topic = Topic(flow_world, [("a", "1"), ("b", "1"), ("b", "2"), ("f", "1")])
+    derived: list[tuple[str, str | None]] = [("a", "1"), ("b", "1"), ("b", "2"), ("f", "1")]
+    found = topic.folded(derived, Operators(), refused=[2, 3], stateful=False)
+    assert found == {"a": ("1", DERIVED), "b": ("1", DERIVED), "f": (None, DERIVED)}
+
+
+def test_the_topic_is_asked_where_coordinates_do_not_tell_what_is_written_and_when(
+    flow_world: FlowWorld,
+) -> None:
+    topic = Topic(flow_world, [("a", "1"), ("b", "other"), ("d", "2"), ("d", "1")])
+    derived: list[tuple[str, str | None]] = [("a", "1"), ("b", "1"), ("c", "1"), ("d", "1"), ("d", "2")]
+    known = {"a": ("1", DERIVED), "b": ("other", BY_TOPIC), "c": ("1", DERIVED), "d": ("1", DERIVED)}
+    forgetting = Operators(deduplicates=True, forgets_duplicates=True)
+    assert topic.folded(derived, forgetting, refused=[], stateful=True) == known
     outer = topic.folded(derived, Operators(holds_back=True), refused=[], stateful=True)
-    assert outer == {"a": ("1", DERIVED), "b": ("other", BY_TOPIC), "c": ("1", UNKNOWN)}
+    assert outer == known | {"c": ("1", UNKNOWN)}
+    kept = topic.folded(derived, Operators(deduplicates=True), refused=[], stateful=True)
+    assert kept == known | {"b": ("1", DERIVED), "d": ("2", DERIVED)}
 
 
 # What a table was
@@ -202,20 +209,3 @@ def set_config(cluster: Cluster, topic: str, name: str, value: str) -> None:
     resource = ConfigResource(ResourceType.TOPIC, topic)
     resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET))
     next(iter(cluster.admin().incremental_alter_configs([resource]).values())).result(10)
-
-
-# What was compacted away of events
-
-
-def test_the_last_batch_that_lacks_a_record_is_found_by_counting(flow_world: FlowWorld) -> None:
-    cluster = flow_world.cluster
-    topic = f"events-{uuid.uuid4().hex[:8]}"
-    cluster.ensure_topic(topic, 1, COMPACTED)
-    for number in range(24):
-        produce(cluster, topic, [(b"k%d" % (number % 4 if number < 14 else number), b"x" * 600)])
-    left = compacted_to(cluster, topic, 16)
-    known = [batch(n, inputs={topic: {"0": (4 * n, 4 * n + 4)}}, rows_in=4) for n in range(6)]
-    lacking = [one for one in known if any(at not in left for at in range(4 * one.batch, 4 * one.batch + 4))]
-    found = last_short(cluster, known, None)
-    assert found is lacking[-1]
-    assert last_short(cluster, known, found) is None

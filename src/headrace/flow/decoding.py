@@ -24,7 +24,7 @@ from headrace.flow.types import parsed_struct, type_of
 from headrace.model.kinds import Field, Kind, Many, Named, Record
 from headrace.model.topic import Topic
 
-__all__ = ["EARLIEST_US", "Decoder", "TimeBounds", "decode"]
+__all__ = ["EARLIEST_US", "Decoder", "TimeBounds"]
 
 # Event times before are those of clocks that were never set, and of nothing that a stream would hold.
 EARLIEST_US = 365 * 86_400 * 1_000_000
@@ -42,14 +42,6 @@ class TimeBounds:
     """How far an event time may be ahead of the time that its record has in the log."""
 
     future_us: int = 3_600_000_000
-
-
-def decode(raw: DataFrame, topic: Topic, bounds: TimeBounds) -> DataFrame:
-    """Columns ``row`` (null where it does not fit), ``reason`` (null where it does), ``event_us``, ``key``, ``value``,
-    ``partition``, ``offset``, ``logged_us`` (the time of the record). A null value has neither row nor reason in a
-    table, where it deletes.
-    """
-    return Decoder(topic, bounds).decode(raw)
 
 
 class Decoder:
@@ -78,6 +70,10 @@ class Decoder:
         self._judged = [*fitting, F.col("reason"), *place, F.col("logged_us")]
 
     def decode(self, raw: DataFrame) -> DataFrame:
+        """Columns ``row`` (null where it does not fit), ``reason`` (null where it does), ``event_us``, ``key``, ``value``,
+        ``partition``, ``offset``, ``logged_us`` (the time of the record). A null value has neither row nor reason in a
+        table, where it deletes.
+        """
         told = raw.select(*self._parsed)
         for name, column in self._steps.items():
             told = told.withColumn(name, column)

@@ -8,10 +8,14 @@ from typing import Literal
 from pyspark.sql import DataFrame
 
 from headrace.flow.gone import Gone
+from headrace.flow.lineage import lineage_columns
 from headrace.flow.operators import Operators
 from headrace.model.progress import Batch
 
-__all__ = ["ALL", "NOTHING", "Derived", "Extent"]
+__all__ = ["ALL", "NOTHING", "TIE", "Derived", "Extent"]
+
+TIE = "_headrace_tie"
+"""What orders rows that have the same coordinates: of one event, joined with several rows of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +36,8 @@ ALL, NOTHING = Extent("all"), Extent("nothing")
 @dataclass(slots=True)
 class Derived:
     rows: DataFrame
-    """``key`` and ``value`` as the topic has them (a null value deletes), one for each row that the function gave; not
-    folded, in no order. On disk until ``close``."""
+    """``key`` and ``value`` as the topic has them (a null value deletes), one for each row that the function gave, and
+    the columns of their ``order``. On disk until ``close``."""
     count: int
     through: Batch
     after: Batch | None
@@ -48,6 +52,12 @@ class Derived:
     mistakes: tuple[str, ...] = ()
     """Where what was read now does not agree with what the flow has counted."""
     held: list[DataFrame] = field(default_factory=list)
+
+    @property
+    def order(self) -> list[str]:
+        """The columns by which the rows of a key follow each other; none where a key has one row."""
+        ties = [TIE] if TIE in self.rows.columns else []
+        return [*lineage_columns(self.rows), *ties]
 
     def close(self) -> None:
         for frame in self.held:

@@ -28,7 +28,9 @@ _OPTIONS = {
 }
 
 
-def encode(rows: DataFrame, schema: Schema, key: tuple[str, ...], beside: Sequence[str] = ()) -> DataFrame:
+def encode(
+    rows: DataFrame, schema: Schema, key: tuple[str, ...], beside: Sequence[str | Column] = ()
+) -> DataFrame:
     """Columns ``key`` (null where a field of it is) and ``value`` (null deletes), and those that are to be kept."""
     value = F.to_json(F.struct(*(_written(rows, one.name) for one in schema.fields)), _OPTIONS)
     if DELETED in rows.columns:

@@ -1,9 +1,12 @@
-"""Derived rows folded by key: which one counts where a key has several.
+"""Derived rows in the order in which the flow writes them, and folded by key: which one counts where a key has several.
 
-What is derived in one go has no order, and the last row of a key is the one that counts. Where a key has one row only
-(an event's own key, a group of an aggregation), that is it. Where it has several, the flow's topic is asked, which has
-them in the order in which the flow wrote them: its last row of that key must be one of those that were derived. So
-which of the derived rows is the last one is the log's word; that it was derived is not.
+Each derived row has the batch that writes it and its coordinates (``headrace.flow.lineage``), so the last row of a key
+is the greatest by these. The flow's topic is not asked for it.
+
+Two things are not in the coordinates: when a row is written that an outer join of two streams has held back, and which
+rows ``dropDuplicatesWithinWatermark`` has forgotten. Of such flows the topic's last row of a key counts if it is one of
+those that were derived; one that was not is known by the topic only. So it is with keys of which a view has refused a
+row, since what was refused is a place in the topic.
 """
 
 from __future__ import annotations
@@ -13,12 +16,15 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from headrace.client.cluster import Cluster
 from headrace.flow.compiled import Compiled
 from headrace.flow.derived import Derived
+from headrace.flow.plain_encoder import spell_plainly
+from headrace.flow.sourced import output_partition
 from headrace.flow.written import is_whole, output_ranges, written
 from headrace.model.progress import Generation
 
@@ -30,8 +36,14 @@ __all__ = [
     "bag",
     "collected",
     "folded",
+    "folded_by_fields",
+    "has_its_partitions",
     "is_bag_provable",
+    "is_order_derivable",
+    "is_order_open",
     "last_written",
+    "numbered",
+    "numbered_written",
 ]
 
 DERIVED, BY_TOPIC, UNKNOWN = 0, 1, 2
@@ -54,31 +66,69 @@ def folded(
 
     ``refused`` are places in the topic of rows that were not taken, and so count for nothing.
     """
-    unsure = compiled.stateful and (derived.operators.holds_back or derived.operators.deduplicates)
-    several = 0
-    if not unsure and not refused:
-        for keys, values, ones in collected(_by_key(derived.rows), derived.count):
-            sure = [(key, value) for key, value, one in zip(keys, values, ones, strict=True) if one]
-            several += len(keys) - len(sure)
-            yield [key for key, _ in sure], [value for _, value in sure], [DERIVED] * len(sure)
-        if not several:
-            return
-    asked = _asked(spark, cluster, compiled, generation, derived, refused, unsure=unsure)
-    yield from collected(asked, derived.count)
+    if refused or is_order_open(compiled, derived):
+        asked = _asked(spark, cluster, compiled, generation, derived, refused)
+        yield from collected(asked, derived.count)
+        return
+    known = F.lit(DERIVED).alias("known")
+    yield from collected(_last_derived(derived).select("key", "value", known), derived.count)
 
 
-def _by_key(rows: DataFrame) -> DataFrame:
-    """Each key with its value, and whether that is the only one."""
-    value = F.col("value")
-    keys = rows.groupBy("key").agg(
-        F.min(value).alias("low"),
-        F.max(value).alias("high"),
-        F.count_if(value.isNull()).alias("deletions"),
-        F.count(F.lit(1)).alias("rows"),
-    )
-    alike = (F.col("deletions") == 0) & (F.col("low") == F.col("high"))
-    one = alike | (F.col("deletions") == F.col("rows"))
-    return keys.select("key", F.col("high").alias("value"), one.alias("one"))
+def is_order_open(compiled: Compiled, derived: Derived) -> bool:
+    """Whether coordinates do not tell which rows are written, and when."""
+    operators = derived.operators
+    return compiled.stateful and (operators.holds_back or operators.forgets_duplicates)
+
+
+def _last_derived(derived: Derived) -> DataFrame:
+    """Each key with its last value. Rows without coordinates are those of groups, one for each key."""
+    order = derived.order
+    last = F.max_by(F.struct("value"), F.struct(*order)) if order else F.max(F.struct("value"))
+    keys = derived.rows.groupBy("key").agg(last.alias("last"))
+    return keys.select("key", F.col("last.value").alias("value"))
+
+
+def is_order_derivable(compiled: Compiled, generation: Generation, derived: Derived) -> bool:
+    """Whether coordinates tell the order of all rows, and not only of those of a key."""
+    if not derived.order or compiled.mode != "append" or is_order_open(compiled, derived):
+        return False
+    return has_its_partitions(generation, derived)
+
+
+def has_its_partitions(generation: Generation, derived: Derived) -> bool:
+    """Whether the topic has as many as when the generation began. Where some were added, a key has rows in two."""
+    return derived.through.outputs.get(generation.output, {}).keys() <= generation.output_starts.keys()
+
+
+def folded_by_fields(
+    spark: SparkSession, generation: Generation, derived: Derived, names: Sequence[str]
+) -> Iterator[Some]:
+    """The same by other fields than the topic's key. A view takes a batch partition by partition, so of a batch the
+    row of the highest partition counts. A deletion names the key of the topic only, and is no row of such a view.
+    """
+    batch, *order = derived.order
+    partition = output_partition(spark, F.col("key"), generation)
+    fields = T.StructType([T.StructField(name, T.StringType()) for name in names])
+    by = F.from_json("value", fields)
+    last = F.max_by(F.struct("key", "value"), F.struct(batch, partition.alias("partition"), *order))
+    rows = derived.rows.where(F.col("value").isNotNull()).groupBy(by.alias("by")).agg(last.alias("last"))
+    yield from collected(rows.select("last.*", F.lit(DERIVED).alias("known")), derived.count)
+
+
+def numbered(derived: Derived) -> DataFrame:
+    """``key``, ``value`` (``null`` for a deletion), ``nth``: the number of the row among those of its key."""
+    return _numbered(derived.rows, derived.order)
+
+
+def numbered_written(topic: DataFrame) -> DataFrame:
+    """The same of what the topic has; a key is in one partition."""
+    return _numbered(topic, ["offset"])
+
+
+def _numbered(rows: DataFrame, order: Sequence[str]) -> DataFrame:
+    by_key = Window.partitionBy("key").orderBy(*order)
+    text = F.coalesce("value", F.lit("null")).alias("value")
+    return rows.select("key", text, F.row_number().over(by_key).alias("nth"))
 
 
 def _asked(
@@ -88,23 +138,22 @@ def _asked(
     generation: Generation,
     derived: Derived,
     refused: Collection[tuple[int, int]],
-    *,
-    unsure: bool,
 ) -> DataFrame:
-    """The same of keys with several values; of all keys where rows were refused or the order decides (``unsure``)."""
+    """The topic is asked about keys of which rows were refused; about all where the order is open."""
+    unsure = is_order_open(compiled, derived)
     ranges = output_ranges(generation, derived.after, derived.through)
-    topic = written(spark, cluster, generation, ranges)
-    keys = _by_key(derived.rows).withColumn("refused", F.lit(None).cast("boolean"))
+    topic = spell_plainly(written(spark, cluster, generation, ranges), compiled.schema)
+    keys = _last_derived(derived).withColumn("refused", F.lit(None).cast("boolean"))
     if refused:
         places = F.broadcast(spark.createDataFrame(sorted(refused), _PLACE))
         among = topic.join(places, ["partition", "offset"], "left_semi").select("key").distinct()
         keys = keys.drop("refused").join(F.broadcast(among.withColumn("refused", F.lit(True))), "key", "left")
         topic = topic.join(places, ["partition", "offset"], "left_anti")
     last = last_written(topic).withColumnRenamed("value", "told").withColumn("there", F.lit(True))
-    rows = derived.rows.distinct().select(
+    rows = derived.rows.select(
         F.col("key").alias("derived_key"), F.col("value").alias("derived_value"), F.lit(True).alias("derived")
-    )
-    ask = ~F.col("one") | F.col("refused").isNotNull() | F.lit(unsure)
+    ).distinct()
+    ask = F.col("refused").isNotNull() | F.lit(unsure)
     held = keys.where(ask).join(last, "key", "left")
     held = held.join(
         rows,
@@ -114,7 +163,7 @@ def _asked(
     holds_back = unsure and derived.operators.holds_back
     whole = is_whole(cluster, generation, ranges)
     decided = _decided(held, whole=whole, holds_back=holds_back, unsure=unsure)
-    if not refused or unsure:
+    if unsure:
         return decided
     sure = keys.where(~ask).select("key", "value", F.lit(DERIVED).alias("known"))
     return sure.unionByName(decided)
@@ -149,9 +198,7 @@ def bag(rows: DataFrame) -> DataFrame:
 
 def is_bag_provable(compiled: Compiled, derived: Derived, *, whole: bool) -> bool:
     """Whether the topic should hold every derived row, once: not if rows of a key replace each other as they change."""
-    operators = derived.operators
-    loose = compiled.stateful and (operators.holds_back or operators.deduplicates)
-    return whole and compiled.mode == "append" and not loose
+    return whole and compiled.mode == "append" and not is_order_open(compiled, derived)
 
 
 def collected(frame: DataFrame, rows_max: int) -> Iterator[Some]:

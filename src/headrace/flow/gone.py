@@ -10,11 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-import msgspec
-
 from headrace.client.cluster import Cluster
 from headrace.client.progress_log import batches
-from headrace.client.reading import read
 from headrace.model.flow import Flow
 from headrace.model.progress import Batch, Generation, Ranges
 
@@ -24,8 +21,6 @@ __all__ = [
     "deleted",
     "gone_before",
     "last_hit",
-    "last_short",
-    "last_unsure_late",
     "through_batch",
 ]
 
@@ -99,43 +94,6 @@ def last_hit(known: Iterable[Batch], starts: Starts) -> Batch | None:
             if any(low < min(high, first.get(number, 0)) for number, (low, high) in ranges.items()):
                 last = batch
     return last
-
-
-def last_short(cluster: Cluster, known: Iterable[Batch], after: Batch | None) -> Batch | None:
-    """The last batch of which there are fewer records now than it has read: some were compacted away.
-
-    Reads all of them once more, one by one; asked only when the sum is wrong.
-    """
-    wanted = [one for one in known if after is None or one.batch > after.batch]
-    if not wanted:
-        return None
-    missing = [one.rows_in for one in wanted]
-    for log in wanted[-1].inputs:
-        at: dict[int, int] = {}
-        first = {int(n): low for n, (low, _) in wanted[0].inputs.get(log, {}).items()}
-        ranges = {int(n): (first.get(int(n), 0), high) for n, (_, high) in wanted[-1].inputs[log].items()}
-        for message in read(cluster, log, ranges):
-            number, offset = message.partition() or 0, message.offset() or 0
-            place = at.get(number, 0)
-            while offset >= wanted[place].inputs.get(log, {}).get(str(number), (0, 0))[1]:
-                place += 1
-            at[number] = place
-            missing[place] -= 1
-    return next((one for one, lacks in zip(reversed(wanted), reversed(missing), strict=True) if lacks), None)
-
-
-def last_unsure_late(cluster: Cluster, flow: Flow, through: Batch, known: Iterable[Batch]) -> Batch | None:
-    """The last batch whose late rows may have lost their note in ``<flow>.late``."""
-    if not through.totals.late or not cluster.starts(flow.late_topic)[0]:
-        return None
-    begin, end = cluster.starts(flow.late_topic)[0], cluster.ends(flow.late_topic)[0]
-    first = through.generation, through.batch
-    for message in read(cluster, flow.late_topic, {0: (begin, end)}):
-        told = msgspec.json.decode(message.value() or b"{}")
-        first = told["generation"], told["batch"]
-        break
-    unsure = [one for one in known if one.late and (one.generation, one.batch) <= first]
-    return unsure[-1] if unsure else None
 
 
 def gone_before(last: Batch, why: str) -> tuple[Gone, ...]:

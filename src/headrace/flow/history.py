@@ -1,14 +1,19 @@
 """A flow over its history: the flow's own function over all that its batches have read, in one go.
 
 The input of a generation is on record: from its ``starts`` to where the last batch ended. What the function gives for
-it are the rows that the flow's topic should hold, as a bag: their order is not in them.
+it are the rows that the flow's topic should hold, each with the batch that writes it and with its coordinates
+(``headrace.flow.lineage``), which together say in which order.
+
+Nothing of this asks the running flow's code or its notes, save for where its batches begin and end and which tables
+they knew: records are decoded and rows are written by the plain-Python codec, and which events were late follows from
+the events. What the flow has noted is compared (``headrace.flow.books``).
 
 A flow that reads tables has called its function batch by batch, each with the tables of that moment. Batches in a row
 that knew the same tables are taken together; for each such stretch the function is called with the tables as they were.
 
 Where input is gone (``headrace.flow.gone``), the rest is derived: of a flow without state all batches behind the last
 one that lacks something; of one that adds up over windows of the event time those windows that lie behind everything
-that is gone; of any other with state, nothing.
+that is gone; of any other with state, nothing. Watermarks are then taken up from the last batch that lacks something.
 """
 
 from __future__ import annotations
@@ -16,33 +21,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from itertools import islice
-from typing import Any
 
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headrace.client.cluster import Cluster
 from headrace.errors import HeadraceError
+from headrace.flow.batch_index import BatchIndex
+from headrace.flow.books import Books
 from headrace.flow.compiled import Compiled
 from headrace.flow.decoding import TimeBounds
 from headrace.flow.derived import ALL, NOTHING, Derived, Extent
-from headrace.flow.gone import (
-    between,
-    deleted,
-    gone_before,
-    last_hit,
-    last_short,
-    last_unsure_late,
-    through_batch,
-)
+from headrace.flow.gone import between, deleted, gone_before, last_hit, through_batch
+from headrace.flow.late_check import LateCheck
 from headrace.flow.operators import operators_of
 from headrace.flow.past_table import PastTable
-from headrace.flow.rereading import Counts, Rereading, counting
+from headrace.flow.rereading import Rereading
 from headrace.flow.stretch import Stretch, stretches
 from headrace.flow.table_reach import table_mistakes
 from headrace.model.kinds import Plain
-from headrace.model.progress import Batch, Generation, Ranges
+from headrace.model.progress import Batch, Generation
 from headrace.model.schema import Schema
 from headrace.model.topic import Topic
 
@@ -69,19 +68,27 @@ def derive(
     say: Say = lambda line: None,
 ) -> Derived:
     """The rows of all batches of the generation, up to and with ``through``; to be closed."""
-    reading = Rereading(spark, cluster, compiled, schemas, generation, through, bounds)
-    return _Derivation(reading, compiled, generation, through, say).run()
+    index = BatchIndex.of(through_batch(cluster, compiled.flow, generation.generation, through))
+    reading = Rereading(spark, cluster, compiled, schemas, generation, index, bounds)
+    return _Derivation(reading, compiled, generation, index, through, say).run()
 
 
 class _Derivation:
     def __init__(
-        self, reading: Rereading, compiled: Compiled, generation: Generation, through: Batch, say: Say
+        self,
+        reading: Rereading,
+        compiled: Compiled,
+        generation: Generation,
+        index: BatchIndex,
+        through: Batch,
+        say: Say,
     ) -> None:
         self._reading = reading
         self._cluster = reading.cluster
         self._flow = compiled.flow
         self._compiled = compiled
         self._generation = generation
+        self._index = index
         self._through = through
         self._say = say
         nothing = (reading.empty(topic) for topic in self._flow.reads)
@@ -117,17 +124,13 @@ class _Derivation:
         """Once more without what turned out not to be there."""
         broken, why = self._broken()
         while True:
-            derived = self._attempt(broken, why)
-            told = self._through.totals.rows_in - (derived.after.totals.rows_in if derived.after else 0)
-            if derived.extent.kind not in ("all", "derived keys") or derived.records == told:
-                return derived
-            short = last_short(self._cluster, self._known(), broken)
-            if short is None:
-                mistake = f"{told} records were read by these batches, and there are {derived.records}"
-                derived.mistakes = (mistake, *derived.mistakes)
+            books = Books()
+            derived = self._attempt(broken, why, books)
+            if books.short is None:
                 return derived
             derived.close()
-            broken, why = short, "records before it were compacted away"
+            broken = next(one for one in self._known() if one.batch == books.short)
+            why = "records before it were compacted away"
 
     def _known(self) -> Iterator[Batch]:
         return through_batch(self._cluster, self._flow, self._generation.generation, self._through)
@@ -138,8 +141,6 @@ class _Derivation:
         """The last batch that cannot be derived again, and why."""
         starts, why = deleted(self._cluster, self._generation, self._through)
         found = [(last_hit(self._known(), starts) if starts else None, why)]
-        unsure = last_unsure_late(self._cluster, self._flow, self._through, self._known())
-        found.append((unsure, f"the notes of late rows in {self._flow.late_topic} were deleted"))
         if self._tables:
             found.append(self._last_without_tables())
         return max(found, key=lambda one: one[0].batch if one[0] else -1)
@@ -152,28 +153,26 @@ class _Derivation:
                     last, lost = stretch.last, table.log
         return last, f"table {lost}, as it was then, was compacted away"
 
-    def _attempt(self, broken: Batch | None, why: str) -> Derived:
+    def _attempt(self, broken: Batch | None, why: str, books: Books) -> Derived:
         extent, after = self._extent(broken)
-        held: list[DataFrame]
+        held: list[DataFrame] = []
         if extent is NOTHING:
             rows = self._reading.spark.createDataFrame([], "key string, value string")
-            counts, held = Counts(), []
-        elif self._tables:
-            rows, counts, held = self._by_stretches(after)
         else:
-            rows, counts, held = self._at_once(between(self._generation, after, self._through))
+            held = self._derive(after, broken, books)
+            rows = reduce(DataFrame.unionByName, held)
         return Derived(
             rows=rows,
-            count=counts.rows,
+            count=books.rows,
             through=self._through,
             after=after,
             extent=extent,
             operators=self._operators,
-            records=counts.records,
-            late=counts.late,
-            dead=counts.dead,
+            records=books.records,
+            late=books.late,
+            dead=books.dead,
             gone=gone_before(broken, why) if broken else (),
-            mistakes=self._mistakes(counts, after) if extent.kind in ("all", "derived keys") else (),
+            mistakes=books.mistakes,
             held=held,
         )
 
@@ -186,64 +185,10 @@ class _Derivation:
             return self._later_times(broken), None
         return Extent("derived keys"), broken
 
-    def _mistakes(self, counts: Counts, after: Batch | None) -> tuple[str, ...]:
-        """Every record that comes in is counted, late or dead, now as then."""
-        through, late, dead = self._through.totals, 0, 0
-        if after is not None:
-            late, dead = after.totals.late, after.totals.dead
-        found = []
-        if counts.late != through.late - late:
-            found.append(
-                f"{through.late - late} rows were late, and {counts.late} are noted in {self._flow.late_topic}"
-            )
-        if counts.dead != through.dead - dead:
-            found.append(
-                f"{through.dead - dead} records were dead letters, and {counts.dead} do not fit now;"
-                " was flow.future_ms changed?"
-            )
-        return tuple(found)
-
-    # All of it at once
-
-    def _at_once(self, ranges: Ranges) -> tuple[DataFrame, Counts, list[DataFrame]]:
-        reading = self._reading
-        ranges = self._there(ranges)
-        self._say(f"{self._flow.name}: deriving {_offsets(ranges):,} records")
-        read: list[DataFrame] = []
-        observed: list[Observation] = []
-        frames = []
-        for topic in self._flow.reads:
-            marked = reading.marked(topic, ranges.get(reading.input(topic).log, {}))
-            if marked is None:
-                frames.append(reading.empty(topic))
-                continue
-            read.append(marked)
-            observed.append(Observation(f"read {topic.name}"))
-            frames.append(reading.rows(marked.observe(observed[-1], *counting()), topic))
-        rows = reading.derived(frames)
-        plan: Any = rows._jdf.queryExecution().optimizedPlan()
-        told = str(plan.toString())
-        counts = Counts(rows=rows.persist(StorageLevel.DISK_ONLY).count())
-        # A function may use an input twice, or not at all, and Spark need not read what can leave no rows: then what is
-        # counted on the way is not what was read.
-        once = all(told.count(f"CollectMetrics {one._name},") == 1 for one in observed)
-        if once and all(one.get["records"] for one in observed):
-            for one in observed:
-                counts.add(one.get)
-        else:
-            for marked in read:
-                _count(counts, marked)
-        return rows, counts, [rows]
-
-    def _there(self, ranges: Ranges) -> Ranges:
+    def _there(self, log: str, ranges: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
         """Of the ranges, what the log has."""
-        found: Ranges = {}
-        for log, parts in ranges.items():
-            starts = self._cluster.starts(log)
-            found[log] = {
-                number: (max(low, starts[int(number)]), high) for number, (low, high) in parts.items()
-            }
-        return found
+        starts = self._cluster.starts(log)
+        return {number: (max(low, starts[int(number)]), high) for number, (low, high) in ranges.items()}
 
     # Windows that lie behind what is gone
 
@@ -260,52 +205,61 @@ class _Derivation:
             return NOTHING
         if self._flow.unbounded or len(self._flow.streams) > 1:
             return NOTHING
-        ranges = self._there(between(self._generation, None, self._through))
-        marked = self._reading.marked(topic, ranges[self._reading.input(topic).log])
-        if marked is None:
+        log = self._reading.input(topic).log
+        ranges = self._there(log, between(self._generation, None, self._through)[log])
+        records = self._reading.records(topic, ranges)
+        if records is None:
             return NOTHING
         # Where the function would put all that is there if it had happened then.
-        moved = self._reading.rows(marked, topic).withColumn(topic.time, F.timestamp_micros(F.lit(seen_us)))
-        value = self._reading.derived([moved]).select(F.get_json_object("value", f"$['{field}']").alias("at"))
-        row = value.agg(F.max("at")).first()
+        moved = self._reading.rows(records, topic).withColumn(topic.time, F.timestamp_micros(F.lit(seen_us)))
+        value = self._reading.derived([moved])
+        row = value.agg(F.max(F.get_json_object("value", f"$['{field}']"))).first()
+        records.unpersist()
         return NOTHING if row is None or row[0] is None else Extent("later times", field, row[0])
 
     # Stretch by stretch
 
-    def _by_stretches(self, after: Batch | None) -> tuple[DataFrame, Counts, list[DataFrame]]:
+    def _derive(self, after: Batch | None, broken: Batch | None, books: Books) -> list[DataFrame]:
+        """Rows, on disk."""
         known = (one for one in self._known() if after is None or one.batch > after.batch)
-        counts, held = Counts(), []
+        late = LateCheck(self._reading, self._generation, self._index, self._through, broken)
+        held = []
         for some in _chunks(stretches(known)):
             self._say(
                 f"{self._flow.name}: deriving up to batch {some[-1].last.batch} of {self._through.batch}"
             )
-            held.append(self._chunk(some, counts))
-        return reduce(DataFrame.unionByName, held), counts, held
+            held.append(self._chunk(some, late, books))
+        late.close()
+        return held
 
-    def _chunk(self, some: list[Stretch], counts: Counts) -> DataFrame:
-        """Reads the stream once for all of them and folds each table once; to that each stretch adds what changed."""
-        topic, held = self._flow.streams[0], []
+    def _chunk(self, some: list[Stretch], late: LateCheck, books: Books) -> DataFrame:
+        """Reads the streams once for all of them and folds each table once; to that each stretch adds what changed."""
+        records = {topic.name: self._records(topic, some) for topic in self._flow.streams}
+        streams = late.leave_out(records, some[0].first.batch, some[-1].last.batch, books)
+        bases = {
+            name: table.folded(some[0].tables[table.log]).persist(StorageLevel.MEMORY_AND_DISK)
+            for name, table in self._tables.items()
+        }
+        parts = [self._stretch(one, some[0], streams, bases) for one in some]
+        rows = reduce(DataFrame.unionByName, parts).persist(StorageLevel.DISK_ONLY)
+        books.rows += rows.count()
+        for frame in (*records.values(), *bases.values()):
+            if frame is not None:
+                frame.unpersist()
+        return rows
+
+    def _records(self, topic: Topic, some: list[Stretch]) -> DataFrame | None:
         log = self._reading.input(topic).log
         begin, end = some[0].inputs.get(log, {}), some[-1].inputs.get(log, {})
         ranges = {number: (begin.get(number, (low, 0))[0], high) for number, (low, high) in end.items()}
-        stream = self._reading.marked(topic, ranges)
-        if stream is not None:
-            stream = stream.persist(StorageLevel.DISK_ONLY)
-            held.append(stream)
-            _count(counts, stream)
-        bases = {}
-        for name, table in self._tables.items():
-            bases[name] = table.folded(some[0].tables[table.log]).persist(StorageLevel.MEMORY_AND_DISK)
-            held.append(bases[name])
-        parts = [self._stretch(one, some[0], stream, bases) for one in some]
-        rows = reduce(DataFrame.unionByName, parts).persist(StorageLevel.DISK_ONLY)
-        counts.rows += rows.count()
-        for frame in held:
-            frame.unpersist()
-        return rows
+        return self._reading.records(topic, self._there(log, ranges))
 
     def _stretch(
-        self, stretch: Stretch, first: Stretch, stream: DataFrame | None, bases: dict[str, DataFrame]
+        self,
+        stretch: Stretch,
+        first: Stretch,
+        streams: Mapping[str, DataFrame | None],
+        bases: Mapping[str, DataFrame],
     ) -> DataFrame:
         frames = []
         for topic in self._flow.reads:
@@ -314,33 +268,16 @@ class _Derivation:
                 since, offsets = first.tables[table.log], stretch.tables[table.log]
                 base = bases[topic.name]
                 frames.append(table.rows(base if since == offsets else table.changed(base, since, offsets)))
-            elif stream is None:
-                frames.append(self._reading.empty(topic))
-            else:
-                ranges = stretch.inputs[self._reading.input(topic).log]
-                frames.append(self._reading.rows(stream.where(_within(ranges)), topic))
+                continue
+            records = streams[topic.name]
+            if records is None:
+                frames.append(self._reading.empty_input(topic))
+                continue
+            read = records.where(F.col("batch").between(stretch.first.batch, stretch.last.batch))
+            frames.append(self._reading.rows(read, topic))
         return self._reading.derived(frames)
-
-
-def _count(counts: Counts, marked: DataFrame) -> None:
-    row = marked.agg(*counting()).first()
-    assert row is not None
-    counts.add(row.asDict())
 
 
 def _chunks(found: Iterator[Stretch]) -> Iterator[list[Stretch]]:
     while some := list(islice(found, _STRETCHES_AT_ONCE)):
         yield some
-
-
-def _within(ranges: Mapping[str, tuple[int, int]]) -> Column:
-    parts = (
-        (F.col("partition") == int(number)) & F.col("offset").between(low, high - 1)
-        for number, (low, high) in ranges.items()
-        if low < high
-    )
-    return reduce(lambda so_far, one: so_far | one, parts, F.lit(False))
-
-
-def _offsets(ranges: Ranges) -> int:
-    return sum(high - low for parts in ranges.values() for low, high in parts.values())

@@ -27,8 +27,9 @@ from pyspark.sql import functions as F
 
 from headrace.client.cluster import Cluster
 from headrace.client.tombstones import Tombstones
-from headrace.flow.decoding import TimeBounds, decode
+from headrace.flow.decoding import TimeBounds
 from headrace.flow.inputs import history
+from headrace.flow.plain_decoder import decode_plainly
 from headrace.model.topic import Topic
 
 __all__ = ["PastTable"]
@@ -85,8 +86,10 @@ class PastTable:
         reached, ends = self._starts, self._there(cluster)
         while True:
             ranges = {str(number): (reached[number], end) for number, end in ends.items()}
-            decoded = decode(history(spark, cluster, self.log, ranges), self.topic, bounds)
-            self._stretches.append(decoded.select(*_COLUMNS).persist(StorageLevel.DISK_ONLY))
+            raw = history(spark, cluster, self.log, ranges)
+            decoded = decode_plainly(raw, self.topic, bounds.future_us, beside=("key", "timestamp"))
+            logged = decoded.withColumn("logged_us", F.unix_micros("timestamp"))
+            self._stretches.append(logged.select(*_COLUMNS).persist(StorageLevel.DISK_ONLY))
             offsets = sum(end - reached[number] for number, end in ends.items())
             is_whole = not self._compacted or self._stretches[-1].count() == offsets
             reached = ends

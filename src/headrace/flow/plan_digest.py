@@ -30,6 +30,7 @@ _KINDS = (
     ("tree", "org.apache.spark.sql.catalyst.trees.TreeNode"),
     ("type", "org.apache.spark.sql.types.DataType"),
     ("id", "org.apache.spark.sql.catalyst.expressions.ExprId"),
+    ("common id", "org.apache.spark.sql.catalyst.expressions.CommonExpressionId"),
     ("python", "org.apache.spark.api.python.PythonFunction"),
     ("resources", "org.apache.spark.resource.ResourceProfile"),
     ("map", "scala.collection.Map"),
@@ -120,8 +121,8 @@ class _Walk:
                 return self._tree(name, value)
             case "type":
                 return str(value.json())
-            case "id":
-                return self._number("id", value.id())
+            case "id" | "common id" as kind:
+                return self._number(kind, value.id())
             case "python":
                 self.digest.python.append((str(self._trail[0].name()), value))
                 return "python"

@@ -13,7 +13,7 @@ import functools
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -33,8 +33,9 @@ from headrace.flow.decoding import Decoder
 from headrace.flow.encoding import encode
 from headrace.flow.errors import CheckpointLost, rebuild_hint
 from headrace.flow.failures import heals
-from headrace.flow.inputs import counted, counts_of, history, live, observed, tallied
-from headrace.flow.left_out import LeftOut, read_left_out
+from headrace.flow.input_counter import InputCounter
+from headrace.flow.inputs import counted, counts_of, live, observed
+from headrace.flow.left_out import LeftOut
 from headrace.flow.lineage import coordinates, lineage_columns, trace
 from headrace.flow.opening import Opened, next_offsets
 from headrace.flow.options import FlowOptions
@@ -111,6 +112,8 @@ class Running:
         self._decoders = {
             topic.name: Decoder(self._with_schema(topic), settings.bounds) for topic in self._flow.streams
         }
+        logs = {topic.name: self._logs[topic.name].log for topic in self._flow.streams}
+        self._counter = InputCounter(spark, cluster, self._decoders, logs, self._cell.column)
         self._query: StreamingQuery | None = None
         self._with_tables: DataFrame | None = None
         """What the function made of the last batch, where it is called for each."""
@@ -297,7 +300,7 @@ class Running:
             try:
                 self._write(result)
             except Miscounted:
-                self._write(self._with_counts(result, self._counts_again(inputs)))
+                self._write(self._with_counts(result, self._counter.count(inputs)))
         size = sum(one.bytes for one in result.counts.values())
         self.too_large = size > _TOO_LARGE * self._settings.max_bytes
 
@@ -343,11 +346,12 @@ class Running:
 
     def _result(self, rows: BatchRows, number: int, inputs: Ranges, watermark_us: int | None) -> BatchResult:
         # A plan that ran again, because its rows were too large to be held, has counted twice.
-        counts = self._counts_again(inputs) if rows.is_spilled else self._counts(inputs)
+        counter = self._counter
+        counts = counter.count(inputs) if rows.is_spilled else counter.counts(self._tallies(), inputs)
         return self._with_counts(self._uncounted(rows, number, inputs, watermark_us), counts)
 
     def _with_counts(self, result: BatchResult, counts: dict[str, Counts]) -> BatchResult:
-        left_out = functools.partial(self._left_out, counts, result.inputs)
+        left_out = functools.partial(self._counter.left_out, counts, result.inputs)
         return dataclasses.replace(result, counts=counts, left_out=left_out)
 
     def _uncounted(
@@ -366,48 +370,12 @@ class Running:
             state_bytes=state_bytes,
         )
 
-    def _counts(self, inputs: Ranges) -> dict[str, Counts]:
-        """Where what the plan has counted cannot be right, the input is read for itself."""
-        streams = self._flow.streams
+    def _tallies(self) -> dict[str, dict[str, Any]]:
+        """What the plan has counted on its way, by input."""
         if self._tables:
-            tallies = {streams[0].name: counts_of(self._observation)}
-        else:
-            metrics = self._metrics()
-            tallies = {topic.name: metrics[f"in{at}"] for at, topic in enumerate(self._flow.reads)}
-        found = {}
-        for topic in streams:
-            offsets = sum(high - low for low, high in self._ranges(topic, inputs).values())
-            right = Counts.if_right(tallies[topic.name], offsets) if offsets else Counts()
-            found[topic.name] = self._count_again(topic, inputs) if right is None else right
-        return found
-
-    def _counts_again(self, inputs: Ranges) -> dict[str, Counts]:
-        return {topic.name: self._count_again(topic, inputs) for topic in self._flow.streams}
-
-    def _count_again(self, topic: Topic, inputs: Ranges) -> Counts:
-        ranges = self._ranges(topic, inputs)
-        if all(low >= high for low, high in ranges.values()):
-            return Counts()
-        log = self._logs[topic.name].log
-        decoded = self._decoders[topic.name].decode(history(self._spark, self._cluster, log, ranges))
-        return Counts.of(tallied(decoded, self._cell.column))
-
-    def _ranges(self, topic: Topic, inputs: Ranges) -> dict[str, tuple[int, int]]:
-        return inputs.get(self._logs[topic.name].log, {})
-
-    def _left_out(self, counts: Mapping[str, Counts], inputs: Ranges) -> Iterator[LeftOut]:
-        for topic in self._flow.streams:
-            counted = counts[topic.name]
-            if counted.left_out:
-                yield from read_left_out(
-                    self._spark,
-                    self._cluster,
-                    self._decoders[topic.name],
-                    self._logs[topic.name].log,
-                    self._ranges(topic, inputs),
-                    self._cell.column,
-                    counted.average_bytes,
-                )
+            return {self._flow.streams[0].name: counts_of(self._observation)}
+        metrics = self._metrics()
+        return {topic.name: metrics[f"in{at}"] for at, topic in enumerate(self._flow.reads)}
 
     def _metrics(self) -> dict[str, dict[str, Any]]:
         """What was counted on the way, from the plan that has just run."""

@@ -7,6 +7,7 @@ order, also when partitions are added.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -16,14 +17,17 @@ from headrace.flow.carrying import SOURCE, carried
 from headrace.flow.compiled import Compiled
 from headrace.flow.encoding import encode
 from headrace.model.progress import Generation
+from headrace.model.schema import Schema
 from headrace.model.source import HEADER
 
 __all__ = ["as_header", "output_partition", "sourced", "told_source"]
 
 _NOT_NEGATIVE = 0x7FFF_FFFF
+Encode = Callable[[DataFrame, Schema, tuple[str, ...], Sequence[str]], DataFrame]
+"""From rows to keys and values, with the columns that are named last beside them."""
 
 
-def sourced(decoded: DataFrame, compiled: Compiled) -> DataFrame:
+def sourced(decoded: DataFrame, compiled: Compiled, encode_rows: Encode = encode) -> DataFrame:
     """Columns ``key`` (null for a row without one), ``value``, ``source_partition``, ``source_offset``; ``decoded`` is
     what ``headrace.flow.decoding`` gives.
     """
@@ -31,7 +35,7 @@ def sourced(decoded: DataFrame, compiled: Compiled) -> DataFrame:
     rows = decoded.where(F.col("row").isNotNull()).select("row.*", place)
     made = carried(compiled.flow, rows, compiled.flow.function)
     source = F.col(SOURCE)
-    return encode(made, compiled.schema, compiled.flow.writes.key, [SOURCE]).select(
+    return encode_rows(made, compiled.schema, compiled.flow.writes.key, [SOURCE]).select(
         "key", "value", source["partition"].alias("source_partition"), source["offset"].alias("source_offset")
     )
 

@@ -12,9 +12,11 @@ from pyspark.sql import functions as F
 
 from headrace.client.cluster import Cluster
 from headrace.flow.compiled import Compiled
-from headrace.flow.decoding import TimeBounds, decode
+from headrace.flow.decoding import TimeBounds
 from headrace.flow.gone import Gone
 from headrace.flow.inputs import history
+from headrace.flow.plain_decoder import decode_plainly
+from headrace.flow.plain_encoder import encode_plainly
 from headrace.flow.sourced import output_partition, sourced
 from headrace.model.progress import Generation
 from headrace.model.schema import Schema
@@ -65,11 +67,11 @@ def derive_sourced(
         columns = "key string, value string, source_partition int, source_offset long, partition int"
         return SourcedRows(spark.createDataFrame([], columns), 0, 0, 0, tuple(gone))
     seen = Observation("read")
-    decoded = decode(history(spark, cluster, known.log, ranges), topic, bounds).drop("key", "value")
+    decoded = decode_plainly(history(spark, cluster, known.log, ranges), topic, bounds.future_us)
     counted = decoded.observe(
         seen, F.count(F.lit(1)).alias("records"), F.count_if(F.col("reason").isNotNull()).alias("dead")
     )
-    rows = sourced(counted, compiled).where(F.col("key").isNotNull())
+    rows = sourced(counted, compiled, encode_plainly).where(F.col("key").isNotNull())
     rows = rows.withColumn("partition", output_partition(spark, F.col("key"), generation))
     count = rows.persist(StorageLevel.DISK_ONLY).count()
     return SourcedRows(rows, count, seen.get["records"], seen.get["dead"], tuple(gone))

@@ -14,6 +14,7 @@ __all__ = ["Stretch", "stretches"]
 class Stretch:
     inputs: Ranges
     tables: Ends
+    first: Batch
     last: Batch
 
 
@@ -22,11 +23,11 @@ def stretches(known: Iterable[Batch]) -> Iterator[Stretch]:
     made: Stretch | None = None
     for batch in known:
         if made is not None and made.tables == batch.tables:
-            made = Stretch(_joined(made.inputs, batch.inputs), made.tables, batch)
+            made = Stretch(_joined(made.inputs, batch.inputs), made.tables, made.first, batch)
             continue
         if made is not None:
             yield made
-        made = Stretch(batch.inputs, batch.tables, batch)
+        made = Stretch(batch.inputs, batch.tables, batch, batch)
     if made is not None:
         yield made
 

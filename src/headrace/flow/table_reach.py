@@ -7,7 +7,8 @@ may have known less than it should: what the log had appended before the progres
 The last is judged by the times that the log itself has given, which both topics have where they were created by
 Headrace (``message.timestamp.type=LogAppendTime``). A record is readable some time after it was appended, when it is on
 disk and, in a cluster, on other nodes: so a difference below ``_VISIBLE_MS`` says nothing. Nor does a partition with
-offsets missing further on: one may be the end of a transaction, before which nobody can read what is in it.
+offsets missing further on: one may be the end of a transaction, before which nobody can read what is in it. Nor do
+times from before the clock of the log was set back.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ def table_mistakes(
     for batch, appended_ms in _batches(cluster, flow, generation, through):
         mistakes += _odd_partitions(batch, partitions)
         mistakes += [] if before is None else _steps_back(before, batch)
+        if before_ms is not None and appended_ms is not None and appended_ms < before_ms:
+            # The clock was set back: times from before it compare with none from after it.
+            places, before_ms = {}, None
         if before_ms is not None:
             for log in logs:
                 for text, offset in batch.tables.get(log, {}).items():

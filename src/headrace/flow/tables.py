@@ -286,7 +286,7 @@ class TableState:
                     continue
                 end = wanted[partition]
                 widest_gap = max(widest_gap, min(offset, end) - following[partition])
-                following[partition] = offset + 1
+                following[partition] = offset + (error is None)
                 if error is None and offset < end:
                     some.append(message)
                 if offset + (error is None) >= end:

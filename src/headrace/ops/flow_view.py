@@ -10,7 +10,7 @@ from pathlib import Path
 from headrace.client.cluster import Cluster
 from headrace.errors import HeadraceError
 from headrace.flow.derived import Derived
-from headrace.flow.folding import BY_TOPIC, UNKNOWN, Some, folded
+from headrace.flow.folding import BY_TOPIC, UNKNOWN, Some, folded, folded_by_fields, is_order_derivable
 from headrace.flow.gone import through_batch
 from headrace.flow.sourced_folding import folded_by_sources
 from headrace.model.errors import ValueDoesNotFit
@@ -84,11 +84,16 @@ class FlowView:
         refused = refused_places(self.cluster, self.view, generation.output, self.served.offsets)
         plain = PlainRows(self.served.fields, tuple(generation.key), self.served.key)
         self.deriving.say(f"view {self.view.name}: comparing {report.found_rows:,} rows")
+        compiled = self.deriving.compiled(self.flow)
         if set(self.served.key) == set(generation.key):
-            self._expect_folded(generation, derived, refused, plain, report)
-            self._set_aside(report, derived)
+            some = folded(self.deriving.spark, self.cluster, compiled, generation, derived, refused)
+        elif not refused and is_order_derivable(compiled, generation, derived):
+            some = folded_by_fields(self.deriving.spark, generation, derived, self.served.key)
         else:
-            self._expect_by_order(generation, derived, refused, plain, report)
+            self._expect_by_topic(generation, derived, refused, plain, report)
+            return
+        self._expect_some(some, plain, report)
+        self._set_aside(report, derived)
 
     def _expect_by_sources(self, generation: Generation, report: Report) -> None:
         """Of a flow in real time: through the record of the input that each partition of the topic has come to."""
@@ -112,18 +117,6 @@ class FlowView:
         finally:
             derived.close()
 
-    def _expect_folded(
-        self,
-        generation: Generation,
-        derived: Derived,
-        refused: set[tuple[int, int]],
-        plain: PlainRows,
-        report: Report,
-    ) -> None:
-        compiled = self.deriving.compiled(self.flow)
-        some = folded(self.deriving.spark, self.cluster, compiled, generation, derived, refused)
-        self._expect_some(some, plain, report)
-
     def _expect_some(self, some: Iterator[Some], plain: PlainRows, report: Report) -> None:
         scratch, unfit = self.scratch, list[str]()
         for keys, values, known in some:
@@ -146,7 +139,7 @@ class FlowView:
             case "later times":
                 report.unprovable_rows += self.scratch.set_aside_up_to(extent.field, extent.above)
 
-    def _expect_by_order(
+    def _expect_by_topic(
         self,
         generation: Generation,
         derived: Derived,
@@ -154,8 +147,8 @@ class FlowView:
         plain: PlainRows,
         report: Report,
     ) -> None:
-        """Under another key than the topic's the order of rows decides, which only the topic has. So it takes two
-        steps: the topic is held against what was derived, and the view against the topic.
+        """Where only the topic has the order of rows, it takes two steps: the topic is held against what was derived,
+        and the view against the topic.
         """
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             topic = FlowTopic(self.cluster, self.flow, self.deriving, Path(name), self.sample)

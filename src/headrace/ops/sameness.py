@@ -1,8 +1,8 @@
 """Whether two rows say the same, though not to the letter.
 
-Lists, maps and records are JSON in a column, which has more than one spelling. And a sum of floats depends on the order
-in which they are added: a flow that adds up batch by batch comes to another last digit than one that adds up in one
-go. So floats of an aggregation are equal within a billionth; all else must be exact.
+Values, and lists, maps and records in a column, are JSON, which has more than one spelling. And a sum of floats depends
+on the order in which they are added: a flow that adds up batch by batch comes to another last digit than one that adds
+up in one go. So floats of an aggregation are equal within a billionth; all else must be exact.
 """
 
 from __future__ import annotations
@@ -71,10 +71,17 @@ class Sameness:
                     self._is_same(of, first, second) for first, second in zip(one, other, strict=True)
                 )
             case Plain("float"):
-                return bool(one == other) or self._is_close(one, other)
+                return _is_same_float(one, other) or self._is_close(one, other)
         return bool(one == other)
 
     def _is_close(self, one: Any, other: Any) -> bool:
         if not self._close or not isinstance(one, _NUMBERS) or not isinstance(other, _NUMBERS):
             return False
         return math.isclose(float(one), float(other), rel_tol=_REL)
+
+
+def _is_same_float(one: Any, other: Any) -> bool:
+    """One float has several texts: 5e-324 and 4.9E-324 are the same."""
+    if not isinstance(one, _NUMBERS) or not isinstance(other, _NUMBERS):
+        return bool(one == other)
+    return float(one) == float(other)

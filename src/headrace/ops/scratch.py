@@ -42,6 +42,10 @@ class Compared:
     unprovable_rows: int = 0
     differences: list[Difference] = field(default_factory=list)
 
+    @property
+    def differs(self) -> bool:
+        return bool(self.missing or self.extra or self.different)
+
     def tell(self, report: Report) -> None:
         report.expected_rows = self.expected_rows
         report.expected_sha256, report.found_sha256 = self.expected_sha256, self.found_sha256

@@ -1,0 +1,230 @@
+"""Faults that the running flow has in every batch, so that its topic, its notes and its views agree with each other: a
+proof finds each, since it shares neither this code nor these notes with what it proves.
+
+Each flow of the app has one of them. They are planted in the code of the running flow, and still there when it is
+verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from headrace.app import App
+from headrace.client.progress_log import batches
+from headrace.flow import batch, batch_rows, encoding, running
+from headrace.flow.decoding import Decoder
+from headrace.flow.tables import TableState
+from headrace.flow.watermark import next_watermark
+from headrace.model.topic import Topic
+from headrace.ops.report import Report
+from tests.flow.reading import committed
+from tests.support.flows import FlowWorld, RunningApp
+from tests.verify.planting import verifier
+
+BEGIN = datetime(2026, 3, 1, 12, 0, 0, 250_000, tzinfo=UTC)
+LATE = timedelta(minutes=1)
+SHIFT = timedelta(seconds=30)
+FAULTS = ("order", "decoder", "encoder", "lateness", "table")
+
+
+@dataclass(frozen=True)
+class Sale:
+    account: str
+    number: int
+    price: Decimal
+    at: datetime
+
+
+@dataclass(frozen=True)
+class RoundedSale:
+    account: str
+    number: int
+    cents: Decimal
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Rate:
+    account: str
+    rate: int
+
+
+def kind_of(name: str) -> type[Sale | RoundedSale]:
+    return RoundedSale if name == "decoder" else Sale
+
+
+class Shop:
+    def __init__(self) -> None:
+        self.app = app = App("faulty")
+        self.sales = {
+            name: app.topic(f"{name}-faulty-sales", kind_of(name), key="account", time="at", late=LATE)
+            for name in FAULTS
+        }
+        self.rates = app.table("faulty-rates", Rate, key="account")
+        self.rows = {name: app.topic(f"{name}-faulty-rows", key="account") for name in FAULTS}
+        self.view = app.view("faulty-last", self.rows["order"])
+        self.flows = {name: self._flow(name) for name in FAULTS}
+
+    def _flow(self, name: str) -> Any:
+        reads = [self.sales[name], *([self.rates] if name == "table" else [])]
+
+        @self.app.flow(reads=reads, writes=self.rows[name], name=f"faulty-{name}")
+        def flow(sales: DataFrame, *tables: DataFrame) -> DataFrame:
+            if name == "table":
+                return sales.join(tables[0], "account", "left")
+            return sales.withColumnRenamed("at", "sold_at") if name == "encoder" else sales
+
+        return flow
+
+
+def reverse(rows: pa.Table, *, ties: bool) -> pa.Table:
+    ordered = IN_ORDER(rows, ties=ties)
+    is_faulty = ordered.num_rows and ordered.column("key")[0].as_py().startswith("order")
+    return ordered.take(list(range(ordered.num_rows - 1, -1, -1))) if is_faulty else ordered
+
+
+IN_ORDER = batch_rows.in_order
+
+
+def decode_rounded(decoder: Decoder, raw: DataFrame) -> DataFrame:
+    decoded = DECODE(decoder, raw)
+    if "cents" not in decoded.schema["row"].dataType.names:
+        return decoded
+    rounded = F.round(F.col("row.cents")).cast("decimal(18,6)")
+    return decoded.withColumn("row", F.col("row").withField("cents", rounded))
+
+
+DECODE = Decoder.decode
+
+
+def write_whole_seconds(rows: DataFrame, name: str) -> Column:
+    column = WRITTEN(rows, name)
+    return F.date_trunc("second", column).alias(name) if name == "sold_at" else column
+
+
+WRITTEN = encoding._written
+
+
+def next_watermark_too_soon(streams: tuple[Topic, ...], seen_us: Mapping[str, int]) -> int | None:
+    right = next_watermark(streams, seen_us)
+    is_faulty = right is not None and streams[0].name.startswith("lateness")
+    return right + SHIFT // timedelta(microseconds=1) if is_faulty and right is not None else right
+
+
+class OldTable(TableState):
+    """Reads the table once, and notes that it has read all that came after."""
+
+    def refresh(self, *arguments: Any) -> list[Any]:
+        if not self.reached:
+            return super().refresh(*arguments)
+        self.reached = {str(number): end for number, end in self._cluster.ends(self.log).items()}
+        return []
+
+
+@pytest.fixture(scope="module")
+def shop() -> Shop:
+    return Shop()
+
+
+@pytest.fixture(scope="module")
+def run(flow_world: FlowWorld, shop: Shop) -> Iterator[RunningApp]:
+    """Two batches: the second has sales of before, and the rates have changed in between."""
+    flow_world.declare(shop.app)
+    with pytest.MonkeyPatch.context() as planted:
+        planted.setattr(batch_rows, "in_order", reverse)
+        planted.setattr(Decoder, "decode", decode_rounded)
+        planted.setattr(encoding, "_written", write_whole_seconds)
+        planted.setattr(batch, "next_watermark", next_watermark_too_soon)
+        planted.setattr(running, "TableState", OldTable)
+        flow_world.write(shop.rates, [Rate("table", 1)])
+        send(flow_world, shop, 0, [0, 100, 101])
+        with flow_world.running(shop.app) as running_app:
+            running_app.derived()
+            flow_world.write(shop.rates, [Rate("table", 2)])
+            send(flow_world, shop, 3, [60, 102])
+            running_app.followed()
+        yield running_app
+
+
+def send(world: FlowWorld, shop: Shop, first: int, seconds: list[int]) -> None:
+    for name, topic in shop.sales.items():
+        times = [BEGIN + timedelta(seconds=at) for at in seconds]
+        rows = [kind_of(name)(name, first + n, Decimal("10.49"), at) for n, at in enumerate(times)]
+        world.write(topic, rows, partition=0)
+
+
+def verified(run: RunningApp, shop: Shop, name: str) -> Report:
+    with verifier(run) as one:
+        return one.flow(shop.flows[name])
+
+
+def test_rows_written_in_the_wrong_order_are_found_in_the_topic_and_in_the_view(
+    shop: Shop, run: RunningApp
+) -> None:
+    with verifier(run) as one:
+        view, topic = one.view(shop.view), one.flow(shop.flows["order"])
+    assert (topic.verdict, topic.missing, topic.extra, topic.findings) == ("different", 0, 0, [])
+    assert "in another order" in "\n".join(topic.lines())
+    # The middle one of three stays where it is.
+    assert [one.key["nth"] for one in topic.differences] == [1, 3, 4, 5]
+    (last,) = view.differences
+    assert last.expected is not None
+    assert last.found is not None
+    assert (last.expected["number"], last.found["number"]) == (4, 3)
+
+
+def test_a_decoder_that_rounds_is_found(shop: Shop, run: RunningApp) -> None:
+    report = verified(run, shop, "decoder")
+    assert (report.verdict, report.findings) == ("different", [])
+    found = "\n".join(report.lines())
+    assert '"cents":10.490000' in found
+    assert '"cents":10.000000' in found
+
+
+def test_an_encoder_that_alters_values_is_found(shop: Shop, run: RunningApp) -> None:
+    report = verified(run, shop, "encoder")
+    assert (report.verdict, report.findings) == ("different", [])
+    found = "\n".join(report.lines())
+    assert "12:00:00.250000Z" in found
+    assert "12:00:00.000000Z" in found
+
+
+def test_a_watermark_that_is_too_soon_is_found_though_the_notes_of_late_events_agree_with_it(
+    flow_world: FlowWorld, shop: Shop, run: RunningApp
+) -> None:
+    flow = shop.flows["lateness"]
+    assert len(committed(flow_world.cluster.bootstrap, flow.late_topic)) == 1
+    report = verified(run, shop, "lateness")
+    assert report.verdict == "different"
+    (missing,) = report.differences
+    assert (missing.kind, report.missing) == ("missing", 1)
+    assert {one.kind for one in report.findings} == {"books"}
+    lines = "\n".join(one.message for one in report.findings)
+    assert "batch 1 had 1 late events, and by the watermark that follows from the events it is 0" in lines
+    right, wrong = ((BEGIN + timedelta(seconds=101) - late).isoformat() for late in (LATE, LATE - SHIFT))
+    assert f"batch 1 began with the watermark {wrong}, and {right} follows from the events" in lines
+    assert f"offset 3 of {shop.sales['lateness'].name}/0 in batch 1 was not late and is noted" in lines
+
+
+def test_an_old_version_of_a_table_is_found_though_the_progress_names_the_new_one(
+    flow_world: FlowWorld, shop: Shop, run: RunningApp
+) -> None:
+    noted = [one.tables[shop.rates.name] for one in batches(flow_world.cluster, "faulty-table.progress", 1)]
+    assert noted == [{"0": 1}, {"0": 2}]
+    report = verified(run, shop, "table")
+    assert (report.verdict, report.findings) == ("different", [])
+    assert report.different == 2
+    for difference in report.differences:
+        assert difference.expected is not None
+        assert difference.found is not None
+        assert '"rate":2' in difference.expected["value"]
+        assert '"rate":1' in difference.found["value"]
