@@ -17,13 +17,12 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from bench.faults.committed import committed
-from bench.faults.flow_world import world
+from bench.faults.flow_world import jvm_peak_mb, world
 from bench.faults.function_sources import KINDS, AppSource, draw_source
 from bench.faults.outcome import Outcome
-from bench.faults.process import BrokerProcess
 from bench.faults.sim_loop import patched
 from headrace.app import App
 from headrace.flow.errors import FlowChanged
@@ -47,7 +46,9 @@ def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], cas
             with contextlib.nullcontext() if protected else _without(without):
                 change.play_with_input() if number == 0 else change.play()
             outcome.cases += 1
-    outcome.peak_rss_mb = cast(BrokerProcess, world().server).rss_mb("VmHWM")
+            if outcome.caught and not protected:
+                break
+    outcome.peak_rss_mb = jvm_peak_mb()
     return outcome
 
 
@@ -102,7 +103,9 @@ class _Change:
         try:
             start()
         except FlowChanged as error:
-            self._outcome.problems.append(f"{self._source.kind} is the same, and is taken for another: {error}")
+            self._outcome.problems.append(
+                f"{self._source.kind} is the same, and is taken for another: {error}"
+            )
 
     def _open(self, source: AppSource) -> None:
         from headrace.flow.compiling import compile_app
@@ -149,13 +152,13 @@ class _Change:
 
     def _write(self, app: App, first: int) -> None:
         rows = [_sale(number) for number in range(first, first + _RECORDS)]
-        world().write(
-            app.topics[0], [(str(row["sale"]).encode(), json.dumps(row).encode()) for row in rows]
-        )
+        world().write(app.topics[0], [(str(row["sale"]).encode(), json.dumps(row).encode()) for row in rows])
 
     def _judge(self) -> None:
         choices = self._source.choices
-        added = {name: int(value) for name, value in choices.items() if name[0] == "c" and name[1:].isdecimal()}
+        added = {
+            name: int(value) for name, value in choices.items() if name[0] == "c" and name[1:].isdecimal()
+        }
         condition = choices["filter"].replace("F.col('amount')", "amount")
         wanted: Counter[str] = Counter()
         for sale in map(_sale, range(2 * _RECORDS)):

@@ -5,7 +5,6 @@ topic holds what the oracle works out from the log alone.
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import uuid
 from collections import Counter
@@ -17,12 +16,12 @@ from typing import Any
 from bench.faults.committed import committed
 from bench.faults.flow_oracle import Expected, Row, Values, event_row, expected
 from bench.faults.flow_rendering import render
+from bench.faults.flow_tree import FlowTree
 from bench.faults.flow_world import batches, world
-from bench.faults.random_flows import LABELS, FlowTree
+from bench.faults.random_flows import LABELS
 from headrace.app import App
 from headrace.ops.errors import CannotVerify
 from headrace.ops.verify import Verifier
-from tests.support.spark import INTERPRETED
 
 __all__ = ["Difference", "FlowCase", "Setting"]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from bench.faults.random_flows import (
+from bench.faults.flow_tree import (
     MINUTE,
     Aggregate,
     Compute,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bench.faults.random_flows import (
+from bench.faults.flow_tree import (
     MINUTE,
     Aggregate,
     Compute,

@@ -22,7 +22,7 @@ _WIDTH = 40
 _NUMBERS = tuple(str(number) for number in range(2, 60))
 _TEXTS = ('"x"', '"y"', '"xy"', '""', '"ä"')
 
-_HEAD = '''
+_HEAD = """
 import functools
 import re
 from dataclasses import dataclass
@@ -49,13 +49,13 @@ class Sale:
 
 sales = app.topic("sales-$mark", Sale, key="sale", time="at", late=timedelta(hours=$late))
 derived = app.topic("derived-$mark", key=$key)
-'''
+"""
 
-_FLOW = '''
+_FLOW = """
 
 @app.flow(reads=[sales], writes=derived, name="derive-$mark", unbounded=True, deterministic=True)
 def derive(sales):
-'''
+"""
 
 _COLUMNS = (
     _HEAD
@@ -76,7 +76,7 @@ _NESTED = (
     + "    for at, value in enumerate(["
     + ", ".join(f"$w{at}" for at in range(_WIDTH))
     + "]):\n        steps = steps.when(F.col('amount') < at, F.lit(value))\n"
-    + '''
+    + """
     joined = sales.join(
         F.broadcast(sales.sparkSession.createDataFrame([("a0", $row0), ("a1", $row1)], "account string, bonus long")),
         "account",
@@ -96,29 +96,29 @@ _NESTED = (
         F.col("bonus"),
     )
     return counted.dropDuplicates($duplicates)
-'''
+"""
 )
 
 _GROUPED = (
     _HEAD
     + _FLOW
-    + '''    minutes = sales.where($filter).groupBy("account", F.window("at", $window, $slide).alias("window"))
+    + """    minutes = sales.where($filter).groupBy("account", F.window("at", $window, $slide).alias("window"))
     totals = minutes.agg(
         F.$first("amount").alias("first"),
         F.$by("sale", "amount").alias("sale"),
         F.sum(F.col("amount") * $weight).alias("total"),
-'''
+"""
     + "".join(f"        F.sum(F.col('amount') + $c{at}).alias('c{at}'),\n" for at in range(_WIDTH))
-    + '''    )
+    + """    )
     return totals.select("account", F.col("window.start").alias("minute"), *[
         name for name in totals.columns if name not in ("account", "window")
     ])
-'''
+"""
 )
 
 _PYTHON = (
     _HEAD
-    + '''
+    + """
 LIMIT = $limit
 NAMES = {"a0": $entry, "a1": [$item, 2], "a2": {"deep": ($deep,)}}
 PATTERN = re.compile($regex)
@@ -161,12 +161,12 @@ def rate_of(closure, bonus, partly):
         return found + bonus.of(amount) + Level.LOW.value + (1 if PATTERN.search(str(amount)) else 0)
 
     return rate
-'''
+"""
     + _FLOW
-    + '''    partly = functools.partial(scaled, by=$partial)
+    + """    partly = functools.partial(scaled, by=$partial)
     rate = F.udf(rate_of($closure, Bonus($state), partly), T.LongType())
     return sales.select("sale", "account", rate("amount").alias("rate"), (F.col("amount") + $beside).alias("beside"))
-'''
+"""
 )
 
 _RATES = "BASE = $module\nTABLE = {'k': $table}\n"
@@ -176,14 +176,19 @@ _HOURS = ("1", "2", "30")
 _FILTERS = tuple(f"F.col('amount') {sign} {limit}" for sign in (">", ">=", "<", "!=") for limit in (3, 4, 5))
 _WIDE = {f"{name}{at}": _NUMBERS for name in "c" for at in range(_WIDTH)}
 
+_HOLES_OF_PYTHON = (
+    *("limit", "entry", "item", "deep", "enum", "attribute", "method", "default", "keyword"),
+    *("handler", "inner", "partial", "closure", "state", "beside", "module", "table"),
+)
+
 KINDS: Mapping[str, tuple[str, Mapping[str, tuple[str, ...]]]] = {
     "columns": (_COLUMNS, _WIDE | {"filter": _FILTERS, "key": _KEYS, "late": _HOURS}),
     "nested": (
         _NESTED,
         {f"{name}{at}": _NUMBERS for name in "sw" for at in range(_WIDTH)}
-        | {name: _NUMBERS for name in ("band0", "band1", "row0", "row1", "member", "lambda", "expr", "map")}
+        | dict.fromkeys(("band0", "band1", "row0", "row1", "member", "lambda", "expr", "map"), _NUMBERS)
         | {
-            "how": ('"inner"', '"left"', '"left_outer"')[:2],
+            "how": ('"inner"', '"left"'),
             "pattern": ('"yyyy-MM-dd"', '"yyyy-MM"', '"yyyy"'),
             "duplicates": ('["sale"]', '["account"]', '["sale", "account"]'),
             "key": _KEYS,
@@ -206,13 +211,7 @@ KINDS: Mapping[str, tuple[str, Mapping[str, tuple[str, ...]]]] = {
     ),
     "python": (
         _PYTHON,
-        {
-            name: _NUMBERS
-            for name in (
-                *("limit", "entry", "item", "deep", "enum", "attribute", "method", "default", "keyword"),
-                *("handler", "inner", "partial", "closure", "state", "beside", "module", "table"),
-            )
-        }
+        dict.fromkeys(_HOLES_OF_PYTHON, _NUMBERS)
         | {"regex": _TEXTS, "operator": ("+", "-", "*", "//"), "key": _KEYS, "late": _HOURS},
     ),
 }

@@ -15,12 +15,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from bench.faults.flow_case import FlowCase, Setting
-from bench.faults.flow_world import world
+from bench.faults.flow_world import jvm_peak_mb
 from bench.faults.outcome import Outcome
-from bench.faults.process import BrokerProcess
 from bench.faults.random_flows import KINDS, draw_flow
 from bench.faults.sim_loop import patched
 from headrace.flow.errors import FlowError
@@ -73,10 +72,12 @@ def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], cas
         except FlowError as error:
             outcome.problems.append(f"{case.told}: {error!r}")
         outcome.cases += 1
+        if outcome.caught and not protected:
+            break
     outcome.figures["refused"] = refused
     if refused > cases * _REFUSED_MAX + 1:
         outcome.problems.append(f"{refused} flows were refused, and {outcome.cases} ran")
-    outcome.peak_rss_mb = cast(BrokerProcess, world().server).rss_mb("VmHWM")
+    outcome.peak_rss_mb = jvm_peak_mb()
     return outcome
 
 
@@ -104,7 +105,9 @@ def _plant(case: FlowCase, outcome: Outcome, setting: Setting) -> None:
         case.run(setting, rebuild=True)
     is_wrong, verdict = case.differences(3).found, case.proof()
     if is_wrong == (verdict == "proven"):
-        outcome.problems.append(f"{case.told}: rows are {'wrong' if is_wrong else 'right'}, the proof says {verdict}")
+        outcome.problems.append(
+            f"{case.told}: rows are {'wrong' if is_wrong else 'right'}, the proof says {verdict}"
+        )
     outcome.figures["planted"] = outcome.figures.get("planted", 0) + is_wrong
 
 
@@ -174,7 +177,10 @@ def _stale() -> Callable[[pa.Table, pa.Table], pa.Table]:
 
     def write(_: pa.Table, ordered: pa.Table) -> pa.Table:
         keys = ordered["key"].to_pylist()
-        values = [first.setdefault(key, value) for key, value in zip(keys, ordered["value"].to_pylist(), strict=True)]
+        values = [
+            first.setdefault(key, value)
+            for key, value in zip(keys, ordered["value"].to_pylist(), strict=True)
+        ]
         return pa.table([ordered["key"], pa.array(values, ordered["value"].type)], names=["key", "value"])
 
     return write
