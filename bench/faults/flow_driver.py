@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from headrace.flow.runner import FlowRunner
 
-__all__ = ["STEPS", "app_of_sales", "main"]
+__all__ = ["STEPS", "Parts", "app_of_sales", "main"]
 
 STEPS = ("begun", "sent", "told", "committed")
 _ROWS_AT_ONCE = 25
@@ -172,13 +172,13 @@ def _settings(home: Path, stays: bool) -> Settings:
     )
 
 
-class _Parts:
+class Parts:
     """The flows and the followers, each in a thread; the first that cannot go on ends all."""
 
-    def __init__(self, spark: SparkSession, cluster: Cluster, settings: Settings) -> None:
+    def __init__(self, spark: SparkSession, cluster: Cluster, settings: Settings, app: App) -> None:
         from headrace.flow.compiling import compile_app
 
-        self.app = app_of_sales()
+        self.app = app
         self.compiled, self.schemas = compile_app(spark, self.app)
         self.ending = threading.Event()
         self.ends: list[str] = []
@@ -267,7 +267,7 @@ def main() -> int:
     spark = start(settings, "sales")
     _say("started")
     try:
-        parts = _Parts(spark, Cluster(given.bootstrap), settings)
+        parts = Parts(spark, Cluster(given.bootstrap), settings, app_of_sales())
         parts.start(follow=given.follow)
         while given.stay and not (given.home / "finish").exists() and not parts.ending.wait(0.2):
             pass

@@ -79,9 +79,9 @@ class Driver:
     def runs(self) -> bool:
         return self._process.poll() is None
 
-    def rss_mb(self) -> dict[str, float]:
-        """Of Python, and of the JVM that it has started."""
-        return {"Python": _rss_mb(self._process.pid), "Java": _rss_mb(self._java())}
+    def rss_mb(self, field: str = "VmRSS") -> dict[str, float]:
+        """Of Python, and of the JVM that it has started; ``VmHWM`` is the most that each ever had."""
+        return {"Python": _rss_mb(self._process.pid, field), "Java": _rss_mb(self._java(), field)}
 
     def _children(self) -> list[int]:
         """That its first thread has started."""
@@ -113,9 +113,9 @@ def _text(at: datetime) -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _rss_mb(pid: int) -> float:
+def _rss_mb(pid: int, field: str) -> float:
     told = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in told if line.startswith("VmRSS:"))
+    return next(int(line.split()[1]) / 1024 for line in told if line.startswith(f"{field}:"))
 
 
 def _is_java(pid: int) -> bool:

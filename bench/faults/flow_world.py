@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
+
 from bench.faults.committed import committed
 from bench.faults.process import BrokerProcess
 from headrace.app import App
@@ -20,7 +22,7 @@ from headrace.client.cluster import Cluster
 from tests.support.flows import FlowWorld, RunningApp
 from tests.support.spark import compiled, start_spark, stop_spark
 
-__all__ = ["batches", "running", "world"]
+__all__ = ["batches", "jvm_peak_mb", "running", "world"]
 
 _MEMORY = Path("/dev/shm")
 _POLLING = "spark.sql.streaming.pollingDelay"
@@ -61,3 +63,10 @@ def batches(bootstrap: str, flow: str) -> list[dict[str, Any]]:
     """The progress records of a flow's batches."""
     records = [json.loads(one.value()) for one in committed(bootstrap, f"{flow}.progress")]
     return [one for one in records if one["record"] == "batch"]
+
+
+def jvm_peak_mb() -> float:
+    """The most memory that the JVM of this process ever had."""
+    java = next(one for one in psutil.Process().children() if one.name() == "java")
+    lines = Path(f"/proc/{java.pid}/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -211,6 +212,7 @@ def test_what_a_function_in_python_holds_counts(change: Callable[[Any], Any]) ->
         (Sale("s", 1, "", NOON), Sale("s", 2, "", NOON)),
         (math.sin, math.cos),
         ([1].count, [2].count),
+        (re.compile("a").search, re.compile("b").search),
     ],
 )
 def test_what_containers_and_objects_hold_counts(one: Any, other: Any) -> None:

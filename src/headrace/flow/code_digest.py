@@ -11,6 +11,7 @@ somewhere else), the code has no text, and ``HiddenState`` names the variable.
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import importlib
 import importlib.util
@@ -314,7 +315,8 @@ class _Walk:
 
     def _pickled(self, value: Any) -> None:
         try:
-            reduced: Any = value.__reduce_ex__(4)
+            registered = copyreg.dispatch_table.get(type(value))
+            reduced: Any = registered(value) if registered else value.__reduce_ex__(4)
         except Exception:
             self._hidden(value)
             return

@@ -1,0 +1,152 @@
+"""A drawn flow as the function that a user would write: over DataFrames, for Spark to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bench.faults.flow_tree import (
+    MINUTE,
+    Aggregate,
+    Compute,
+    DropDuplicates,
+    Explode,
+    Filter,
+    FlowTree,
+    Join,
+    JoinStreams,
+    MarkDeleted,
+    Repartition,
+    Result,
+    Select,
+    Step,
+    Stream,
+    Test,
+    Union,
+    Unpivot,
+    columns_of,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["render"]
+
+_DELETED = "_deleted"
+
+
+def render(tree: FlowTree) -> Callable[..., DataFrame]:
+    """Takes the streams, then the table if there is one."""
+
+    def derive(*frames: DataFrame) -> DataFrame:
+        table = frames[tree.streams] if tree.table else None
+        return _Rendering(frames[: tree.streams], table).of(tree.root)
+
+    return derive
+
+
+class _Rendering:
+    def __init__(self, streams: Sequence[DataFrame], table: DataFrame | None) -> None:
+        self._streams = streams
+        self._table = table
+
+    def of(self, step: Step) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        match step:
+            case Stream(number):
+                return self._streams[number]
+            case Compute(child, name):
+                return self.of(child).withColumn(name, _computed(step))
+            case Select(child, columns):
+                deleted = [_DELETED] if isinstance(child, MarkDeleted) else []
+                return self.of(child).select(*columns, *deleted)
+            case Filter(child, test):
+                return self.of(child).where(_passes(test))
+            case Explode(child, outer, positions, name):
+                explode: Any = {
+                    (False, False): F.explode,
+                    (True, False): F.explode_outer,
+                    (False, True): F.posexplode,
+                    (True, True): F.posexplode_outer,
+                }[outer, positions]
+                names = [f"{name}_at", name] if positions else [name]
+                return self.of(child).select("*", explode("parts").alias(*names))
+            case Unpivot(child, columns, name, stack):
+                kept = [one for one in columns_of(child) if one not in columns]
+                if stack:
+                    pairs = ", ".join(f"'{one}', {one}" for one in columns)
+                    stacked = f"stack({len(columns)}, {pairs}) AS ({name}_of, {name})"
+                    return self.of(child).selectExpr(*kept, stacked)
+                return self.of(child).unpivot(kept, list(columns), f"{name}_of", name)
+            case Union(branches):
+                whole = self.of(branches[0])
+                for branch in branches[1:]:
+                    whole = whole.union(self.of(branch))
+                return whole
+            case Join(child, on, how, name):
+                events = self.of(child)
+                joined = events.join(self._rows(step, events), F.col(on) == F.col(f"{name}_on"), how)
+                return joined.drop(f"{name}_on")
+            case JoinStreams(left, right):
+                renamed = self.of(right).select(*(F.col(one).alias(f"r_{one}") for one in columns_of(right)))
+                same = (F.col("item") == F.col("r_item")) & (F.col("code") == F.col("r_code"))
+                return self.of(left).join(renamed, same)
+            case DropDuplicates(child, columns):
+                return self.of(child).dropDuplicates(list(columns))
+            case Repartition(child, count, columns):
+                return self.of(child).repartition(count, *columns)
+            case Aggregate(child, by, minutes, results):
+                window = [F.window("at", "1 minute").alias("window")] if minutes else []
+                grouped = self.of(child).groupBy(*by, *window).agg(*map(_result, results))
+                minute = [F.col("window.start").alias(MINUTE)] if minutes else []
+                return grouped.select(*by, *minute, *(one.name for one in results))
+            case MarkDeleted(child, test):
+                return self.of(child).withColumn(_DELETED, F.coalesce(_passes(test), F.lit(False)))
+
+    def _rows(self, join: Join, events: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        name = join.name
+        if join.rows is not None:
+            schema = f"{name}_on string, {name}_label string, {name}_weight long"
+            return events.sparkSession.createDataFrame(list(join.rows), schema)
+        assert self._table is not None
+        names = {join.on: f"{name}_on", "label": f"{name}_label", "weight": f"{name}_weight"}
+        return self._table.select(*(F.col(one).alias(as_name) for one, as_name in names.items()))
+
+
+def _computed(step: Compute) -> Column:
+    from pyspark.sql import functions as F
+
+    column, constant = F.col(step.column), F.lit(step.constant).cast("long")
+    match step.operation:
+        case "add":
+            return column + constant
+        case "times":
+            return column * constant
+        case "modulo":
+            return F.pmod(column, constant)
+        case "null if even":
+            return F.when(F.pmod(column, F.lit(2)) != 0, column)
+        case _:
+            return F.concat(F.col("account"), F.lit("/"), column.cast("string"))
+
+
+def _passes(test: Test) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.pmod(F.col(test.column), F.lit(test.divisor)) >= test.least
+
+
+def _result(result: Result) -> Column:
+    from pyspark.sql import functions as F
+
+    match result.function:
+        case "count":
+            found = F.count(F.lit(1))
+        case "max_by" | "min_by":
+            found = getattr(F, result.function)(result.column, result.by)
+        case _:
+            found = getattr(F, result.function)(result.column)
+    return found.alias(result.name)
