@@ -13,9 +13,9 @@ from confluent_kafka import Message, Producer
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.client.progress_log import current
+from headrace.client.progress_log import current, wait_until_decided
 from headrace.model.flow import Flow
-from headrace.model.progress import Batch, Generation, Input, encode
+from headrace.model.progress import Batch, Driver, Generation, Input, Owner, encode
 from headrace.model.schema import Schema, schema_of
 from headrace.model.schema_json import fields_to_json
 from headrace.model.view import View
@@ -172,6 +172,25 @@ class FlowByHand:
         self.batches, self.consumed = number + 1, consumed
         self.derived.fold(changes, self._names)
         return number
+
+    def restart(self) -> None:
+        """Another driver opens the flow, and goes on with its generation."""
+        wait_until_decided(self.cluster, self.flow.progress_topic)
+        found = current(self.cluster, self.flow.progress_topic)
+        assert found is not None
+        record = Owner(
+            app="shop",
+            flow=self.flow.name,
+            generation=self.generation,
+            driver=Driver("d", "host", 1, int(time.time() * 1_000)),
+            generation_offset=found.generation_offset,
+            batch_offset=found.last_offset,
+        )
+        self._producer = self.transactional()
+        self._producer.begin_transaction()
+        key, value = encode(record)
+        self._producer.produce(self.flow.progress_topic, key=key, value=value)
+        self._producer.commit_transaction(30)
 
     def settle(self, changes: Sequence[Change]) -> bool:
         """After a batch whose end was not heard: whether it is in the log. Raises while there is none to ask."""

@@ -113,6 +113,8 @@ def test_whoever_breaks_off_and_comes_back_sees_every_batch_once(
                     else some(rng, 2_000 if number == 25 else 5, 900 if number == 25 else 20)
                 )
                 await asyncio.to_thread(flow.batch, changes)
+                if flow.batches % 10 == 0:
+                    await asyncio.to_thread(flow.restart)
 
         await asyncio.gather(write(), *tasks)
         return copies

@@ -46,6 +46,12 @@ def test_a_start_reads_a_bounded_number_of_progress_records(
     assert found.last is not None
     assert (found.generation.generation, found.last.batch) == (2, 99)
     assert 0 < len(taken) <= MOST
+    # Also after a driver has opened the flow and written nothing yet.
+    taken.clear()
+    flow.restart()
+    wait_until_decided(cluster, flow.flow.progress_topic)
+    assert current(cluster, flow.flow.progress_topic) == found
+    assert len(taken) <= 2 * MOST
     # Also behind transactions that came to nothing, which have no records that anybody may see.
     taken.clear()
     for _ in range(20):
