@@ -20,8 +20,10 @@ from bench.faults.flow_tree import FlowTree
 from bench.faults.flow_world import batches, world
 from bench.faults.random_flows import LABELS
 from headrace.app import App
+from headrace.client.progress_log import current
 from headrace.ops.errors import CannotVerify
 from headrace.ops.verify import Verifier
+from tests.support.waiting import until
 
 __all__ = ["Difference", "FlowCase", "Setting"]
 
@@ -134,6 +136,7 @@ class FlowCase:
         reads = [*self._streams, *([self._table] if self._table else [])]
         declare = app.flow(reads=reads, writes=self.output, name=f"derive-{mark}", unbounded=True)
         self.flow = declare(render(tree))
+        self._generation = 1
         self._numbers = 0
         self._items: dict[str, Item] = {}
         self._phases: list[tuple[list[dict[int, int]], list[Values]]] = []
@@ -195,13 +198,20 @@ class FlowCase:
         return f"{self.mark} {self.tree}"
 
     def run(self, setting: Setting, *, rebuild: bool = False) -> None:
-        """Until all input is derived."""
+        """Until all input is derived, by a new generation if it is rebuilt."""
         names = [self.flow.name] if rebuild else []
+        self._generation += rebuild
         with (
             setting.applied(),
             world().running(self.app, max_rows=setting.max_rows, follow=False, rebuild=names) as run,
         ):
+            # The end of the transaction that begins a generation may be seen a moment after it was answered.
+            until(lambda: self._has_begun() or run.errors, "the generation begins")
             run.derived()
+
+    def _has_begun(self) -> bool:
+        found = current(world().cluster, self.flow.progress_topic)
+        return found is not None and found.generation.generation == self._generation
 
     def proof(self) -> str:
         """The product's own verdict on the topic of the newest generation, with what it objects to."""

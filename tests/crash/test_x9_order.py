@@ -1,10 +1,21 @@
-"""Events in disorder, late, twice, with absurd times, and poison among them, and checkpoints that are harmed: a quick
-share of ``x9_order``, ``x10_absurd``, ``x26_poison`` and ``x7_checkpoint``, which share one Spark.
+"""Events in disorder, late, twice, with absurd times, and poison among them, checkpoints that are harmed, plans that
+reorder, input that explodes and functions that change: a quick share of ``x9_order``, ``x10_absurd``, ``x26_poison``,
+``x7_checkpoint``, ``plan_order``, ``exploding_input`` and ``changed_function``, which share one Spark.
 """
 
 from __future__ import annotations
 
-from bench.faults import x7_checkpoint, x9_order, x10_absurd, x26_poison
+import random
+
+from bench.faults import (
+    changed_function,
+    exploding_input,
+    plan_order,
+    x7_checkpoint,
+    x9_order,
+    x10_absurd,
+    x26_poison,
+)
 from tests.crash.verdicts import expect_caught, expect_held
 
 
@@ -30,3 +41,24 @@ def test_values_that_are_read_without_care_are_caught() -> None:
 
 def test_a_harmed_checkpoint_stops_its_flow_and_a_new_generation_is_what_was_sent_comes_to() -> None:
     expect_held(x7_checkpoint.run(2))
+
+
+def test_rows_of_random_flows_are_in_the_order_of_the_log_however_spark_plans_them() -> None:
+    expect_held(plan_order.run(1, cases=2))
+    drawn = plan_order.run(random.randrange(2**32), cases=1)
+    assert not drawn.caught, drawn.says()
+
+
+def test_rows_that_are_written_as_spark_hands_them_over_are_caught() -> None:
+    expect_caught(
+        lambda seed: plan_order.run(seed, protected=False, without="order", cases=1),
+        lambda one: any("order of key" in problem for problem in one.problems),
+    )
+
+
+def test_a_key_with_more_rows_than_a_batch_may_hold_loses_none_and_other_flows_go_on() -> None:
+    expect_held(exploding_input.run_small(1, ("key",)))
+
+
+def test_a_changed_function_is_noticed_before_a_row_is_written() -> None:
+    expect_held(changed_function.run(1, cases=3))
