@@ -65,9 +65,12 @@ def _without(protection: str) -> Iterator[None]:
 
 
 def _cut_plan(flow: Any, plan: Any, output: Any, schema: Any) -> str:
-    """The plan as Spark prints it: 25 fields of a step, and of Python functions their names."""
+    """The plan as Spark prints it, with 25 fields of a step at most and of Python functions their names; and what is
+    declared.
+    """
     analyzed: Any = output._jdf.queryExecution().analyzed()
-    return f"2:{analyzed.canonicalized().toString()}"
+    declared = [flow.writes.key, *((topic.name, topic.late) for topic in flow.reads)]
+    return f"2:{analyzed.canonicalized().toString()} {schema.fields} {declared}"
 
 
 class _Change:
@@ -121,7 +124,7 @@ class _Change:
         flow, options = compiled.flow, FlowOptions.of(where.settings())
         owner = Ownership(where.cluster, flow, options.transaction_timeout_ms)
         with contextlib.closing(Writer(where.cluster, flow.name, transactional_id(app, flow))) as writer:
-            open_flow(where.spark, where.cluster, app, compiled, writer, options, owner.driver())
+            open_flow(where.spark, where.cluster, app, compiled, writer, options, owner)
 
     def _records(self) -> tuple[int, int]:
         """Generations that began, and rows of the topic."""

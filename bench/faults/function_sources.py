@@ -259,7 +259,7 @@ class AppSource:
 
 def _edited(text: str) -> str:
     """Another reading of the same: a comment above each function, another name for what only the function sees."""
-    for name in ("counted", "totals", "partly", "found", "steps"):
+    for name in ("counted", "totals", "found", "steps"):
         text = text.replace(name, f"{name}_so_far")
     return text.replace("\ndef ", "\n# What follows is as it was.\n\n\ndef ")
 

@@ -220,9 +220,10 @@ class _Draw:
         rng, columns = self._rng, columns_of(step)
         keys = [name for name in ("account", "item", "code") if name in columns]
         by = tuple(rng.sample(keys, rng.randint(1, 2)))
+        compared = [name for name in ("code", "maybe", "account") if name in columns]
         results = [Result("times", "count", "number")]
         for function in rng.sample(("sum", "min", "max", "max_by", "min_by"), rng.randint(1, 4)):
-            ordering = rng.choice(("code", "maybe", "account")) if function.endswith("_by") else ""
+            ordering = rng.choice(compared) if function.endswith("_by") else ""
             column = "number" if ordering else self._number_of(step)
             results.append(Result(self._name("r"), function, column, ordering))
         return Aggregate(step, by, rng.random() < 0.4, tuple(results))
