@@ -31,8 +31,8 @@ def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], rou
 
         sides = batch._side_records
 
-        def forgetful(flow, made, keyless, generation):  # type: ignore[no-untyped-def]
-            return [one for one in sides(flow, made, keyless, generation) if not one.topic.endswith(".late")]
+        def forgetful(flow, result, generation):  # type: ignore[no-untyped-def]
+            return [one for one in sides(flow, result, generation) if not one.topic.endswith(".late")]
 
         with patched(batch, "_side_records", forgetful):
             scene.play(rounds)
