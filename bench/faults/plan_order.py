@@ -46,7 +46,16 @@ _PLANTED_EVERY = 10
 _REFUSED_MAX = 0.25
 
 
-def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], cases: int = _CASES) -> Outcome:
+def run(
+    seed: int,
+    *,
+    protected: bool = True,
+    without: str = UNPROTECTED[0],
+    cases: int = _CASES,
+    proven: bool = True,
+    planted: bool = True,
+) -> Outcome:
+    """``proven`` and ``planted``: whether some cases are proven by the product too, and some get a wrong generation."""
     outcome = Outcome(FAULT, seed, cases=0)
     rng = random.Random(f"{FAULT} {seed}")
     refused = 0
@@ -60,8 +69,8 @@ def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], cas
                 _play(
                     case,
                     outcome,
-                    proven=number % _PROVEN_EVERY == 0,
-                    planted=number % _PLANTED_EVERY == 0,
+                    proven=proven and number % _PROVEN_EVERY == 0,
+                    planted=planted and number % _PLANTED_EVERY == 0,
                 )
             else:
                 _play_without(case, outcome, without)
