@@ -146,7 +146,7 @@ def test_a_driver_that_was_replaced_is_refused_and_names_its_successor_before_th
     successor = Ownership(flow_world.cluster, copy.copy, TIMEOUT_MS)
 
     def rival() -> Writer:
-        return Writer(flow_world.cluster, copy.copy.name, transactional_id(copy.app, copy.copy))
+        return Writer(flow_world.cluster, copy.copy.name, transactional_id(copy.copy))
 
     def begin_and_fail() -> None:
         """As one does whose function was changed: it never owns the flow."""
@@ -193,6 +193,24 @@ def test_two_apps_with_a_flow_of_one_name_on_a_log_are_told_apart(flow_world: Fl
     assert second.app.name in refused.value.message
     assert "another name" in refused.value.hint
     assert flow_world.cluster.topic(second.copies.name) is None
+
+
+def test_of_two_apps_that_begin_a_flow_of_one_name_at_one_moment_the_log_lets_one_write(
+    flow_world: FlowWorld,
+) -> None:
+    first = Copy()
+    second = Copy(flow=first.copy.name)
+    second.write(flow_world, "a")
+    # It has looked, and there was no such flow.
+    writer = Writer(flow_world.cluster, first.copy.name, transactional_id(first.copy))
+    with flow_world.running(second.app, follow=False) as run:
+        run.derived()
+        with pytest.raises(ProducerFenced):
+            writer.commit_alone(flow_world.cluster, Side(first.copy.progress_topic, b"generation", b"{}"))
+        second.write(flow_world, "b")
+        run.derived()
+    writer.close()
+    assert sorted(second.written(flow_world)) == ["a", "b"]
 
 
 def test_closing_a_refused_producer_raises_nothing(flow_world: FlowWorld) -> None:

@@ -103,7 +103,7 @@ def test_what_was_not_synced_is_lost_with_the_power(tmp_path: Path) -> None:
             os.close(descriptor)
     harmed = 0
     for seed in range(20):
-        (tmp_path / "nameless").write_bytes(b"nameless")
+        (tmp_path / "nameless").write_bytes(b"nameless %d" % seed)
         harmed += files.lose_power(tmp_path, random.Random(seed))
         assert (tmp_path / "kept").read_bytes() == b"kept"
     assert 0 < harmed < 20
