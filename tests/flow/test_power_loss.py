@@ -18,11 +18,6 @@ def test_flows_go_on_after_a_power_loss_with_every_row_once() -> None:
     expect_held(power_loss_of_flows.run(3, losses=1))
 
 
-def test_a_checkpoint_that_is_not_synced_is_found_out() -> None:
-    outcome = power_loss_of_flows.run(1, protected=False, losses=1)
-    assert outcome.caught, outcome.says()
-
-
 class Synced:
     """Paths in the order in which they were synced."""
 
