@@ -24,6 +24,7 @@ import psycopg
 
 from bench.faults.forking import dying_with_us
 from tests.support.server import free_port
+from tests.support.waiting import unwatch, watch_process
 from tools import debian
 
 __all__ = ["PostgresServer", "shared_server"]
@@ -87,7 +88,9 @@ class PostgresServer:
                     cwd=self.home,
                     **self._as,
                 )  # fmt: skip
+            process = self._process
             if self._answers():
+                watch_process(process, "postgres", self.log)
                 return
             self.port = free_port()
         raise AssertionError(f"postgres did not start; it printed:\n{self.log.read_text()[-4000:]}")
@@ -104,6 +107,7 @@ class PostgresServer:
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """SIGINT: sessions are ended; SIGQUIT: at once, as after a crash."""
         assert self._process is not None
+        unwatch(self._process)
         self._process.send_signal(how)
         self._process.wait(_START_S_MAX)
         self._process = None
