@@ -1,0 +1,238 @@
+"""State that would grow for ever is refused, for each side of a join: as Spark's own plan would drop rows, or not."""
+
+from __future__ import annotations
+
+import inspect
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headrace.app import App
+from headrace.flow.compiling import compile_app
+from headrace.flow.plan_tree import class_name, nodes
+from headrace.flow.state_bounds import unbounded_sides
+from headrace.model.errors import AppMistakes
+
+HOUR = "INTERVAL 1 HOUR"
+Function = Callable[[DataFrame, DataFrame], DataFrame]
+
+
+@dataclass(frozen=True)
+class Click:
+    click: str
+    page: str
+    seen: datetime
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Page:
+    page: str
+    name: str
+
+
+def compiled(spark: SparkSession, function: Function, *, unbounded: bool = False, timed: bool = True) -> None:
+    app = App("bounds")
+    late = timedelta(seconds=10)
+    ones = app.topic("ones", Click, key="click", time="at", late=late)
+    others = app.topic("others", Click, key="click", **({"time": "at", "late": late} if timed else {}))
+    out = app.topic("out", key="click")
+    app.flow(reads=[ones, others], writes=out, name="pair", unbounded=unbounded)(function)
+    compile_app(spark, app)
+
+
+def refusal(spark: SparkSession, function: Function, **options: Any) -> str:
+    with pytest.raises(AppMistakes) as found:
+        compiled(spark, function, **options)
+    [mistake] = found.value.mistakes
+    return str(mistake)
+
+
+def joined(condition: str, how: str = "inner") -> Function:
+    def pair(ones: DataFrame, others: DataFrame) -> DataFrame:
+        both = ones.alias("l").join(others.alias("r"), F.expr(f"l.page = r.page AND {condition}"), how)
+        return both.select("l.click")
+
+    return pair
+
+
+@pytest.mark.parametrize(
+    ("condition", "sides"),
+    [
+        ("true", "left side and the right side"),
+        (f"l.at >= r.at - {HOUR}", "right side"),
+        (f"l.at <= r.at + {HOUR}", "left side"),
+        # The watermark's column is named, and says nothing about how old a row may be.
+        ("l.at IS NOT NULL AND r.at IS NOT NULL", "left side and the right side"),
+        (f"(l.at >= r.at - {HOUR} OR l.click = 'x') AND l.at <= r.at", "left side"),
+        ("l.at >= r.at - make_interval(0, 1) AND l.at <= r.at", "left side"),
+    ],
+)
+def test_a_join_that_keeps_a_side_for_ever_is_refused_at_its_line_and_names_the_side(
+    spark: SparkSession, condition: str, sides: str
+) -> None:
+    told = refusal(spark, joined(condition))
+    assert told.startswith(f"{__file__}:{inspect.getsourcelines(joined)[1] + 2}: ")
+    assert f"flow pair keeps all rows of the {sides} of a join, for ever" in told
+    assert "unbounded=True" in told
+    compiled(spark, joined(condition), unbounded=True)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        joined(f"l.at BETWEEN r.at - {HOUR} AND r.at + {HOUR}"),
+        joined(f"NOT (l.at < r.at - {HOUR} OR l.at > r.at + {HOUR})"),
+        joined(f"l.at BETWEEN r.at - {HOUR} AND r.at + {HOUR}", "left_outer"),
+        lambda ones, others: ones.join(others.select("page", "at"), ["page", "at"]),
+        lambda ones, others: (
+            ones.join(others.select("page", F.col("at").alias("then")), "page")
+            .withColumn("since", F.col("at"))
+            .where(f"then BETWEEN since - {HOUR} AND since + {HOUR}")
+        ),
+        lambda ones, others: (
+            ones.withColumn("hour", F.window("at", "1 hour"))
+            .join(others.select("page", F.window("at", "1 hour").alias("hour")), ["page", "hour"])
+            .drop("hour")
+        ),
+    ],
+    ids=["between", "not outside", "left outer", "equal times", "filtered behind the join", "equal windows"],
+)
+def test_a_join_that_lets_go_of_both_sides_needs_no_declaration(
+    spark: SparkSession, function: Function
+) -> None:
+    compiled(spark, function)
+
+
+def test_a_side_without_an_event_time_is_named(spark: SparkSession) -> None:
+    told = refusal(spark, joined(f"l.at BETWEEN r.at - {HOUR} AND r.at + {HOUR}"), timed=False)
+    assert "the left side and the right side" in told
+    assert "the right side has no event time" in told
+
+
+def test_a_bound_on_another_column_is_refused_since_spark_would_drop_by_the_event_time(
+    spark: SparkSession,
+) -> None:
+    told = refusal(spark, joined(f"l.seen >= r.at - {HOUR} AND r.at >= l.at - {HOUR}"), unbounded=True)
+    assert "would lose rows of the left side of a join: Spark drops them by the event time 'at'" in told
+
+
+def test_a_column_named_like_a_watermark_bounds_nothing(spark: SparkSession) -> None:
+    app = App(f"named-{uuid.uuid4().hex[:8]}")
+    ones = app.topic("ones", Click, key="click", time="at")
+    out = app.topic("out", key="x-T1ms")
+
+    @app.flow(reads=[ones], writes=out)
+    def count(ones: DataFrame) -> DataFrame:
+        return ones.groupBy(F.col("page").alias("x-T1ms")).agg(F.count(F.lit(1)).alias("clicks"))
+
+    with pytest.raises(AppMistakes, match="the state of flow count grows with every new key, for ever"):
+        compile_app(spark, app)
+
+
+# Any condition, against the plan that Spark would run
+
+TIMES = st.sampled_from(["l.at", "r.at", "l.seen", "r.seen"])
+SHIFTS = st.sampled_from(
+    [
+        "",
+        f" + {HOUR}",
+        f" - {HOUR}",
+        " - INTERVAL '90' SECOND",
+        " + INTERVAL 1 MONTH",
+        " - make_interval(0, 0, 0, 1)",
+        " + 2 * INTERVAL 1 HOUR",
+    ]
+)
+SHIFTED = st.builds("{}{}".format, TIMES, SHIFTS)
+COMPARED = st.one_of(
+    st.builds("{} {} {}".format, SHIFTED, st.sampled_from(["<", "<=", ">", ">=", "="]), SHIFTED),
+    st.builds("{} BETWEEN {} AND {}".format, TIMES, SHIFTED, SHIFTED),
+    st.builds("unix_micros({}) >= unix_micros({}) - 3600".format, TIMES, TIMES),
+    st.builds("CAST({} AS LONG) >= CAST({} AS LONG) - 3600".format, TIMES, TIMES),
+    st.builds("CAST({} AS DATE) >= {}".format, TIMES, TIMES),
+    st.sampled_from(
+        ["l.hour = r.hour", "l.hour.start >= r.hour.start", "l.at <=> r.at", "l.click = 'x'", "true"]
+    ),
+)
+CONDITIONS = st.recursive(
+    COMPARED,
+    lambda inner: st.one_of(
+        st.builds("({}) AND ({})".format, inner, inner),
+        st.builds("({}) AND ({})".format, inner, inner),
+        st.builds("({}) OR ({})".format, inner, inner),
+        st.builds("NOT ({})".format, inner),
+    ),
+    max_leaves=4,
+)
+
+
+@pytest.fixture(scope="module")
+def sides(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
+    def side(name: str) -> DataFrame:
+        source = spark.readStream.format("rate").load()
+        columns = source.select(
+            F.col("timestamp").alias("at"),
+            F.timestamp_millis("value").alias("seen"),
+            F.col("value").cast("string").alias("click"),
+            (F.col("value") % 7).alias("page"),
+        )
+        return (
+            columns.withWatermark("at", "10 seconds").withColumn("hour", F.window("at", "1 hour")).alias(name)
+        )
+
+    return side("l"), side("r")
+
+
+def kept_by_spark(live: DataFrame) -> tuple[str, ...]:
+    """The sides of which the physical plan drops nothing."""
+    jvm: Any = live.sparkSession._jvm
+    streaming = jvm.org.apache.spark.sql.execution.streaming
+    run = streaming.runtime.IncrementalExecution
+    defaults = [getattr(run, f"$lessinit$greater$default${number}")() for number in range(12, 16)]
+    execution = run(
+        live.sparkSession._jsparkSession,
+        live._jdf.queryExecution().logical(),
+        jvm.org.apache.spark.sql.streaming.OutputMode.Append(),
+        "nowhere",
+        jvm.java.util.UUID.randomUUID(),
+        jvm.java.util.UUID.randomUUID(),
+        0,
+        jvm.scala.Option.empty(),
+        streaming.checkpointing.OffsetSeqMetadata(0, 0, jvm.PythonUtils.toScalaMap({})),
+        streaming.runtime.WatermarkPropagator.noop(),
+        False,
+        *defaults,
+    )
+    [join] = [
+        one for one in nodes(execution.executedPlan()) if class_name(one) == "StreamingSymmetricHashJoinExec"
+    ]
+    dropped = join.stateWatermarkPredicates()
+    return tuple(side for side in ("left", "right") if not getattr(dropped, side)().isDefined())
+
+
+@settings(max_examples=25)
+@given(condition=CONDITIONS, is_filter=st.booleans())
+def test_a_side_is_bounded_if_and_only_if_the_plan_drops_its_rows(
+    sides: tuple[DataFrame, DataFrame], condition: str, is_filter: bool
+) -> None:
+    left, right = sides
+    on: Column = F.expr("l.page = r.page")
+    if is_filter:
+        live = left.join(right, on).where(condition)
+    else:
+        live = left.join(right, on & F.expr(condition))
+    [found] = unbounded_sides(live)
+    kept = kept_by_spark(live)
+    # All that we call bounded is dropped. What Spark drops by a column that the condition does not name is refused.
+    assert set(kept) <= set(found)
+    if "seen" not in condition:
+        assert found == kept
