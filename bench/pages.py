@@ -12,10 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.faults.covered import is_stale
 from bench.report import RESULTS, earlier_rows
 
 __all__ = ["PAGES", "main", "rendered"]
 
+_COMMIT_DIGITS = 12
 _DOCS = RESULTS.parent.parent / "docs"
 PAGES = {_DOCS / "performance.md": ("log", "flow", "serve", "page"), _DOCS / "faults.md": ("faults",)}
 
@@ -59,22 +61,36 @@ def _comparisons(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _faults(rows: Sequence[Mapping[str, Any]]) -> str:
-    head = ("No.", "Runs", "Hits", "Lost", "Doubled", "Most memory", "Caught without the protection")
+    head = (
+        *("No.", "Result", "Runs", "Hits", "Lost", "Doubled", "Most memory", "Caught without the protection"),
+        *("Commit", "Date"),
+    )
     return _table(
         head,
         [
             (
                 row["fault"],
+                _result(row),
                 f"{row['runs']:,}",
                 f"{row['hits']:,}",
                 f"{row['lost']:,}",
                 f"{row['duplicated']:,}",
                 f"{row['peak_rss_mb']:g} MB",
                 "yes" if row["caught_unprotected"] else "NO",
+                row["commit"][:_COMMIT_DIGITS],
+                row["date"],
             )
             for row in rows
         ],
     )
+
+
+def _result(row: Mapping[str, Any]) -> str:
+    """A stale row does not count, whatever it says."""
+    if is_stale(row):
+        return "stale"
+    failed = ", ".join(str(failure["seed"]) for failure in row["failures"] if failure["seed"])
+    return "held" if row["held"] else f"FAILED{f' (seeds {failed})' if failed else ''}"
 
 
 def _figure(value: float, unit: str) -> str:

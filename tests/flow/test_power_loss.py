@@ -11,7 +11,7 @@ import pytest
 from bench.faults import power_loss_of_flows
 from bench.faults.synced_files import SyncedFiles
 from headrace.flow.checkpoint_sync import CheckpointSync, SyncFailed
-from tests.crash.verdicts import expect_held
+from tests.crash.verdicts import expect_caught, expect_held
 
 
 def test_flows_go_on_after_a_power_loss_with_every_row_once() -> None:
@@ -19,8 +19,7 @@ def test_flows_go_on_after_a_power_loss_with_every_row_once() -> None:
 
 
 def test_a_checkpoint_that_is_not_synced_is_found_out() -> None:
-    outcome = power_loss_of_flows.run(1, protected=False, losses=1)
-    assert outcome.caught, outcome.says()
+    expect_caught(power_loss_of_flows, "sync", tries=1, apart=False, losses=1)
 
 
 class Synced:

@@ -226,10 +226,9 @@ def test_a_side_is_bounded_if_and_only_if_the_plan_drops_its_rows(
 ) -> None:
     left, right = sides
     on: Column = F.expr("l.page = r.page")
+    live = left.join(right, on if is_filter else on & F.expr(condition))
     if is_filter:
-        live = left.join(right, on).where(condition)
-    else:
-        live = left.join(right, on & F.expr(condition))
+        live = live.where(condition)
     [found] = unbounded_sides(live)
     kept = kept_by_spark(live)
     # All that we call bounded is dropped. What Spark drops by a column that the condition does not name is refused.
