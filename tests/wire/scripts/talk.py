@@ -39,7 +39,7 @@ class Talk:
         self.raw = raw
         self.connect = connect
         self.stem = stem
-        # Our broker has done what it was asked when it answers; Kafka may do it a moment later.
+        # Kafka may answer that it is to be asked again; our broker may not.
         self.is_kafka = is_kafka
         self.ids: dict[str, str] = {}
         self.notes: list[tuple[str, Any]] = []
@@ -63,11 +63,8 @@ class Talk:
         return name
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        """For what Kafka does a moment after it has answered."""
-        if self.is_kafka:
-            until(condition, "the server has caught up with its answer", pause_s=0.01)
-        else:
-            assert condition(), "the broker answered before it was done"
+        """For what a server does a moment after it has answered, such as the marks of a transaction that is decided."""
+        until(condition, "the server has caught up with its answer", pause_s=0.01)
 
     def leads(self, topic: str, partitions: int) -> bool:
         """Whether the server answers for every partition, which it may do a moment after making the topic."""

@@ -1,8 +1,8 @@
 """Transactions, request by request: who holds an id, what is part of its transaction, and how it ends.
 
 Kafka ends a transaction in the background and answers 51 (try again) meanwhile, and once more to whoever takes over an
-id with an open transaction; our broker is done when it answers. So Kafka is asked until the answer is another one, our
-broker once, and states are noted when they are final.
+id with an open transaction; our broker has decided when it answers. So Kafka is asked until the answer is another one,
+our broker once, and states are noted when they are final.
 """
 
 from __future__ import annotations
