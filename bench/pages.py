@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.faults import FAULTS
 from bench.faults.covered import is_stale
 from bench.report import RESULTS, earlier_rows
 
@@ -65,7 +66,9 @@ def _faults(rows: Sequence[Mapping[str, Any]]) -> str:
         *("No.", "Result", "Runs", "Hits", "Lost", "Doubled", "Most memory", "Caught without the protection"),
         *("Commit", "Date"),
     )
-    return _table(
+    counted = {row["fault"] for row in rows}
+    missing = [name for name in FAULTS if name.startswith("X") and name not in counted]
+    table = _table(
         head,
         [
             (
@@ -83,6 +86,7 @@ def _faults(rows: Sequence[Mapping[str, Any]]) -> str:
             for row in rows
         ],
     )
+    return table + (f"\nNot counted yet: {', '.join(missing)}.\n" if missing else "")
 
 
 def _result(row: Mapping[str, Any]) -> str:

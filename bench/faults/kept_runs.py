@@ -3,12 +3,13 @@
     {"fault", "module", "seed", "without", "code", "outcome"}
 
 ``without`` is the protection that was taken out, or empty. ``code`` is the digest of the code that the fault covers: a
-run counts for that code alone. A last line that was cut short by a kill is left out.
+run counts for that code alone. A last line that a kill has left torn is cut off.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ _PROBLEM_CHARS = 2_000
 class KeptRuns:
     def __init__(self, path: Path = KEPT) -> None:
         self._path = path
+        _cut_torn_line(path)
         self._found = {_key(line): Outcome(**line["outcome"]) for line in _lines(path)}
 
     def find(self, fault: str, module: str, seed: int, code: str, without: str = "") -> Outcome | None:
@@ -58,14 +60,16 @@ def _key(line: dict[str, Any]) -> tuple[str, str, int, str, str]:
     return line["fault"], line["module"], line["seed"], line["without"], line["code"]
 
 
+def _cut_torn_line(path: Path) -> None:
+    if path.exists():
+        content = path.read_bytes()
+        os.truncate(path, content.rfind(b"\n") + 1)
+
+
 def _lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        if line.endswith("\n"):
-            found.append(json.loads(line))
-    return found
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def _shortened(problems: list[str]) -> list[str]:
