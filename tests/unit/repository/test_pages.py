@@ -10,7 +10,7 @@ import pytest
 from bench.faults import FAULTS
 from bench.faults.covered import code_digest
 from bench.pages import PAGES, rendered
-from bench.report import write_faults
+from bench.report import earlier_rows, write_faults
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -56,6 +56,14 @@ def test_a_row_says_whether_it_held_failed_or_is_stale(tmp_path: Path) -> None:
 def test_what_was_not_measured_yet_is_said_so(tmp_path: Path) -> None:
     (page,) = (page for page in PAGES if page.stem == "performance")
     assert "<!-- begin serve -->\n\nNot measured yet.\n\n<!-- end serve -->" in rendered(page, tmp_path)
+
+
+def test_the_memory_of_the_page_is_held_against_when_it_was_opened() -> None:
+    rows = [row for row in earlier_rows("page") if row["unit"] == "MB" and row["goal"] is not None]
+    assert [row["name"].partition(" after ")[0] for row in rows] == ["the page's heap", "the server's memory"]
+    for row in rows:
+        assert (row["peer"], row["goal"]) == ("the same when it was opened", 0.9)
+        assert row["met"] is (row["ratio"] >= row["goal"])
 
 
 def test_a_page_without_its_marks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
