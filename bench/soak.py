@@ -97,12 +97,17 @@ class Tally:
         failed = [
             {
                 "seed": outcome.seed,
-                "problems": [one[:_FINDING_CHARS] for one in outcome.findings[:_FINDINGS_WRITTEN]]
-                or ["not hit"],
+                "problems": [_shortened(one) for one in outcome.findings[:_FINDINGS_WRITTEN]] or ["not hit"],
             }
             for outcome in sorted(self.failed, key=lambda outcome: outcome.seed)[:_FAILURES_WRITTEN]
         ]
         return failed + [{"seed": 0, "problems": [f"not caught without {one}"]} for one in self.not_caught]
+
+
+def _shortened(finding: str) -> str:
+    """Its beginning and its end, where a trace says what happened."""
+    half = _FINDING_CHARS // 2
+    return finding if len(finding) <= _FINDING_CHARS else f"{finding[:half]} ... {finding[-half:]}"
 
 
 def soak(fault: Fault, wanted: Sequence[int], kept: KeptRuns) -> Tally:

@@ -13,6 +13,7 @@ rewrites of Spark's that bring a condition to its join.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -157,7 +158,16 @@ class _Join:
 
     def _conjuncts(self) -> list[Any]:
         condition = self._node.condition()
-        return each(self._helper.splitConjunctivePredicates(condition.get())) if condition.isDefined() else []
+        return list(_split(condition.get())) if condition.isDefined() else []
+
+
+def _split(condition: Any) -> Iterator[Any]:
+    """The parts that must all hold."""
+    if class_name(condition) != "And":
+        yield condition
+        return
+    for part in children(condition):
+        yield from _split(part)
 
 
 def _compares_event_times(conjunct: Any) -> bool:

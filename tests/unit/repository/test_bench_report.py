@@ -142,7 +142,7 @@ def test_an_earlier_file_of_another_shape_is_not_overwritten(tmp_path: Path) -> 
     ],
 )
 def test_a_fault_row_that_says_nothing_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"fault|run|must be a|has the keys"):
+    with pytest.raises(ValueError, match=r"fault|run|must be a|has the keys|covers"):
         fault_row(X1 | change)
 
 
