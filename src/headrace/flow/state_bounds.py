@@ -7,7 +7,7 @@
   how old a row of this side may be, as seen from the other one.
 
 The rules for a join are Spark's own (``StreamingJoinHelper``). They are applied to the analyzed plan, after those
-rewrites of Spark's that bring a condition to its join.
+rewrites of Spark's that bring a condition to its join and leave out columns that nobody needs.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ _SIDES = ("left", "right")
 _REWRITES = (
     "analysis.EliminateSubqueryAliases",
     "optimizer.ReplaceExpressions",
+    "optimizer.RewriteWithExpression",
     "optimizer.ConstantFolding",
     "optimizer.PushDownPredicates",
     "optimizer.BooleanSimplification",
+    "optimizer.ColumnPruning",
 )
 _DELAY = "spark.watermarkDelayMs"
 """What Spark notes in the metadata of an event time."""
@@ -96,12 +98,19 @@ def _expect_bounded_join(flow: Flow, live: DataFrame, node: Any) -> None:
     join = _Join(live, node)
     place = line_of(flow, node.condition().get(), name="join") if node.condition().isDefined() else flow.place
     for side in _SIDES:
+        times = join.event_times(side)
+        if len(times) > 1 and not join.is_keyed_by_time:
+            raise FlowMistake(
+                f"flow {flow.name} has several event times on the {side} side of a join: {', '.join(times)}",
+                place=place,
+                hint="leave all but one of them out of that side before the join; Spark does not run it otherwise",
+            )
         if join.drops_by_another_column(side):
             raise FlowMistake(
                 f"flow {flow.name} would lose rows of the {side} side of a join: Spark drops them by the event time"
-                f" {join.event_time(side)!r}, and the condition compares another column",
+                f" {times[0]!r}, and the condition compares another column",
                 place=place,
-                hint=f"compare {join.event_time(side)!r} itself, or leave it out of that side before the join",
+                hint=f"compare {times[0]!r} itself, or leave it out of that side before the join",
             )
     unbounded = [side for side in _SIDES if not join.is_bounded(side)]
     if unbounded and not flow.unbounded:
@@ -124,26 +133,28 @@ class _Join:
         self._helper = jvm.org.apache.spark.sql.catalyst.analysis.StreamingJoinHelper
         self._node = node
         self._children = dict(zip(_SIDES, children(node), strict=True))
+        self.is_keyed_by_time = bool(self._helper.isWatermarkInJoinKeys(node))
+        """Whether an event time is among the columns that must be equal."""
 
     def is_bounded(self, side: str) -> bool:
-        if self._helper.isWatermarkInJoinKeys(self._node):
+        if self.is_keyed_by_time:
             return True
         return any(self._bounds(side, one) for one in self._conjuncts() if _compares_event_times(one))
 
     def drops_by_another_column(self, side: str) -> bool:
         """Spark takes the event time of the side for whichever column of it the condition compares."""
-        if self.is_bounded(side) or self.event_time(side) is None:
+        if self.is_bounded(side) or not self.event_times(side):
             return False
         return any(self._bounds(side, one) for one in self._conjuncts())
 
-    def event_time(self, side: str) -> str | None:
-        columns = each(self._children[side].output())
-        return next((str(one.name()) for one in columns if _is_event_time(one)), None)
+    def event_times(self, side: str) -> list[str]:
+        return [str(one.name()) for one in each(self._children[side].output()) if _is_event_time(one)]
 
     def why(self, side: str) -> str:
-        if self.event_time(side) is None:
-            return f"the {side} side has no event time"
-        return f"nothing says how old {self.event_time(side)!r} of the {side} side may be"
+        times = self.event_times(side)
+        if not times:
+            return f"the {side} side has no event time, or leaves it out"
+        return f"nothing says how old {times[0]!r} of the {side} side may be"
 
     def _bounds(self, side: str, conjunct: Any) -> bool:
         """Whether this part of the condition says how old a row of the side may be."""
