@@ -78,7 +78,7 @@ def _faults(rows: Sequence[Mapping[str, Any]]) -> str:
                 f"{row['hits']:,}",
                 f"{row['lost']:,}",
                 f"{row['duplicated']:,}",
-                f"{row['peak_rss_mb']:g} MB",
+                f"{row['peak_rss_mb']:g} MB" if row["peak_rss_mb"] else "simulated",
                 "yes" if row["caught_unprotected"] else "NO",
                 row["commit"][:_COMMIT_DIGITS],
                 row["date"],

@@ -35,7 +35,7 @@ __all__ = ["AIMS", "UNPROTECTED", "run"]
 FAULT = "X3"
 UNPROTECTED = {
     "fence": r"sent after the failure and acknowledged|the disk has not got it",
-    "second-write": r"^\d+ lost$",
+    "second-write": r"cannot be read, error 2",
 }
 AIMS = ("data", "roll", "topics", "commits", "mark", "side")
 _WEIGHTS = (8, 3, 3, 3, 2, 1)

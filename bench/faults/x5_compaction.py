@@ -24,7 +24,7 @@ from bench.faults.table import Found, parse_keyed
 __all__ = ["UNPROTECTED", "run"]
 
 FAULT = "X5"
-UNPROTECTED = {"check-on-read": r"what nobody sent"}
+UNPROTECTED = {"check-on-read": r"damaged bytes were given to a reader"}
 
 
 def run(seed: int, *, protected: bool = True, without: str = "check-on-read", cases: int = 6) -> Outcome:
@@ -102,7 +102,12 @@ async def _judge(scene: CompactionScene, door: Door, name: str, *, damaged: bool
                 return
             offset += 1
             continue
-        for behind, records in parse_keyed(data):
+        try:
+            batches = list(parse_keyed(data))
+        except ValueError as damage:
+            scene.objections.object(f"{name} at {offset}: damaged bytes were given to a reader: {damage}")
+            return
+        for behind, records in batches:
             found += [one for one in records if one.offset >= offset]
             offset = behind
     if not bad:

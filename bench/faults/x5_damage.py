@@ -35,7 +35,10 @@ from headrace.errors import DataDirError
 __all__ = ["CASES", "UNPROTECTED", "run"]
 
 FAULT = "X5"
-UNPROTECTED = {"check-on-read": r"is damaged, and was given to a reader", "both-slots": r"^\d+ lost$"}
+UNPROTECTED = {
+    "check-on-read": r"is damaged, and was given to a reader",
+    "both-slots": r"cannot be read, error 2|and \d+ was promised",
+}
 KINDS = ("log", "tail", "index", "state", "mark", "identity", "topics", "groups")
 CASES = [(kind, harm) for kind in KINDS for harm in HARMS]
 # What shows that a protection is missing.
