@@ -201,7 +201,7 @@ class _Attack:
             self._object(f"librdkafka read {len(read)} of {self._next_offset} records")
 
     def _expect_consumed_in_java(self) -> None:
-        from tests.support.clients import START
+        from tests.support.clients.face import START
 
         with _java().consumer(self._broker.bootstrap) as consumer:
             consumer.assign({(_TOPIC, 0): START})

@@ -18,8 +18,8 @@ __all__ = ["UNPROTECTED", "run"]
 
 FAULT = "X2"
 UNPROTECTED = {
-    "decision": r"^\d+ lost$",
-    "sync-of-the-new-file": r"^\d+ lost$",
+    "decision": r"cannot be read at \d+ of \d+: error 2",
+    "sync-of-the-new-file": r"cannot be read at \d+ of \d+: error 2",
     "wide-hash": r"the newest record of .* is gone",
     "told-deletions": r"is gone, and readers are told",
     "both-marks": r"^\d+ lost$",

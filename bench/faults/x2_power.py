@@ -22,13 +22,13 @@ __all__ = ["UNPROTECTED", "run"]
 FAULT = "X2"
 UNPROTECTED = {
     "syncs": r"^\d+ lost$",
-    "sync-before-mark": r"^\d+ lost$",
+    "sync-before-mark": r"cannot be read, error 2",
     "sync-before-ack": r"^\d+ lost$",
-    "sync-before-serving": r"^\d+ lost$",
+    "sync-before-serving": r"cannot be read, error 2",
     "directory-sync": r"^\d+ lost$",
     "memory-of-aborted": r"shown to readers",
     "memory-of-open": r"shown to readers",
-    "sync-before-end": r"was committed, and is not shown to readers",
+    "sync-before-end": r"was answered with error (47|90)|was committed, and is not shown to readers",
 }
 
 

@@ -33,12 +33,6 @@ class Click:
     at: datetime
 
 
-@dataclass(frozen=True)
-class Page:
-    page: str
-    name: str
-
-
 def compiled(spark: SparkSession, function: Function, *, unbounded: bool = False, timed: bool = True) -> None:
     app = App("bounds")
     late = timedelta(seconds=10)
@@ -56,60 +50,56 @@ def refusal(spark: SparkSession, function: Function, **options: Any) -> str:
     return str(mistake)
 
 
-def joined(condition: str, how: str = "inner") -> Function:
+def joined(condition: str) -> Function:
     def pair(ones: DataFrame, others: DataFrame) -> DataFrame:
-        both = ones.alias("l").join(others.alias("r"), F.expr(f"l.page = r.page AND {condition}"), how)
+        both = ones.alias("l").join(others.alias("r"), F.expr(f"l.page = r.page AND {condition}"))
         return both.select("l.click")
 
     return pair
 
 
 @pytest.mark.parametrize(
-    ("condition", "sides"),
+    ("condition", "unbounded"),
     [
-        ("true", "left side and the right side"),
-        (f"l.at >= r.at - {HOUR}", "right side"),
-        (f"l.at <= r.at + {HOUR}", "left side"),
+        ("true", ("left", "right")),
+        (f"l.at >= r.at - {HOUR}", ("right",)),
+        (f"l.at <= r.at + {HOUR}", ("left",)),
         # The watermark's column is named, and says nothing about how old a row may be.
-        ("l.at IS NOT NULL AND r.at IS NOT NULL", "left side and the right side"),
-        (f"(l.at >= r.at - {HOUR} OR l.click = 'x') AND l.at <= r.at", "left side"),
-        ("l.at >= r.at - make_interval(0, 1) AND l.at <= r.at", "left side"),
+        ("l.at IS NOT NULL AND r.at IS NOT NULL", ("left", "right")),
+        (f"(l.at >= r.at - {HOUR} OR l.click = 'x') AND l.at <= r.at", ("left",)),
+        ("l.at >= r.at - make_interval(0, 1) AND l.at <= r.at", ("left",)),
+        (f"l.at BETWEEN r.at - {HOUR} AND r.at + {HOUR}", ()),
+        (f"NOT (l.at < r.at - {HOUR} OR l.at > r.at + {HOUR})", ()),
+        ("l.at = r.at", ()),
     ],
 )
+def test_a_side_is_bounded_by_the_event_time_of_the_other(
+    sides: tuple[DataFrame, DataFrame], condition: str, unbounded: tuple[str, ...]
+) -> None:
+    left, right = sides
+    on, how = F.expr("l.page = r.page"), F.expr(condition)
+    for live in (
+        left.join(right, on & how),
+        left.join(right, on).where(how),
+        left.join(right, on & how, "left_outer"),
+    ):
+        assert unbounded_sides(live) == [unbounded]
+
+
+def test_windows_that_must_be_equal_bound_both_sides(sides: tuple[DataFrame, DataFrame]) -> None:
+    left, right = (side.select("page", F.window("at", "1 hour").alias("hour")) for side in sides)
+    assert unbounded_sides(left.join(right, ["page", "hour"])) == [()]
+
+
 def test_a_join_that_keeps_a_side_for_ever_is_refused_at_its_line_and_names_the_side(
-    spark: SparkSession, condition: str, sides: str
+    spark: SparkSession,
 ) -> None:
-    told = refusal(spark, joined(condition))
+    told = refusal(spark, joined(f"l.at <= r.at + {HOUR}"))
     assert told.startswith(f"{__file__}:{inspect.getsourcelines(joined)[1] + 2}: ")
-    assert f"flow pair keeps all rows of the {sides} of a join, for ever" in told
+    assert "flow pair keeps all rows of the left side of a join, for ever" in told
     assert "unbounded=True" in told
-    compiled(spark, joined(condition), unbounded=True)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        joined(f"l.at BETWEEN r.at - {HOUR} AND r.at + {HOUR}"),
-        joined(f"NOT (l.at < r.at - {HOUR} OR l.at > r.at + {HOUR})"),
-        joined(f"l.at BETWEEN r.at - {HOUR} AND r.at + {HOUR}", "left_outer"),
-        lambda ones, others: ones.join(others.select("page", "at"), ["page", "at"]),
-        lambda ones, others: (
-            ones.join(others.select("page", F.col("at").alias("then")), "page")
-            .withColumn("since", F.col("at"))
-            .where(f"then BETWEEN since - {HOUR} AND since + {HOUR}")
-        ),
-        lambda ones, others: (
-            ones.withColumn("hour", F.window("at", "1 hour"))
-            .join(others.select("page", F.window("at", "1 hour").alias("hour")), ["page", "hour"])
-            .drop("hour")
-        ),
-    ],
-    ids=["between", "not outside", "left outer", "equal times", "filtered behind the join", "equal windows"],
-)
-def test_a_join_that_lets_go_of_both_sides_needs_no_declaration(
-    spark: SparkSession, function: Function
-) -> None:
-    compiled(spark, function)
+    compiled(spark, joined(f"l.at <= r.at + {HOUR}"), unbounded=True)
+    compiled(spark, joined(f"l.at BETWEEN r.at - {HOUR} AND r.at + {HOUR}"))
 
 
 def test_a_side_without_an_event_time_is_named(spark: SparkSession) -> None:
