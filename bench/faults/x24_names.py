@@ -27,7 +27,7 @@ from bench.faults.workplace import workplace
 __all__ = ["UNPROTECTED", "run"]
 
 FAULT = "X24"
-UNPROTECTED = ("names",)
+UNPROTECTED = {"names": r"^outside the data directory"}
 CASES = 100
 Name = str | bytes
 
@@ -44,7 +44,7 @@ _KNOWN_FILES = re.compile(
 )
 
 
-def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], cases: int = CASES) -> Outcome:
+def run(seed: int, *, protected: bool = True, without: str = "names", cases: int = CASES) -> Outcome:
     rng = random.Random(seed)
     outcome = Outcome(FAULT, seed, cases=cases)
     with workplace(FAULT, seed, in_memory=True) as home:

@@ -12,7 +12,7 @@ import psutil
 
 from headrace.flow.jars import pyspark_home
 from tests.support.server import free_port, spawn
-from tests.support.waiting import until
+from tests.support.waiting import until, unwatch, watch_process
 from tools.java import QUICK_START, java, java_home
 
 __all__ = ["SparkCluster"]
@@ -48,6 +48,7 @@ class SparkCluster:
     def kill_worker(self, number: int) -> None:
         """And what it has started, as when a machine is gone."""
         worker = self.workers[number]
+        unwatch(worker)
         children = psutil.Process(worker.pid).children(recursive=True)
         for one in (worker.pid, *(child.pid for child in children)):
             with contextlib.suppress(ProcessLookupError):
@@ -59,6 +60,7 @@ class SparkCluster:
             if worker.poll() is None:
                 self.kill_worker(number)
         for process in self._processes:
+            unwatch(process)
             process.kill()
             process.wait()
 
@@ -76,7 +78,10 @@ class SparkCluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_SCALA_VERSION": "2.13",  # As Spark's own scripts set it.
         }
-        return spawn(command, self._home / f"{name}.log", environment)
+        log = self._home / f"{name}.log"
+        process = spawn(command, log, environment)
+        watch_process(process, f"Spark's {name}", log)
+        return process
 
     def _said(self, name: str) -> str:
         return (self._home / f"{name}.log").read_text(errors="replace")
