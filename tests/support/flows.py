@@ -168,10 +168,12 @@ class RunningApp:
             with watched(self, self.how_it_ended):
                 until(self.is_derived, "all input is derived", timeout_s=600, pause_s=0.1)
         except AssertionError as late:
-            if self.errors:
-                raise self.errors[0] from late
-            told = [(one.status, one.current and one.current.last) for one in self.runners]
-            raise AssertionError("\n".join(map(str, told))) from late
+            if not self.errors:
+                told = [(one.status, one.current and one.current.last) for one in self.runners]
+                raise AssertionError("\n".join(map(str, told))) from late
+        # As it was raised: what caused it tells more than the wait that it ended.
+        if self.errors:
+            raise self.errors[0]
 
     def is_derived(self) -> bool:
         return all(self._is_at_end(one.flow.progress_topic) for one in self.compiled)
