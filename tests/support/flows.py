@@ -163,13 +163,16 @@ class RunningApp:
 
     def derived(self) -> None:
         """Wait until every flow has read its inputs to their end, those behind others too."""
-
+        late: AssertionError | None = None
         try:
             with watched(self, self.how_it_ended):
                 until(self.is_derived, "all input is derived", timeout_s=600, pause_s=0.1)
-        except AssertionError as late:
-            if self.errors:
-                raise self.errors[0] from late
+        except AssertionError as error:
+            late = error
+        if self.errors:
+            # As it was raised, with its own cause.
+            raise self.errors[0]
+        if late is not None:
             told = [(one.status, one.current and one.current.last) for one in self.runners]
             raise AssertionError("\n".join(map(str, told))) from late
 
