@@ -163,17 +163,18 @@ class RunningApp:
 
     def derived(self) -> None:
         """Wait until every flow has read its inputs to their end, those behind others too."""
-
+        late: AssertionError | None = None
         try:
             with watched(self, self.how_it_ended):
                 until(self.is_derived, "all input is derived", timeout_s=600, pause_s=0.1)
-        except AssertionError as late:
-            if not self.errors:
-                told = [(one.status, one.current and one.current.last) for one in self.runners]
-                raise AssertionError("\n".join(map(str, told))) from late
-        # As it was raised: what caused it tells more than the wait that it ended.
+        except AssertionError as error:
+            late = error
         if self.errors:
+            # As it was raised, with its own cause.
             raise self.errors[0]
+        if late is not None:
+            told = [(one.status, one.current and one.current.last) for one in self.runners]
+            raise AssertionError("\n".join(map(str, told))) from late
 
     def is_derived(self) -> bool:
         return all(self._is_at_end(one.flow.progress_topic) for one in self.compiled)
