@@ -169,6 +169,12 @@ class ServeSettings:
     """Where it answers in PostgreSQL's protocol too, for reading; without it, nowhere."""
     pg_connections: Count = 100
     """In PostgreSQL's protocol."""
+    pg_connections_per_address: Count = 75
+    """In PostgreSQL's protocol, from one address."""
+    pg_connections_per_token: Count = 50
+    """In PostgreSQL's protocol, with one token."""
+    pg_idle_ms: Count = 1_800_000
+    """Milliseconds without a message after which a connection in PostgreSQL's protocol is closed."""
     sql_ms: Count = 10_000
     """For a statement of SQL; what takes longer is stopped."""
     sql_rows_max: Count = 100_000
