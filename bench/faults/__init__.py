@@ -58,7 +58,7 @@ FAULTS = {
         Fault("X20", "malformed frames", ("x20_frames",), 100, at_once=2),
         Fault("X21", "lying batches", ("x21_batches",), 100, at_once=2),
         Fault("X22", "slow and many", ("x22_slow", "x22_subscribers"), 5),
-        Fault("X24", "names as paths", ("x24_names",), 100),
+        Fault("X24", "names as paths", ("x24_names", "hostile_manifests"), 100),
         Fault("X26", "poison values", ("x26_poison",), 20),
         Fault("X29", "the plan reorders", ("plan_order",), 20, at_once=2),
         Fault("X30", "input that explodes", ("exploding_input",), 6),

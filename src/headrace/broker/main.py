@@ -57,6 +57,7 @@ def run_broker(
     backup: Path | None = None,
     backup_every_ms: int = 10_000,
     backup_keep_s: int = 604_800,
+    backup_key: bytes | None = None,
 ) -> int:
     """Serve until SIGINT or SIGTERM; returns the process's exit code."""
     host, port = parse_address(listen, "--listen")
@@ -106,6 +107,7 @@ def run_broker(
         backup_dir=backup,
         backup_every_s=backup_every_ms / 1000,
         backup_keep_ms=backup_keep_s * 1000,
+        backup_key=backup_key,
         compaction_check_s=_taken_number(configs, "log.cleaner.backoff.ms", 15_000) / 1000,
         compaction_memory_bytes=_taken_number(configs, "log.cleaner.dedupe.buffer.size", 128 << 20),
         compaction_bytes_per_s=_taken_number(configs, "log.cleaner.io.max.bytes.per.second", 64 << 20),

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -41,6 +41,7 @@ class BrokerChild:
         log: Path,
         *,
         options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
         failure: type[HeadraceError] = BrokerFailed,
     ) -> None:
         self._log = log
@@ -54,6 +55,7 @@ class BrokerChild:
             stdout=subprocess.PIPE,
             stderr=self._log_file,
             stdin=subprocess.DEVNULL,
+            env={**os.environ, **(environment or {})},
             start_new_session=True,
             preexec_fn=_end_with_parent,
         )

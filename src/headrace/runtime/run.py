@@ -129,6 +129,7 @@ class Run:
                 self.settings.log_dir,
                 self.settings.data / "broker.log",
                 options=["--durability", log.durability, *_backup_options(self.settings)],
+                environment=_backup_environment(self.settings),
             )
             address = self._broker.address
         self.cluster = Cluster(address, log.properties, replication=self.settings.topics.replication)
@@ -384,4 +385,11 @@ def _backup_options(settings: Settings) -> list[str]:
         *("--backup", str(broker.backup)),
         *("--backup-every-ms", str(broker.backup_every_ms)),
         *("--backup-keep-s", str(broker.backup_keep_s)),
+        *(("--backup-key-file", str(broker.backup_key_file)) if broker.backup_key_file else ()),
     ]
+
+
+def _backup_environment(settings: Settings) -> dict[str, str]:
+    """Process lists show a command line, but not the environment."""
+    key = settings.broker.backup_key
+    return {} if key is None else {"HEADRACE_BROKER__BACKUP_KEY": key}

@@ -52,6 +52,10 @@ class BrokerSettings:
     """How often a moment of the log is shipped there: what the loss of the machine can take."""
     backup_keep_s: Count = 604_800
     """How far back there are moments to restore to."""
+    backup_key_file: Path | None = None
+    """A file with the key for the MAC of the backup's manifests; without a key they carry no MAC."""
+    backup_key: Text | None = field(default=None, repr=False)
+    """The key itself, for an environment that has no files for secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ MASK = "****"
 # As in librdkafka's, Java's and Spark's own names for them: sasl.password, sasl.jaas.config, ssl.key.pem,
 # sasl.oauthbearer.client.secret, spark.hadoop.fs.s3a.secret.key, spark.authenticate.secret.
 _SECRET = re.compile(
-    r"passw|secret|token|jaas|credential|key\.pem|private|passphrase|access\.key", re.IGNORECASE
+    r"passw|secret|token|jaas|credential|key\.pem|private|passphrase|access\.key|backup_key$", re.IGNORECASE
 )
 _IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]+(?=@)")
 
