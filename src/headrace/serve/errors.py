@@ -9,6 +9,7 @@ ServeError                    (HR-SERVE-…)
 ├── NotLoggedIn         401   no token, or none that is known
 ├── NotAllowed          403   a token without the scope
 ├── OriginRefused       403   a page of another origin
+├── ForwardedRefused    403   a proxy forwarded the request, and there are no tokens
 ├── NotThere            404   no such route, view, topic or row
 ├── MethodUnknown       405
 ├── ReceiptTooSlow      408   the body did not come in time
@@ -40,6 +41,7 @@ __all__ = [
     "CursorUnfit",
     "Draining",
     "FilterUnfit",
+    "ForwardedRefused",
     "HostUnknown",
     "KeyReused",
     "MediaUnknown",
@@ -115,6 +117,10 @@ class NotAllowed(ServeError):
 
 class OriginRefused(ServeError):
     code, status = "HR-SERVE-ORIGIN", 403
+
+
+class ForwardedRefused(ServeError):
+    code, status = "HR-SERVE-FORWARDED", 403
 
 
 class NotThere(ServeError):

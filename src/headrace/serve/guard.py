@@ -3,15 +3,18 @@
 A page of another site can make a browser ask a server on the same machine, and by a name whose address it changes (DNS
 rebinding) even read the answers. So only names that the server is known by are answered, and only pages of its own
 origin, or of those that are allowed.
+
+Without tokens everybody on this machine may do everything. A request that a proxy forwards comes from this machine as
+well, but its sender need not be here: such requests are refused as long as there are no tokens.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from headrace.serve.errors import HostUnknown, OriginRefused
+from headrace.serve.errors import ForwardedRefused, HostUnknown, OriginRefused
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
@@ -26,14 +29,27 @@ _EXPOSED = (
 )
 
 
-class Guard:
-    """``hosts`` are names without ports: a port may be forwarded."""
+_FORWARDED = re.compile(r"forwarded|x-forwarded-.*|via|x-real-ip")
 
-    def __init__(self, hosts: Iterable[str], origins: Iterable[str]) -> None:
+
+class Guard:
+    """``hosts`` are names without ports: a port may be forwarded. ``needs_token`` says whether anybody needs one."""
+
+    def __init__(self, hosts: Iterable[str], origins: Iterable[str], needs_token: Callable[[], bool]) -> None:
         self._hosts = {_bracketed(one.lower()) for one in (*hosts, *_LOOPBACK)}
         self._origins = set(origins)
+        self._needs_token = needs_token
 
     def check(self, headers: Headers) -> None:
+        self._check_source(headers)
+        forwarded = next((name for name in headers if _FORWARDED.fullmatch(name)), None)
+        if forwarded is not None and not self._needs_token():
+            raise ForwardedRefused(
+                f"a proxy forwarded the request ({forwarded[:60]}), and without tokens its sender would be admin",
+                hint="create a token first: headrace token create NAME --scope SCOPE",
+            )
+
+    def _check_source(self, headers: Headers) -> None:
         host, *more = headers.getlist("host") or [""]
         found = _HOST.fullmatch(host)
         # Of two, whoever stands in front may have believed the other.
