@@ -17,6 +17,7 @@ from headrace.serve.route import Route
 from headrace.serve.routes import ROUTES
 from headrace.serve.scope import (
     ACTIONS,
+    ADMIN,
     OPERATIONS,
     PUBLIC,
     READ_TOPIC,
@@ -98,6 +99,7 @@ def _allowed(route: Route, held: list[str], app: App) -> bool:
     return (
         route.action == PUBLIC
         or (route.listed and bool(scopes))
+        or (route.any_name and any(one.action in (route.action, ADMIN) for one in scopes))
         or any(one.allows(route.action, _name(route, app)) for one in scopes)
     )
 
@@ -202,6 +204,7 @@ def test_a_route_without_a_scope_cannot_be_made() -> None:
         {"named": "topic"},
         {"action": PUBLIC},
         {"listed": True},
+        {"any_name": True},
         {"socket": "Subscribe", "method": "POST"},
         {"socket": "Subscribe", "action": READ_TOPIC},
     ):

@@ -23,6 +23,7 @@ ServeError                    (HR-SERVE-…)
 ├── BodyTooLarge        413
 ├── MediaUnknown        415
 ├── KeyReused           422   an Idempotency-Key that came with another body before
+├── ShareTaken          429   the token has all that one token may have
 ├── TooBusy             503   more questions than can be answered at a time
 ├── Draining            503   the server is about to stop
 ├── NotServing          503   nothing of the view can be read yet, or not now
@@ -59,6 +60,7 @@ __all__ = [
     "ReplayUnderWay",
     "RequestUnfit",
     "ServeError",
+    "ShareTaken",
     "TokenOutdated",
     "TokenUnfit",
     "TooBusy",
@@ -177,6 +179,11 @@ class MediaUnknown(ServeError):
 
 class KeyReused(ServeError):
     code, status = "HR-SERVE-KEY-REUSED", 422
+
+
+class ShareTaken(ServeError):
+    code, status = "HR-SERVE-SHARE", 429
+    retriable = True
 
 
 class TooBusy(ServeError):

@@ -53,6 +53,8 @@ class Limits:
     pg_per_token_max: int = 50
     pg_idle_s: float = 1_800.0
     """Between two messages in PostgreSQL's protocol."""
+    token_share_percent: int = 50
+    """Of statements, searches and subscriptions at a time, for one token."""
     sql_queue_max: int = 50
     """Statements that wait for a process."""
 
@@ -76,6 +78,7 @@ class Limits:
             sql_rows_max=serve.sql_rows_max,
             sql_memory_bytes=serve.sql_memory_mb << 20,
             sql_processes=serve.sql_processes,
+            token_share_percent=serve.token_share_percent,
             pg_connections_max=serve.pg_connections,
             pg_per_address_max=serve.pg_connections_per_address,
             pg_per_token_max=serve.pg_connections_per_token,

@@ -27,7 +27,7 @@ import msgspec
 
 from headrace.clock import Clock, SystemClock
 from headrace.errors import ConfigError
-from headrace.serve.scope import Scope, parse_scope
+from headrace.serve.scope import ADMIN, Scope, parse_scope
 
 __all__ = ["Caller", "Token", "TokenBook", "Tokens", "tokens_path"]
 
@@ -72,6 +72,10 @@ class Caller(msgspec.Struct, frozen=True):
 
     def may(self, action: str, name: str = "") -> bool:
         return any(scope.allows(action, name) for scope in self.scopes)
+
+    def may_some(self, action: str) -> bool:
+        """Whether there is a name for which they may."""
+        return any(scope.action in (action, ADMIN) for scope in self.scopes)
 
 
 class TokenBook:

@@ -193,6 +193,13 @@ class Web:
             raise _not_logged_in("a token is needed")
         if route.listed:
             return
+        if route.any_name:
+            if not caller.may_some(route.action):
+                raise NotAllowed(
+                    f"the token does not allow {route.action} of anything",
+                    hint=f"give it the scope: headrace token create NAME --scope {route.action}:NAME",
+                )
+            return
         # Whether the thing is there is not for those to know who may not see it.
         for name in _scoped_names(route.action, names[route.named] if route.named else ""):
             if not caller.may(route.action, name):

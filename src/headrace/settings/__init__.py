@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
+Percent = Annotated[int, msgspec.Meta(ge=1, le=100)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 State = Literal["memory", "rocksdb"]
@@ -187,6 +188,8 @@ class ServeSettings:
     """For a statement: the rows that it needs, and what it makes of them."""
     sql_processes: Count = 2
     """That answer statements, one at a time each; begun when they are needed."""
+    token_share_percent: Percent = 50
+    """Percent of SQL processes, searches and subscriptions that one token may take; at least one of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

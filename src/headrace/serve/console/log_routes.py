@@ -89,7 +89,7 @@ async def search_topic(call: Call) -> Answer:
             lambda: b"".join(search(served.cluster, ask, served.clock)), limits.read_s, LOG
         )
         return Answer(found, media_type=NDJSON, headers=_NO_BUFFER)
-    process = await served.console.searches.begin(ask)
+    process = await served.console.searches.begin(ask, call.caller.token_id)
 
     def stream(receive: Receive) -> AsyncGenerator[bytes]:
         return served.console.searches.lines(process, receive, call.request_id)
@@ -170,7 +170,7 @@ LOG_ROUTES = (
         parameters=(_TOPIC,),
         body=Body("SearchBody", "What to look for, and where."),
         answers={200: Told("Lines of JSON.", media_type=NDJSON)},
-        problems=(404, 413, 415, 503, 504),
+        problems=(404, 413, 415, 429, 503, 504),
     ),
     Route(
         *("POST", "/v1/log/topics/{topic}/records", WRITE_TOPIC, write_record, "Write one record as it is"),

@@ -36,7 +36,11 @@ __all__ = ["Session"]
 _EMPTY = frames.message(b"I")
 _NO_ROWS = frames.message(b"n")
 _FAILED_BEFORE = Trouble("25P02", "the transaction has failed: ROLLBACK ends it")
-_REFUSED_LOGINS = {"login": (401, "HR-SERVE-LOGIN"), "full": (503, "HR-SERVE-FULL")}
+_REFUSED_LOGINS = {
+    "login": (401, "HR-SERVE-LOGIN"),
+    "scope": (403, "HR-SERVE-SCOPE"),
+    "full": (503, "HR-SERVE-FULL"),
+}
 """What the access log has of a connection that is refused, by why it ended."""
 _TOLD_AT_FIRST = (
     "server_version", "server_encoding", "client_encoding", "DateStyle", "IntervalStyle", "TimeZone",

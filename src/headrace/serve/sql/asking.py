@@ -52,8 +52,9 @@ class Asking:
         **wire: Any,
     ) -> Answered:
         """``wire`` is what the PostgreSQL protocol has to say beside (``ToAnswer``)."""
-        served, limits = self._served, self._served.limits
-        parsed = await served.sql.parse(ToParse(sql, form == "rows"))
+        served, limits, token_id = self._served, self._served.limits, self._caller.token_id
+        self._expect_reader()
+        parsed = await served.sql.parse(ToParse(sql, form == "rows"), token_id)
         named = await served.work.run(lambda: self._named(parsed), limits.read_s)
         if parsed.catalogue:
             wire["listed"] = await served.work.run(self._listed, limits.read_s)
@@ -75,7 +76,7 @@ class Asking:
             for view in about:
                 assert token is not None
                 await served.waiting.until(view, token, deadline)
-            answered = await served.sql.answer(ask)
+            answered = await served.sql.answer(ask, token_id)
             # What was read may be of an earlier position again: a store was put back.
             behind = [
                 (view, stood.position)
@@ -86,6 +87,14 @@ class Asking:
                 return answered
             if served.clock.steady() > deadline:
                 raise late(*behind[0])
+
+    def _expect_reader(self) -> None:
+        """A statement may name no view at all, and still costs a process."""
+        if not self._caller.may_some(READ_VIEW):
+            raise NotAllowed(
+                f"SQL needs {READ_VIEW} of some view, and the token has none",
+                hint=f"give it the scope: headrace token create NAME --scope {READ_VIEW}:NAME",
+            )
 
     def _listed(self) -> list[Listed]:
         """What the caller may see, and can: not those that nothing has been read of yet."""
