@@ -1,4 +1,7 @@
-"""One token leaves others their part of the server: SQL processes, followed statements, subscriptions, streams."""
+"""One token leaves others their part of the server: SQL processes, followed statements, subscriptions, streams.
+
+And SQL tells a token nothing of views that it may not read, not even that they are there.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +58,7 @@ def tokens(home: Path) -> dict[str, str]:
     return {
         "greedy": token_for(home, "greedy", *scopes),
         "other": token_for(home, "other", *scopes),
+        "narrow": token_for(home, "narrow", "read:view:narrow", "read:view:SHARES-ORDERS-VIEW"),
         "writer": token_for(home, "writer", "write:topic:*", "read:topic:*", "read:operations"),
     }
 
@@ -132,6 +136,48 @@ def test_a_token_without_a_scope_to_read_a_view_does_not_log_in(server: Http, to
         connect(_port(server), password=tokens["writer"])
     lines = [json.loads(line) for line in server.heard.lines]  # type: ignore[attr-defined]
     assert ("LOGIN", 403) in [(line["method"], line["status"]) for line in lines]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        'SELECT * FROM "{name}"',
+        'SELECT * FROM "{upper}"',
+        'WITH "{name}" AS (SELECT 42 AS a) SELECT * FROM "{name}"',
+        'WITH "{upper}" AS (SELECT 42 AS a) SELECT * FROM "{name}"',
+        'SELECT * FROM (WITH "{name}" AS (SELECT 42 AS a) SELECT a FROM "{name}") one, "{name}"',
+        "SELECT * FROM search('{name}', 'word')",
+        "WITH \"{name}\" AS (SELECT 42 AS a) SELECT * FROM \"{name}\", search('{name}', 'word')",
+        "SELECT * FROM \"{name}\"('x')",
+        "SELECT * FROM query_table('{name}')",
+        "SELECT * FROM pragma_table_info('{name}')",
+        "SELECT to_regclass('{name}')",
+    ],
+)
+def test_sql_answers_for_a_view_that_may_not_be_read_as_for_one_that_is_not_there(
+    server: Http, app: App, tokens: dict[str, str], sql: str
+) -> None:
+    http = Http(server.port, tokens["narrow"])
+
+    def told(name: str) -> tuple[int, str]:
+        reply = http.post("/v1/sql", {"sql": sql.format(name=name, upper=name.upper())})
+        text = reply.body.decode().lower().replace(name.lower(), "NAME")
+        told = json.loads(text)
+        return reply.status, json.dumps(
+            {key: told[key] for key in told if key not in ("instance", "request")}
+        )
+
+    there, absent = app.views[0].name, "shares-absence-view"
+    assert told(there) == told(absent)
+
+
+def test_a_scope_that_differs_by_large_letters_does_not_tell_of_a_view(
+    server: Http, app: App, tokens: dict[str, str]
+) -> None:
+    """The scope allows a name that no view has, and a view has the name in small letters."""
+    http = Http(server.port, tokens["narrow"])
+    asked = http.post("/v1/sql", {"sql": f'SELECT * FROM "{app.views[1].name.upper()}"'})
+    assert asked.expect(404)["code"] == "HR-SERVE-NOT-THERE"
 
 
 _STREAMS = [

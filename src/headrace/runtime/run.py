@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.app import App
+from headrace.broker.host_names import split_names
 from headrace.client.cluster import Cluster
 from headrace.client.declaring import ensure_declared
 from headrace.errors import HeadraceError
@@ -213,7 +214,8 @@ class Run:
     def _start_metrics(self, listen: str) -> None:
         from headrace.runtime.metrics import RunMetrics
 
-        self.metrics = RunMetrics(self.app.name, self.flows, self.followers, self.alerts)
+        hosts = split_names(self.settings.metrics.hosts)
+        self.metrics = RunMetrics(self.app.name, self.flows, self.followers, self.alerts, hosts)
         self.metrics.start(listen, anyone=self.settings.metrics.anyone_may_read)
         self._tell(f"metrics are at {self.metrics.address}")
 

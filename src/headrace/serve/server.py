@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from headrace.app import App
 from headrace.broker.address import is_loopback, parse_address
+from headrace.broker.host_names import split_names
 from headrace.client.cluster import Cluster
 from headrace.errors import ConfigError, HeadraceError
 from headrace.model.extras import needing
@@ -93,7 +94,9 @@ class Server:
             except BaseException:
                 self._socket.close()
                 raise
-        self._guard = Guard([host, *_names(serve.hosts)], _names(serve.origins), self._tokens.are_needed)
+        self._guard = Guard(
+            [host, *split_names(serve.hosts)], split_names(serve.origins), self._tokens.are_needed
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._ready = threading.Event()
@@ -123,7 +126,7 @@ class Server:
 
     def _expect_tokens_behind_proxy(self, serve: ServeSettings) -> None:
         """Whoever names other hosts or origins has something in front of it that lets others in."""
-        named = {"serve.hosts": _names(serve.hosts), "serve.origins": _names(serve.origins)}
+        named = {"serve.hosts": split_names(serve.hosts), "serve.origins": split_names(serve.origins)}
         for setting, texts in named.items():
             for text in texts:
                 if not is_loopback(_host_of(text)) and not self._tokens.needed:
@@ -257,10 +260,6 @@ async def _sweep(gates: Sequence[Gate], receive_s: float) -> None:
         for gate in gates:
             gate.sweep()
         await asyncio.sleep(min(_SWEEP_S, receive_s / 4))
-
-
-def _names(text: str) -> list[str]:
-    return [one.strip() for one in text.split(",") if one.strip()]
 
 
 def _host_of(name_or_origin: str) -> str:

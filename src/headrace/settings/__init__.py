@@ -126,6 +126,8 @@ class MetricsSettings:
     """Where ``headrace run`` answers Prometheus; nowhere without it."""
     anyone_may_read: bool = False
     """Whether that may be an address that other machines reach."""
+    hosts: str = ""
+    """Other names that Prometheus asks for it by, with commas in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
