@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from headrace.errors import HeadraceError
+from headrace.private import private
 from headrace.readable import readable
 
 __all__ = ["BrokerChild", "BrokerFailed"]
@@ -46,7 +47,7 @@ class BrokerChild:
     ) -> None:
         self._log = log
         self._failure = failure
-        self._log_file: IO[bytes] = log.open("wb")
+        self._log_file: IO[bytes] = open(log, "wb", opener=private)  # noqa: SIM115  for as long as the broker runs
         start = [sys.executable, "-m", "headrace.cli", "broker"]
         command = [*start, "--listen", listen, "--data", str(data), *options]
         # In a session of its own: Ctrl-C is for the parent, which stops its clients first and the broker last.

@@ -20,6 +20,7 @@ from headrace.client.declaring import ensure_declared
 from headrace.errors import HeadraceError
 from headrace.model.extras import ExtraMissing
 from headrace.model.graph import check
+from headrace.private import make_private_dir
 from headrace.runtime.embedded import BrokerChild
 from headrace.runtime.look import AlertLook, FlowLook, Look, ViewLook
 from headrace.runtime.part import Part
@@ -105,7 +106,7 @@ class Run:
 
         check(self.app)
         rules = rules_of(self.app, self.settings.alerts)
-        self.settings.data.mkdir(parents=True, exist_ok=True)
+        make_private_dir(self.settings.data)
         self._start_log()
         if self._with_views:
             self._start_server()
@@ -124,7 +125,7 @@ class Run:
         log = self.settings.log
         address = log.bootstrap_servers
         if address is None:
-            self.settings.log_dir.mkdir(parents=True, exist_ok=True)
+            make_private_dir(self.settings.log_dir)
             self._broker = BrokerChild(
                 log.listen,
                 self.settings.log_dir,
@@ -243,11 +244,12 @@ class Run:
 
     def _server(self, listen: str) -> Server:
         from headrace.runtime.live import RunLive
-        from headrace.serve.access_log import line_writer
+        from headrace.serve.access_log import LogFile
         from headrace.serve.server import Server
 
         settings = self.settings
-        log = line_writer(settings.serve.access_log, None)
+        path = settings.serve.access_log or settings.data / "access.log"
+        log = LogFile(path, settings.serve.access_log_bytes_max)
         return Server(
             self.app,
             self.cluster,
@@ -255,7 +257,7 @@ class Run:
             settings.serve,
             listen,
             warn=self._warn,
-            log=log,
+            log=log.write,
             live=RunLive(self),
         )
 

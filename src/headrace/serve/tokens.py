@@ -27,6 +27,7 @@ import msgspec
 
 from headrace.clock import Clock, SystemClock
 from headrace.errors import ConfigError
+from headrace.private import make_private_dir, private
 from headrace.serve.scope import ADMIN, Scope, parse_scope
 
 __all__ = ["Caller", "Token", "TokenBook", "Tokens", "tokens_path"]
@@ -126,14 +127,14 @@ class TokenBook:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[_Book]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path.with_suffix(".lock"), "a", opener=_private) as lock:
+        make_private_dir(self.path.parent)
+        with open(self.path.with_suffix(".lock"), "a", opener=private) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield _read(self.path)
 
     def _write(self, book: _Book) -> None:
         made = self.path.with_suffix(".new")
-        with open(made, "wb", opener=_private) as file:
+        with open(made, "wb", opener=private) as file:
             file.write(msgspec.json.format(msgspec.json.encode(book)) + b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -206,7 +207,3 @@ def _read(path: Path) -> _Book:
 
 def _hash(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

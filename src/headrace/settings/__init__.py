@@ -140,7 +140,10 @@ class ServeSettings:
     origins: str = ""
     """Of pages that may ask from a browser, as ``https://shop.example``, with commas in between."""
     access_log: Path | None = None
-    """A file for a line of JSON per request; without one, ``headrace serve`` writes them to standard error."""
+    """A file for a line of JSON per request; without one, ``headrace serve`` writes them to standard error, and
+    ``headrace run`` to ``access.log`` of the data directory."""
+    access_log_bytes_max: Count = 67_108_864
+    """Past so many bytes the access log begins a new file; the one before is kept."""
     connections: Count = 1_000
     threads: Count = 8
     """Questions that are asked of stores and of the log at a time."""
