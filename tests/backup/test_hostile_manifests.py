@@ -21,6 +21,8 @@ from headrace.broker.backup.restoring import Restoring
 from headrace.checksum import crc32c
 from headrace.clock import SystemClock
 from headrace.errors import ConfigError
+from headrace.settings import BrokerSettings
+from headrace.settings.loading import load
 from tests.backup.test_troubles import done, shop
 from tests.backup.workload import UnsyncedFiles, World
 
@@ -240,12 +242,16 @@ async def test_a_broker_with_a_key_names_nothing_that_it_did_not_ship_itself(
 def test_a_key_comes_from_a_file_or_the_environment_and_is_long_enough(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(KEY + b"\n")
-    assert read_key(None, path) == read_key(KEY.decode(), None) == KEY
-    assert read_key(None, None) is None
-    for text, file, why in (
-        ("short", None, "5 bytes"),
-        (None, tmp_path / "absent", "cannot read the backup key"),
-        ("x", path, "both set"),
+    assert read_key(BrokerSettings(backup_key_file=path)) == KEY
+    environment = {"HEADRACE_BROKER__BACKUP_KEY": KEY.decode()}
+    loaded = load(environment=environment)
+    assert read_key(loaded.settings.broker) == KEY
+    assert KEY.decode() not in f"{loaded.settings}{[*loaded.shown()]}"
+    assert read_key(BrokerSettings()) is None
+    for settings, why in (
+        (BrokerSettings(backup_key="short"), "5 bytes"),
+        (BrokerSettings(backup_key_file=tmp_path / "absent"), "cannot read broker.backup_key"),
+        (BrokerSettings(backup_key="x", backup_key_file=path), "both set"),
     ):
         with pytest.raises(ConfigError, match=why):
-            read_key(text, file)
+            read_key(settings)

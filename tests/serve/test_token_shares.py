@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import http.client
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,6 +164,8 @@ def test_sql_answers_for_a_view_that_may_not_be_read_as_for_one_that_is_not_ther
     def told(name: str) -> tuple[int, str]:
         reply = http.post("/v1/sql", {"sql": sql.format(name=name, upper=name.upper())})
         text = reply.body.decode().lower().replace(name.lower(), "NAME")
+        # The engine offers a table of its own whose name is alike.
+        text = re.sub(r'did you mean \\"\w+\\"\?', "", text)
         told = json.loads(text)
         return reply.status, json.dumps(
             {key: told[key] for key in told if key not in ("instance", "request")}

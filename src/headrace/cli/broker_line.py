@@ -122,7 +122,7 @@ def _key_of(backup: BrokerSettings | None) -> bytes | None:
         return None
     from headrace.broker.backup.authenticity import read_key
 
-    return read_key(backup.backup_key, backup.backup_key_file)
+    return read_key(backup)
 
 
 def run_broker_line(line: BrokerLine) -> int:

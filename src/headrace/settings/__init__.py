@@ -73,6 +73,10 @@ class SparkSettings:
     """More options for its JVM, as a shell would take them."""
     conf: Mapping[str, str] = field(default_factory=dict)
     """Any other configuration of Spark, over all that is set by us."""
+    secret_file: Path | None = None
+    """A file with the secret that a standalone cluster authenticates by."""
+    secret: Text | None = field(default=None, repr=False)
+    """The secret itself, for an environment that has no files for secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

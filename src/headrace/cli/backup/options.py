@@ -37,7 +37,7 @@ def folder_of(session: Session, given: Path | None, *, accepts_unauthentic: bool
     path = given or broker.backup
     if path is None:
         raise UsageError("no backup is named", hint="give its folder, or set broker.backup")
-    key = read_key(broker.backup_key, broker.backup_key_file)
+    key = read_key(broker)
     return BackupFolder(path, key=key, accepts_unauthentic=accepts_unauthentic)
 
 
