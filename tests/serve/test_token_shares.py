@@ -171,7 +171,7 @@ def test_sql_answers_for_a_view_that_may_not_be_read_as_for_one_that_is_not_ther
             {key: told[key] for key in told if key not in ("instance", "request")}
         )
 
-    there, absent = app.views[0].name, "shares-absence-view"
+    there, absent = app.views[0].name, "shares-absences-view"
     assert told(there) == told(absent)
 
 

@@ -56,9 +56,9 @@ def serve(
     loaded = checked_app(app)
     settings = settings_for(session, data=data, serve=listen, pg_listen=pg_listen)
     check_reachable(session.bootstrap)
-    write = None if session.out.quiet else session.out.note
-    if settings.serve.access_log is not None:
-        write = LogFile(settings.serve.access_log, settings.serve.access_log_bytes_max).write
+    file = settings.serve.access_log and LogFile(
+        settings.serve.access_log, settings.serve.access_log_bytes_max
+    )
     server = Server(
         loaded,
         cluster_of(session),
@@ -66,7 +66,7 @@ def serve(
         settings.serve,
         USUAL_LISTEN if settings.serve.listen in (None, NOT_SERVED) else settings.serve.listen,
         warn=session.out.warn,
-        log=write,
+        log=file.write if file else None if session.out.quiet else session.out.note,
     )
     with Stopping() as stopping:
         server.start()
@@ -81,6 +81,8 @@ def serve(
                 raise server.failure
         finally:
             server.stop()
+            if file is not None:
+                file.close()
     return 0
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from headrace.ops.alerts.watch import AlertWatch
     from headrace.runtime.metrics import RunMetrics
     from headrace.runtime.proofs import Proofs
+    from headrace.serve.access_log import LogFile
     from headrace.serve.server import Server
 
 __all__ = ["Run"]
@@ -84,6 +85,7 @@ class Run:
         """Where lags are watched: by a run of the whole app."""
         self.metrics: RunMetrics | None = None
         self.server: Server | None = None
+        self._access_log: LogFile | None = None
         self._tell = tell
         self._warn = warn or tell
         self._rebuild_changed = rebuild_changed
@@ -249,7 +251,7 @@ class Run:
 
         settings = self.settings
         path = settings.serve.access_log or settings.data / "access.log"
-        log = LogFile(path, settings.serve.access_log_bytes_max)
+        self._access_log = LogFile(path, settings.serve.access_log_bytes_max)
         return Server(
             self.app,
             self.cluster,
@@ -257,7 +259,7 @@ class Run:
             settings.serve,
             listen,
             warn=self._warn,
-            log=log.write,
+            log=self._access_log.write,
             live=RunLive(self),
         )
 
@@ -370,6 +372,8 @@ class Run:
     def close(self) -> None:
         if self.server is not None:
             self.server.stop()
+        if self._access_log is not None:
+            self._access_log.close()
         self.stop_flows()
         if self.spark is not None and self._spark_is_ours:
             from headrace.flow.session import stop
