@@ -25,6 +25,7 @@ from headrace.settings import BrokerSettings
 from headrace.settings.loading import load
 from tests.backup.test_troubles import done, shop
 from tests.backup.workload import UnsyncedFiles, World
+from tests.cli.runner import Headrace
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 Change = Callable[[dict[str, Any]], None]
@@ -237,6 +238,20 @@ async def test_a_broker_with_a_key_names_nothing_that_it_did_not_ship_itself(
     assert named
     assert not named & before
     await done(_restoring(BackupFolder(world.folder, key=KEY), tmp_path / "restored"))
+
+
+def test_the_command_says_when_a_mac_is_missing_and_refuses_where_a_key_is_set_unless_told_otherwise(
+    folder: Path, tmp_path: Path
+) -> None:
+    headrace = Headrace("127.0.0.1:1")
+    key = {"HEADRACE_BROKER__BACKUP_KEY": KEY.decode()}
+    restore = ("backup", "restore", str(folder), "--data")
+    refused = headrace.run(*restore, str(tmp_path / "a"), env=key)
+    assert (refused.code, "HR-BACKUP-MAC" in refused.err, "it has no MAC" in refused.err) == (1, True, True)
+    assert not (tmp_path / "a").exists()
+    for number, (words, environment) in enumerate(((("--accept-unauthentic",), key), ((), None))):
+        done = headrace.ok(*restore, str(tmp_path / f"b{number}"), *words, env=environment)
+        assert "not known to be authentic: it has no MAC" in done.err
 
 
 def test_a_key_comes_from_a_file_or_the_environment_and_is_long_enough(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from typing import IO
 from headrace.errors import HeadraceError
 from headrace.private import private
 from headrace.readable import readable
+from headrace.settings import BrokerSettings
 
-__all__ = ["BrokerChild", "BrokerFailed"]
+__all__ = ["BrokerChild", "BrokerFailed", "backup_environment", "backup_options"]
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
@@ -110,3 +111,19 @@ class BrokerChild:
         if self._process.stdout is not None:
             self._process.stdout.close()
         return self._process.returncode
+
+
+def backup_options(settings: BrokerSettings) -> list[str]:
+    if settings.backup is None:
+        return []
+    return [
+        *("--backup", str(settings.backup)),
+        *("--backup-every-ms", str(settings.backup_every_ms)),
+        *("--backup-keep-s", str(settings.backup_keep_s)),
+        *(("--backup-key-file", str(settings.backup_key_file)) if settings.backup_key_file else ()),
+    ]
+
+
+def backup_environment(settings: BrokerSettings) -> dict[str, str]:
+    """Process lists show a command line, but not the environment."""
+    return {} if settings.backup_key is None else {"HEADRACE_BROKER__BACKUP_KEY": settings.backup_key}

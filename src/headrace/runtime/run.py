@@ -21,7 +21,7 @@ from headrace.errors import HeadraceError
 from headrace.model.extras import ExtraMissing
 from headrace.model.graph import check
 from headrace.private import make_private_dir
-from headrace.runtime.embedded import BrokerChild
+from headrace.runtime.embedded import BrokerChild, backup_environment, backup_options
 from headrace.runtime.look import AlertLook, FlowLook, Look, ViewLook
 from headrace.runtime.part import Part
 from headrace.settings import Settings
@@ -132,8 +132,8 @@ class Run:
                 log.listen,
                 self.settings.log_dir,
                 self.settings.data / "broker.log",
-                options=["--durability", log.durability, *_backup_options(self.settings)],
-                environment=_backup_environment(self.settings),
+                options=["--durability", log.durability, *backup_options(self.settings.broker)],
+                environment=backup_environment(self.settings.broker),
             )
             address = self._broker.address
         self.cluster = Cluster(address, log.properties, replication=self.settings.topics.replication)
@@ -383,21 +383,3 @@ class Run:
             self.metrics.close()
         if self._broker is not None:
             self._broker.stop()
-
-
-def _backup_options(settings: Settings) -> list[str]:
-    broker = settings.broker
-    if broker.backup is None:
-        return []
-    return [
-        *("--backup", str(broker.backup)),
-        *("--backup-every-ms", str(broker.backup_every_ms)),
-        *("--backup-keep-s", str(broker.backup_keep_s)),
-        *(("--backup-key-file", str(broker.backup_key_file)) if broker.backup_key_file else ()),
-    ]
-
-
-def _backup_environment(settings: Settings) -> dict[str, str]:
-    """Process lists show a command line, but not the environment."""
-    key = settings.broker.backup_key
-    return {} if key is None else {"HEADRACE_BROKER__BACKUP_KEY": key}
