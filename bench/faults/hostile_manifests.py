@@ -52,13 +52,12 @@ def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], cas
         world, folder = home / "a" / "world", home / "backup"
         plant(world)
         restored = world / "restored"
-        restored.mkdir()
         _back_up(home / "own", folder)
         before = dict(tree(home / "a", besides=restored))
         with contextlib.nullcontext() if protected else believed_names():
-            attack = _Attack(folder, restored, rng, str(world / "canary"), outcome)
-            for number in range(cases):
-                attack.case(number)
+            attack = _Attack(folder, restored, rng, str(world / "x"), outcome)
+            for _ in range(cases):
+                attack.case()
         outcome.problems += changes(before, dict(tree(home / "a", besides=restored)))
     return outcome
 
@@ -92,20 +91,19 @@ class _Attack:
         self._path = folder / "manifests" / newest.name.file
         self._body: Body = msgspec.to_builtins(newest)
 
-    def case(self, number: int) -> None:
+    def case(self) -> None:
         given = hostile_name(self._rng, self._target)
         name = given if isinstance(given, str) else given.decode("latin-1")
-        spot = self._rng.choice([*_SPOTS])
+        spot = self._rng.choice(_CHOICES)
         put, is_known = _SPOTS[spot]
         body = msgspec.json.decode(msgspec.json.encode(self._body))
         put(body, name)
         raw = msgspec.json.encode(body)
         self._path.write_bytes(raw + b"\n%08x\n" % crc32c(raw))
         self._outcome.hits += 1
-        data = self._restored / str(number)
         try:
             folder = BackupFolder(self._folder)
-            Restoring(folder, data, choose(folder), {}, clock=SystemClock()).run()
+            Restoring(folder, self._restored, choose(folder), {}, clock=SystemClock()).run()
         except HeadraceError:
             return
         except Exception as error:
@@ -114,7 +112,7 @@ class _Attack:
             if not is_known(name):
                 self._outcome.problems.append(f"{spot} {name!r:.60} was taken")
         finally:
-            shutil.rmtree(data, ignore_errors=True)
+            shutil.rmtree(self._restored, ignore_errors=True)
 
 
 def _partition(body: Body) -> str:
@@ -163,3 +161,5 @@ _SPOTS: dict[str, tuple[Callable[[Body, str], None], Callable[[str], bool]]] = {
     ),
     "a place of an earlier restore": (_put_ends, lambda name: bool(_PLACE.fullmatch(name))),
 }
+_CHOICES = [*_SPOTS, "the place", "the topic id of a place", "the topic id of a place"]
+"""What becomes a path that is written to comes more often."""

@@ -45,6 +45,7 @@ def test_silent_sockets_lock_nobody_out(sql_port: int, sql_http: Http) -> None:
         message(b"P", b"\0SELECT 1\0\0\0")
         + message(b"B", b"n" * 64 + b"\0\0" + struct.pack(">hhh", 0, 0, 0)),
     ],
+    ids=["statement", "large", "portal"],
 )
 def test_a_name_of_more_than_63_bytes_is_an_error_of_its_statement(sql_port: int, sent: bytes) -> None:
     with raw(sql_port) as wire:

@@ -113,17 +113,17 @@ class BrokerChild:
         return self._process.returncode
 
 
-def backup_options(settings: BrokerSettings) -> list[str]:
-    if settings.backup is None:
+def backup_options(broker: BrokerSettings) -> list[str]:
+    if broker.backup is None:
         return []
     return [
-        *("--backup", str(settings.backup)),
-        *("--backup-every-ms", str(settings.backup_every_ms)),
-        *("--backup-keep-s", str(settings.backup_keep_s)),
-        *(("--backup-key-file", str(settings.backup_key_file)) if settings.backup_key_file else ()),
+        *("--backup", str(broker.backup)),
+        *("--backup-every-ms", str(broker.backup_every_ms)),
+        *("--backup-keep-s", str(broker.backup_keep_s)),
+        *(("--backup-key-file", str(broker.backup_key_file)) if broker.backup_key_file else ()),
     ]
 
 
-def backup_environment(settings: BrokerSettings) -> dict[str, str]:
+def backup_environment(broker: BrokerSettings) -> dict[str, str]:
     """Process lists show a command line, but not the environment."""
-    return {} if settings.backup_key is None else {"HEADRACE_BROKER__BACKUP_KEY": settings.backup_key}
+    return {} if broker.backup_key is None else {"HEADRACE_BROKER__BACKUP_KEY": broker.backup_key}

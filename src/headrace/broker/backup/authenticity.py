@@ -37,8 +37,8 @@ def authenticity_of(body: bytes, mac: str, key: bytes | None) -> Authenticity:
     return Authenticity.AUTHENTIC if hmac.compare_digest(mac_of(key, body), mac) else Authenticity.WRONG
 
 
-def read_key(settings: BrokerSettings) -> bytes | None:
+def read_key(broker: BrokerSettings) -> bytes | None:
     """None where no key is set."""
     return read_secret(
-        "broker.backup_key", settings.backup_key, settings.backup_key_file, bytes_min=_KEY_BYTES_MIN
+        "broker.backup_key", broker.backup_key, broker.backup_key_file, bytes_min=_KEY_BYTES_MIN
     )
