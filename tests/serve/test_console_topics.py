@@ -14,6 +14,8 @@ from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.client.declaring import ensure_declared
 from headrace.serve.console.log_topics import LogTopics
+from headrace.serve.routes import ROUTES
+from headrace.serve.scope import WRITE_TOPIC
 from headrace.testing.faulty_clock import DrivenClock
 from tests.serve.http import Http
 from tests.serve.serving import served, token_for
@@ -156,6 +158,9 @@ def test_what_headrace_alone_writes_is_not_written_by_hand(
             refused = http.post(f"{path}/records", {"value": {"text": "x"}}).expect(409)
             assert "alone" in refused["detail"], topic
             assert http.get(path).expect(200)["writable"] is False
+            for route in (one for one in ROUTES if one.action == WRITE_TOPIC):
+                reply = http.post(route.path.replace("{topic}", topic), {"value": {"text": "x"}})
+                assert reply.status in (404, 409), (route.path, topic)
         for topic in beside:
             http.post(f"/v1/log/topics/{topic}/records", {"value": {"text": "x"}}).expect(200)
     assert {sum(cluster.ends(one).values()) for one in theirs} == {0}
