@@ -56,9 +56,8 @@ def serve(
     loaded = checked_app(app)
     settings = settings_for(session, data=data, serve=listen, pg_listen=pg_listen)
     check_reachable(session.bootstrap)
-    file = settings.serve.access_log and LogFile(
-        settings.serve.access_log, settings.serve.access_log_bytes_max
-    )
+    kept = settings.serve.access_log
+    file = LogFile(kept, settings.serve.access_log_bytes_max) if kept is not None else None
     server = Server(
         loaded,
         cluster_of(session),
