@@ -26,8 +26,6 @@ _ALLOWED = "Authorization, Content-Type, Idempotency-Key, If-None-Match"
 _EXPOSED = (
     "ETag, Headrace-Position, Headrace-Token, Headrace-Request-Id, Idempotency-Replayed, Link, Retry-After"
 )
-
-
 _FORWARDED = re.compile(r"forwarded|x-forwarded-.*|via|x-real-ip")
 
 

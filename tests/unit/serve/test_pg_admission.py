@@ -22,6 +22,16 @@ def test_the_oldest_connection_that_has_not_logged_in_makes_room() -> None:
     assert admission.connect(101, "10.0.1.2") == 2
 
 
+def test_a_connection_that_was_dropped_does_not_log_in() -> None:
+    admission = _admission(per_address=1)
+    admission.connect(0, "here")
+    assert admission.connect(1, "here") == 0
+    with pytest.raises(Refused, match="dropped to make room"):
+        admission.log_in(0, "")
+    admission.disconnect(0)
+    admission.log_in(1, "")
+
+
 def test_the_address_with_the_most_silent_connections_loses_one_first() -> None:
     admission = _admission()
     admission.connect(0, "good")

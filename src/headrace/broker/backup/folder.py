@@ -48,6 +48,7 @@ __all__ = ["NEW", "BackupFolder", "Belongs", "open_regular", "sequence_of"]
 
 _MANIFESTS, _PIECES, _IDENTITY = "manifests", "pieces", "backup.json"
 NEW = ".new"
+_IDENTITY_BYTES_MAX = 1 << 16
 _MANIFEST_BYTES_MAX = 1 << 30
 _SEQUENCE = re.compile(r"-(\d{10})-([0-9a-f]{8})\.(?:piece|state)")
 # What file systems answer that cannot sync a directory, and need not.
@@ -100,7 +101,8 @@ class BackupFolder:
     def belongs(self) -> Belongs | None:
         """``None`` where the folder is there and holds no backup; raises ``BackupAway`` where it is not there."""
         try:
-            raw = (self.path / _IDENTITY).read_bytes()
+            with open_regular(self.path / _IDENTITY) as file:
+                raw = file.read(_IDENTITY_BYTES_MAX)
         except FileNotFoundError:
             if self.path.is_dir():
                 return None

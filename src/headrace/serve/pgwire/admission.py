@@ -58,6 +58,10 @@ class Admission:
         return dropped
 
     def log_in(self, number: int, token_id: str) -> None:
+        connection = self._connections.get(number)
+        if connection is None:
+            # Its login was on the way.
+            raise Refused("the connection was dropped to make room for another", "connect again in a moment")
         logged_in = [one.token_id for one in self._connections.values() if one.token_id is not None]
         if len(logged_in) >= self._connections_max:
             raise Refused(
@@ -69,7 +73,7 @@ class Admission:
                 f"too many connections with this token (limit {self._per_token_max})",
                 "close some, or raise serve.pg_connections_per_token",
             )
-        self._connections[number].token_id = token_id
+        connection.token_id = token_id
 
     def disconnect(self, number: int) -> None:
         self._connections.pop(number, None)
