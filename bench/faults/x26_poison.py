@@ -89,14 +89,14 @@ def _take_out(protection: str, stack: contextlib.ExitStack) -> None:
     else:
         from headrace.flow import batch
 
-        dead = batch._dead
+        dead_letter = batch.dead_letter
 
-        def as_text(flow, row):  # type: ignore[no-untyped-def]
-            side = dead(flow, row)
+        def as_text(flow, record):  # type: ignore[no-untyped-def]
+            side = dead_letter(flow, record)
             text = None if side.value is None else side.value.decode(errors="replace").encode()
             return batch.Side(side.topic, side.key, text, side.headers)
 
-        stack.enter_context(patched(batch, "_dead", as_text))
+        stack.enter_context(patched(batch, "dead_letter", as_text))
 
 
 class _Scene:
