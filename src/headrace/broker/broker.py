@@ -99,6 +99,8 @@ class Broker:
         self.answers_held: Account[Connection] = Account("answers", self.limits.all_answers_bytes_max)
         # One thread, so that all walks together need the memory of one.
         self.walker = ThreadPoolExecutor(1, thread_name_prefix="headrace-walk")
+        # One thread, so that patterns of all clients together take one core at the most.
+        self.matcher = ThreadPoolExecutor(1, thread_name_prefix="headrace-match")
         self.loop = asyncio.get_running_loop()
         files = files or SystemFiles()
         try:
@@ -305,7 +307,8 @@ class Broker:
         await self._groups_journal.close()
         await self._metadata.close()
         await self.committer.close()
-        self.walker.shutdown(wait=False, cancel_futures=True)
+        for executor in (self.walker, self.matcher):
+            executor.shutdown(wait=False, cancel_futures=True)
         try:
             self._data_dir.note_time(self.trusted_time.now_ms())
         finally:

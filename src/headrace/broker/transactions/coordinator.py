@@ -32,7 +32,6 @@ from headrace.broker.transactions.answers import (
 )
 from headrace.broker.transactions.endings import Endings
 from headrace.broker.transactions.holders import Holders
-from headrace.broker.transactions.pattern import Pattern
 from headrace.broker.transactions.ports import MarkedPartitions, ProducerIds
 from headrace.broker.transactions.recovery import recover
 from headrace.broker.transactions.settings import TransactionSettings
@@ -333,7 +332,6 @@ class TransactionCoordinator:
         states: Collection[str] = (),
         producer_ids: Collection[int] = (),
         open_ms_min: int = -1,
-        pattern: Pattern | None = None,
     ) -> list[ListedTransaction]:
         """All transactional ids, or those that every given filter lets through."""
         now_ms = self._stamp_ms()
@@ -344,7 +342,6 @@ class TransactionCoordinator:
             and (not states or transaction.state.value in states)
             and (not producer_ids or transaction.producer in producer_ids)
             and (open_ms_min < 0 or now_ms - transaction.began_ms > open_ms_min)
-            and (pattern is None or pattern.matches(transaction.id))
         ]
 
     async def expire(self, now_ms: int) -> list[str]:
