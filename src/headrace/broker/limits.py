@@ -33,6 +33,7 @@ class BrokerLimits:
     in_flight_max: int = 64
     backlog_bytes_max: int = 1 * MIB
     unsent_bytes_max: int = 1 * MIB
+    response_bytes_max: int = 16 * MIB
     all_requests_bytes_max: int = 512 * MIB
     all_answers_bytes_max: int = 256 * MIB
     records: RecordLimits = field(
@@ -150,6 +151,17 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
             " requests are handled.",
         ),
         "unsent_bytes_max",
+    ),
+    (
+        _key(
+            "headrace.response.max.bytes",
+            _DEFAULT.response_bytes_max,
+            "Memory that one response may take while it is built, in bytes, its first item aside. The items that do not"
+            " fit get an error that clients retry: 14 for groups and transactions, 6 for partitions, 44 for"
+            " configurations.",
+            least=1024,
+        ),
+        "response_bytes_max",
     ),
     (
         _key(

@@ -182,6 +182,10 @@ class Partition:
         """Those that a reader of committed records in ``[start, end)`` has to know of."""
         return self.log.transactions.aborted_between(start, end)
 
+    @property
+    def producer_count(self) -> int:
+        return len(self.log.producers)
+
     def producers(self) -> list[Producer]:
         return list(self.log.producers)
 
