@@ -91,6 +91,7 @@ class Connection(asyncio.BufferedProtocol):
             self._busy.cancel()
         self._broker.requests_held.hold(self, 0)
         self._broker.answers_held.hold(self, 0)
+        self._broker.groups.forget_connection(self)
         self._server.leave(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -185,7 +186,7 @@ class Connection(asyncio.BufferedProtocol):
         self._note_held()
 
     def _handle(self, frame: bytes | bytearray) -> None:
-        header, request = read_request(frame, self.peer, self._broker.limits)
+        header, request = read_request(frame, self.peer, self._broker.limits, self)
         slot = Slot(header, self.active_at)
         if request is None:
             slot.version = 0

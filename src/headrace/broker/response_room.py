@@ -9,16 +9,9 @@ from __future__ import annotations
 
 import asyncio
 
-__all__ = ["ResponseRoom", "text_bytes"]
+__all__ = ["ResponseRoom"]
 
 _TURN_BYTES = 1 << 20
-
-
-def text_bytes(text: str | None) -> int:
-    """What a text takes in memory, which is no less than what it takes in a response: one character that is not ASCII
-    makes all of them wide.
-    """
-    return 0 if text is None else len(text) if text.isascii() else 4 * len(text)
 
 
 class ResponseRoom:

@@ -22,6 +22,7 @@ from headrace.broker.settings import BrokerSettings
 from headrace.records import RecordLimits, build_batch
 from headrace.wire import Api, decode_response, encode_request
 from headrace.wire import messages as m
+from headrace.wire.codes import ErrorCode
 
 NOON_MS = 1_700_000_000_000
 
@@ -393,3 +394,26 @@ async def test_partitions_of_a_session_take_turns_when_an_answer_does_not_hold_t
         )
         answer = await client.ask(Api.FETCH, 11, ask)
     assert served == ["a", "b", "a", "b"]
+
+
+async def test_a_member_id_that_was_given_out_is_forgotten_when_its_client_hangs_up(
+    scene: Callable[..., Awaitable[Scene]],
+) -> None:
+    world = await scene()
+    request = m.JoinGroupRequest
+    ask = request(
+        group_id="g",
+        session_timeout_ms=1_800_000,
+        rebalance_timeout_ms=1_000,
+        protocol_type="consumer",
+        protocols=[request.JoinGroupRequestProtocol(name="range")],
+    )
+    first = await world.connect()
+    given = await first.ask(Api.JOIN_GROUP, 5, ask)
+    assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    ask.member_id = given.member_id
+    first.writer.close()
+    while world.server.connections:
+        await asyncio.sleep(0.001)
+    second = await world.connect()
+    assert (await second.ask(Api.JOIN_GROUP, 5, ask)).error_code == ErrorCode.UNKNOWN_MEMBER_ID

@@ -17,7 +17,8 @@ from headrace.broker.broker_configs import Scope, Source, static_configs
 from headrace.broker.config_resources import ResourceType, scope_of, unknown_type
 from headrace.broker.names import name_fault
 from headrace.broker.refusal import Refusal
-from headrace.broker.response_room import ResponseRoom, text_bytes
+from headrace.broker.response_room import ResponseRoom
+from headrace.broker.sizes import text_bytes
 from headrace.wire import messages as m
 from headrace.wire.codes import ErrorCode
 

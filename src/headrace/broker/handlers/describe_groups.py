@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.response_room import ResponseRoom, text_bytes
+from headrace.broker.response_room import ResponseRoom
+from headrace.broker.sizes import text_bytes
 from headrace.wire import messages as m
 from headrace.wire.codes import ErrorCode
 

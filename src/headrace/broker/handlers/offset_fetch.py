@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.groups import GroupCoordinator, OffsetRow
 from headrace.broker.named_once import partitions_once
-from headrace.broker.response_room import ResponseRoom, text_bytes
+from headrace.broker.response_room import ResponseRoom
+from headrace.broker.sizes import text_bytes
 from headrace.wire import messages as m
 from headrace.wire.codes import ErrorCode
 
