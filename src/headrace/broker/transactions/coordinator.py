@@ -35,12 +35,14 @@ from headrace.broker.transactions.holders import Holders
 from headrace.broker.transactions.ports import MarkedPartitions, ProducerIds
 from headrace.broker.transactions.recovery import recover
 from headrace.broker.transactions.settings import TransactionSettings
+from headrace.broker.transactions.table import TransactionTable
 from headrace.broker.transactions.transaction import (
     EPOCH_GIVEN_MAX,
     NOBODY,
     PREPARED,
     State,
     Transaction,
+    group_bytes,
 )
 from headrace.clock import Clock
 from headrace.errors import StorageError
@@ -86,7 +88,7 @@ class TransactionCoordinator:
             trusted_ms,
             coordinator_epoch,
         )
-        self._by_id: dict[str, Transaction] = {}
+        self._by_id = TransactionTable()
         self._holders = Holders(self._by_id, settings, self._endings, producer_ids, stamp_ms, self._new)
         self._runs = False
 
@@ -97,13 +99,14 @@ class TransactionCoordinator:
         for entry in self._ledger.kept.transactions.values():
             transaction = self._new(entry.id)
             transaction.restore(entry)
-            self._by_id[entry.id] = transaction
+            self._by_id.add(transaction)
         await recover(self._by_id, self._ledger, self._partitions, self._topics, self._endings)
         self._runs = True
         self._ticker.start()
         for transaction in self._by_id.values():
             if transaction.state is State.ONGOING:
                 self._endings.added += len(transaction.partitions)
+                self._endings.groups_bytes += transaction.groups_bytes
                 self._ticker.timers.start(transaction.timer, transaction.timeout_ms)
             elif transaction.unmarked:
                 self._ticker.timers.start(transaction.timer, self.settings.retry_ms)
@@ -199,8 +202,15 @@ class TransactionCoordinator:
             return ErrorCode.NONE
         if not (adds or transaction.restored):
             return ErrorCode.INVALID_TXN_STATE
-        if len(transaction.groups) >= self.settings.groups_per_transaction_max:
+        if len(group_id) > self.settings.group_id_chars_max:
+            return ErrorCode.INVALID_GROUP_ID
+        more = group_bytes(group_id)
+        if (
+            len(transaction.groups) >= self.settings.groups_per_transaction_max
+            or self._endings.groups_bytes + more > self.settings.all_groups_bytes_max
+        ):
             return ErrorCode.POLICY_VIOLATION
+        self._endings.groups_bytes += more
         transaction.groups.add(group_id)
         self._begin(transaction)
         return ErrorCode.NONE
@@ -223,15 +233,14 @@ class TransactionCoordinator:
         return ErrorCode.NONE, transaction
 
     def _add(self, transaction: Transaction, partitions: Partitions) -> ErrorCode:
-        wanted = transaction.partitions.union(partitions)
-        more = len(wanted) - len(transaction.partitions)
-        if more and (
-            len(wanted) > self.settings.partitions_per_transaction_max
-            or self._endings.added + more > self.settings.all_partitions_max
+        new = {place for place in partitions if place not in transaction.partitions}
+        if new and (
+            len(transaction.partitions) + len(new) > self.settings.partitions_per_transaction_max
+            or self._endings.added + len(new) > self.settings.all_partitions_max
         ):
             return ErrorCode.POLICY_VIOLATION
-        self._endings.added += more
-        transaction.partitions = wanted
+        self._endings.added += len(new)
+        transaction.partitions |= new
         self._begin(transaction)
         return ErrorCode.NONE
 
@@ -366,7 +375,7 @@ class TransactionCoordinator:
     def _forgotten(self, transaction: Transaction) -> Callable[[], None]:
         def forgotten() -> None:
             transaction.state = State.DEAD
-            self._by_id.pop(transaction.id, None)
+            self._by_id.remove(transaction.id)
 
         return forgotten
 
