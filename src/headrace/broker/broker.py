@@ -27,6 +27,7 @@ from headrace.broker.settings import BrokerSettings
 from headrace.broker.stats import Stats
 from headrace.broker.transactions import TransactionCoordinator, TransactionSettings
 from headrace.broker.trusted_time import TrustedTime
+from headrace.broker.waiting_fetches import WaitingFetches
 from headrace.clock import Clock, SystemClock
 from headrace.errors import ArchiveUnavailable, CorruptBatch, DataDirError, StorageError
 from headrace.files import Files, SystemFiles
@@ -153,7 +154,8 @@ class Broker:
             clock=self.clock,
             trusted_ms=self.trusted_time.stamp_ms,
         )
-        self.fetch_sessions = FetchSessions(self.clock)
+        self.fetch_sessions = FetchSessions(self.clock, bytes_max=self.limits.fetch_sessions_bytes_max)
+        self.waiting_fetches = WaitingFetches(self.limits.waiting_fetches_bytes_max)
         self.compactor = Compactor(self)
         self.archiver = Archiver(self)
         self.producer_ids = ProducerIds(data_dir)

@@ -25,6 +25,8 @@ class BrokerLimits:
     frame_bytes_max: int = 4 * MIB
     request_elements_max: int = 12_000
     fetch_bytes_max: int = 16 * MIB
+    fetch_sessions_bytes_max: int = 32 * MIB
+    waiting_fetches_bytes_max: int = 48 * MIB
     connections_max: int = 10_000
     connections_per_address_max: int = 7_500
     idle_ms_max: int = 600_000
@@ -195,6 +197,26 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
             least=1024,
         ),
         "fetch_bytes_max",
+    ),
+    (
+        _key(
+            "headrace.fetch.sessions.max.bytes",
+            _DEFAULT.fetch_sessions_bytes_max,
+            "Memory of all fetch sessions, in bytes: about 400 and the topic's name for each partition. Past that"
+            " consumers fetch without a session, and name all their partitions each time.",
+            least=1024,
+        ),
+        "fetch_sessions_bytes_max",
+    ),
+    (
+        _key(
+            "headrace.fetch.waiting.max.bytes",
+            _DEFAULT.waiting_fetches_bytes_max,
+            "Memory of all fetches that wait for new records, in bytes: 512 for each partition. Past that a fetch"
+            " without new records is answered after half a second at the latest.",
+            least=1024,
+        ),
+        "waiting_fetches_bytes_max",
     ),
     (
         _key(

@@ -32,10 +32,11 @@ _COLUMNS_KEPT = 4
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Whole batches, and the offset behind the last of them."""
+    """Whole batches, the offset behind the last of them, and how much was read to find them."""
 
     data: memoryview
     next_offset: int
+    read_bytes: int = 0
 
     def __len__(self) -> int:
         return len(self.data)
@@ -129,7 +130,7 @@ class LogReader:
             )
         if position:
             self._remember(offset, plan.segment, plan.position + position)
-        return Slice(view[:position], offset)
+        return _slice(view, position, offset)
 
     def read(
         self, offset: int, max_bytes: int, *, whole_first: bool = True, committed: bool = False
@@ -146,7 +147,7 @@ class LogReader:
         self, plan: ReadPlan, view: memoryview, position: int, offset: int, reason: str
     ) -> Slice:
         if position:
-            return Slice(view[:position], offset)
+            return _slice(view, position, offset)
         raise CorruptBatch(plan.segment.path, plan.position, reason)
 
     # Finding places
@@ -272,3 +273,11 @@ class LogReader:
             return read_stored(file.pread(size, position), limits)
         except RecordError as error:
             raise CorruptBatch(file.path, position, error.message) from error
+
+
+def _slice(view: memoryview, size: int, next_offset: int) -> Slice:
+    """The first ``size`` bytes. A view keeps all that was read in memory, so a small part of it is copied."""
+    part = view[:size]
+    if size < len(view) // 2:
+        part = memoryview(bytes(part))
+    return Slice(part, next_offset, len(view))

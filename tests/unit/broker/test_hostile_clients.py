@@ -417,3 +417,36 @@ async def test_a_member_id_that_was_given_out_is_forgotten_when_its_client_hangs
         await asyncio.sleep(0.001)
     second = await world.connect()
     assert (await second.ask(Api.JOIN_GROUP, 5, ask)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_a_fetch_that_there_is_no_room_to_wait_with_is_answered_without_records(
+    scene: Callable[..., Awaitable[Scene]],
+) -> None:
+    world = await scene(waiting_fetches_bytes_max=6_000)
+    await fill(world, "a", 1)
+    request = m.FetchRequest
+    wanted = [request.FetchPartition(partition=0, fetch_offset=1, partition_max_bytes=1)]
+    topics = [request.FetchTopic(topic="a", partitions=wanted)]
+    ask = request(max_wait_ms=2**31 - 1, min_bytes=1, max_bytes=1, session_epoch=-1, topics=topics)
+    waiting = [await world.connect() for _ in range(2)]
+    for number, client in enumerate(waiting, 1):
+        client.send(encode_request(Api.FETCH, 11, 7, "c", ask))
+        while world.broker.waiting_fetches.used_bytes < number * 2_560:
+            await asyncio.sleep(0.001)
+    third = await world.connect()
+    (topic,) = (await third.ask(Api.FETCH, 11, ask)).responses
+    assert len(topic.partitions[0].records) == 0
+    answer = await produce(third, "a", bytes(build_batch([(b"k", b"v", [])], timestamp_ms=NOON_MS)))
+    assert answer.error_code == 0
+    for client in waiting:
+        (topic,) = (await client.answer(Api.FETCH, 11)).responses
+        assert len(topic.partitions[0].records)
+    assert world.broker.waiting_fetches.used_bytes == 0
+    # A client that hangs up gives its room back.
+    ask.topics[0].partitions[0].fetch_offset = 2
+    waiting[0].send(encode_request(Api.FETCH, 11, 7, "c", ask))
+    while not world.broker.waiting_fetches.used_bytes:
+        await asyncio.sleep(0.001)
+    waiting[0].writer.close()
+    while world.broker.waiting_fetches.used_bytes:
+        await asyncio.sleep(0.001)
