@@ -55,7 +55,7 @@ class Pattern:
         finally:
             # RE2's module keeps 128 compiled patterns otherwise.
             re2.purge()
-        self._instructions = max(self._compiled.programsize, _INSTRUCTIONS_MIN)
+        self._instructions: int = max(self._compiled.programsize, _INSTRUCTIONS_MIN)
 
     def matches(self, text: str) -> bool:
         return self._compiled.fullmatch(text.encode()) is not None

@@ -103,12 +103,12 @@ def _of_group(
             if topic is not None:
                 found.append((topic, name, rows))
         return found
-    for topic, indexes in topics.items():
-        name = groups.topics.name_of(topic) if isinstance(topic, bytes) else topic
-        if name is None:
-            found.append((topic, None, [(index, None, False) for index in indexes]))
+    for named, indexes in topics.items():
+        known = groups.topics.name_of(named) if isinstance(named, bytes) else named
+        if known is None:
+            found.append((named, None, [(index, None, False) for index in indexes]))
         else:
-            found.append((topic, name, _some(groups, group_id, name, indexes, stable)))
+            found.append((named, known, _some(groups, group_id, known, indexes, stable)))
     return found
 
 
