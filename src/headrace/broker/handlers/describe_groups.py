@@ -36,7 +36,7 @@ async def handle(broker: Broker, request: Request) -> Any:
             response.groups.append(_described(group, operations))
             await room.give_turn()
         else:
-            response.groups.append(_left_out(group_id, room.bytes_max))
+            response.groups.append(_left_out(group_id, request.version, room.bytes_max))
     return response
 
 
@@ -53,12 +53,15 @@ def _missing(group_id: str, version: int, operations: int) -> Any:
     return group_of(group_id=group_id, group_state="Dead", authorized_operations=operations)
 
 
-def _left_out(group_id: str, bytes_max: int) -> Any:
-    return m.DescribeGroupsResponse.DescribedGroup(
-        error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        error_message=f"the response is full (limit {bytes_max} bytes): describe this group in another request",
-        group_id=group_id,
+def _left_out(group_id: str, version: int, bytes_max: int) -> Any:
+    answer = m.DescribeGroupsResponse.DescribedGroup(
+        error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, group_id=group_id
     )
+    if version >= _MESSAGES_SINCE:
+        answer.error_message = (
+            f"the response is full (limit {bytes_max} bytes): describe this group in another request"
+        )
+    return answer
 
 
 def _size(group: DescribedGroup) -> int:
