@@ -210,34 +210,42 @@ class Connection(asyncio.BufferedProtocol):
             self._slots.append(slot)
         batches = batches_of(request.message)
         walks = walks_wanted(self._broker, request, frame_bytes, batches)
-        if walks is None:
+        if walks is None and len(batches) <= produce.APPENDED_AT_ONCE:
             self._append(slot if answered else None, request, batches)
             return
         self._walked_bytes = frame_bytes
-        walking = self._walk_and_append(slot if answered else None, request, batches, walks)
+        walking = self._walk_and_append(slot if answered else None, request, batches, walks or ())
         self._busy = self._broker.loop.create_task(walking)
         self._busy.add_done_callback(self._after_task)
 
     async def _walk_and_append(
         self, slot: Slot | None, request: Request, batches: Sequence[Any], walks: Sequence[Walk]
     ) -> None:
-        """As ``_append``, with the walks over its batches made in a thread first."""
+        """As ``_append``, with the walks over its batches made in a thread first, and in turns with other requests."""
         broker = self._broker
         try:
-            await broker.loop.run_in_executor(broker.walker, walk_all, walks, broker.limits.records)
+            if walks:
+                await broker.loop.run_in_executor(broker.walker, walk_all, walks, broker.limits.records)
         except asyncio.CancelledError:
             # The thread may still be at it, and what it leaves must go.
             broker.walker.submit(forget, batches)
             raise
         finally:
             self._walked_bytes = 0
-        self._append(slot, request, batches)
+        try:
+            produced = await produce.begin_in_turns(broker, request)
+        finally:
+            forget(batches)
+        self._await_durable(slot, request, produced)
 
     def _append(self, slot: Slot | None, request: Request, batches: Sequence[Any]) -> None:
         try:
             produced = produce.begin(self._broker, request)
         finally:
             forget(batches)
+        self._await_durable(slot, request, produced)
+
+    def _await_durable(self, slot: Slot | None, request: Request, produced: Produced) -> None:
         self._broker.stats.produced(request.message, produced.response)
         if not produced.waits:
             self._end_produce(slot, produced)

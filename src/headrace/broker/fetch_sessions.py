@@ -13,6 +13,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from headrace.broker.sizes import text_bytes
 from headrace.clock import Clock
 from headrace.wire.codes import ErrorCode
@@ -37,8 +39,8 @@ class SessionRefused(Exception):
         self.code = code
 
 
-@dataclass(slots=True)
-class Wanted:
+# There may be many, and they hold numbers and a name: the garbage collector need not look at them.
+class Wanted(msgspec.Struct, gc=False):
     """One partition that a consumer reads, and what it was last told of it."""
 
     topic: bytes | str

@@ -35,7 +35,7 @@ class BrokerLimits:
     in_flight_max: int = 64
     backlog_bytes_max: int = 1 * MIB
     unsent_bytes_max: int = 1 * MIB
-    response_bytes_max: int = 16 * MIB
+    response_bytes_max: int = 8 * MIB
     all_requests_bytes_max: int = 512 * MIB
     all_answers_bytes_max: int = 256 * MIB
     records: RecordLimits = field(
