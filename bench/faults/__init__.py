@@ -63,6 +63,7 @@ FAULTS = {
         Fault("X29", "the plan reorders", ("plan_order",), 20, at_once=2),
         Fault("X30", "input that explodes", ("exploding_input",), 6),
         Fault("X31", "the function changes under its data", ("changed_function",), 20, at_once=2),
+        Fault("X32", "amplification", ("x32_amplification",), 3),
         Fault("subscribers", "killed servers, followers and logs", ("subscribers_killed",), 20),
         Fault("followers", "killed followers", ("follower_killed",), 50, at_once=2),
         Fault("backup", "backups of killed brokers, restored", ("backup_kill",), 50, at_once=2),

@@ -174,8 +174,8 @@ def _fetch(topics: dict[str, list[tuple[int, int]]], **fields: Any) -> Any:
 
 
 def sessions_of_unknown_topics(attacker: Attacker) -> None:
-    for name in _names(attacker, 40):
-        attacker.ask(Api.FETCH, _fetch({name: [(index, 0) for index in range(11_000)]}), 12)
+    for name in _names(attacker, 35):
+        attacker.ask(Api.FETCH, _fetch({name: [(index, 2**40 + index) for index in range(11_000)]}), 12)
 
 
 def sessions_of_known_topics(attacker: Attacker) -> None:
@@ -259,7 +259,7 @@ def offsets_with_wide_metadata(attacker: Attacker) -> None:
 def all_offsets_of_a_group_again(attacker: Attacker) -> None:
     request = m.OffsetFetchRequest
     group = request.OffsetFetchRequestGroup(group_id="group-offsets", topics=None)
-    attacker.ask(Api.OFFSET_FETCH, request(groups=[group] * 11_000), 8)
+    attacker.ask(Api.OFFSET_FETCH, request(groups=[group] * 30), 8)
 
 
 def all_offsets_of_many_groups(attacker: Attacker) -> None:
@@ -322,6 +322,11 @@ def assignments_for_nobody(attacker: Attacker) -> None:
         assignments=assignments,
     )
     attacker.ask(Api.SYNC_GROUP, message, 3)
+
+
+def one_wide_group_again(attacker: Attacker) -> None:
+    """Not more often than a machine can bear where it is answered each time."""
+    attacker.ask(Api.DESCRIBE_GROUPS, m.DescribeGroupsRequest(groups=["group"] * 120), 5)
 
 
 def many_wide_groups_described(attacker: Attacker) -> None:
@@ -480,7 +485,7 @@ CASES: dict[Api, tuple[Case, ...]] = {
     Api.HEARTBEAT: (),
     Api.LEAVE_GROUP: (),
     Api.SYNC_GROUP: (assignments_for_nobody,),
-    Api.DESCRIBE_GROUPS: (many_wide_groups_described,),
+    Api.DESCRIBE_GROUPS: (one_wide_group_again, many_wide_groups_described),
     Api.LIST_GROUPS: (groups_with_long_names,),
     Api.API_VERSIONS: (),
     Api.CREATE_TOPICS: (topics_that_are_not_made, many_partitions),

@@ -10,6 +10,7 @@ loop is never held for more than 100 ms, by the pings of a process of its own.
 from __future__ import annotations
 
 import random
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,19 +27,20 @@ from bench.faults.workplace import workplace
 from headrace.wire import Api
 from headrace.wire import messages as m
 
-__all__ = ["UNPROTECTED", "named_cases", "run"]
+__all__ = ["UNPROTECTED", "named_cases", "run", "share_of"]
 
 FAULT = "X32"
 UNPROTECTED = ("response-limit", "pending-limit", "session-limit", "pattern-limit")
 
 _HELD_MS_MAX = 100.0
+_ADDRESS_BYTES_MAX = 4 << 30
 _STOP_S_MAX = 20.0
 _SETTLED_S = 0.05
 #: What shows that a protection is missing.
 _CAUGHT_BY = {
-    "response-limit": ("DESCRIBE_GROUPS again", "OFFSET_FETCH all_offsets_of_a_group_again"),
+    "response-limit": ("DESCRIBE_GROUPS one_wide_group_again", "OFFSET_FETCH all_offsets_of_a_group_again"),
     "pending-limit": ("JOIN_GROUP ids_that_are_never_joined_with",),
-    "session-limit": ("FETCH sessions_of_unknown_topics", "FETCH sessions_of_known_topics"),
+    "session-limit": ("FETCH sessions_of_unknown_topics",),
     "pattern-limit": ("LIST_TRANSACTIONS patterns",),
 }
 
@@ -54,6 +56,12 @@ def named_cases() -> dict[str, Case]:
         for case in own:
             found[f"{api.name} {case.__name__}"] = case
     return found
+
+
+def share_of(seed: int, count: int) -> tuple[str, ...]:
+    """Some of the crowded requests, which take a moment each; every seed has others."""
+    crowded_ones = [f"{api.name} {kind}" for api in CASES for kind in KINDS]
+    return tuple(random.Random(seed).sample(crowded_ones, count))
 
 
 def _crowded_case(api: Api, kind: str) -> Case:
@@ -84,10 +92,15 @@ def run(
         BrokerProcess(home, starter=starter, forked=True) as broker,
     ):
         broker.start()
+        # A broker that holds no limit shall not take the machine with it.
+        resource.prlimit(broker.pid, resource.RLIMIT_AS, (_ADDRESS_BYTES_MAX, _ADDRESS_BYTES_MAX))
         bystander = Bystander(broker.port, pause_s=0.01)
         bystander.prepare()
         try:
-            with Attacker(broker.port, rng) as scene, Pings(broker.port if timed else None) as pings:
+            with (
+                Attacker(broker.port, rng) as scene,
+                Pings(broker.port if (timed if protected else without == "pattern-limit") else None) as pings,
+            ):
                 prepare(scene)
                 bystander.start()
                 for name in names:
