@@ -103,6 +103,7 @@ FAULTS = {
         Fault("X29", "the plan reorders", ("plan_order",), 20, _FLOWS, at_once=2),
         Fault("X30", "input that explodes", ("exploding_input",), 6, _FLOWS),
         Fault("X31", "the function changes under its data", ("changed_function",), 20, _FLOWS, at_once=2),
+        Fault("X32", "amplification", ("x32_amplification",), 3, _LOG),
         Fault(
             "subscribers",
             "killed servers, followers and logs",

@@ -31,6 +31,7 @@ async def handle(broker: Broker, request: Request) -> Any:
             protocols=tuple((protocol.name, bytes(protocol.metadata)) for protocol in message.protocols),
             id_required=version >= 4,
             can_skip_assignment=version >= 9,
+            connection=request.connection,
         )
     )
     member = m.JoinGroupResponse.JoinGroupResponseMember
