@@ -193,6 +193,7 @@ async def test_offsets_that_do_not_fit_into_the_response_are_left_out_group_by_g
         ("d", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
     ]
     assert len(answer.groups[0].topics[0].partitions) == 20
+    assert small.broker.notices.limited == {"response-full": 1}
 
 
 async def test_transactions_that_do_not_fit_into_the_response_are_left_out(small: Asking) -> None:

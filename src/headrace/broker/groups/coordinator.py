@@ -84,6 +84,11 @@ class GroupCoordinator:
         """Also that of the transactions: offsets and the decision that they hang on must not come apart."""
         return self._ledger
 
+    @property
+    def used_bytes(self) -> int:
+        """What all groups take."""
+        return self._budget.used_bytes
+
     # -- life
 
     async def start(self) -> None:

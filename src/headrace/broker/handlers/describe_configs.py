@@ -39,7 +39,7 @@ async def handle(broker: Broker, request: Request) -> Any:
     message = request.message
     response = m.DescribeConfigsResponse()
     named = _resources_once(message.resources)
-    room = ResponseRoom(broker.limits.response_bytes_max)
+    room = ResponseRoom(broker, request)
     described = _Described(
         synonyms=message.include_synonyms,
         documentation=message.include_documentation and len(named) <= _DOCUMENTED_MAX,

@@ -26,7 +26,7 @@ _ITEM_BYTES = 256
 async def handle(broker: Broker, request: Request) -> Any:
     message = request.message
     operations = _ALL_OPERATIONS if message.include_authorized_operations else _NOT_ASKED
-    room = ResponseRoom(broker.limits.response_bytes_max)
+    room = ResponseRoom(broker, request)
     response = m.DescribeGroupsResponse()
     for group_id in dict.fromkeys(message.groups):
         group = broker.groups.describe(group_id)

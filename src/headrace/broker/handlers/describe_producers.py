@@ -25,7 +25,7 @@ _PRODUCER_BYTES = 256
 
 
 async def handle(broker: Broker, request: Request) -> Any:
-    room = ResponseRoom(broker.limits.response_bytes_max)
+    room = ResponseRoom(broker, request)
     response = m.DescribeProducersResponse()
     named = partitions_once((topic.name, topic.partition_indexes) for topic in request.message.topics)
     for name, indexes in named.items():

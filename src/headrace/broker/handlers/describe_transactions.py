@@ -22,7 +22,7 @@ _PARTITION_BYTES = 40
 
 
 async def handle(broker: Broker, request: Request) -> Any:
-    room = ResponseRoom(broker.limits.response_bytes_max)
+    room = ResponseRoom(broker, request)
     state_of = m.DescribeTransactionsResponse.TransactionState
     response = m.DescribeTransactionsResponse()
     for transactional_id in dict.fromkeys(request.message.transactional_ids):

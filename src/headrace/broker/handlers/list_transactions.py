@@ -32,7 +32,7 @@ async def handle(broker: Broker, request: Request) -> Any:
             found = await search(pattern, [transaction.id for transaction in listed], broker.matcher)
         except InvalidPattern as error:
             # The response has no field for a text.
-            broker.notices.say(
+            broker.notices.limit(
                 "invalid-pattern", f"{error.message}; {error.hint}", {"client": request.client_host}
             )
             return m.ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)

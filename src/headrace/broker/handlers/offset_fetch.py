@@ -39,7 +39,7 @@ async def handle(broker: Broker, request: Request) -> Any:
     message = request.message
     groups = broker.groups
     if request.version >= _MANY_SINCE:
-        return await _many(broker, message, by_id=request.version >= _IDS_SINCE)
+        return await _many(broker, request, by_id=request.version >= _IDS_SINCE)
     topic_of = m.OffsetFetchResponse.OffsetFetchResponseTopic
     partition_of = m.OffsetFetchResponse.OffsetFetchResponsePartition
     if message.topics is None:
@@ -55,8 +55,9 @@ async def handle(broker: Broker, request: Request) -> Any:
     )
 
 
-async def _many(broker: Broker, message: Any, *, by_id: bool) -> Any:
-    room = ResponseRoom(broker.limits.response_bytes_max)
+async def _many(broker: Broker, request: Request, *, by_id: bool) -> Any:
+    message = request.message
+    room = ResponseRoom(broker, request)
     group_of = m.OffsetFetchResponse.OffsetFetchResponseGroup
     response = m.OffsetFetchResponse()
     for group_id, topics in _groups_once(message.groups, by_id=by_id).items():
