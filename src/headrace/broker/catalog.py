@@ -2,17 +2,13 @@
 
 A change is first written to the journal, then done to the partitions, then shown to readers, then answered:
 
-    create, grow   journal, open the partitions' files, show. A crash in between: they are made at the next
-    start. delete         journal, hide, remove the files. A crash in between: files of ids that the catalog
-    does not know
-                   are removed at the next start.
+    create, grow   journal, open the partitions' files, show. A crash in between: they are made at the next start.
+    delete         journal, hide, remove the files. A crash in between: files of unknown ids go at the next start.
     configure      journal, show, tell the partitions.
 
-So what was answered survives any crash, and what is shown is durable. Changes run one after the other; a
-change that has begun runs to its end even if whoever asked for it goes away, because half of it may be on
-disk already.
-
-Readers take ``Topic`` objects, which never change, and may compare ``version`` to see whether anything did.
+So what was answered survives any crash, and what is shown is durable. Changes run one after the other; one that has
+begun runs to its end even if whoever asked for it goes away, because half of it may be on disk already.
+Readers take ``Topic`` objects, which never change; ``version`` tells whether anything did.
 """
 
 from __future__ import annotations
@@ -348,9 +344,7 @@ class Catalog:
         return self._within_memory(replace(topic, configs=overrides))
 
     def _within_memory(self, topic: Topic, beside: int = 0) -> Topic:
-        """The topic, if volatile ones together then still fit into the memory that they may take; those that are made
-        along with it take ``beside``.
-        """
+        """The topic, if volatile ones together, and what is made ``beside`` it, then fit into their memory."""
         if not topic.is_volatile:
             return topic
         if self._memory_at_version != self.version:
@@ -448,7 +442,6 @@ async def _planned(wanted: Sequence[W], plan: Callable[[W], T]) -> list[T | Refu
 
 
 async def _give_turn(at: int) -> None:
-    """Let others run between some items of a long list."""
     if at % _AT_ONCE == _AT_ONCE - 1:
         await asyncio.sleep(0)
 

@@ -1,7 +1,4 @@
-"""Clients that send too much, too little, too slowly or never read: over real sockets, under limits that are small.
-
-Beside each of them a good client asks on, and must be answered.
-"""
+"""Clients that send too much, too little, too slowly or never read, under small limits; a good one is answered."""
 
 from __future__ import annotations
 
