@@ -276,4 +276,4 @@ class FlowRunner:
             sizes += [len(message) for message in read(self._cluster, one.log, ranges)]
         average = max(1, sum(sizes) // len(sizes)) if sizes else 1
         rows = min(self._settings.max_rows, self._settings.max_bytes // average)
-        return max(1, rows // _SMALLER**self._ownership.refusals)
+        return max(1, rows // int(_SMALLER**self._ownership.refusals))
