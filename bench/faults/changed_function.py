@@ -2,10 +2,9 @@
 
 What changes is drawn: a column beyond the 25th, a field of a struct, a filter, a row of a joined list, a closure, a
 default, a global, an attribute of a module, what a container holds, the key of the topic, whether a field of the input
-is required. The next start must raise
-``FlowChanged`` before a row is written, and no new generation may begin; a start of the same source, merely edited,
-must go on. The first case of each run has input: what is in its topic must be of one function only, worked out by
-hand.
+is required. The next start must raise ``FlowChanged`` before a row is written, and no new generation may begin; a start
+of the same source, merely edited, must go on. The first case of each run has input: what is in its topic must be of one
+function only, worked out by hand.
 """
 
 from __future__ import annotations
