@@ -29,7 +29,7 @@ help:
 	@echo 'make bench-flow     measure flows, views, stores and settings; results in bench/results/, parts by ARGS="--only ..."'
 	@echo 'make bench-serve    measure the server: reads, fan-out, subscribers, own writes; parts by ARGS="--only ..."'
 	@echo 'make bench-page     measure the page in Chromium: weight, drawing, updates, searches, an hour open; parts by ARGS="--only ..."'
-	@echo 'make cluster        the shop on three nodes of Kafka and a Spark cluster, one of each killed'
+	@echo 'make cluster        the shop on three nodes of Kafka and a Spark cluster, one of each killed; its secret'
 	@echo 'make soak           the crash and fault tests at full count; results in bench/results/faults.json'
 	@echo 'make lock           resolve the dependencies again and write the lock files'
 	@echo 'make clean          remove what set-up and tests left in this folder'
@@ -46,7 +46,7 @@ run: setup
 		$(if $(FOR),--for $(FOR) --verify)
 
 test: setup-test
-	@$(BIN)/python -m pytest --capabilities $(BESIDE) --ignore tests/cluster/test_whole_cluster.py
+	@$(BIN)/python -m pytest --capabilities $(BESIDE) --ignore tests/cluster/test_whole_cluster.py --ignore tests/cluster/test_spark_secret.py
 
 test-one: setup-test
 	@$(BIN)/python -m pytest $(T)
@@ -78,7 +78,7 @@ soak: setup-test cluster
 	@$(BIN)/python -m bench.soak; held=$$?; $(BIN)/python -m bench.pages && exit $$held
 
 cluster: setup-test
-	@$(BIN)/python -m pytest tests/cluster/test_whole_cluster.py
+	@$(BIN)/python -m pytest tests/cluster/test_spark_secret.py tests/cluster/test_whole_cluster.py
 
 lock: setup-test
 	@$(BIN)/python -m tools.lock

@@ -7,6 +7,7 @@
     latency     how soon an event is seen in a view, beside a limit
     verify      how fast a view is proven, beside how fast it came about
     start       from the command to the first row
+    recovery    how long a flow takes to catch up after kill -9, beside the same flow behind a tenth of the history
     stores      how fast a follower fills each store, beside the store's own bulk load
     state       what an event costs while state grows from 10^5 to 10^7 keys
     many        what an event costs with twenty flows in one app, beside one flow
@@ -34,6 +35,7 @@ from bench import (
     lineage,
     many,
     memory,
+    recovery,
     sight,
     start_up,
     state,
@@ -60,6 +62,7 @@ PARTS: dict[str, Callable[[Stand], None]] = {
     "latency": sight.measure,
     "verify": verify.measure,
     "start": start_up.measure,
+    "recovery": recovery.measure,
     "stores": stores.measure,
     "state": state.measure,
     "many": many.measure,
@@ -69,7 +72,7 @@ PARTS: dict[str, Callable[[Stand], None]] = {
     "settings": tuning.measure,
     "cluster": tuning_cluster.measure,
 }
-_APART = ("start", "memory", "cluster")
+_APART = ("start", "recovery", "memory", "cluster")
 """Parts that start programs of their own, which a quick run leaves out unless it is asked for them."""
 
 

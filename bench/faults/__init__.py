@@ -98,11 +98,12 @@ FAULTS = {
         Fault("X20", "malformed frames", ("x20_frames",), 100, _LOG, at_once=2),
         Fault("X21", "lying batches", ("x21_batches",), 100, _LOG, at_once=2),
         Fault("X22", "slow and many", ("x22_slow", "x22_subscribers"), 5, (*_LOG, "serve")),
-        Fault("X24", "names as paths", ("x24_names",), 100, _LOG),
+        Fault("X24", "names as paths", ("x24_names", "hostile_manifests"), 100, _LOG),
         Fault("X26", "poison values", ("x26_poison",), 20, _FLOWS_AND_VIEWS),
         Fault("X29", "the plan reorders", ("plan_order",), 20, _FLOWS, at_once=2),
         Fault("X30", "input that explodes", ("exploding_input",), 6, _FLOWS),
         Fault("X31", "the function changes under its data", ("changed_function",), 20, _FLOWS, at_once=2),
+        Fault("X32", "amplification", ("x32_amplification",), 3, _LOG),
         Fault(
             "subscribers",
             "killed servers, followers and logs",

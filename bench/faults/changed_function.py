@@ -134,7 +134,7 @@ class _Change:
         [compiled], _ = compile_app(where.spark, app)
         flow, options = compiled.flow, FlowOptions.of(where.settings())
         owner = Ownership(where.cluster, flow, options.transaction_timeout_ms)
-        with contextlib.closing(Writer(where.cluster, flow.name, transactional_id(app, flow))) as writer:
+        with contextlib.closing(Writer(where.cluster, flow.name, transactional_id(flow))) as writer:
             open_flow(where.spark, where.cluster, app, compiled, writer, options, owner)
 
     def _records(self) -> tuple[int, int]:

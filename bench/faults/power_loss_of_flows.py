@@ -152,9 +152,8 @@ class _Walk:
         found = current(world().cluster, f"sum-{self.mark}.progress")
         assert found is not None
         checkpoints = world().settings().checkpoints
-        harmed = self.files.lose_power(
-            checkpoints / found.generation.flow / found.generation.checkpoint, self.rng
-        )
+        (folder,) = (checkpoints / f"sum-{self.mark}").glob(f"{found.generation.checkpoint}.*")
+        harmed = self.files.lose_power(folder, self.rng)
         if found.last is not None and (harmed or self.struck):
             self.outcome.hits += 1
         if self.rng.random() < 0.5:

@@ -28,7 +28,8 @@ class SyncedFiles:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._contents: dict[_File, bytes] = {}
-        self._names: dict[Path, dict[str, _File]] = {}
+        self._names: dict[int, dict[str, _File]] = {}
+        """By inode: a folder that is renamed has what it had."""
         self.calls = 0
         self.calls_left: int | None = None
         """After so many more the power is lost; None for not at all."""
@@ -40,10 +41,9 @@ class SyncedFiles:
             if self.calls_left is not None:
                 self.calls_left -= 1
             self.calls += 1
-            path = Path(f"/proc/self/fd/{descriptor}").readlink()
             status = os.fstat(descriptor)
             if stat.S_ISDIR(status.st_mode):
-                self._names[path] = _names(path)
+                self._names[status.st_ino] = _names(descriptor)
             else:
                 self._contents[status.st_ino, status.st_mtime_ns] = _content(descriptor, status.st_size)
 
@@ -67,20 +67,34 @@ class SyncedFiles:
         for path, content in kept.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
+        self._sync_all(folder)
         return harmed
 
     def _files(self, folder: Path) -> list[tuple[Path, bytes]]:
         found = []
-        for name, file in self._names.get(folder, {}).items():
+        for name, file in self._names.get(_inode(folder), {}).items():
             path = folder / name
-            if path in self._names:
-                found += self._files(path)
-            elif file in self._contents:
+            if file in self._contents:
                 found.append((path, self._contents[file]))
+            elif path.is_dir():
+                found += self._files(path)
         return found
 
+    def _sync_all(self, folder: Path) -> None:
+        """What is there when the power comes back is on the disk."""
+        for path in [folder, *folder.rglob("*")] if folder.exists() else ():
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                self.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
-def _names(folder: Path) -> dict[str, _File]:
+
+def _inode(folder: Path) -> int:
+    return folder.stat().st_ino if folder.exists() else 0
+
+
+def _names(folder: int) -> dict[str, _File]:
     found = {}
     with os.scandir(folder) as entries:
         for one in entries:

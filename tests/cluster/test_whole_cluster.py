@@ -101,6 +101,7 @@ def test_an_app_goes_on_when_a_node_of_each_cluster_is_killed_and_every_view_is_
         "HEADRACE_DATA": str(data),
         "HEADRACE_SPARK__JARS": str(spark_jars()[0].parent),
         "HEADRACE_SPARK__MASTER": spark.master,
+        "HEADRACE_SPARK__SECRET_FILE": str(spark.secret_file),
         "HEADRACE_SPARK__SHUFFLE_PARTITIONS": "2",
     }
     settings = tmp_path / "headrace.toml"

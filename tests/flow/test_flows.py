@@ -255,9 +255,11 @@ def run_to_the_end(world: FlowWorld, app: App) -> None:
 
 
 def checkpoint_of(world: FlowWorld, flow: Flow) -> Path:
+    """Of a flow with state: a folder that every run renames."""
     found = current(world.cluster, flow.progress_topic)
     assert found is not None
-    return world.settings().checkpoints / flow.name / found.generation.checkpoint
+    [folder] = (world.settings().checkpoints / flow.name).glob(f"{found.generation.checkpoint}.*")
+    return folder
 
 
 def test_a_lost_checkpoint_stops_the_flow_and_a_new_generation_derives_the_same(
@@ -270,7 +272,7 @@ def test_a_lost_checkpoint_stops_the_flow_and_a_new_generation_derives_the_same(
     shutil.rmtree(place)
     with pytest.raises(CheckpointLost) as lost:
         run_to_the_end(flow_world, shop.app)
-    assert str(place) in str(lost.value)
+    assert str(place.with_suffix("")) in str(lost.value)
     assert "batch" in lost.value.detail
     with flow_world.running(shop.app, follow=False, rebuild=[shop.sum_up.name]) as run:
         run.derived()
@@ -286,7 +288,7 @@ def test_a_checkpoint_of_another_moment_is_refused(flow_world: FlowWorld, tmp_pa
     shutil.copytree(place, tmp_path / "backup")
     flow_world.write(shop.sales, [sale(n, after_s=n) for n in range(5, 9)])
     run_to_the_end(flow_world, shop.app)
-    shutil.rmtree(place)
+    shutil.rmtree(checkpoint_of(flow_world, shop.sum_up))
     shutil.copytree(tmp_path / "backup", place)
     with pytest.raises(CheckpointStale):
         run_to_the_end(flow_world, shop.app)

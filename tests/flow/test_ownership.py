@@ -102,23 +102,24 @@ def until_given_up(world: FlowWorld, flow: Flow) -> Callable[[], None]:
     return wait
 
 
-def test_a_transaction_that_ran_out_of_time_is_opened_again_and_the_flow_goes_on(
+def test_a_transaction_that_ran_out_of_time_is_opened_again_and_the_flow_goes_on_in_smaller_batches(
     flow_world: FlowWorld, before_commit: list[Any]
 ) -> None:
     copy = Copy()
-    copy.write(flow_world, "a", "b")
+    copy.write(flow_world, *"abcdefgh")
     before_commit.append(until_given_up(flow_world, copy.copy))
-    with flow_world.running(copy.app, follow=False, transaction_timeout_ms=TIMEOUT_MS) as run:
+    with flow_world.running(copy.app, follow=False, max_rows=8, transaction_timeout_ms=TIMEOUT_MS) as run:
         run.derived()
         failure = run.runners[0].failure
-        copy.write(flow_world, "c")
+        copy.write(flow_world, "i")
         run.derived()
         assert run.runners[0].status.state == "running"
     assert failure is not None
     assert isinstance(failure.error, ProducerFenced)
     assert "opened again" in failure.error.message
-    assert sorted(copy.written(flow_world)) == ["a", "b", "c"]
-    assert copy.numbers(flow_world) == [0, 1]
+    assert sorted(copy.written(flow_world)) == list("abcdefghi")
+    # What took too long at once is derived in smaller batches.
+    assert copy.numbers(flow_world) == [0, 1, 2, 3, 4]
 
 
 def test_a_batch_that_never_fits_its_transaction_stops_the_flow_and_names_the_setting(
@@ -146,7 +147,7 @@ def test_a_driver_that_was_replaced_is_refused_and_names_its_successor_before_th
     successor = Ownership(flow_world.cluster, copy.copy, TIMEOUT_MS)
 
     def rival() -> Writer:
-        return Writer(flow_world.cluster, copy.copy.name, transactional_id(copy.app, copy.copy))
+        return Writer(flow_world.cluster, copy.copy.name, transactional_id(copy.copy))
 
     def begin_and_fail() -> None:
         """As one does whose function was changed: it never owns the flow."""
@@ -193,6 +194,24 @@ def test_two_apps_with_a_flow_of_one_name_on_a_log_are_told_apart(flow_world: Fl
     assert second.app.name in refused.value.message
     assert "another name" in refused.value.hint
     assert flow_world.cluster.topic(second.copies.name) is None
+
+
+def test_of_two_apps_that_begin_a_flow_of_one_name_at_one_moment_the_log_lets_one_write(
+    flow_world: FlowWorld,
+) -> None:
+    first = Copy()
+    second = Copy(flow=first.copy.name)
+    second.write(flow_world, "a")
+    # It has looked, and there was no such flow.
+    writer = Writer(flow_world.cluster, first.copy.name, transactional_id(first.copy))
+    with flow_world.running(second.app, follow=False) as run:
+        run.derived()
+        with pytest.raises(ProducerFenced):
+            writer.commit_alone(flow_world.cluster, Side(first.copy.progress_topic, b"generation", b"{}"))
+        second.write(flow_world, "b")
+        run.derived()
+    writer.close()
+    assert sorted(second.written(flow_world)) == ["a", "b"]
 
 
 def test_closing_a_refused_producer_raises_nothing(flow_world: FlowWorld) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -22,12 +21,6 @@ from headrace.model.progress import Batch
 from tests.flow.reading import folded, values
 from tests.support.flows import FlowWorld, RunningApp
 from tests.support.waiting import until
-
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-STORES = {
-    name: f"org.apache.spark.sql.execution.streaming.state.{name}StateStoreProvider"
-    for name in ("HDFSBacked", "RocksDB")
-}
 
 
 @dataclass(frozen=True)
@@ -84,15 +77,6 @@ def _sum(steps: DataFrame) -> DataFrame:
     return steps.groupBy("walker").agg(F.sum("length").alias("length"))
 
 
-@pytest.fixture(params=STORES)
-def store(flow_world: FlowWorld, request: pytest.FixtureRequest) -> Iterator[str]:
-    flow_world.spark.conf.set(PROVIDER, STORES[request.param])
-    try:
-        yield request.param
-    finally:
-        flow_world.spark.conf.unset(PROVIDER)
-
-
 def fail_a_batch(world: FlowWorld, walks: Walks, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many steps are one batch, whose plan has run and whose rows the log has, when its driver fails."""
 
@@ -133,7 +117,7 @@ def test_a_flow_without_state_runs_in_smaller_batches_after_one_that_failed_and_
 
 
 def test_state_is_right_after_a_batch_that_failed_is_planned_again_in_smaller_ones(
-    flow_world: FlowWorld, monkeypatch: pytest.MonkeyPatch, store: str
+    flow_world: FlowWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     walks = Walks(kept=False, summed=True)
     [summed] = walks.flows

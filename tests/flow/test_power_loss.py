@@ -11,15 +11,11 @@ import pytest
 from bench.faults import power_loss_of_flows
 from bench.faults.synced_files import SyncedFiles
 from headrace.flow.checkpoint_sync import CheckpointSync, SyncFailed
-from tests.crash.verdicts import expect_caught, expect_held
+from tests.crash.verdicts import expect_held
 
 
 def test_flows_go_on_after_a_power_loss_with_every_row_once() -> None:
     expect_held(power_loss_of_flows.run(3, losses=1))
-
-
-def test_a_checkpoint_that_is_not_synced_is_found_out() -> None:
-    expect_caught(power_loss_of_flows, "sync", tries=1, apart=False, losses=1)
 
 
 class Synced:
@@ -102,7 +98,7 @@ def test_what_was_not_synced_is_lost_with_the_power(tmp_path: Path) -> None:
             os.close(descriptor)
     harmed = 0
     for seed in range(20):
-        (tmp_path / "nameless").write_bytes(b"nameless")
+        (tmp_path / "nameless").write_bytes(b"nameless %d" % seed)
         harmed += files.lose_power(tmp_path, random.Random(seed))
         assert (tmp_path / "kept").read_bytes() == b"kept"
     assert 0 < harmed < 20

@@ -147,7 +147,7 @@ def test_a_flow_moves_from_batches_to_real_time_and_back_with_its_view_also_behi
         assert run.runners[0].lag() == 0
         # Somebody else begins it anew while it has nothing to do.
         (compiled,), _ = compile_app(world.spark, slow)
-        writer = Writer(world.cluster, flow.name, transactional_id(slow, flow))
+        writer = Writer(world.cluster, flow.name, transactional_id(flow))
         options = FlowOptions.of(world.settings())
         ownership = Ownership(world.cluster, flow, options.transaction_timeout_ms)
         open_flow(world.spark, world.cluster, slow, compiled, writer, options, ownership, rebuild="asked for")

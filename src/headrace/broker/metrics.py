@@ -103,9 +103,20 @@ def _connections(broker: Broker, server: Server | None, out: Exposition) -> Iter
         out.sample(name, {"reason": "idle"}, server.idle_closed)
     name = "headrace_held_bytes"
     out.family(name, "gauge", "Bytes that all clients together make the broker hold, and the limit of it.")
-    for what, account in (("requests", broker.requests_held), ("answers", broker.answers_held)):
-        out.sample(name, {"what": what}, account.total)
-        out.sample(name, {"what": f"{what}-limit"}, account.bytes_max)
+    limits = broker.limits
+    for what, held, limit in (
+        ("requests", broker.requests_held.total, limits.all_requests_bytes_max),
+        ("answers", broker.answers_held.total, limits.all_answers_bytes_max),
+        ("groups", broker.groups.used_bytes, broker.groups.settings.all_groups_bytes_max),
+        ("fetch-sessions", broker.fetch_sessions.used_bytes, limits.fetch_sessions_bytes_max),
+        ("waiting-fetches", broker.waiting_fetches.used_bytes, limits.waiting_fetches_bytes_max),
+    ):
+        out.sample(name, {"what": what}, held)
+        out.sample(name, {"what": f"{what}-limit"}, limit)
+    name = "headrace_requests_limited_total"
+    out.family(name, "counter", "Requests that were refused, or answered in part, because of a limit.")
+    for event, count in sorted(broker.notices.limited.items()):
+        out.sample(name, {"reason": event}, count)
     yield
 
 

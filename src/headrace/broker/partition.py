@@ -6,6 +6,8 @@ import asyncio
 import logging
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from functools import partial
 from itertools import islice
 
 from headrace.broker.walks import checked_batch, repacked_batch
@@ -14,8 +16,9 @@ from headrace.errors import StorageError
 from headrace.log.committer import Committer
 from headrace.log.config import LogConfig
 from headrace.log.partition import Appended, PartitionLog
-from headrace.log.producers import OutOfOrderSequence, Producer, StaleProducerEpoch
+from headrace.log.producers import OutOfOrderSequence, Producer, ProducerQuota, StaleProducerEpoch
 from headrace.log.reader import LogReader
+from headrace.log.times import Greatest, TimedBatch, TimeSearch
 from headrace.log.transactions import (
     AbortedTransaction,
     InvalidTransactionState,
@@ -135,11 +138,40 @@ class Partition:
         """Called whenever there is more to read, or the partition has failed."""
         return self.log.watchers
 
-    def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
-        return self.reader.offset_for_time(timestamp_ms, self._limits)
+    async def offset_for_time(self, timestamp_ms: int, executor: Executor) -> tuple[int, int] | None:
+        """The first (offset, timestamp) at or after the given time, below the high watermark. Long batches are
+        unpacked by the executor.
+        """
+        search = TimeSearch(self.log, self.reader)
+        batch = search.batch_at(timestamp_ms, self.start_offset)
+        while batch is not None:
+            look = partial(batch.first_from, timestamp_ms, self.start_offset, self._limits)
+            found = await _look_into(batch, look, executor)
+            if found is not None:
+                return found
+            batch = search.batch_at(timestamp_ms, batch.header.next_offset)
+        return None
 
-    def offset_of_max_timestamp(self) -> tuple[int, int] | None:
-        return self.reader.offset_of_max_timestamp(self._limits)
+    async def offset_of_max_timestamp(self, executor: Executor) -> tuple[int, int] | None:
+        """The first record with the greatest timestamp below the high watermark."""
+        search = TimeSearch(self.log, self.reader)
+        best: tuple[int, int] | None = None
+        for greatest, base_offset in search.segments_by_time():
+            if best is not None and greatest <= best[1]:
+                break
+            found = await self.offset_for_time(greatest, executor)
+            if found is None:
+                # That batch is not visible yet, or compaction has emptied it: the others are looked at.
+                so_far = Greatest(None, base_offset)
+                while so_far.next_offset is not None:
+                    so_far = search.greatest_in(base_offset, so_far)
+                    await asyncio.sleep(0)
+                if so_far.batch is not None:
+                    latest = partial(so_far.batch.latest, self._limits)
+                    found = await _look_into(so_far.batch, latest, executor)
+            if found is not None and (best is None or (found[1], -found[0]) > (best[1], -best[0])):
+                best = found
+        return best
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         return self.log.end_of_epoch(epoch)
@@ -161,6 +193,7 @@ class Partition:
         self._committer.forget(self.log)
         await self._committer.settle(self.log)
         self.log.let_go("the topic was deleted")
+        self.log.producers.release()
 
     async def _end_compaction(self) -> None:
         while (compacting := self.log.compacting) is not None:
@@ -181,6 +214,13 @@ class Partition:
     def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
         """Those that a reader of committed records in ``[start, end)`` has to know of."""
         return self.log.transactions.aborted_between(start, end)
+
+    def share_producers(self, quota: ProducerQuota) -> None:
+        self.log.producers.share(quota)
+
+    @property
+    def producer_count(self) -> int:
+        return len(self.log.producers)
 
     def producers(self) -> list[Producer]:
         return list(self.log.producers)
@@ -338,6 +378,18 @@ class Partition:
                 ErrorCode.INVALID_TIMESTAMP,
                 self._which(batch, lambda _, ms: earlier_ms - ms > config.timestamp_before_max_ms),
             )
+
+
+async def _look_into(
+    batch: TimedBatch, look: Callable[[], tuple[int, int] | None], executor: Executor
+) -> tuple[int, int] | None:
+    if batch.is_short:
+        return look()
+    batch.segment.pin()
+    try:
+        return await asyncio.get_running_loop().run_in_executor(executor, look)
+    finally:
+        batch.segment.unpin()
 
 
 def _with_true_timestamp(batch: Buffer, max_timestamp: int) -> bytearray:

@@ -21,6 +21,7 @@ from headrace.files import Files
 from headrace.log.committer import Committer
 from headrace.log.config import LogConfig
 from headrace.log.partition import PartitionLog
+from headrace.log.producers import ProducerQuota
 from headrace.memory_files import MemoryFiles
 
 __all__ = ["Partitions"]
@@ -53,6 +54,7 @@ class Partitions:
         self._leader_epoch = leader_epoch
         self._now_ms = now_ms
         self._archive = archive
+        self._producers = ProducerQuota()
         self._by_topic: dict[str, list[Partition]] = {}
         self.offline: dict[tuple[str, int], str] = {}
 
@@ -70,7 +72,7 @@ class Partitions:
         # In a thread, because new files are synced, and a thousand of them take their time.
         first = len(self._by_topic.get(topic.name, ()))
         opened = await asyncio.to_thread(self._open_from, first, topic, config, self._files_of(topic))
-        self._by_topic.setdefault(topic.name, []).extend(opened)
+        self._add(topic, opened)
         reasons = [partition.fenced for partition in opened if isinstance(partition, OfflinePartition)]
         if reasons:
             raise StorageError(
@@ -87,7 +89,12 @@ class Partitions:
                 self._memory.make_dir(home / str(index))
                 place_start(self._memory, home / str(index), self._leader_epoch)
             _log.info("topic %s is volatile: it starts empty, at a new offset", topic.name)
-        self._by_topic[topic.name] = self._open_from(0, topic, config, self._files_of(topic))
+        self._add(topic, self._open_from(0, topic, config, self._files_of(topic)))
+
+    def _add(self, topic: Topic, opened: list[Partition]) -> None:
+        self._by_topic.setdefault(topic.name, []).extend(opened)
+        for partition in opened:
+            partition.share_producers(self._producers)
 
     def _files_of(self, topic: Topic) -> Files:
         return self._memory if topic.is_volatile else self._files

@@ -19,6 +19,7 @@ from headrace.client.declaring import APPEND_TIME, KEEP, ensure_declared, ensure
 from headrace.client.progress_log import Progress, current, wait_until_decided
 from headrace.client.reading import next_records
 from headrace.flow.checkpoint import Checkpoint
+from headrace.flow.checkpoint_folder import first_folder, newest_folder, take_folder
 from headrace.flow.compiled import Compiled
 from headrace.flow.errors import (
     CheckpointLost,
@@ -34,14 +35,15 @@ from headrace.flow.errors import (
 from headrace.flow.fingerprint import is_comparable
 from headrace.flow.options import FlowOptions
 from headrace.flow.ownership import Ownership
-from headrace.flow.resumption import last_progress, resume
+from headrace.flow.resumption import expect_fit, last_progress, resume
 from headrace.flow.writer import Side, Writer
+from headrace.model.flow import Flow
 from headrace.model.progress import Batch, Driver, Generation, Input, encode
 from headrace.model.schema_json import fields_to_json
 from headrace.model.topic import Topic
 from headrace.truth import expect_source_of_truth
 
-__all__ = ["Opened", "log_topic", "next_offsets", "open_flow"]
+__all__ = ["Opened", "expect_same_app", "log_topic", "next_offsets", "open_flow"]
 
 
 @dataclass(slots=True)
@@ -52,6 +54,8 @@ class Opened:
     """The last batch that is committed."""
     owner_offset: int
     """Where in the progress the record is that names this driver."""
+    checkpoint: str
+    """Where it is, for a flow with state or in real time."""
     will_repeat: bool = False
     """Whether Spark runs that batch once more, because it was stopped before it noted it."""
     driver_id: str = ""
@@ -87,7 +91,7 @@ def open_flow(
     wait_until_decided(cluster, flow.progress_topic)
     ownership.expect_ours()
     found = current(cluster, flow.progress_topic)
-    _expect_same_app(app, compiled, found)
+    expect_same_app(app, flow, found)
     if found is None or rebuild:
         reason = rebuild or "first start"
         opened = _begin(cluster, app, compiled, writer, settings, ownership.driver(), found, reason)
@@ -98,14 +102,19 @@ def open_flow(
     ensure_letters(cluster, flow.dead_topic, [one.log for one in found.generation.inputs])
     _expect_uncompacted(cluster, found.generation)
     location = settings.checkpoint_of(flow.name, found.generation.checkpoint)
-    checkpoint = Checkpoint(spark, location)
-    repeats = False
+    folder = newest_folder(spark, location) if compiled.stateful else None
     if flow.is_realtime:
-        _expect_reached(cluster, flow.name, found, checkpoint)
-    elif compiled.stateful:
-        repeats = resume(flow.name, found, checkpoint)
+        _expect_reached(cluster, flow.name, found, Checkpoint(spark, location))
+    elif compiled.stateful and found.last is not None:
+        expect_fit(flow.name, found, found.last, Checkpoint(spark, folder or f"{location}.*"))
     offset = ownership.claim(writer, found)
-    return Opened(found.generation, found.generation_offset, found.last, offset, repeats, ownership.id)
+    repeats = False
+    if compiled.stateful:
+        location = take_folder(spark, folder, ownership.expect_ours) if folder else first_folder(location)
+        repeats = resume(flow.name, found, Checkpoint(spark, location))
+    return Opened(
+        found.generation, found.generation_offset, found.last, offset, location, repeats, ownership.id
+    )
 
 
 def _begin(
@@ -150,16 +159,16 @@ def _begin(
     _expect_uncompacted(cluster, generation)
     key, value = encode(generation)
     offset = writer.commit_alone(cluster, Side(flow.progress_topic, key, value))
-    return Opened(generation, offset, None, offset, driver_id=driver.id)
+    location = settings.checkpoint_of(flow.name, generation.checkpoint)
+    checkpoint = first_folder(location) if compiled.stateful else location
+    return Opened(generation, offset, None, offset, checkpoint, driver_id=driver.id)
 
 
-def _expect_same_app(app: App, compiled: Compiled, found: Progress | None) -> None:
-    """The transactional id has the app's name in it, so the log would let both of them write."""
-    flow = compiled.flow.name
+def expect_same_app(app: App, flow: Flow, found: Progress | None) -> None:
     if found is not None and found.generation.app != app.name:
         raise FlowNameTaken(
-            f"flow {flow} on this log belongs to app {found.generation.app}, and this is app {app.name}",
-            detail=f"{compiled.flow.progress_topic} has generation {found.generation.generation} of app"
+            f"flow {flow.name} on this log belongs to app {found.generation.app}, and this is app {app.name}",
+            detail=f"{flow.progress_topic} has generation {found.generation.generation} of app"
             f" {found.generation.app}",
             hint=f"give the flow of one of the two apps another name (name=...); if app {found.generation.app} was"
             " renamed, give it its old name again",

@@ -84,8 +84,7 @@ class Realtime:
         (self._input,) = opened.generation.inputs
         topic = self._flow.streams[0]
         topic = dataclasses.replace(topic, schema=schemas[topic.name])
-        location = settings.checkpoint_of(self._flow.name, opened.generation.checkpoint)
-        self._checkpoint = Checkpoint(spark, location)
+        self._checkpoint = Checkpoint(spark, opened.checkpoint)
         self._decoder = Decoder(topic, settings.bounds)
         where = (spark, cluster, compiled, topic, self._decoder, writer, opened, settings, rows)
         self._notes = RealtimeNotes(*where)

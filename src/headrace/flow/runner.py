@@ -16,13 +16,14 @@ from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.client.errors import LogError
 from headrace.client.flow_lag import behind
+from headrace.client.progress_log import current
 from headrace.client.reading import read
 from headrace.errors import HeadraceError
 from headrace.flow.blame import blame
 from headrace.flow.compiled import Compiled
 from headrace.flow.errors import FlowChanged, FlowFenced, InputReplaced, ProducerFenced, TableRepartitioned
 from headrace.flow.failures import explain, heals
-from headrace.flow.opening import Opened, open_flow
+from headrace.flow.opening import Opened, expect_same_app, open_flow
 from headrace.flow.options import FlowOptions
 from headrace.flow.ownership import Ownership
 from headrace.flow.realtime import Realtime
@@ -38,6 +39,8 @@ __all__ = ["FlowRunner", "FlowStatus", "NotedFailure", "transactional_id"]
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _SETTLED_S = 30.0
 _SAMPLE = 100
+_SMALLER = 4
+"""A batch that took longer than its transaction may is tried again with this share of its rows."""
 
 
 @dataclass(slots=True)
@@ -59,9 +62,9 @@ class NotedFailure:
     at_ms: int
 
 
-def transactional_id(app: App, flow: Flow) -> str:
-    """Whoever has it writes the flow."""
-    return f"headrace.{app.name}.{flow.name}"
+def transactional_id(flow: Flow) -> str:
+    """Whoever has it writes the flow, whichever app that is of."""
+    return f"headrace.flow.{flow.name}"
 
 
 class FlowRunner:
@@ -135,8 +138,10 @@ class FlowRunner:
     def _run_once(self, stop: threading.Event) -> None:
         flow = self._compiled.flow
         self._ownership.expect_ours()
+        # Before the id is taken from whoever has it.
+        expect_same_app(self._app, flow, current(self._cluster, flow.progress_topic))
         writer = Writer(
-            self._cluster, flow.name, transactional_id(self._app, flow), self._settings.transaction_timeout_ms
+            self._cluster, flow.name, transactional_id(flow), self._settings.transaction_timeout_ms
         )
         try:
             opened = self._open(writer)
@@ -180,8 +185,10 @@ class FlowRunner:
     def _standing(self) -> str:
         if self.current is None:
             return ""
-        location = self._settings.checkpoint_of(self._compiled.flow.name, self.current.generation.checkpoint)
-        return f"the checkpoint is at {location}, {last_progress(self.current.generation, self.current.last)}"
+        progress = last_progress(self.current.generation, self.current.last)
+        if not (self._compiled.stateful or self._compiled.flow.is_realtime):
+            return progress
+        return f"the checkpoint is at {self.current.checkpoint}, {progress}"
 
     def _open(self, writer: Writer) -> Opened:
         def open_it(rebuild: str) -> Opened:
@@ -268,4 +275,5 @@ class FlowRunner:
             ranges = {int(n): (at, min(ends[int(n)], at + _SAMPLE)) for n, at in reached.items()}
             sizes += [len(message) for message in read(self._cluster, one.log, ranges)]
         average = max(1, sum(sizes) // len(sizes)) if sizes else 1
-        return max(1, min(self._settings.max_rows, self._settings.max_bytes // average))
+        rows = min(self._settings.max_rows, self._settings.max_bytes // average)
+        return max(1, rows // int(_SMALLER**self._ownership.refusals))

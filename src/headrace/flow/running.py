@@ -96,8 +96,8 @@ class Running:
         self._settings = settings
         self._rows = rows
         self._logs = {one.topic: one for one in opened.generation.inputs}
-        folder = opened.generation.checkpoint if compiled.stateful else f"{_RUN}{secrets.token_hex(6)}"
-        self._checkpoint = Checkpoint(spark, settings.checkpoint_of(self._flow.name, folder))
+        run = settings.checkpoint_of(self._flow.name, f"{_RUN}{secrets.token_hex(6)}")
+        self._checkpoint = Checkpoint(spark, opened.checkpoint if compiled.stateful else run)
         self._sync = CheckpointSync(self._checkpoint.location, settings.fsync) if compiled.stateful else None
         self._cell = WatermarkCell(spark)
         self._guard = OutputGuard(spark)

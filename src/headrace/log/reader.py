@@ -13,12 +13,10 @@ from dataclasses import dataclass
 
 from headrace.checksum import crc32c
 from headrace.errors import CorruptBatch
-from headrace.files import File
 from headrace.log.partition import PartitionLog
-from headrace.log.recovery import segment_headers
 from headrace.log.scan import find_whole_batch, is_followed, scan_headers
 from headrace.log.segment import Segment
-from headrace.records import HEADER_SIZE, RecordError, RecordLimits, read_header, read_stored
+from headrace.records import HEADER_SIZE
 
 __all__ = ["LogReader", "ReadPlan", "Slice"]
 
@@ -32,10 +30,11 @@ _COLUMNS_KEPT = 4
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Whole batches, and the offset behind the last of them."""
+    """Whole batches, the offset behind the last of them, and how much was read to find them."""
 
     data: memoryview
     next_offset: int
+    read_bytes: int = 0
 
     def __len__(self) -> int:
         return len(self.data)
@@ -129,7 +128,7 @@ class LogReader:
             )
         if position:
             self._remember(offset, plan.segment, plan.position + position)
-        return Slice(view[:position], offset)
+        return _slice(view, position, offset)
 
     def read(
         self, offset: int, max_bytes: int, *, whole_first: bool = True, committed: bool = False
@@ -146,7 +145,7 @@ class LogReader:
         self, plan: ReadPlan, view: memoryview, position: int, offset: int, reason: str
     ) -> Slice:
         if position:
-            return Slice(view[:position], offset)
+            return _slice(view, position, offset)
         raise CorruptBatch(plan.segment.path, plan.position, reason)
 
     # Finding places
@@ -169,7 +168,7 @@ class LogReader:
         return segment_found, *self._position_in(segment_found, offset)
 
     def _position_in(self, segment: Segment, offset: int) -> tuple[int, int]:
-        self._keep_columns(segment)
+        self.keep_columns(segment)
         expected, position = segment.index.floor(offset)
         end = segment.size
         for found, header in scan_headers(segment.file, position, end):
@@ -198,7 +197,7 @@ class LogReader:
             raise CorruptBatch(segment.path, position, f"the file that held offset {offset} is missing")
         raise CorruptBatch(segment.path, position, f"no whole batch holds offset {offset}")
 
-    def _keep_columns(self, segment: Segment) -> None:
+    def keep_columns(self, segment: Segment) -> None:
         """Load a sealed segment's index, and drop the one longest unused when too many are in memory."""
         segment.ensure_columns(self.log.config.index_interval_bytes)
         if segment is self.log.active:
@@ -215,60 +214,10 @@ class LogReader:
         if len(self._places) > _PLACES_REMEMBERED:
             self._places.popitem(last=False)
 
-    # By time
 
-    def offset_for_time(self, timestamp_ms: int, limits: RecordLimits) -> tuple[int, int] | None:
-        """The first (offset, timestamp) at or after the given time, below the high watermark."""
-        for segment in self.log.all_segments():
-            if segment.index.max_timestamp < timestamp_ms or segment.end_offset <= self.log.start_offset:
-                continue
-            self._keep_columns(segment)
-            start, _ = segment.index.floor_time(timestamp_ms)
-            for position, header in segment_headers(segment, max(start, self.log.start_offset), 0):
-                if header.base_offset >= self.log.high_watermark:
-                    return None
-                if header.max_timestamp < timestamp_ms:
-                    continue
-                for offset, timestamp in self._records_at(segment.file, position, limits):
-                    if timestamp >= timestamp_ms and offset >= self.log.start_offset:
-                        return offset, timestamp
-        return None
-
-    def offset_of_max_timestamp(self, limits: RecordLimits) -> tuple[int, int] | None:
-        """The first record with the greatest timestamp below the high watermark."""
-        best: tuple[int, int] | None = None
-        for segment in self.log.all_segments():
-            if segment.index.max_timestamp < 0 or (
-                best is not None and segment.index.max_timestamp <= best[1]
-            ):
-                continue
-            found = self.offset_for_time(segment.index.max_timestamp, limits)
-            if found is None:
-                found = self._greatest_below_watermark(segment, limits)
-            if found is not None and (best is None or found[1] > best[1]):
-                best = found
-        return best
-
-    def _greatest_below_watermark(self, segment: Segment, limits: RecordLimits) -> tuple[int, int] | None:
-        """The batch with the segment's greatest timestamp is not visible yet, or compaction has emptied it: walk the
-        others.
-        """
-        best: tuple[int, int] | None = None
-        place: int | None = None
-        for position, header in segment_headers(segment, max(segment.base_offset, self.log.start_offset), 0):
-            if header.base_offset >= self.log.high_watermark:
-                break
-            if header.count and (best is None or header.max_timestamp > best[1]):
-                best, place = (header.base_offset, header.max_timestamp), position
-        if place is None:
-            return None
-        records = self._records_at(segment.file, place, limits)
-        return max(records, key=lambda pair: (pair[1], -pair[0]))
-
-    def _records_at(self, file: File, position: int, limits: RecordLimits) -> list[tuple[int, int]]:
-        """Offset and timestamp of the records that are left in the batch."""
-        size = read_header(file.pread(HEADER_SIZE, position)).size
-        try:
-            return read_stored(file.pread(size, position), limits)
-        except RecordError as error:
-            raise CorruptBatch(file.path, position, error.message) from error
+def _slice(view: memoryview, size: int, next_offset: int) -> Slice:
+    """The first ``size`` bytes. A view keeps all that was read in memory, so a small part of it is copied."""
+    part = view[:size]
+    if size < len(view) // 2:
+        part = memoryview(bytes(part))
+    return Slice(part, next_offset, len(view))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
+from headrace.client.progress_log import current
 from headrace.errors import HeadraceError
 from headrace.model.flow import Flow
 from headrace.model.graph import check, downstream, order
@@ -47,7 +48,7 @@ def rebuild(
 ) -> list[Generation]:
     """Begins the generations; whoever runs the flows next derives them. Without a ``spark`` one is started for it."""
     from headrace.flow.compiling import compile_app
-    from headrace.flow.opening import open_flow
+    from headrace.flow.opening import expect_same_app, open_flow
     from headrace.flow.options import FlowOptions
     from headrace.flow.ownership import Ownership
     from headrace.flow.runner import transactional_id
@@ -62,7 +63,8 @@ def rebuild(
         options = FlowOptions.of(settings)
         begun = []
         for flow in flows:
-            writer = Writer(cluster, flow.name, transactional_id(app, flow), options.transaction_timeout_ms)
+            expect_same_app(app, flow, current(cluster, flow.progress_topic))
+            writer = Writer(cluster, flow.name, transactional_id(flow), options.transaction_timeout_ms)
             try:
                 ownership = Ownership(cluster, flow, options.transaction_timeout_ms)
                 opened = open_flow(

@@ -16,11 +16,12 @@ from headrace.log.pace import Pace
 from headrace.log.partition import PartitionLog
 from headrace.log.reader import LogReader
 from headrace.log.retention import outlived, trim
-from headrace.records import RecordLimits
 from headrace.testing.faulty_clock import DrivenClock
 from headrace.testing.faulty_files import Crash, FaultyFiles
 from tests.unit.log.compacting import COMPACTING, began, put, read_all, run, seal
 from tests.unit.log.conftest import NOW_MS, append, values_from
+
+from .by_time import offset_for_time
 
 CONFIG = LogConfig(
     segment_bytes=400, index_interval_bytes=100, retention_bytes=800, retention_ms=-1, is_archived=True
@@ -94,8 +95,8 @@ def test_reading_crosses_the_archive_and_the_partition_unseen(place: Place) -> N
         segment.path.name for segment in log.segments
     }
     reader = LogReader(log)
-    assert reader.offset_for_time(NOW_MS + 3, RecordLimits()) == (3, NOW_MS + 3)
-    assert reader.offset_for_time(NOW_MS + first, RecordLimits()) == (first, NOW_MS + first)
+    assert offset_for_time(reader.log, NOW_MS + 3) == (3, NOW_MS + 3)
+    assert offset_for_time(reader.log, NOW_MS + first) == (first, NOW_MS + first)
     log.close()
     again = place.open()
     assert (again.start_offset, again.end_offset) == (0, 40)
@@ -128,7 +129,7 @@ def test_an_archive_that_is_away_fails_its_own_range_only(place: Place) -> None:
         reader.read(0, 1000)
     assert "offsets 0 to" in str(raised.value)
     assert str(place.archive) in str(raised.value)
-    assert reader.offset_for_time(NOW_MS + first, RecordLimits()) == (first, NOW_MS + first)
+    assert offset_for_time(reader.log, NOW_MS + first) == (first, NOW_MS + first)
     # Nothing is moved to where it is not, and nothing is deleted.
     for number in range(40, 60):
         append(again, b"value-%d" % number)

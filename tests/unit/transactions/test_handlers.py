@@ -177,6 +177,8 @@ async def test_transactions_are_described_and_listed(ask: Asking) -> None:
     assert (unknown.unknown_state_filters, unknown.transaction_states) == (["ongoing"], [])
     refused = await ask(Api.LIST_TRANSACTIONS, transactional_id_pattern="(")
     assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert await listed(transactional_id_pattern="(" * 40 + ")" * 40) == []
+    assert await listed(transactional_id_pattern="(?i)APP-\\pL+") == ["app-one", "app-two"]
 
 
 @pytest.mark.parametrize("version", range(3, versions(Api.INIT_PRODUCER_ID)[1] + 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from headrace.broker.groups.entries import OffsetRow
+from headrace.broker.sizes import text_bytes
 
 __all__ = ["Offsets"]
 
@@ -15,7 +16,7 @@ class Offsets:
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, OffsetRow]]] = {}
         self.count = 0
-        self.metadata_chars = 0
+        self.metadata_bytes = 0
 
     def get(self, group: str, topic: str, partition: int) -> OffsetRow | None:
         return self._groups.get(group, _NONE).get(topic, {}).get(partition)
@@ -39,8 +40,8 @@ class Offsets:
         if old is None:
             self.count += 1
         else:
-            self.metadata_chars -= len(old.metadata)
-        self.metadata_chars += len(row.metadata)
+            self.metadata_bytes -= text_bytes(old.metadata)
+        self.metadata_bytes += text_bytes(row.metadata)
         partitions[row.partition] = row
 
     def remove(self, group: str, topic: str, partition: int) -> None:
@@ -62,7 +63,7 @@ class Offsets:
             for row in [row for row in partitions.values() if gone(row)]:
                 del partitions[row.partition]
                 self.count -= 1
-                self.metadata_chars -= len(row.metadata)
+                self.metadata_bytes -= text_bytes(row.metadata)
             if not partitions:
                 by_topic.pop(topic, None)
         if not by_topic:

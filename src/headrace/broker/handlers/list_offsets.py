@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,7 @@ async def handle(broker: Broker, request: Request) -> Any:
             try:
                 if times[topic.name, part.partition_index] > 1:
                     raise Refusal(ErrorCode.INVALID_REQUEST, "the partition is asked for more than once")
-                place = _find(broker, request, topic.name, part)
+                place = await _find(broker, request, topic.name, part)
             except Refusal as refusal:
                 result.error_code = refusal.error_code
             else:
@@ -67,7 +68,7 @@ async def handle(broker: Broker, request: Request) -> Any:
     return response
 
 
-def _find(broker: Broker, request: Request, name: str, part: Message) -> Place:
+async def _find(broker: Broker, request: Request, name: str, part: Message) -> Place:
     time = part.timestamp
     if time < 0 and request.version < _SINCE.get(time, request.version + 1):
         raise Refusal(ErrorCode.UNSUPPORTED_VERSION)
@@ -76,7 +77,7 @@ def _find(broker: Broker, request: Request, name: str, part: Message) -> Place:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     check_epoch(partition, part.current_leader_epoch)
     try:
-        return _place(partition, time, request.message.isolation_level)
+        return await _place(broker, partition, time, request.message.isolation_level)
     except CorruptBatch as error:
         broker.say_damage(error)
         raise Refusal(ErrorCode.CORRUPT_MESSAGE) from error
@@ -84,7 +85,7 @@ def _find(broker: Broker, request: Request, name: str, part: Message) -> Place:
         raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR) from error
 
 
-def _place(partition: Partition, time: int, isolation_level: int) -> Place:
+async def _place(broker: Broker, partition: Partition, time: int, isolation_level: int) -> Place:
     if time == _LATEST:
         return _end(partition, isolation_level), -1, partition.leader_epoch
     if time in (_EARLIEST, _EARLIEST_LOCAL):
@@ -92,7 +93,13 @@ def _place(partition: Partition, time: int, isolation_level: int) -> Place:
         return start, -1, epoch_at(partition, start)
     if time in (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD):
         return _NOWHERE
-    found = partition.offset_of_max_timestamp() if time == _MAX_TIMESTAMP else partition.offset_for_time(time)
+    # Reads and walks of many partitions add up: others are served between them.
+    await asyncio.sleep(0)
+    found = await (
+        partition.offset_of_max_timestamp(broker.walker)
+        if time == _MAX_TIMESTAMP
+        else partition.offset_for_time(time, broker.walker)
+    )
     if found is None or found[0] >= _end(partition, isolation_level):
         return _NOWHERE
     offset, timestamp = found

@@ -63,6 +63,8 @@ class Endings:
         self._coordinator_epoch = coordinator_epoch
         #: Partitions of all open transactions.
         self.added = 0
+        #: What the groups of all open transactions take.
+        self.groups_bytes = 0
         #: Since the start: how transactions ended, and how many of them because they took too long.
         self.committed = self.aborted = self.timed_out = 0
         #: Since the start: requests that were turned away because their producer has a successor.
@@ -174,6 +176,7 @@ class Endings:
             self._timers.start(transaction.timer, self._settings.retry_ms)
         else:
             self.added -= len(transaction.partitions)
+            self.groups_bytes -= transaction.groups_bytes
             transaction.complete(committed=committed)
 
     def mark_one(

@@ -1,0 +1,115 @@
+"""Finding records by their time.
+
+The index says which batch to look into; what the batch holds is known only once it is unpacked, and a small one may
+unpack to much. So the search goes from batch to batch: ``batch_at`` and ``greatest_in`` look at headers on the event
+loop, a bounded number at a time, and ``TimedBatch`` unpacks one batch in any thread while its segment is pinned. Every
+step begins at an offset, so that the log may change between two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headrace.errors import CorruptBatch
+from headrace.log.partition import PartitionLog
+from headrace.log.reader import LogReader
+from headrace.log.recovery import segment_headers
+from headrace.log.segment import Segment
+from headrace.records import BatchHeader, RecordError, RecordLimits, read_stored
+
+__all__ = ["Greatest", "TimeSearch", "TimedBatch"]
+
+_INLINE_RECORDS_MAX = 1_000
+_INLINE_BYTES_MAX = 64 << 10
+_HEADERS_AT_ONCE = 2_000
+
+Place = tuple[int, int]
+"""Offset and timestamp of a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedBatch:
+    segment: Segment
+    position: int
+    header: BatchHeader
+
+    @property
+    def is_short(self) -> bool:
+        """Whether unpacking it takes no longer than reading it."""
+        header = self.header
+        return not header.codec and header.count <= _INLINE_RECORDS_MAX and header.size <= _INLINE_BYTES_MAX
+
+    def first_from(self, timestamp_ms: int, start_offset: int, limits: RecordLimits) -> Place | None:
+        """The first record at or after a time, from an offset on."""
+        for offset, timestamp in self._records(limits):
+            if timestamp >= timestamp_ms and offset >= start_offset:
+                return offset, timestamp
+        return None
+
+    def latest(self, limits: RecordLimits) -> Place | None:
+        """The first of the records with the greatest timestamp."""
+        return max(self._records(limits), key=lambda place: (place[1], -place[0]), default=None)
+
+    def _records(self, limits: RecordLimits) -> Iterator[Place]:
+        file = self.segment.file
+        try:
+            yield from read_stored(file.pread(self.header.size, self.position), limits)
+        except RecordError as error:
+            raise CorruptBatch(file.path, self.position, error.message) from error
+
+
+class Greatest(NamedTuple):
+    """The batch with the greatest timestamp so far, and where to go on; ``None`` at the end of the segment."""
+
+    batch: TimedBatch | None
+    next_offset: int | None
+
+
+class TimeSearch:
+    def __init__(self, log: PartitionLog, reader: LogReader) -> None:
+        self._log = log
+        self._reader = reader
+
+    def batch_at(self, timestamp_ms: int, from_offset: int) -> TimedBatch | None:
+        """The first batch from an offset on, below the high watermark, that may hold a record at or after the time."""
+        log = self._log
+        first = max(from_offset, log.start_offset)
+        for segment in log.all_segments():
+            if segment.index.max_timestamp < timestamp_ms or segment.end_offset <= first:
+                continue
+            self._reader.keep_columns(segment)
+            start, _ = segment.index.floor_time(timestamp_ms)
+            for position, header in segment_headers(segment, max(start, first), 0):
+                if header.base_offset >= log.high_watermark:
+                    return None
+                if header.max_timestamp >= timestamp_ms:
+                    return TimedBatch(segment, position, header)
+        return None
+
+    def segments_by_time(self) -> list[tuple[int, int]]:
+        """Greatest timestamp and base offset of every segment with a timestamp, the greatest first."""
+        found = [
+            (segment.index.max_timestamp, segment.base_offset)
+            for segment in self._log.all_segments()
+            if segment.index.max_timestamp >= 0
+        ]
+        return sorted(found, key=lambda pair: (-pair[0], pair[1]))
+
+    def greatest_in(self, base_offset: int, so_far: Greatest) -> Greatest:
+        """Go on in a segment, over some headers, for the greatest timestamp below the high watermark."""
+        log = self._log
+        segment = next((one for one in log.all_segments() if one.base_offset == base_offset), None)
+        if segment is None or so_far.next_offset is None:
+            return Greatest(so_far.batch, None)
+        best = so_far.batch
+        from_offset = max(so_far.next_offset, log.start_offset)
+        for seen, (position, header) in enumerate(segment_headers(segment, from_offset, 0)):
+            if header.base_offset >= log.high_watermark:
+                break
+            if seen >= _HEADERS_AT_ONCE:
+                return Greatest(best, header.base_offset)
+            if header.count and (best is None or header.max_timestamp > best.header.max_timestamp):
+                best = TimedBatch(segment, position, header)
+        return Greatest(best, None)
