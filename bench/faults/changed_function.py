@@ -1,10 +1,10 @@
 """X31, code changes under the data: between two starts of a flow its source is changed in one place.
 
 What changes is drawn: a column beyond the 25th, a field of a struct, a filter, a row of a joined list, a closure, a
-default, a global, an attribute of a module, what a container holds, the key of the topic. The next start must raise
-``FlowChanged`` before a row is written, and no new generation may begin; a start of the same source, merely edited,
-must go on. The first case of each run has input: what is in its topic must be of one function only, worked out by
-hand.
+default, a global, an attribute of a module, what a container holds, the key of the topic, whether a field of the input
+is required. The next start must raise ``FlowChanged`` before a row is written, and no new generation may begin; a start
+of the same source, merely edited, must go on. The first case of each run has input: what is in its topic must be of one
+function only, worked out by hand.
 """
 
 from __future__ import annotations
@@ -189,4 +189,5 @@ def _sale(number: int) -> dict[str, Any]:
         "amount": number % 9,
         "parts": [number],
         "at": "2026-03-01T12:00:00Z",
+        "note": "n",
     }
