@@ -418,6 +418,27 @@ def many_partitions(attacker: Attacker) -> None:
         _create(attacker, name, 1_000)
 
 
+def wide_topics_that_are_deleted(attacker: Attacker) -> None:
+    request = m.DeleteTopicsRequest
+    for name in _names(attacker, 2):
+        _create(attacker, name, 1_000)
+        state = request.DeleteTopicState(name=name)
+        attacker.ask(Api.DELETE_TOPICS, request(topics=[state], timeout_ms=60_000))
+
+
+def topics_of_bombs_that_grow(attacker: Attacker) -> None:
+    """Whether records have keys is looked for in batches that unpack to many."""
+    (name,) = _names(attacker, 1)
+    _create(attacker, name, 5)
+    plain = b"".join(record(index, bytes(1_000), key=None) for index in range(20_000))
+    bomb = sealed(packed(ZSTD, plain), 20_000, int(time.time() * 1000), codec=ZSTD)
+    for index in range(5):
+        _produce(attacker, name, [(index, bomb)])
+    request = m.CreatePartitionsRequest
+    topic = request.CreatePartitionsTopic(name=name, count=6)
+    attacker.ask(Api.CREATE_PARTITIONS, request(topics=[topic], timeout_ms=60_000))
+
+
 def topics_that_are_not_made(attacker: Attacker) -> None:
     request = m.CreateTopicsRequest
     topics = [
@@ -489,7 +510,7 @@ CASES: dict[Api, tuple[Case, ...]] = {
     Api.LIST_GROUPS: (groups_with_long_names,),
     Api.API_VERSIONS: (),
     Api.CREATE_TOPICS: (topics_that_are_not_made, many_partitions),
-    Api.DELETE_TOPICS: (),
+    Api.DELETE_TOPICS: (wide_topics_that_are_deleted,),
     Api.DELETE_RECORDS: (),
     Api.INIT_PRODUCER_ID: (transactional_ids,),
     Api.OFFSET_FOR_LEADER_EPOCH: (),
@@ -500,7 +521,7 @@ CASES: dict[Api, tuple[Case, ...]] = {
     Api.DESCRIBE_CONFIGS: (one_resource_by_many_keys, all_texts_of_the_broker),
     Api.ALTER_CONFIGS: (),
     Api.DESCRIBE_LOG_DIRS: (),
-    Api.CREATE_PARTITIONS: (),
+    Api.CREATE_PARTITIONS: (topics_of_bombs_that_grow,),
     Api.DELETE_GROUPS: (),
     Api.INCREMENTAL_ALTER_CONFIGS: (lists_of_many_items,),
     Api.OFFSET_DELETE: (),
