@@ -38,6 +38,7 @@ from headrace.broker.refusal import Refusal
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.topic import Topic, new_topic_id
 from headrace.broker.topic_table import TopicTable
+from headrace.broker.turns import give_turn
 from headrace.clock import Clock
 from headrace.errors import DamagedState, StorageError
 from headrace.key_order import FORCE_CONFIG
@@ -272,7 +273,7 @@ class Catalog:
                         results[at] = _not_kept(error)
                     except Exception as error:
                         unforeseen.append(error)
-                    await _give_turn(at)
+                    await give_turn(at + 1, _AT_ONCE)
                 self._not_shown = []
                 if unforeseen:
                     raise unforeseen[0]
@@ -348,9 +349,7 @@ class Catalog:
         return self._within_memory(replace(topic, configs=overrides))
 
     def _within_memory(self, topic: Topic, beside: int = 0) -> Topic:
-        """The topic, if volatile ones together then still fit into the memory that they may take; those that are made
-        along with it take ``beside``.
-        """
+        """The topic, if volatile ones together, and what is made ``beside`` it, then fit into their memory."""
         if not topic.is_volatile:
             return topic
         if self._memory_at_version != self.version:
@@ -438,19 +437,13 @@ class Catalog:
 
 async def _planned(wanted: Sequence[W], plan: Callable[[W], T]) -> list[T | Refusal]:
     planned: list[T | Refusal] = []
-    for at, item in enumerate(wanted):
+    for number, item in enumerate(wanted, 1):
         try:
             planned.append(plan(item))
         except Refusal as refusal:
             planned.append(refusal)
-        await _give_turn(at)
+        await give_turn(number, _AT_ONCE)
     return planned
-
-
-async def _give_turn(at: int) -> None:
-    """Let others run between some items of a long list."""
-    if at % _AT_ONCE == _AT_ONCE - 1:
-        await asyncio.sleep(0)
 
 
 def _not_kept(error: StorageError | OSError) -> Refusal:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.partition import Accepted, Partition, ProduceRefused
+from headrace.broker.turns import give_turn
 from headrace.errors import StorageError
 from headrace.records import HEADER_SIZE
 from headrace.wire import messages as m
@@ -88,8 +89,7 @@ async def begin_in_turns(broker: Broker, request: Request) -> Produced:
     """As ``begin``, for many batches: others are served between them."""
     produced = Produced(m.ProduceResponse())
     for number, _ in enumerate(_appends(broker, request, produced), 1):
-        if number % APPENDED_AT_ONCE == 0:
-            await asyncio.sleep(0)
+        await give_turn(number, APPENDED_AT_ONCE)
     return produced
 
 
