@@ -103,11 +103,16 @@ def add_partitions(attacker: Attacker, holder: Holder, topic: str, indexes: rang
     attacker.ask(Api.ADD_PARTITIONS_TO_TXN, message, 3)
 
 
-def produce(attacker: Attacker, topic: str, batches: list[tuple[int, bytes]]) -> list[int]:
+def produce(
+    attacker: Attacker, topic: str, batches: list[tuple[int, bytes]], transactional_id: str | None = None
+) -> list[int]:
     request = m.ProduceRequest
     data = [request.PartitionProduceData(index=index, records=batch) for index, batch in batches]
     message = request(
-        acks=-1, timeout_ms=60_000, topic_data=[request.TopicProduceData(name=topic, partition_data=data)]
+        transactional_id=transactional_id,
+        acks=-1,
+        timeout_ms=60_000,
+        topic_data=[request.TopicProduceData(name=topic, partition_data=data)],
     )
     answer = attacker.ask(Api.PRODUCE, message, 9)
     return [row.error_code for row in answer.responses[0].partition_responses]

@@ -73,7 +73,7 @@ CASES: dict[Api, tuple[Case, ...]] = {
         coordinator.partitions_of_many_transactions,
     ),
     Api.ADD_OFFSETS_TO_TXN: (coordinator.groups_of_transactions,),
-    Api.END_TXN: (),
+    Api.END_TXN: (coordinator.transactions_over_many_partitions,),
     Api.TXN_OFFSET_COMMIT: (coordinator.pending_offsets,),
     Api.DESCRIBE_CONFIGS: (log.one_resource_by_many_keys, log.all_texts_of_the_broker),
     Api.ALTER_CONFIGS: (),

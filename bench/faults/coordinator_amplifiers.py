@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from bench.faults.amplifier_steps import (
     PARTITIONS,
     WIDE,
@@ -13,8 +15,10 @@ from bench.faults.amplifier_steps import (
     join_request,
     long_text,
     new_names,
+    produce,
 )
 from bench.faults.attacker import Attacker
+from bench.faults.batches import build_batch
 from headrace.wire import Api
 from headrace.wire import messages as m
 
@@ -37,6 +41,7 @@ __all__ = [
     "short_ids_that_are_never_joined_with",
     "subscriptions_of_many_topics",
     "transactional_ids",
+    "transactions_over_many_partitions",
 ]
 
 
@@ -165,6 +170,22 @@ def one_transaction_again(attacker: Attacker) -> None:
         transactional_id=holder[0], producer_id=holder[1], producer_epoch=holder[2], topics=topics
     )
     attacker.ask(Api.ADD_PARTITIONS_TO_TXN, request(transactions=[one] * 3_900), 5)
+
+
+def transactions_over_many_partitions(attacker: Attacker) -> None:
+    """The end of one is a marker in each of its partitions."""
+    for name in new_names(attacker, 2):
+        holder = hold(attacker, name)
+        add_partitions(attacker, holder, WIDE, range(PARTITIONS))
+        now_ms = int(time.time() * 1000)
+        batch = build_batch(
+            [b""], now_ms, producer_id=holder[1], epoch=holder[2], sequence=0, transactional=True
+        )
+        produce(attacker, WIDE, [(index, batch) for index in range(PARTITIONS)], name)
+        message = m.EndTxnRequest(
+            transactional_id=name, producer_id=holder[1], producer_epoch=holder[2], committed=True
+        )
+        attacker.ask(Api.END_TXN, message, 3)
 
 
 def partitions_of_many_transactions(attacker: Attacker) -> None:

@@ -176,7 +176,8 @@ def _admit(
     producer_id, epoch = producer
     open_one = partition.open_transactions().get(producer_id)
     # Where it is open it was admitted before, and what cannot be written to shall not become part of one.
-    if partition.is_lost or (open_one is not None and open_one.producer_epoch == epoch):
+    is_open = open_one is not None and open_one.producer_epoch == epoch
+    if partition.is_lost or (is_open and not broker.transactions.is_marking(producer_id)):
         return
     code = broker.transactions.admit(
         request.message.transactional_id,
