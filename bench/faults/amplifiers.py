@@ -81,7 +81,7 @@ CASES: dict[Api, tuple[Case, ...]] = {
     Api.CREATE_PARTITIONS: (log.topics_of_bombs_that_grow,),
     Api.DELETE_GROUPS: (),
     Api.INCREMENTAL_ALTER_CONFIGS: (log.lists_of_many_items,),
-    Api.OFFSET_DELETE: (),
+    Api.OFFSET_DELETE: (coordinator.offsets_that_are_deleted,),
     Api.DESCRIBE_CLUSTER: (),
     Api.DESCRIBE_PRODUCERS: (),
     Api.DESCRIBE_TRANSACTIONS: (),

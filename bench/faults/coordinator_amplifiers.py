@@ -32,6 +32,7 @@ __all__ = [
     "many_protocols",
     "many_wide_groups_described",
     "offsets_of_many_groups",
+    "offsets_that_are_deleted",
     "offsets_with_wide_metadata",
     "one_transaction_again",
     "one_wide_group_again",
@@ -69,6 +70,15 @@ def all_offsets_of_many_groups(attacker: Attacker) -> None:
     request = m.OffsetFetchRequest
     groups = [request.OffsetFetchRequestGroup(group_id=name, topics=None) for name in names]
     attacker.ask(Api.OFFSET_FETCH, request(groups=groups), 8)
+
+
+def offsets_that_are_deleted(attacker: Attacker) -> None:
+    (group,) = new_names(attacker, 1)
+    commit(attacker, group, range(PARTITIONS))
+    request = m.OffsetDeleteRequest
+    rows = [request.OffsetDeleteRequestPartition(partition_index=index) for index in range(PARTITIONS)]
+    topics = [request.OffsetDeleteRequestTopic(name=WIDE, partitions=rows)]
+    attacker.ask(Api.OFFSET_DELETE, request(group_id=group, topics=topics))
 
 
 def ids_that_are_never_joined_with(attacker: Attacker) -> None:
