@@ -34,6 +34,7 @@ from headrace.broker.refusal import Refusal
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.topic import Topic, new_topic_id
 from headrace.broker.topic_table import TopicTable
+from headrace.broker.turns import give_turn
 from headrace.clock import Clock
 from headrace.errors import DamagedState, StorageError
 from headrace.key_order import FORCE_CONFIG
@@ -268,7 +269,7 @@ class Catalog:
                         results[at] = _not_kept(error)
                     except Exception as error:
                         unforeseen.append(error)
-                    await _give_turn(at)
+                    await give_turn(at + 1, _AT_ONCE)
                 self._not_shown = []
                 if unforeseen:
                     raise unforeseen[0]
@@ -432,18 +433,13 @@ class Catalog:
 
 async def _planned(wanted: Sequence[W], plan: Callable[[W], T]) -> list[T | Refusal]:
     planned: list[T | Refusal] = []
-    for at, item in enumerate(wanted):
+    for number, item in enumerate(wanted, 1):
         try:
             planned.append(plan(item))
         except Refusal as refusal:
             planned.append(refusal)
-        await _give_turn(at)
+        await give_turn(number, _AT_ONCE)
     return planned
-
-
-async def _give_turn(at: int) -> None:
-    if at % _AT_ONCE == _AT_ONCE - 1:
-        await asyncio.sleep(0)
 
 
 def _not_kept(error: StorageError | OSError) -> Refusal:

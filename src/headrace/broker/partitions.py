@@ -168,9 +168,12 @@ class Partitions:
             self.offline.pop((topic.name, index), None)
             await partition.abandon()
         try:
-            self._remove_tree(self._directory / topic.id.hex(), self._files_of(topic))
+            # In a thread, as they were made.
+            await asyncio.to_thread(
+                self._remove_tree, self._directory / topic.id.hex(), self._files_of(topic)
+            )
             if self._archive is not None:
-                self._remove_tree(self._archive / topic.id.hex(), self._files)
+                await asyncio.to_thread(self._remove_tree, self._archive / topic.id.hex(), self._files)
         except OSError as error:
             _log.warning("files of the deleted topic %s are left for the next start: %s", topic.name, error)
 

@@ -48,8 +48,9 @@ class Pattern:
         try:
             self._compiled = re2.compile(text, options)
         except re2.error as error:
+            reason = error.args[0] if error.args else b""
             raise InvalidPattern(
-                f"the pattern {text!r} does not compile: {error}",
+                f"the pattern {text!r} does not compile: {reason.decode(errors='replace')}",
                 hint="use RE2's syntax (https://github.com/google/re2/wiki/Syntax), or a smaller pattern",
             ) from error
         finally:

@@ -398,13 +398,8 @@ async def test_a_member_id_that_was_given_out_is_forgotten_when_its_client_hangs
 ) -> None:
     world = await scene()
     request = m.JoinGroupRequest
-    ask = request(
-        group_id="g",
-        session_timeout_ms=1_800_000,
-        rebalance_timeout_ms=1_000,
-        protocol_type="consumer",
-        protocols=[request.JoinGroupRequestProtocol(name="range")],
-    )
+    protocols = [request.JoinGroupRequestProtocol(name="range")]
+    ask = request(group_id="g", session_timeout_ms=1_800_000, protocol_type="consumer", protocols=protocols)
     first = await world.connect()
     given = await first.ask(Api.JOIN_GROUP, 5, ask)
     assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED

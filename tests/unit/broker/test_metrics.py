@@ -98,13 +98,16 @@ async def test_every_closed_connection_is_counted_by_what_its_client_did(scene: 
     assert samples['headrace_connections_closed_total{reason="oversized-frame"}'] == 1
 
 
-async def test_a_page_holds_a_bounded_number_of_samples_and_says_how_many_are_left_out() -> None:
-    out = Exposition(2)
+async def test_a_page_has_a_limit_in_bytes_and_says_how_many_samples_are_left_out() -> None:
+    out = Exposition(5_000)
     out.family("kafka_log_log_size", "gauge", "Bytes.")
-    for index in range(5):
-        out.sample("kafka_log_log_size", {"topic": 'a"\\\n', "partition": index}, index)
-    assert out.left_out == 3
-    assert len(read(out.text())) == 2
+    for index in range(10):
+        out.sample("kafka_log_log_size", {"topic": 'a"\\\n' + "é" * 500, "partition": index}, index)
+    shown = len(read(out.text()))
+    assert (shown, out.left_out) == (5, 5)
+    assert len(out.text()) < 5_000 + 1_100
+    out.one("headrace_samples_left_out", "gauge", "Samples.", out.left_out)
+    assert read(out.text())["headrace_samples_left_out"] == 5
 
 
 async def http(port: int, raw: bytes) -> bytes:

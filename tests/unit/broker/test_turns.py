@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
+from headrace.broker import keyed
 from headrace.broker.handlers import produce
 from headrace.broker.request import Request
-from headrace.records import CODEC_NAMES, build_batch
+from headrace.files import SystemFiles
+from headrace.records import CODEC_NAMES, RecordLimits, build_batch
 from headrace.wire import Api
 from headrace.wire import messages as m
 from headrace.wire.codes import ErrorCode
@@ -143,3 +147,38 @@ async def test_topics_with_the_same_configuration_share_what_follows_from_it(ask
 async def test_an_index_has_an_entry_for_every_64_kib_at_least(ask: Asking) -> None:
     topic = await ask.create("t", index_interval_bytes=str(2**31 - 1))
     assert ask.broker.catalog.log_config(topic).index_interval_bytes == 64 << 10
+
+
+async def test_files_of_a_deleted_topic_are_removed_by_a_thread(
+    ask: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ask.create("t", 3)
+    threads: set[int] = set()
+    remove_dir = SystemFiles.remove_dir
+
+    def noting(self: SystemFiles, path: Path) -> None:
+        threads.add(threading.get_ident())
+        remove_dir(self, path)
+
+    monkeypatch.setattr(SystemFiles, "remove_dir", noting)
+    await ask(Api.DELETE_TOPICS, topics=[m.DeleteTopicsRequest.DeleteTopicState(name="t")])
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+async def test_keys_are_looked_for_by_a_thread(ask: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    await ask.create("t")
+    await ask.append("t", 1_000)
+    threads: set[int] = set()
+    opened = keyed.open_batch
+
+    def noting(batch: memoryview, limits: RecordLimits) -> Any:
+        threads.add(threading.get_ident())
+        return opened(batch, limits)
+
+    monkeypatch.setattr(keyed, "open_batch", noting)
+    topic = m.CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=2)
+    (answer,) = (await ask(Api.CREATE_PARTITIONS, topics=[topic])).results
+    assert answer.error_code == ErrorCode.POLICY_VIOLATION
+    assert threads
+    assert threading.get_ident() not in threads

@@ -22,9 +22,12 @@ async def test_ids_that_were_given_out_have_a_limit_in_bytes_over_all_groups() -
             100 - given
         )
         assert given * 4 * len(LONG) < rig.settings.pending_members_bytes_max
+        # A group that nobody holds an id of is not there.
+        assert len(rig.groups.list_groups()) == given
         # They take nothing from members, and their room comes back.
         await form(Client(rig, group_id="other", version=3))
         await rig.advance(11)
+        assert [group.group_id for group in rig.groups.list_groups()] == ["other"]
         assert (await Client(rig, client_id=LONG).join_once()).error is ErrorCode.MEMBER_ID_REQUIRED
 
 
@@ -65,6 +68,22 @@ async def test_the_last_id_that_ends_with_its_connection_lets_the_others_go_on()
         assert not rejoined.done()
         rig.groups.forget_connection("gone")
         assert (await rejoined).error is ErrorCode.NONE
+
+
+async def test_a_group_that_nobody_joined_ends_with_its_last_id_and_one_with_offsets_stays() -> None:
+    async with Rig() as rig:
+        await Client(rig, group_id="named").join_once(connection="gone")
+        await Client(rig, group_id="used").join_once(connection="gone")
+        assert await rig.commit(1, group_id="used") is ErrorCode.NONE
+        rig.groups.forget_connection("gone")
+        assert [group.group_id for group in rig.groups.list_groups()] == ["used"]
+        assert rig.committed(group_id="used") == 1
+        joined = Client(rig, group_id="joined")
+        await form(joined)
+        await joined.leave()
+        await Client(rig, group_id="joined").join_once(connection="gone")
+        rig.groups.forget_connection("gone")
+        assert rig.state("joined") == "Empty"
 
 
 async def test_a_protocol_type_has_a_limit_and_counts() -> None:

@@ -37,6 +37,7 @@ Commit = tuple[str, int, int, int, str | None]
 
 _FOREVER_MS = 2**63 - 1
 _PENDING_WEIGHT = 2
+_ROWS_AT_ONCE = 5_000
 
 
 class Commits:
@@ -273,8 +274,15 @@ class Commits:
         """
         expired: list[ExpiredOffset] = []
         writes: list[asyncio.Future[Exception | None]] = []
-        for group in [group for group in self._groups.values() if self._is_at_rest(group.id)]:
+        seen = 0
+        for group in list(self._groups.values()):
+            if seen > _ROWS_AT_ONCE:
+                seen = 0
+                await asyncio.sleep(0)
+            if self._groups.get(group.id) is not group or not self._is_at_rest(group.id):
+                continue
             rows = list(self._offsets.rows(group.id))
+            seen += 1 + len(rows)
             old = [row for row in rows if self._is_expired(group, row, now_ms)]
             expired += [ExpiredOffset(group.id, row.topic, row.partition, row.offset) for row in old]
             if len(old) == len(rows) and self._is_idle(group, now_ms):

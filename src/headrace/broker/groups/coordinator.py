@@ -69,7 +69,9 @@ class GroupCoordinator:
         )
         self._ledger = Ledger(journal, self._applied)
         self._budget = Budget(settings)
-        self._rebalancer = Rebalancer(settings, self._ticker.timers, self._ledger, self._budget, trusted_ms)
+        self._rebalancer = Rebalancer(
+            settings, self._ticker.timers, self._ledger, self._budget, trusted_ms, self._forget_unused
+        )
         self._membership = Membership(
             self._groups, settings, self._rebalancer, self._ledger, self._budget, trusted_ms
         )
@@ -288,6 +290,21 @@ class GroupCoordinator:
                 self._rebalancer.bury(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
                 del self._groups[entry.group]
                 group.release()
+
+    def _forget_unused(self, group: Group) -> None:
+        """Nobody has ever joined the group, nor committed for it: it is as if it had not been named."""
+        kept = self._ledger.kept
+        if (
+            group.generation == 0
+            and group.id not in kept.groups
+            and self._ledger.is_settled(group.id)
+            and not kept.offsets.of_group(group.id)
+            and not kept.pending.has_group(group.id)
+            and self._groups.get(group.id) is group
+        ):
+            self._rebalancer.bury(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            del self._groups[group.id]
+            group.release()
 
     def _ensure(self, group_id: str) -> None:
         """Offsets that were committed without members make a group of their own, which has no protocol."""

@@ -41,7 +41,10 @@ class Rebalancer:
         ledger: Ledger,
         budget: Budget,
         trusted_ms: Callable[[], int],
+        unused: Callable[[Group], None],
     ) -> None:
+        """``unused`` is called with a group that has no members and in which nobody holds an id any more."""
+        self._unused = unused
         self._settings = settings
         self._timers = timers
         self._budget = budget
@@ -56,6 +59,8 @@ class Rebalancer:
     ) -> bool:
         """Note an id that is given out, for one session time-out; false if there is no room for it."""
         if not self._pending.has_room(member_id):
+            if group.state is State.EMPTY and not group.pending:
+                self._unused(group)
             return False
         forget = partial(self._forget_pending, group, member_id)
         self._pending.add(group, member_id, session_timeout_ms, connection, forget)
@@ -107,6 +112,8 @@ class Rebalancer:
         self._pending.remove(group, member_id)
         if group.state is State.PREPARING and group.all_joined:
             self.complete_join(group)
+        elif group.state is State.EMPTY and not group.pending:
+            self._unused(group)
 
     def _after_removal(self, group: Group) -> None:
         if group.state in (State.STABLE, State.COMPLETING):

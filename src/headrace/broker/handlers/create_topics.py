@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from headrace.broker import configs
 from headrace.broker.new_topic import NewTopic
 from headrace.broker.refusal import Refusal
 from headrace.broker.topic import Topic
+from headrace.broker.turns import give_turn
 from headrace.wire import messages as m
 from headrace.wire.codes import ErrorCode
 
@@ -33,8 +33,7 @@ async def handle(broker: Broker, request: Request) -> Any:
     shown = _ShownConfigs(broker) if request.version >= _CONFIGS_SINCE else None
     for number, (new, result) in enumerate(zip(wanted, results, strict=True), 1):
         answers.append(_answer(new.name, result, shown))
-        if number % _AT_ONCE == 0:
-            await asyncio.sleep(0)
+        await give_turn(number, _AT_ONCE)
     twice = Refusal(ErrorCode.INVALID_REQUEST, "the request names this topic more than once")
     answers += [_answer(name, twice, shown) for name in times if times[name] > 1]
     return m.CreateTopicsResponse(topics=answers)

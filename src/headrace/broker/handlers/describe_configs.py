@@ -6,7 +6,6 @@ resources are asked for.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from headrace.broker.names import name_fault
 from headrace.broker.refusal import Refusal
 from headrace.broker.response_room import ResponseRoom
 from headrace.broker.sizes import text_bytes
+from headrace.broker.turns import give_turn
 from headrace.wire import messages as m
 from headrace.wire.codes import ErrorCode
 
@@ -45,8 +45,7 @@ async def handle(broker: Broker, request: Request) -> Any:
         documentation=message.include_documentation and len(named) <= _DOCUMENTED_MAX,
     )
     for number, ((resource_type, name), keys) in enumerate(named.items(), 1):
-        if number % _AT_ONCE == 0:
-            await asyncio.sleep(0)
+        await give_turn(number, _AT_ONCE)
         answer = m.DescribeConfigsResponse.DescribeConfigsResult(
             resource_type=resource_type, resource_name=name
         )

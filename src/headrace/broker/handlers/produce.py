@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.partition import Accepted, Partition, ProduceRefused
+from headrace.broker.turns import give_turn
 from headrace.errors import StorageError
 from headrace.records import HEADER_SIZE
 from headrace.wire import messages as m
@@ -88,8 +89,7 @@ async def begin_in_turns(broker: Broker, request: Request) -> Produced:
     """As ``begin``, for many batches: others are served between them."""
     produced = Produced(m.ProduceResponse())
     for number, _ in enumerate(_appends(broker, request, produced), 1):
-        if number % APPENDED_AT_ONCE == 0:
-            await asyncio.sleep(0)
+        await give_turn(number, APPENDED_AT_ONCE)
     return produced
 
 
@@ -176,7 +176,8 @@ def _admit(
     producer_id, epoch = producer
     open_one = partition.open_transactions().get(producer_id)
     # Where it is open it was admitted before, and what cannot be written to shall not become part of one.
-    if partition.is_lost or (open_one is not None and open_one.producer_epoch == epoch):
+    is_open = open_one is not None and open_one.producer_epoch == epoch
+    if partition.is_lost or (is_open and not broker.transactions.is_marking(producer_id)):
         return
     code = broker.transactions.admit(
         request.message.transactional_id,

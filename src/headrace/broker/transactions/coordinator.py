@@ -114,6 +114,7 @@ class TransactionCoordinator:
     async def stop(self) -> None:
         """Let what was submitted reach the disk. An open transaction is there again after the next start."""
         self._runs = False
+        self._endings.is_stopped = True
         self._ticker.stop()
         await self._ledger.drain()
 
@@ -172,6 +173,10 @@ class TransactionCoordinator:
         if not (adds or transaction.restored):
             return ErrorCode.TRANSACTION_ABORTABLE
         return self._add(transaction, (place,))
+
+    def is_marking(self, producer_id: int) -> bool:
+        """Whether the producer's last transaction is decided, and its partitions are being marked turn by turn."""
+        return self._endings.is_marking(producer_id)
 
     def add_partitions(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Sequence[tuple[str, int]]
