@@ -99,6 +99,7 @@ FAULTS = {
         Fault("X21", "lying batches", ("x21_batches",), 100, _LOG, at_once=2),
         Fault("X22", "slow and many", ("x22_slow", "x22_subscribers"), 5, (*_LOG, "serve")),
         Fault("X24", "names as paths", ("x24_names", "hostile_manifests"), 100, _LOG),
+        Fault("X25", "SQL injection", ("sql_injection",), 100, ("serve", "views"), at_once=2),
         Fault("X26", "poison values", ("x26_poison",), 20, _FLOWS_AND_VIEWS),
         Fault("X29", "the plan reorders", ("plan_order",), 20, _FLOWS, at_once=2),
         Fault("X30", "input that explodes", ("exploding_input",), 6, _FLOWS),

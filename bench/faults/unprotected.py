@@ -26,6 +26,13 @@ from bench.faults.unprotected_serve import (
     no_replay_marks,
     no_resuming,
 )
+from bench.faults.unprotected_sql import (
+    no_authorizer,
+    no_column_names,
+    no_row_limit,
+    no_step_limit,
+    no_view_names,
+)
 
 __all__ = ["PROTECTIONS", "NarrowHash"]
 
@@ -333,4 +340,9 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "resuming": no_resuming,
     "replay-marks": no_replay_marks,
     "replay-fence": no_replay_fence,
+    "sql-authorizer": no_authorizer,
+    "sql-steps": no_step_limit,
+    "sql-rows": no_row_limit,
+    "view-names": no_view_names,
+    "column-names": no_column_names,
 }
