@@ -18,7 +18,7 @@ _FILTER, _REQUEST, _CURSOR, _QUESTION = (
     "HR-SERVE-CURSOR",
     "HR-VIEW-QUESTION",
 )
-_UNION = "0 UNION SELECT holder, pin, funds FROM vault_accounts WHERE holder"
+_UNION = "0) UNION SELECT holder, pin, funds FROM vault_accounts WHERE (holder"
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ _FILES_AS_TABLES = (
     "SELECT * FROM incoming",
 )
 _HIDDEN = (
-    "SELECT * FROM @hidden",
+    "SELECT pin, holder FROM @hidden LIMIT 3",
     "SELECT count(*) FROM @hidden",
     'SELECT * FROM "@hidden"',
     "SELECT * FROM public.@hidden",

@@ -1,4 +1,4 @@
-"""SQL where a value or a name belongs, and statements that nobody may run: a quick share of ``bench.faults.sql_injection``."""
+"""SQL where a value or a name belongs: a quick share of ``bench.faults.sql_injection``."""
 
 from __future__ import annotations
 
