@@ -101,6 +101,7 @@ FAULTS = {
         Fault("X24", "names as paths", ("x24_names", "hostile_manifests"), 100, _LOG),
         Fault("X25", "SQL injection", ("sql_injection",), 100, ("serve", "views"), at_once=2),
         Fault("X26", "poison values", ("x26_poison",), 20, _FLOWS_AND_VIEWS),
+        Fault("X27", "browser attacks", ("browser_attacks",), 20, ("serve",), at_once=2),
         Fault("X29", "the plan reorders", ("plan_order",), 20, _FLOWS, at_once=2),
         Fault("X30", "input that explodes", ("exploding_input",), 6, _FLOWS),
         Fault("X31", "the function changes under its data", ("changed_function",), 20, _FLOWS, at_once=2),

@@ -21,7 +21,11 @@ from bench.faults.unprotected_amplification import (
 from bench.faults.unprotected_backup import no_manifest_behind_its_pieces, no_one_moment
 from bench.faults.unprotected_serve import (
     no_back_pressure,
+    no_escaping,
+    no_escaping_and_no_policy,
     no_forgetting,
+    no_host_check,
+    no_origin_check,
     no_replay_fence,
     no_replay_marks,
     no_resuming,
@@ -345,4 +349,8 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "sql-rows": no_row_limit,
     "view-names": no_view_names,
     "column-names": no_column_names,
+    "page-escaping": no_escaping,
+    "page-escaping-and-policy": no_escaping_and_no_policy,
+    "origin-check": no_origin_check,
+    "host-check": no_host_check,
 }
