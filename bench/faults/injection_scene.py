@@ -19,7 +19,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.declaring import ensure_declared
 from headrace.serve.tokens import TokenBook, tokens_path
 
-__all__ = ["InjectionScene", "injection_scene"]
+__all__ = ["ROWS_MAX", "InjectionScene", "injection_scene", "row_values"]
 
 ROWS_MAX = 500
 _APP = "bench.faults.injection_app:app"
