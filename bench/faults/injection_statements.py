@@ -162,6 +162,7 @@ _ENDLESS = (
     "WITH RECURSIVE r(k, x) USING KEY (k) AS (SELECT 1, 1 UNION SELECT k, x + 1 FROM r) SELECT * FROM r",
     "SELECT count(*) FROM range(1000000000) a, range(1000000) b WHERE a.range + b.range = 7",
     "SELECT count(*) FROM notes, range(1000000000) a, range(1000000) b WHERE a.range + b.range + stars = 7",
+    "SELECT b.range FROM range(400) a JOIN range(1000000000000) b ON b.range = a.range * 1000",
 )
 _GROWING = (
     "WITH RECURSIVE r AS (SELECT 1 x UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r",
@@ -170,6 +171,7 @@ _GROWING = (
     "SELECT count(*) FROM (SELECT DISTINCT md5(range::VARCHAR) FROM range(50000000))",
 )
 _TOO_MUCH = (
+    "SELECT * FROM range(2000)",
     "SELECT * FROM range(1000000)",
     "SELECT * FROM range(-9223372036854775808, 9223372036854775807)",
     "SELECT * FROM notes, range(5000)",

@@ -49,6 +49,10 @@ _CONFIG = {
     "threads": "2",
 }
 _WRITTEN = "SELECT json_deserialize_sql(?::JSON)"
+_STREAMED = {
+    "INTERRUPT Error": duckdb.InterruptException,
+    "Out of Memory Error": duckdb.OutOfMemoryException,
+}
 
 
 class Ran:
@@ -274,12 +278,18 @@ def _nothing_opens() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _encoding() -> Iterator[None]:
-    """The rows exist. A type or a value that Arrow, Python or JSON cannot hold is an error of the statement."""
+    """A type or a value that Arrow, Python or JSON cannot hold is an error of the statement. The engine's own errors
+    come through Arrow's stream without their kind.
+    """
     try:
         yield
     except (pa.ArrowException, msgspec.DecodeError, OSError, OverflowError, ValueError) as error:
+        told = _first(error)
+        for text, kind in _STREAMED.items():
+            if text in told:
+                raise kind(told) from None
         raise SqlUnfit(
-            f"the answer has a value that cannot be encoded: {_first(error)}",
+            f"the answer has a value that cannot be encoded: {told}",
             hint="cast it to text: value::VARCHAR",
         ) from None
 
