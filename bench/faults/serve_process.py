@@ -18,6 +18,7 @@ from bench.faults.forking import Forked, fork_server
 __all__ = ["ServeProcess"]
 
 _READY = re.compile(rb"serving \S+ at http://127\.0\.0\.1:(\d+)\s")
+_PG_READY = re.compile(r"PostgreSQL's protocol at 127\.0\.0\.1:(\d+)\s")
 _START_S_MAX = 240.0
 _STOP_S_MAX = 120.0
 
@@ -26,7 +27,7 @@ class ServeProcess:
     """``app`` is a module and a name in it; ``without`` is one of ``bench.faults.unprotected``."""
 
     def __init__(
-        self, home: Path, app: str, bootstrap: str, settings: Mapping[str, int], *, without: str = ""
+        self, home: Path, app: str, bootstrap: str, settings: Mapping[str, int | str], *, without: str = ""
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.data = home
@@ -55,6 +56,15 @@ class ServeProcess:
             if ended is not None or time.monotonic() > deadline:
                 raise AssertionError(f"the server has not begun ({ended}):\n{said.decode()[-4_000:]}")
             time.sleep(0.005)
+
+    @property
+    def pg_port(self) -> int:
+        """Of PostgreSQL's protocol, in the last start; the line comes right behind the one that it answers."""
+        deadline = time.monotonic() + _START_S_MAX
+        while not (found := _PG_READY.findall(self.log.read_text(errors="replace"))):
+            assert time.monotonic() < deadline, "the server does not answer in PostgreSQL's protocol"
+            time.sleep(0.005)
+        return int(found[-1])
 
     @property
     def pid(self) -> int:

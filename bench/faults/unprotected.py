@@ -21,10 +21,21 @@ from bench.faults.unprotected_amplification import (
 from bench.faults.unprotected_backup import no_manifest_behind_its_pieces, no_one_moment
 from bench.faults.unprotected_serve import (
     no_back_pressure,
+    no_escaping,
+    no_escaping_and_no_policy,
     no_forgetting,
+    no_host_check,
+    no_origin_check,
     no_replay_fence,
     no_replay_marks,
     no_resuming,
+)
+from bench.faults.unprotected_sql import (
+    no_authorizer,
+    no_column_names,
+    no_row_limit,
+    no_step_limit,
+    no_view_names,
 )
 
 __all__ = ["PROTECTIONS", "NarrowHash"]
@@ -333,4 +344,13 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "resuming": no_resuming,
     "replay-marks": no_replay_marks,
     "replay-fence": no_replay_fence,
+    "sql-authorizer": no_authorizer,
+    "sql-steps": no_step_limit,
+    "sql-rows": no_row_limit,
+    "view-names": no_view_names,
+    "column-names": no_column_names,
+    "page-escaping": no_escaping,
+    "page-escaping-and-policy": no_escaping_and_no_policy,
+    "origin-check": no_origin_check,
+    "host-check": no_host_check,
 }

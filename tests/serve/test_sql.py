@@ -231,6 +231,27 @@ def test_a_hostile_statement_is_stopped_with_the_limit_and_the_next_is_answered(
     until(lambda: hurried.post("/v1/sql", {"sql": "SELECT 42"}).json.get("rows") == [[42]], "the next answer")
 
 
+@pytest.mark.parametrize("form", ["json", "arrow"])
+def test_a_value_that_no_answer_can_hold_is_an_error_of_the_statement_and_ends_no_process(
+    http: Http, form: str
+) -> None:
+    def ended() -> str:
+        page = http.get("/metrics").body.decode()
+        return next(line for line in page.splitlines() if line.startswith("headrace_sql_ended_total "))
+
+    before = ended()
+    for sql in (
+        "SELECT 1e999",
+        f"SELECT {'9' * 400}",
+        "SELECT number FROM lite_things WHERE number < -1e999",
+        "SELECT 1::VARIANT",
+        *(("SELECT ROW(1, 2)", "SELECT '[NaN]'::JSON", "SELECT '[1,]'::JSON") if form == "json" else ()),
+    ):
+        refused = http.post("/v1/sql", {"sql": sql}, format=form).expect(400)
+        assert (refused["code"], bool(refused["next"])) == ("HR-SERVE-SQL", True), sql
+    assert ended() == before
+
+
 def test_only_what_the_token_may_read_is_read_and_nothing_else_is_even_there(
     app: App, cluster: Cluster, home: Path, tmp_path: Path, http: Http
 ) -> None:

@@ -49,6 +49,10 @@ _CONFIG = {
     "threads": "2",
 }
 _WRITTEN = "SELECT json_deserialize_sql(?::JSON)"
+_STREAMED = {
+    "INTERRUPT Error": duckdb.InterruptException,
+    "Out of Memory Error": duckdb.OutOfMemoryException,
+}
 
 
 class Ran:
@@ -110,7 +114,8 @@ class Engine:
             with _nothing_opens():
                 self.connection.execute(sql, parameters)
                 columns = [(str(one[0]), str(one[1])) for one in self.connection.description or ()]
-                yield Ran(columns, self.connection.to_arrow_reader(2_048), stood)
+                with _encoding():
+                    yield Ran(columns, self.connection.to_arrow_reader(2_048), stood)
 
     def _prepared(self, ask: ToAnswer) -> str:
         """Tables that it asks for by words get names of their own."""
@@ -272,6 +277,24 @@ def _nothing_opens() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _encoding() -> Iterator[None]:
+    """A type or a value that Arrow, Python or JSON cannot hold is an error of the statement. The engine's own errors
+    come through Arrow's stream without their kind.
+    """
+    try:
+        yield
+    except (pa.ArrowException, msgspec.DecodeError, OSError, OverflowError, ValueError) as error:
+        told = _first(error)
+        for text, kind in _STREAMED.items():
+            if text in told:
+                raise kind(told) from None
+        raise SqlUnfit(
+            f"the answer has a value that cannot be encoded: {told}",
+            hint="cast it to text: value::VARCHAR",
+        ) from None
+
+
+@contextlib.contextmanager
 def troubles(ask: ToAnswer) -> Iterator[None]:
     """The engine's errors as ours."""
     memory = f"{ask.memory_bytes >> 20} MiB"
@@ -288,8 +311,8 @@ def troubles(ask: ToAnswer) -> Iterator[None]:
         raise SqlRefused(f"that is not allowed here: {_first(error)}") from None
     except duckdb.Error as error:
         raise SqlUnfit(f"the statement does not fit: {_first(error)}") from None
-    except (RecursionError, OverflowError) as error:
-        raise SqlUnfit(f"the statement does not fit: {type(error).__name__}") from None
+    except RecursionError:
+        raise SqlUnfit("the statement is nested too deeply") from None
 
 
 def _first(error: BaseException) -> str:

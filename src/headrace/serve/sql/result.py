@@ -17,6 +17,8 @@ from headrace.serve.sql.errors import SqlTooMuch
 __all__ = ["arrow_bytes", "json_bytes"]
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
+_json = msgspec.json.Decoder(msgspec.Raw).decode
+"""Checks the syntax: the engine's JSON may have NaN in it, and commas that lead nowhere."""
 
 
 def json_bytes(
@@ -66,7 +68,7 @@ def expect_size(size: int, most: int) -> int:
 
 def _maker(kind: str, arrow: pa.DataType) -> Callable[[Any], Any]:
     if kind == "JSON":
-        return lambda value: None if value is None else msgspec.Raw(value.encode())
+        return lambda value: None if value is None else _json(value.encode())
     if pa.types.is_integer(arrow) or pa.types.is_boolean(arrow) or pa.types.is_string(arrow):
         return lambda value: value
     return plain

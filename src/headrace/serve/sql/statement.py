@@ -72,6 +72,11 @@ def read_statement(connection: Any, sql: str, *, catalogue: bool = False) -> Sta
         told = msgspec.json.decode(connection.execute(_READ, [sql]).fetchone()[0])
     except RecursionError:
         raise SqlRefused("the statement is nested too deeply") from None
+    except msgspec.DecodeError:
+        # The engine reads 1e999 as infinity, and writes that as no JSON has it.
+        raise SqlUnfit(
+            "the statement has a number that no type can hold", hint="write infinity as 'Infinity'::DOUBLE"
+        ) from None
     if told["error"]:
         message = str(told.get("error_message", ""))
         if "Only SELECT" in message or "needs a SELECT" in message:
