@@ -26,8 +26,9 @@ class ServeProcess:
     """``app`` is a module and a name in it; ``without`` is one of ``bench.faults.unprotected``."""
 
     def __init__(
-        self, home: Path, app: str, bootstrap: str, settings: Mapping[str, int], *, without: str = ""
+        self, home: Path, app: str, bootstrap: str, settings: Mapping[str, int | str], *, without: str = ""
     ) -> None:
+        """``settings`` are those of ``[serve]``, a text as TOML writes it."""
         home.mkdir(parents=True, exist_ok=True)
         self.data = home
         self.log = home / "serve.log"
@@ -55,6 +56,10 @@ class ServeProcess:
             if ended is not None or time.monotonic() > deadline:
                 raise AssertionError(f"the server has not begun ({ended}):\n{said.decode()[-4_000:]}")
             time.sleep(0.005)
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:

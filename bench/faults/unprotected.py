@@ -21,10 +21,14 @@ from bench.faults.unprotected_amplification import (
 from bench.faults.unprotected_backup import no_manifest_behind_its_pieces, no_one_moment
 from bench.faults.unprotected_serve import (
     no_back_pressure,
+    no_body_limit,
     no_forgetting,
+    no_message_limit,
     no_replay_fence,
     no_replay_marks,
+    no_requests_ahead_limit,
     no_resuming,
+    no_socket_limit,
 )
 
 __all__ = ["PROTECTIONS", "NarrowHash"]
@@ -333,4 +337,8 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "resuming": no_resuming,
     "replay-marks": no_replay_marks,
     "replay-fence": no_replay_fence,
+    "body-limit": no_body_limit,
+    "message-limit": no_message_limit,
+    "socket-limit": no_socket_limit,
+    "requests-ahead": no_requests_ahead_limit,
 }

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 import secrets
+import struct
 from typing import Any
 
-__all__ = ["no_back_pressure", "no_forgetting", "no_replay_fence", "no_replay_marks", "no_resuming"]
+__all__ = [
+    "no_back_pressure",
+    "no_body_limit",
+    "no_forgetting",
+    "no_message_limit",
+    "no_replay_fence",
+    "no_replay_marks",
+    "no_requests_ahead_limit",
+    "no_resuming",
+    "no_socket_limit",
+]
+
+_BELIEVED_MAX = 200 << 20
+"""As much as this machine can bear."""
 
 
 def no_back_pressure() -> None:
@@ -59,3 +73,53 @@ def no_replay_fence() -> None:
         return make(self, told)
 
     Cluster.producer = unfenced  # type: ignore[method-assign]
+
+
+def no_body_limit() -> None:
+    """Memory for a body is taken as soon as its length is claimed."""
+    from headrace.serve.web import Web
+
+    receive_body = Web._body
+
+    async def believing(self: Web, headers: Any, receive: Any) -> bytes:
+        claimed = headers.get("content-length", "0")
+        taken = bytearray(b"\1") * min(int(claimed) if claimed.isdecimal() else 0, _BELIEVED_MAX)
+        try:
+            return await receive_body(self, headers, receive)
+        finally:
+            del taken
+
+    Web._body = believing  # type: ignore[method-assign]
+
+
+def no_message_limit() -> None:
+    """Memory for a message of PostgreSQL's protocol is taken as soon as its length is claimed."""
+    from headrace.serve.pgwire.channel import Channel
+    from headrace.serve.pgwire.frames import Fields
+
+    async def body(self: Channel) -> Fields:
+        (length,) = struct.unpack(">i", await self._reader.readexactly(4))
+        taken = bytearray(b"\1") * min(max(length, 0), _BELIEVED_MAX)
+        found = await self._reader.readexactly(max(length - 4, 0))
+        del taken
+        return Fields(found)
+
+    async def following(self: Channel, bytes_max: int | None = None) -> tuple[bytes, Fields]:
+        return await self._reader.readexactly(1), await body(self)
+
+    Channel.first = body  # type: ignore[method-assign]
+    Channel.next = following  # type: ignore[method-assign]
+
+
+def no_socket_limit() -> None:
+    """The first message of a WebSocket may have any size."""
+    from headrace.serve.subscriptions import socket
+
+    vars(socket)["FIRST_BYTES_MAX"] = 2**62
+
+
+def no_requests_ahead_limit() -> None:
+    """As many requests of a connection are taken as come, whether those before them are answered or not."""
+    from headrace.serve import connection
+
+    vars(connection)["_AHEAD_MAX"] = 10**9

@@ -61,6 +61,13 @@ class SocketConnection(WebSocketsSansIOProtocol):
         self.unsent_since = None
         super().resume_writing()
 
+    def handle_ping(self) -> None:
+        """Whoever does not read what it is sent gets no more of it: only the newest ping needs a pong (RFC 6455)."""
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            self.conn.data_to_send()
+
     async def send(self, message: Any) -> None:
         """Whoever was closed for what it sent is gone; that is no fault of who still had something to tell it."""
         await self.writable.wait()
