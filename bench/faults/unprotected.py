@@ -22,8 +22,11 @@ from bench.faults.unprotected_backup import no_manifest_behind_its_pieces, no_on
 from bench.faults.unprotected_serve import (
     no_back_pressure,
     no_body_limit,
+    no_first_message_check,
     no_forgetting,
+    no_message_check,
     no_message_limit,
+    no_parameter_check,
     no_replay_fence,
     no_replay_marks,
     no_requests_ahead_limit,
@@ -341,4 +344,7 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "message-limit": no_message_limit,
     "socket-limit": no_socket_limit,
     "requests-ahead": no_requests_ahead_limit,
+    "message-check": no_message_check,
+    "parameter-check": no_parameter_check,
+    "first-message": no_first_message_check,
 }

@@ -9,8 +9,11 @@ from typing import Any
 __all__ = [
     "no_back_pressure",
     "no_body_limit",
+    "no_first_message_check",
     "no_forgetting",
+    "no_message_check",
     "no_message_limit",
+    "no_parameter_check",
     "no_replay_fence",
     "no_replay_marks",
     "no_requests_ahead_limit",
@@ -123,3 +126,28 @@ def no_requests_ahead_limit() -> None:
     from headrace.serve import connection
 
     vars(connection)["_AHEAD_MAX"] = 10**9
+
+
+def no_message_check() -> None:
+    """Whatever is claimed to be in a message of PostgreSQL's protocol is taken to be there."""
+    from headrace.serve.pgwire.frames import Fields
+
+    def unchecked(self: Fields, count: int) -> bytes:
+        self._at += count
+        return self._body[self._at - count : self._at]
+
+    Fields.take = unchecked  # type: ignore[method-assign]
+
+
+def no_parameter_check() -> None:
+    """A parameter that does not fit goes wrong wherever it likes."""
+    from headrace.serve.parameter import Parameter
+
+    Parameter.value = lambda self, given: self.read(given)  # type: ignore[method-assign]
+
+
+def no_first_message_check() -> None:
+    """The first message of a WebSocket goes wrong wherever it likes."""
+    from headrace.serve.subscriptions import socket
+
+    vars(socket)["_read"] = lambda text: vars(socket)["_decode"](text)
