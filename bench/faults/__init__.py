@@ -97,7 +97,7 @@ FAULTS = {
         Fault("X19", "size lies", ("x19_sizes", "served_sizes"), 10, (*_LOG, "serve")),
         Fault("X20", "malformed frames", ("x20_frames", "served_frames"), 100, (*_LOG, "serve"), at_once=2),
         Fault("X21", "lying batches", ("x21_batches",), 100, _LOG, at_once=2),
-        Fault("X22", "slow and many", ("x22_slow", "x22_subscribers"), 5, (*_LOG, "serve")),
+        Fault("X22", "slow and many", ("x22_slow", "x22_subscribers", "served_slow"), 5, (*_LOG, "serve")),
         Fault("X24", "names as paths", ("x24_names", "hostile_manifests"), 100, _LOG),
         Fault("X26", "poison values", ("x26_poison",), 20, _FLOWS_AND_VIEWS),
         Fault("X29", "the plan reorders", ("plan_order",), 20, _FLOWS, at_once=2),

@@ -1,4 +1,4 @@
-"""Real traffic of the server of views: a request for every route, a subscription, and what a driver of PostgreSQL sends.
+"""Real traffic of the server of views: a request for every route, a subscription, and what a PostgreSQL driver sends.
 
 The requests are made from the route table, so that a route that comes later is among them.
 """

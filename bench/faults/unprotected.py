@@ -24,14 +24,17 @@ from bench.faults.unprotected_serve import (
     no_body_limit,
     no_first_message_check,
     no_forgetting,
+    no_http_sweep,
     no_message_check,
     no_message_limit,
     no_parameter_check,
+    no_pg_deadlines,
     no_replay_fence,
     no_replay_marks,
     no_requests_ahead_limit,
     no_resuming,
     no_socket_limit,
+    no_unsent_limit,
 )
 
 __all__ = ["PROTECTIONS", "NarrowHash"]
@@ -267,6 +270,19 @@ def no_sweep() -> None:
     Connection.sweep = lambda self, now: None  # type: ignore[method-assign]
 
 
+def no_scrape_room() -> None:
+    """Who is connected to the port for metrics stays, whether it asks or not."""
+    from headrace.broker import metrics_port
+
+    has_room = metrics_port.MetricsPort._has_room
+
+    def full(self: metrics_port.MetricsPort) -> bool:
+        self._unasked.clear()
+        return has_room(self)
+
+    metrics_port.MetricsPort._has_room = full  # type: ignore[method-assign]
+
+
 def no_answer_limit() -> None:
     """Answers are made for as long as requests come, whether anybody takes them or not."""
     from headrace.broker import broker as brokers
@@ -328,6 +344,7 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "record-walk": no_record_walk,
     "sweep": no_sweep,
     "answer-limit": no_answer_limit,
+    "scrape-room": no_scrape_room,
     "fencing": no_fencing,
     "backup-order": no_manifest_behind_its_pieces,
     "backup-one-moment": no_one_moment,
@@ -347,4 +364,7 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "message-check": no_message_check,
     "parameter-check": no_parameter_check,
     "first-message": no_first_message_check,
+    "http-sweep": no_http_sweep,
+    "pg-deadlines": no_pg_deadlines,
+    "unsent-limit": no_unsent_limit,
 }

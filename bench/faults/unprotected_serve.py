@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import struct
 from typing import Any
@@ -11,14 +12,17 @@ __all__ = [
     "no_body_limit",
     "no_first_message_check",
     "no_forgetting",
+    "no_http_sweep",
     "no_message_check",
     "no_message_limit",
     "no_parameter_check",
+    "no_pg_deadlines",
     "no_replay_fence",
     "no_replay_marks",
     "no_requests_ahead_limit",
     "no_resuming",
     "no_socket_limit",
+    "no_unsent_limit",
 ]
 
 _BELIEVED_MAX = 200 << 20
@@ -151,3 +155,40 @@ def no_first_message_check() -> None:
     from headrace.serve.subscriptions import socket
 
     vars(socket)["_read"] = lambda text: vars(socket)["_decode"](text)
+
+
+def no_http_sweep() -> None:
+    """Nobody looks whether a caller is slow."""
+    from headrace.serve.gate import Gate
+
+    Gate.sweep = lambda self: None  # type: ignore[method-assign]
+
+
+class _NoTimeouts:
+    """asyncio, but nothing is ever late."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    @staticmethod
+    def timeout(delay: float | None) -> asyncio.Timeout:
+        return asyncio.timeout(None)
+
+
+def no_pg_deadlines() -> None:
+    """In PostgreSQL's protocol, everybody has all the time there is."""
+    from headrace.serve.pgwire import channel, session
+
+    for module in (channel, session):
+        vars(module)["asyncio"] = _NoTimeouts()
+
+
+def no_unsent_limit() -> None:
+    """What callers have not taken is held, however much it is; pings are answered whether the pongs are read or not."""
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+    from headrace.broker.pressure import Account
+    from headrace.serve.subscriptions.socket_connection import SocketConnection
+
+    Account.hold = lambda self, holder, size: None  # type: ignore[method-assign]
+    SocketConnection.handle_ping = WebSocketsSansIOProtocol.handle_ping  # type: ignore[method-assign]

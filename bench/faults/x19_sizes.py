@@ -117,6 +117,8 @@ def run(
             base_mb = _forget_peak(broker)
             outcome.cases = len(chosen)
             for case in chosen:
+                # What another case cost while it was worked on counts for that one; what is kept of it counts for all.
+                _forget_peak(broker)
                 _try(broker, case, outcome)
                 grown = broker.rss_mb("VmHWM") - base_mb
                 if grown > _GROWTH_MB_MAX + len(case.raw) / (1 << 20):

@@ -59,7 +59,7 @@ _READING = {
 # Their answers may wait for other members for as long as the request says.
 _WAITING = {Api.JOIN_GROUP, Api.SYNC_GROUP}
 # What would blame the broker, with which nothing is wrong: its storage, its coordinators, its replicas.
-_BLAMING = {-1, 5, 6, 8, 9, 13, 14, 15, 16, 19, 20, 41, 56, 57}
+_BLAMING = {-1, 5, 8, 9, 13, 14, 15, 16, 19, 20, 41, 56, 57}
 _UNSUPPORTED_VERSION = 35
 _LAST_CODE = 133
 _KEPT = 50

@@ -24,9 +24,9 @@ from bench.faults.follower_process import FollowerProcess
 from bench.faults.outcome import Outcome
 from bench.faults.process import BrokerProcess
 from bench.faults.serve_process import ServeProcess
+from bench.faults.slow_clients import allow_files
 from bench.faults.socket_reader import SocketReader
 from bench.faults.workplace import workplace
-from bench.faults.x22_slow import allow_files
 from headrace.client.cluster import Cluster
 
 __all__ = ["RUNS", "UNPROTECTED", "run"]

@@ -96,6 +96,10 @@ class Connection(HttpToolsProtocol):
     def drop(self) -> None:
         self.transport.abort()
 
+    def evict(self, reason: str) -> None:
+        self._gate.counts.closed["unread"] += 1
+        self.drop()
+
     # What the event loop tells
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -111,9 +115,14 @@ class Connection(HttpToolsProtocol):
         self._gate.leave(self)
         super().connection_lost(exc)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._gate.note_unsent(self)
+
     def resume_writing(self) -> None:
         # Something was taken: it is slow, not dead.
         self.unsent_since = None
+        self._gate.note_unsent(self)
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
