@@ -15,7 +15,6 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench.faults.http_sizes import BODY_MAX, http_code, http_lies, socket_lies
 from bench.faults.outcome import Outcome
@@ -98,7 +97,7 @@ class _Attack:
         self._server = shop.server
         self._closed_s_max = closed_s_max
         self._outcome = outcome
-        self._base_mb = self._forget_peak()
+        self._base_mb = self._server.forget_peak()
 
     def tell(self, port: _Port, lies: Sequence[SizeLie]) -> None:
         waiting: list[tuple[SizeLie, socket.socket, bytearray]] = []
@@ -109,7 +108,7 @@ class _Attack:
                 )
                 answer = bytearray()
                 self._outcome.hits += 1
-                self._forget_peak()
+                self._server.forget_peak()
                 with contextlib.suppress(ConnectionError):
                     if lie.greeting:
                         connection.sendall(lie.greeting)
@@ -154,12 +153,7 @@ class _Attack:
         sent_bytes = len(lie.greeting) + len(lie.raw)
         if grown_mb > _GROWTH_MB_MAX + sent_bytes / (1 << 20):
             self._object(f"{lie.name}: {sent_bytes} bytes cost {grown_mb:.0f} MB")
-            self._base_mb = self._forget_peak()
-
-    def _forget_peak(self) -> float:
-        """What the peak was before hides nothing, and is no fault of what comes next. Returns the memory of now."""
-        Path(f"/proc/{self._server.pid}/clear_refs").write_text("5")
-        return self._server.rss_mb("VmHWM")
+            self._base_mb = self._server.forget_peak()
 
     def _object(self, problem: str) -> None:
         self._outcome.problems.append(problem)

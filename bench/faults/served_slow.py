@@ -15,7 +15,6 @@ import resource
 import socket
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from bench.faults.outcome import Outcome
 from bench.faults.postgres_sizes import message, startup
@@ -254,8 +253,7 @@ class _Scene:
         ).encode()
         select = message(b"Q", f"SELECT * FROM {VIEW}\0".encode())
         pings = masked(bytes(125), 0x89)
-        Path(f"/proc/{server.pid}/clear_refs").write_text("5")
-        before_mb = server.rss_mb("VmHWM")
+        before_mb = server.forget_peak()
         kinds = (
             ("HTTP, unread rows", server.port, rows, 3, b"", 12),
             ("PostgreSQL, unread rows", self._shop.pg_port, select, 3, self._login(), 12),

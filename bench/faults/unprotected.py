@@ -19,6 +19,7 @@ from bench.faults.unprotected_amplification import (
     no_session_limit,
 )
 from bench.faults.unprotected_backup import no_manifest_behind_its_pieces, no_one_moment
+from bench.faults.unprotected_names import no_page_names
 from bench.faults.unprotected_serve import (
     no_back_pressure,
     no_body_limit,
@@ -367,4 +368,5 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "http-sweep": no_http_sweep,
     "pg-deadlines": no_pg_deadlines,
     "unsent-limit": no_unsent_limit,
+    "page-names": no_page_names,
 }

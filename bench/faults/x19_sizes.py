@@ -13,7 +13,6 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from bench.faults import calls
@@ -114,16 +113,16 @@ def run(
         try:
             # What the first good requests cost is not what a lie costs.
             bystander.wait_for(_WARM_REQUESTS)
-            base_mb = _forget_peak(broker)
+            base_mb = broker.forget_peak()
             outcome.cases = len(chosen)
             for case in chosen:
                 # What another case cost while it was worked on counts for that one; what is kept of it counts for all.
-                _forget_peak(broker)
+                broker.forget_peak()
                 _try(broker, case, outcome)
                 grown = broker.rss_mb("VmHWM") - base_mb
                 if grown > _GROWTH_MB_MAX + len(case.raw) / (1 << 20):
                     outcome.problems.append(f"{case.name}: {len(case.raw)} bytes cost {grown:.0f} MB")
-                    base_mb = _forget_peak(broker)
+                    base_mb = broker.forget_peak()
                 if not protected and outcome.shows(UNPROTECTED[without]):
                     break
             if protected:
@@ -138,12 +137,6 @@ def run(
         outcome.figures["slowest_ms"] = bystander.slowest_s * 1000
         outcome.peak_rss_mb = broker.rss_mb("VmHWM")
     return outcome
-
-
-def _forget_peak(broker: BrokerProcess) -> float:
-    """What the peak was before hides nothing. Returns the memory of now."""
-    Path(f"/proc/{broker.pid}/clear_refs").write_text("5")
-    return broker.rss_mb("VmHWM")
 
 
 def _try(broker: BrokerProcess, case: Case, outcome: Outcome) -> None:
@@ -183,7 +176,7 @@ def _answer(heard: bytes) -> str:
 
 def _many_claims(broker: BrokerProcess, outcome: Outcome) -> None:
     """Two hundred at once that each claim 100 MiB, within the limit, and send a little."""
-    before = _forget_peak(broker)
+    before = broker.forget_peak()
     sent = struct.pack(">ih", _PRODUCE_MAX, 0) + bytes(20_000)
     held = [socket.create_connection(("127.0.0.1", broker.port), timeout=10) for _ in range(_CLAIMS)]
     try:
