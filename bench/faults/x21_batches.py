@@ -3,8 +3,9 @@
 Counts, offset deltas and lengths that are wrong, payloads bent byte by byte in every codec, and bombs: zstd of 30,000
 times, gzip of 1,000, LZ4 of 240, snappy that states a length. What must hold: a batch that the oracle's own reading
 (``strict``) finds fault with is refused with error 87 (2 where the checksum is wrong, 76 for an unknown codec, 32 where
-a time that chance has bent is too far ahead), all others are taken; nothing of it is in the log, offsets stay dense; the broker's memory stays below its limit and 64 MB; stock consumers,
-librdkafka and Kafka's own in Java, read everything that was taken, and a good client is answered throughout.
+a time that chance has bent is too far ahead), and any other is taken; nothing of a refused one is in the log, offsets
+stay dense; the broker's memory stays below its limit and 64 MB; stock consumers, librdkafka and Kafka's own in Java,
+read everything that was taken, and a good client is answered throughout.
 """
 
 from __future__ import annotations
