@@ -97,7 +97,8 @@ class _Attack:
         self._server = shop.server
         self._closed_s_max = closed_s_max
         self._outcome = outcome
-        self._base_mb = self._server.forget_peak()
+        self._base_mb = self._before_mb = self._server.forget_peak()
+        self._sent_bytes = 0
 
     def tell(self, port: _Port, lies: Sequence[SizeLie]) -> None:
         waiting: list[tuple[SizeLie, socket.socket, bytearray]] = []
@@ -108,7 +109,7 @@ class _Attack:
                 )
                 answer = bytearray()
                 self._outcome.hits += 1
-                self._server.forget_peak()
+                self._before_mb = self._server.forget_peak()
                 with contextlib.suppress(ConnectionError):
                     if lie.greeting:
                         connection.sendall(lie.greeting)
@@ -149,11 +150,14 @@ class _Attack:
             before = peak_mb
             if len(lie.raw) > 100_000:
                 time.sleep(_SETTLED_S)
-        grown_mb = peak_mb - self._base_mb
-        sent_bytes = len(lie.greeting) + len(lie.raw)
-        if grown_mb > _GROWTH_MB_MAX + sent_bytes / (1 << 20):
-            self._object(f"{lie.name}: {sent_bytes} bytes cost {grown_mb:.0f} MB")
-            self._base_mb = self._server.forget_peak()
+        size = len(lie.greeting) + len(lie.raw)
+        self._sent_bytes += size
+        for what, sent_bytes, grown_mb in (
+            (lie.name, size, peak_mb - self._before_mb),
+            ("all until then", self._sent_bytes, peak_mb - self._base_mb),
+        ):
+            if grown_mb > _GROWTH_MB_MAX + sent_bytes / (1 << 20):
+                self._object(f"{what}: {sent_bytes} bytes cost {grown_mb:.0f} MB")
 
     def _object(self, problem: str) -> None:
         self._outcome.problems.append(problem)
