@@ -95,6 +95,14 @@ class Bystander(threading.Thread):
         if found != self._acknowledged:
             self.problems.append("what the bystander reads is not what it wrote")
 
+    def wait_for(self, requests: int, timeout_s: float = 60.0) -> None:
+        """Until it has made so many, or has stopped."""
+        deadline = time.monotonic() + timeout_s
+        while self.requests < requests and self.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        if self.requests < requests:
+            self.problems.append(f"the good client got {self.requests} of {requests} answers")
+
     def finish(self, timeout_s: float = 240.0) -> list[str]:
         """Let it read back what it wrote; what went wrong for it."""
         self._stop_wanted.set()

@@ -124,11 +124,20 @@ def _serve() -> None:
             _, status = os.waitpid(request["wait"], 0)
             answer = os.waitstatus_to_exitcode(status)
         else:
+            if "serve" in request["fork"]:
+                _import_server()
             answer = os.fork()
             if answer == 0:
                 _become_broker(request["fork"], Path(request["log"]), own)
         sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()
+
+
+def _import_server() -> None:
+    """Once: the server of views has more to import than the broker, and not every run needs it."""
+    import headrace.serve.connection
+    import headrace.serve.subscriptions.socket_connection
+    import headrace.serve.web  # noqa: F401
 
 
 def _become_broker(words: list[str], log: Path, parent: int) -> NoReturn:

@@ -29,6 +29,7 @@ class ServeProcess:
     def __init__(
         self, home: Path, app: str, bootstrap: str, settings: Mapping[str, int | str], *, without: str = ""
     ) -> None:
+        """``settings`` are those of ``[serve]``, a text as TOML writes it."""
         home.mkdir(parents=True, exist_ok=True)
         self.data = home
         self.log = home / "serve.log"
@@ -67,6 +68,10 @@ class ServeProcess:
         return int(found[-1])
 
     @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
@@ -92,6 +97,11 @@ class ServeProcess:
             if line.startswith(f"{field}:"):
                 return int(line.split()[1]) / 1024
         return 0.0
+
+    def forget_peak(self) -> float:
+        """The peak begins anew, so that what was before hides nothing. Returns the memory of now, in MB."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+        return self.rss_mb("VmHWM")
 
     def files(self) -> int:
         """How many it has open."""

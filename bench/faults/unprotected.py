@@ -19,16 +19,27 @@ from bench.faults.unprotected_amplification import (
     no_session_limit,
 )
 from bench.faults.unprotected_backup import no_manifest_behind_its_pieces, no_one_moment
+from bench.faults.unprotected_names import no_page_names
 from bench.faults.unprotected_serve import (
     no_back_pressure,
+    no_body_limit,
     no_escaping,
     no_escaping_and_no_policy,
+    no_first_message_check,
     no_forgetting,
     no_host_check,
+    no_http_sweep,
+    no_message_check,
+    no_message_limit,
     no_origin_check,
+    no_parameter_check,
+    no_pg_deadlines,
     no_replay_fence,
     no_replay_marks,
+    no_requests_ahead_limit,
     no_resuming,
+    no_socket_limit,
+    no_unsent_limit,
 )
 from bench.faults.unprotected_sql import (
     no_authorizer,
@@ -271,6 +282,19 @@ def no_sweep() -> None:
     Connection.sweep = lambda self, now: None  # type: ignore[method-assign]
 
 
+def no_scrape_room() -> None:
+    """Who is connected to the port for metrics stays, whether it asks or not."""
+    from headrace.broker import metrics_port
+
+    has_room = metrics_port.MetricsPort._has_room
+
+    def full(self: metrics_port.MetricsPort) -> bool:
+        self._unasked.clear()
+        return has_room(self)
+
+    metrics_port.MetricsPort._has_room = full  # type: ignore[method-assign]
+
+
 def no_answer_limit() -> None:
     """Answers are made for as long as requests come, whether anybody takes them or not."""
     from headrace.broker import broker as brokers
@@ -332,6 +356,7 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "record-walk": no_record_walk,
     "sweep": no_sweep,
     "answer-limit": no_answer_limit,
+    "scrape-room": no_scrape_room,
     "fencing": no_fencing,
     "backup-order": no_manifest_behind_its_pieces,
     "backup-one-moment": no_one_moment,
@@ -353,4 +378,15 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "page-escaping-and-policy": no_escaping_and_no_policy,
     "origin-check": no_origin_check,
     "host-check": no_host_check,
+    "body-limit": no_body_limit,
+    "message-limit": no_message_limit,
+    "socket-limit": no_socket_limit,
+    "requests-ahead": no_requests_ahead_limit,
+    "message-check": no_message_check,
+    "parameter-check": no_parameter_check,
+    "first-message": no_first_message_check,
+    "http-sweep": no_http_sweep,
+    "pg-deadlines": no_pg_deadlines,
+    "unsent-limit": no_unsent_limit,
+    "page-names": no_page_names,
 }

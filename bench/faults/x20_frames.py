@@ -8,8 +8,9 @@ are broken in ways that lengths, counts and numbers suffer from. Two stages, eac
     anything may be meant  frames of all APIs, bent: some are still requests, and are done. But a topic that none of
                            them names keeps its files to the last byte
 
-To each the broker answers with whole frames that carry the request's number, or hangs up; it foresees all of them,
-goes on serving, and stops cleanly.
+Every API that the broker offers has its turn, in every version. To each frame the broker answers with a whole one that
+carries the request's number and codes that blame the request, or hangs up: a version that is not spoken gets error 35
+where Kafka answers it. The broker foresees all of them, goes on serving, and stops cleanly.
 """
 
 from __future__ import annotations
@@ -20,18 +21,22 @@ import random
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from bench.faults import calls
 from bench.faults.batches import Batch, build_batch, parse_batches
 from bench.faults.bystander import Bystander
 from bench.faults.connection import Connection
+from bench.faults.mutation import mutated
 from bench.faults.outcome import Outcome
 from bench.faults.process import BrokerDied, BrokerProcess
 from bench.faults.recording import recorded_frames
+from bench.faults.shape_sizes import offered_pairs
 from bench.faults.workplace import workplace
-from headrace.wire import Api, encode_request
-from tests.unit.wire.samples import sample, stable_pairs
+from headrace.wire import Api, WireError, decode_response, encode_request, versions
+from tests.unit.wire.samples import sample
 
 __all__ = ["CASES", "UNPROTECTED", "run"]
 
@@ -53,7 +58,10 @@ _READING = {
 }
 # Their answers may wait for other members for as long as the request says.
 _WAITING = {Api.JOIN_GROUP, Api.SYNC_GROUP}
-_EDGES = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
+# What would blame the broker, with which nothing is wrong: its storage, its coordinators, its replicas.
+_BLAMING = {-1, 5, 8, 9, 13, 14, 15, 16, 19, 20, 41, 56, 57}
+_UNSUPPORTED_VERSION = 35
+_LAST_CODE = 133
 _KEPT = 50
 
 
@@ -72,9 +80,11 @@ def run(
         kept = f"kept-{rng.randbytes(16).hex()}"
         try:
             _keep(broker.port, kept)
-            _stage(broker, rng, outcome, cases // 2, changes=False)
+            # Each run goes on through the APIs and versions where the one before has ended.
+            first = seed * cases
+            _stage(broker, rng, outcome, range(first, first + cases // 2), changes=False)
             files = _topic_files(broker, kept)
-            _stage(broker, rng, outcome, cases - cases // 2, changes=True)
+            _stage(broker, rng, outcome, range(first + cases // 2, first + cases), changes=True)
             if _topic_files(broker, kept) != files:
                 outcome.problems.append("the files of a topic that nobody named have changed")
             _expect_kept(broker.port, kept, outcome, "at the end")
@@ -89,13 +99,15 @@ def run(
     return outcome
 
 
-def _stage(broker: BrokerProcess, rng: random.Random, outcome: Outcome, cases: int, *, changes: bool) -> None:
+def _stage(
+    broker: BrokerProcess, rng: random.Random, outcome: Outcome, cases: range, *, changes: bool
+) -> None:
     bystander = Bystander(broker.port, f"bystander-{changes}", pause_s=0.002, writes=changes)
     bystander.prepare()
     before = "" if changes else _settled_hash(broker.data)
     bystander.start()
-    for _ in range(cases):
-        frame, api, is_request = _bent_frame(rng, changes=changes)
+    for number in cases:
+        frame, api, is_request = _bent_frame(rng, number, changes=changes)
         outcome.hits += 1
         problem = _sent(broker.port, frame, api, is_request)
         if problem:
@@ -112,29 +124,24 @@ def _stage(broker: BrokerProcess, rng: random.Random, outcome: Outcome, cases: i
 # Frames
 
 
-def _bent_frame(rng: random.Random, *, changes: bool) -> tuple[bytes, Api | None, bool]:
+def _bent_frame(rng: random.Random, number: int, *, changes: bool) -> tuple[bytes, Api | None, bool]:
     """A frame, the API that it began as, and whether it may still be a request."""
     if rng.random() < 0.1:
         return _not_a_request(rng), None, False
-    frame, api = _whole_frame(rng)
-    while not changes and api not in _READING and rng.random() < 0.5:
-        frame, api = _whole_frame(rng)
+    frame, api = _whole_frame(rng, number)
     if not changes and api not in _READING:
         # Cut short, it is not what it was.
         return frame[: rng.randrange(len(frame))], api, False
-    bent = bytearray(frame)
-    for _ in range(rng.choice((1, 1, 1, 2, 5))):
-        _bend(rng, bent, 8)
-    return bytes(bent), api, True
+    return mutated(rng, frame, 8), api, True
 
 
-def _whole_frame(rng: random.Random) -> tuple[bytes, Api]:
-    recorded = recorded_frames()
+def _whole_frame(rng: random.Random, number: int) -> tuple[bytes, Api]:
+    """``number`` is that of the case among those of all runs: one after the other takes the next API and version."""
     if rng.random() < 0.4:
-        frame = rng.choice(recorded)
-        # Some client writes more than a request has; cut in that, it would still be one.
+        frame = rng.choice(recorded_frames())
         return frame, Api(int.from_bytes(frame[:2], "big"))
-    api, version = rng.choice(list(stable_pairs()))
+    pairs = offered_pairs()
+    api, version = pairs[number % len(pairs)]
     message = sample(rng, f"{api.title}Request", version, tags=rng.random() < 0.2)
     return encode_request(api, version, rng.getrandbits(31), rng.choice([None, "", "bent", "ü"]), message)[
         4:
@@ -150,28 +157,7 @@ def _not_a_request(rng: random.Random) -> bytes:
     if kind == 2:
         return struct.pack(">hhi", rng.randint(100, 32767), 0, 1) + rng.randbytes(rng.randint(0, 300))
     version = rng.choice([-1, 100, 32767, -32768])
-    return struct.pack(">hhih", rng.choice((0, 1, 3, 11, 19)), version, 1, -1) + rng.randbytes(30)
-
-
-def _bend(rng: random.Random, frame: bytearray, start: int) -> None:
-    """Leaves the API, the version and the request's number as they are."""
-    if len(frame) <= start:
-        frame += rng.randbytes(4)
-    at = rng.randrange(start, len(frame))
-    kind = rng.randrange(6)
-    if kind == 0:
-        frame[at] ^= 1 << rng.randrange(8)
-    elif kind == 1:
-        frame[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
-    elif kind == 2:
-        size = rng.choice((2, 4))
-        frame[at : at + size] = (rng.choice(_EDGES) % (1 << 8 * size)).to_bytes(size, "big")
-    elif kind == 3:
-        del frame[at : at + rng.randint(1, 8)]
-    elif kind == 4:
-        frame[at:at] = rng.randbytes(rng.randint(1, 8))
-    else:
-        del frame[at:]
+    return struct.pack(">hhih", rng.choice((0, 1, 3, 11, 18, 19)), version, 1, -1) + rng.randbytes(30)
 
 
 def _sent(port: int, frame: bytes, api: Api | None, is_request: bool) -> str | None:
@@ -192,13 +178,39 @@ def _sent(port: int, frame: bytes, api: Api | None, is_request: bool) -> str | N
             pass
     if not heard:
         return None
-    if not is_request and api is not Api.API_VERSIONS:
+    asked = int.from_bytes(frame[:2], "big")
+    if not is_request and asked != Api.API_VERSIONS:
         return f"{api!r}, which is no request, was answered with {len(heard)} bytes"
     if len(heard) < 8 or int.from_bytes(heard[:4], "big") != len(heard) - 4:
         return f"{api!r} was answered with {len(heard)} bytes that are not one whole frame"
     if heard[4:8] != frame[4:8]:
         return f"{api!r} was answered under another number"
-    return None
+    return _wrong_code(Api(asked), int.from_bytes(frame[2:4], "big", signed=True), bytes(heard[4:]))
+
+
+def _wrong_code(api: Api, version: int, answer: bytes) -> str | None:
+    first, last = versions(api)
+    if not first <= version <= last:
+        error = int.from_bytes(answer[4:6], "big", signed=True)
+        due = _UNSUPPORTED_VERSION
+        return None if error == due else f"{api!r} in version {version} got error {error}, and {due} was due"
+    try:
+        _, message = decode_response(api, version, answer)
+    except WireError as error:
+        return f"the answer to {api!r} {version} cannot be read: {error}"
+    wrong = [code for code in _codes(message) if code in _BLAMING or not 0 <= code <= _LAST_CODE]
+    return f"{api!r} {version} was answered with error {wrong[0]}" if wrong else None
+
+
+def _codes(message: Any) -> Iterator[int]:
+    """All error codes of an answer, at whatever depth."""
+    for field in type(message).struct_.fields:
+        found = getattr(message, field.name, None)
+        if field.name == "error_code":
+            yield int(found)
+        elif field.struct is not None and found is not None:
+            for one in found if field.is_array else [found]:
+                yield from _codes(one)
 
 
 # What must not change

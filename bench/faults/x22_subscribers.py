@@ -24,9 +24,9 @@ from bench.faults.follower_process import FollowerProcess
 from bench.faults.outcome import Outcome
 from bench.faults.process import BrokerProcess
 from bench.faults.serve_process import ServeProcess
+from bench.faults.slow_clients import allow_files
 from bench.faults.socket_reader import SocketReader
 from bench.faults.workplace import workplace
-from bench.faults.x22_slow import allow_files
 from headrace.client.cluster import Cluster
 
 __all__ = ["RUNS", "UNPROTECTED", "run"]
@@ -44,8 +44,10 @@ _MANY = 1_000
 _KB_EACH_MAX = 64
 _MB_FEW_MAX = 96
 """For fewer than many, of whom each would have to pay for what all share."""
-_FILES_SHARED_MAX = 60
-"""Of what reads the log and the store, for all."""
+_FIRST = 40
+"""Who come and go before anything is counted: what reads the log and the store for all is open then, and stays so for
+the one who is left.
+"""
 _PART = 30
 """Batches that the late ones sleep through: more than the kernel takes for them, less than is remembered."""
 _PARTS = 5
@@ -70,8 +72,8 @@ def run(
         slow, good, waits_for_dropped = 60, 3, False
     allow_files(slow + good + 1_000)
     settings = {
-        "subscribers": slow + good + 10,
-        "connections": slow + good + 10,
+        "subscribers": slow + good + _FIRST + 10,
+        "connections": slow + good + _FIRST + 10,
         "frame_ms": 20,
         "history_bytes": _HISTORY_BYTES,
     }
@@ -117,6 +119,7 @@ class _Scene:
 
     async def play(self, slow: int, good: int, waits_for_dropped: bool) -> None:
         outcome, server = self._outcome, self._server
+        left = await self._first_come()
         files, rss_mb = server.files(), server.rss_mb()
         readers = [await self._open() for _ in range(good)]
         crowd = [await self._open(narrow=True) for _ in range(slow)]
@@ -165,9 +168,20 @@ class _Scene:
         await self._come_again([*stuck, *never])
         for one in (*readers, *late):
             one.end()
+        await self._until(lambda: server.files() <= files, f"its open files to be {files} again")
+        left.end()
+
+    async def _first_come(self) -> SocketReader:
+        """The one who is left of those who came first."""
+        came = [await self._open() for _ in range(_FIRST)]
         await self._until(
-            lambda: server.files() <= files + _FILES_SHARED_MAX, "its open files to be as many as before"
+            lambda: all(one.batch == 0 for one in came), "the rows of those who came first", came
         )
+        files = self._server.files()
+        for one in came[1:]:
+            one.end()
+        await self._until(lambda: self._server.files() <= files - len(came) + 1, "them to be gone")
+        return came[0]
 
     @property
     def _last(self) -> int:

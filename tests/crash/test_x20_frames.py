@@ -1,10 +1,10 @@
-"""Frames that are no requests: a quick share of ``bench.faults.x20_frames``."""
+"""Malformed requests: a quick share of ``bench.faults.x20_frames`` and ``bench.faults.served_frames``."""
 
 from __future__ import annotations
 
 import pytest
 
-from bench.faults import x20_frames
+from bench.faults import served_frames, x20_frames
 from bench.faults.apart import run_apart
 from bench.faults.seeds import seeds
 from tests.crash.verdicts import expect_caught, expect_held
@@ -17,3 +17,13 @@ def test_malformed_frames_are_answered_or_closed_and_harm_nobody(seed: int) -> N
 
 def test_a_broker_that_does_not_foresee_malformed_frames_is_caught() -> None:
     expect_caught(x20_frames, "malformed-check", cases=40)
+
+
+@pytest.mark.parametrize("seed", seeds(1))
+def test_malformed_requests_to_the_server_are_refused_by_their_protocol_and_harm_nobody(seed: int) -> None:
+    expect_held(run_apart(served_frames, seed, cases=80, selects=False))
+
+
+@pytest.mark.parametrize("without", served_frames.UNPROTECTED)
+def test_a_server_that_does_not_foresee_malformed_requests_is_caught(without: str) -> None:
+    expect_caught(served_frames, without, tries=4, cases=80, selects=False)

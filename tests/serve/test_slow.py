@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from headrace.broker.pressure import Account, Holder
 from headrace.client.cluster import Cluster
 from headrace.client.declaring import ensure_declared
 from headrace.serve.counts import Counts
@@ -175,6 +176,9 @@ class _Guest:
     def drop(self) -> None:
         self.dropped = True
 
+    def evict(self, reason: str) -> None:
+        self.dropped = True
+
 
 def test_an_answer_that_is_not_taken_has_a_deadline_and_one_that_is_has_none() -> None:
     clock = DrivenClock()
@@ -191,6 +195,20 @@ def test_an_answer_that_is_not_taken_has_a_deadline_and_one_that_is_has_none() -
         taking.unsent = 10
     assert (taking.dropped, stuck.dropped, gate.count) == (False, True, 1)
     assert counts.closed == {"slow to read": 1}
+
+
+def test_who_has_left_answers_for_longest_is_closed_when_all_leave_too_much() -> None:
+    """However many gates there are, the account is one."""
+    limits = Limits(unsent_bytes_max=1_000)
+    unsent: Account[Holder] = Account("answers", limits.unsent_bytes_max)
+    gates = [Gate(limits, Counts(), DrivenClock(), unsent) for _ in range(2)]
+    first, second, third = _Guest(600), _Guest(300), _Guest(600)
+    for gate, guest in zip((gates[0], gates[1], gates[0]), (first, second, third), strict=True):
+        assert gate.enter(guest)
+        gate.note_unsent(guest)
+    assert (first.dropped, second.dropped, third.dropped) == (True, False, False)
+    gates[0].leave(third)
+    assert unsent.total == 300
 
 
 def test_who_waits_longest_makes_room_and_who_is_served_does_not() -> None:

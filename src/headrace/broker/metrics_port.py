@@ -1,8 +1,9 @@
 """The port that Prometheus asks: one page over HTTP, and nothing else.
 
 It is small because little is asked of it, and bounded because anyone may ask: a request has a few seconds and a few
-kilobytes, few are served at once, and what was collected is good for a second. A request must name a host that the port
-is known by, so that no page of another site reads metrics through a browser.
+kilobytes, few are served at once, and what was collected is good for a second. When there are too many, the one that
+has been without a whole request for longest makes room: so silent connections keep nobody out. A request must name a
+host that the port is known by, so that no page of another site reads metrics through a browser.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class MetricsPort:
         self._hosts = HostNames(hosts)
         self._listening: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
+        self._unasked: dict[asyncio.StreamWriter, None] = {}
+        """Those of whom no whole request has come, the oldest first."""
         self._page = b""
         self._collected_at = float("-inf")
         self._collecting = asyncio.Lock()
@@ -65,21 +68,37 @@ class MetricsPort:
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._open) >= _AT_ONCE_MAX:
+        if not self._has_room():
             writer.transport.abort()
             return
         self._open.add(writer)
+        self._unasked[writer] = None
         try:
             with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 async with asyncio.timeout(self._deadline_s):
                     head = await reader.readuntil(b"\r\n\r\n")
+                    self._unasked.pop(writer, None)
                     await self._send(writer, *await self._answer(head))
                     writer.close()
                     await writer.wait_closed()
         finally:
-            self._open.discard(writer)
+            self._forget(writer)
             # After a clean end there is nothing left that this could cut off.
             writer.transport.abort()
+
+    def _has_room(self) -> bool:
+        if len(self._open) < _AT_ONCE_MAX:
+            return True
+        oldest = next(iter(self._unasked), None)
+        if oldest is None:
+            return False
+        self._forget(oldest)
+        oldest.transport.abort()
+        return True
+
+    def _forget(self, writer: asyncio.StreamWriter) -> None:
+        self._open.discard(writer)
+        self._unasked.pop(writer, None)
 
     @staticmethod
     async def _send(writer: asyncio.StreamWriter, head: bytes, body: bytes) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import http
 from typing import Any
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headrace.serve.gate import Gate
@@ -44,10 +45,34 @@ _FULL = _refusal(
 )
 _FRAMING = 8
 """Chunks of one byte each are six times as large on the way."""
+_AHEAD_MAX = 16
+"""Requests of a connection that wait for the answers before theirs: each takes kilobytes, however short it is."""
+_PARSED_BYTES = 1_024
+"""At a time: so many bytes have a few requests at most, after which the limit is looked at again."""
 _NOT_HTTP = _refusal(400, "HR-SERVE-HTTP", "this is not a request of HTTP/1.1", "speak HTTP/1.1, without TLS")
 
 
+class _Flow(FlowControl):
+    """uvicorn's, which reads on after each answer and with each piece of a body: not while it is held."""
+
+    _is_held = False
+
+    def hold(self) -> None:
+        self._is_held = True
+        self.pause_reading()
+
+    def release(self) -> None:
+        self._is_held = False
+        self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if not self._is_held:
+            super().resume_reading()
+
+
 class Connection(HttpToolsProtocol):
+    flow: _Flow
+
     def __init__(self, gate: Gate, **more: Any) -> None:
         super().__init__(**more)
         self._gate = gate
@@ -55,6 +80,8 @@ class Connection(HttpToolsProtocol):
         self._told_bytes = 0
         self._in_head = True
         self._receiving = True
+        self._unparsed = b""
+        """What came behind the requests that wait; nothing more is read until it is parsed."""
         self.incomplete_since: float | None = gate.clock.steady()
         self.unsent_since: float | None = None
 
@@ -69,27 +96,60 @@ class Connection(HttpToolsProtocol):
     def drop(self) -> None:
         self.transport.abort()
 
+    def evict(self, reason: str) -> None:
+        self._gate.counts.closed["unread"] += 1
+        self.drop()
+
     # What the event loop tells
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = _Flow(transport)
         limit_silence(transport)
         if not self._gate.enter(self):
             transport.write(_FULL)
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._unparsed = b""
         self._gate.leave(self)
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._gate.note_unsent(self)
 
     def resume_writing(self) -> None:
         # Something was taken: it is slow, not dead.
         self.unsent_since = None
+        self._gate.note_unsent(self)
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
-            return
+        self._parse(self._unparsed + data if self._unparsed else data)
+
+    def _parse(self, data: bytes) -> None:
+        """uvicorn would make requests of all that has come, and read on after each answer."""
+        self._unparsed = b""
+        for at in range(0, len(data), _PARSED_BYTES):
+            if self.transport.is_closing() or self.transport.get_protocol() is not self:
+                return
+            if len(self.pipeline) >= _AHEAD_MAX:
+                self._unparsed = data[at:]
+                self.flow.hold()
+                # Until they are answered, the wait is ours.
+                self.incomplete_since = None
+                return
+            self._parse_piece(data[at : at + _PARSED_BYTES])
+
+    def _parse_on(self) -> None:
+        if self._unparsed and len(self.pipeline) < _AHEAD_MAX:
+            if self._receiving:
+                self.incomplete_since = self._gate.clock.steady()
+            self.flow.release()
+            self._parse(self._unparsed)
+
+    def _parse_piece(self, data: bytes) -> None:
         if not self._receiving and (self.cycle is None or self.cycle.response_complete):
             self._begin()
         limits = self._gate.limits
@@ -158,10 +218,12 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        if not self._receiving:
+        if not (self._receiving or self.pipeline or self._unparsed):
             # Idle from now on; uvicorn itself ends it after a while.
             self.incomplete_since = self._gate.clock.steady()
         super().on_response_complete()
+        if self._unparsed:
+            self.loop.call_soon(self._parse_on)
 
     def timeout_keep_alive_handler(self) -> None:
         # A close would wait for whoever never reads.

@@ -2,13 +2,15 @@
 
 uvicorn has no deadline for receiving a request, and none for sending an answer. So one sweep a second looks at every
 connection. When there are too many, the one that has been without a whole request for longest makes room: a caller that
-does its part has that for milliseconds.
+does its part has that for milliseconds. What callers have not taken of their answers is in one account for all, with
+those in PostgreSQL's protocol: when it is overdrawn, who has held some longest is closed.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from headrace.broker.pressure import Account, Holder
 from headrace.clock import Clock
 from headrace.serve.counts import Counts
 from headrace.serve.limits import Limits
@@ -16,7 +18,7 @@ from headrace.serve.limits import Limits
 __all__ = ["Gate", "Guest"]
 
 
-class Guest(Protocol):
+class Guest(Holder, Protocol):
     """A connection."""
 
     incomplete_since: float | None
@@ -33,10 +35,13 @@ class Guest(Protocol):
 
 
 class Gate:
-    def __init__(self, limits: Limits, counts: Counts, clock: Clock) -> None:
+    def __init__(
+        self, limits: Limits, counts: Counts, clock: Clock, unsent: Account[Holder] | None = None
+    ) -> None:
         self.limits = limits
         self.counts = counts
         self.clock = clock
+        self._unsent = unsent or Account("answers", limits.unsent_bytes_max)
         self._guests: set[Guest] = set()
 
     @property
@@ -55,7 +60,12 @@ class Gate:
         return True
 
     def leave(self, guest: Guest) -> None:
+        self._unsent.hold(guest, 0)
         self._guests.discard(guest)
+
+    def note_unsent(self, guest: Guest) -> None:
+        """It has taken some of what was written for it, or less than was written."""
+        self._unsent.hold(guest, guest.unsent_bytes())
 
     def sweep(self) -> None:
         now = self.clock.steady()
@@ -64,6 +74,7 @@ class Gate:
             if since is not None and guest.is_receiving() and now - since > self.limits.receive_s:
                 self._drop(guest, "slow to send")
                 continue
+            self.note_unsent(guest)
             if guest.unsent_bytes() == 0:
                 guest.unsent_since = None
             elif guest.unsent_since is None:

@@ -18,6 +18,8 @@ class Limits:
     """From a request's first byte, or a connection's begin, to its last byte."""
     send_s: float = 30.0
     """For whoever takes an answer."""
+    unsent_bytes_max: int = 256 * 1024 * 1024
+    """Of answers that were not taken yet, of all callers together."""
     idle_s: int = 60
     """Between two requests."""
     connections_max: int = 1_000
@@ -69,6 +71,7 @@ class Limits:
             wait_s_max=serve.wait_ms_max / 1_000,
             threads=serve.threads,
             cached_bytes_max=serve.cached_bytes_max,
+            unsent_bytes_max=serve.unsent_bytes_max,
             drain_s=serve.drain_s,
             subscribers_max=serve.subscribers,
             frame_s=serve.frame_ms / 1_000,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.app import App
+from headrace.broker.pressure import Account, Holder
 from headrace.client.cluster import Cluster
 from headrace.clock import Clock, SystemClock
 from headrace.ops.dead.letter_counts import LetterCounts
@@ -80,7 +81,8 @@ class Served:
         self.traces = traces
         self.access_log = AccessLog(log)
         self.counts = Counts()
-        self.gate = Gate(limits, self.counts, self.clock)
+        self.unsent: Account[Holder] = Account("answers", limits.unsent_bytes_max)
+        self.gate = Gate(limits, self.counts, self.clock, self.unsent)
         self.work = Work(limits.threads, limits.queue_max)
         self.views = Views(app, cluster, data, self.clock, limits.threads)
         self.answers = Answers((*app.views, *app.computed), limits.cached_bytes_max)
@@ -97,6 +99,7 @@ class Served:
             dataclasses.replace(limits, connections_max=limits.subscribers_max + _SOCKETS_SPARE),
             self.counts,
             self.clock,
+            self.unsent,
         )
         self.lateness = Lateness(app, cluster, self.views, self.work, self.clock)
         self.standings = Standings(self)

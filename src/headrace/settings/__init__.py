@@ -165,6 +165,8 @@ class ServeSettings:
     """How far behind the log a view may be for the server to call itself ready; 0 for any."""
     cached_bytes_max: Count = 67_108_864
     """Of answers that are kept to be given again, of all views that have ``cached`` together."""
+    unsent_bytes_max: Count = 268_435_456
+    """Bytes of answers that callers have not taken yet, of all together; who has held some longest is closed."""
     notice_s: NotNegative = 0
     """How long it still takes requests once it is asked to stop, and ``/readyz`` says so to whoever sends them here."""
     drain_s: Count = 10

@@ -147,6 +147,21 @@ async def test_the_port_answers_one_page_and_closes_whoever_dawdles(tmp_path: Pa
     await broker.stop()
 
 
+async def test_silent_connections_do_not_keep_a_scrape_out() -> None:
+    async def collected() -> bytes:
+        return b"a 1\n"
+
+    port = MetricsPort(collected, SystemClock(), deadline_s=60.0)
+    await port.listen("127.0.0.1", 0)
+    silent = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(40)]
+    for _ in range(3):
+        answer = await http(port.port, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 ")
+    for _, writer in silent:
+        writer.close()
+    await port.close()
+
+
 @pytest.mark.parametrize(
     ("listen", "host", "status"),
     [

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable
 
+from headrace.broker.pressure import Account, Holder
 from headrace.serve.limits import Limits
 from headrace.serve.pgwire import frames
 from headrace.serve.pgwire.frames import Fields, Unfit
@@ -24,10 +26,21 @@ class Ended(Exception):
 
 
 class Channel:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limits: Limits) -> None:
+    """``unsent`` is the account of what callers have not taken, ``evicted`` counts who was closed for it."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        limits: Limits,
+        unsent: Account[Holder],
+        evicted: Callable[[], None],
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._limits = limits
+        self._unsent = unsent
+        self._evicted = evicted
         peer = writer.get_extra_info("peername")
         self.peer = str(peer[0]) if peer else ""
 
@@ -61,13 +74,22 @@ class Channel:
             return letter, Fields(await self._reader.readexactly(length - 4))
 
     async def send(self, data: bytes) -> None:
+        transport = self._writer.transport
         try:
             self._writer.write(data)
+            self._unsent.hold(self, transport.get_write_buffer_size())
             async with asyncio.timeout(self._limits.send_s):
                 await self._writer.drain()
         except TimeoutError:
-            self._writer.transport.abort()
+            transport.abort()
             raise ConnectionError from None
+        finally:
+            # Less than the transport holds back for every connection is not counted.
+            self._unsent.hold(self, 0)
+
+    def evict(self, reason: str) -> None:
+        self._evicted()
+        self.drop()
 
     def drop(self) -> None:
         """At once, whatever has not been sent."""

@@ -33,6 +33,9 @@ class WireCounts:
         self._times = [0] * (len(_BUCKETS_S) + 1)
         self._seconds = 0.0
 
+    def note_evicted(self) -> None:
+        self.ended["unread"] += 1
+
     def note(self, took_s: float, rows: int) -> None:
         """A statement that was answered, with rows or an error."""
         self.statements += 1

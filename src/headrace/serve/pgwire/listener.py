@@ -53,7 +53,7 @@ class Listener:
         number = next(self._numbers) % 2**31
         try:
             _keep_alive(writer)
-            channel = Channel(reader, writer, limits)
+            channel = Channel(reader, writer, limits, self._served.unsent, counts.note_evicted)
             try:
                 dropped = self._admission.connect(number, channel.peer)
             except Refused as refused:

@@ -40,6 +40,10 @@ class SocketConnection(WebSocketsSansIOProtocol):
     def drop(self) -> None:
         self.transport.abort()
 
+    def evict(self, reason: str) -> None:
+        self._gate.counts.closed["unread"] += 1
+        self.drop()
+
     # What the event loop tells
 
     def connection_made(self, transport: BaseTransport) -> None:
@@ -56,10 +60,22 @@ class SocketConnection(WebSocketsSansIOProtocol):
         self._gate.leave(self)
         super().connection_lost(exc)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._gate.note_unsent(self)
+
     def resume_writing(self) -> None:
         # Something was taken: it is slow, not dead.
         self.unsent_since = None
+        self._gate.note_unsent(self)
         super().resume_writing()
+
+    def handle_ping(self) -> None:
+        """Whoever does not read what it is sent gets no more of it: only the newest ping needs a pong (RFC 6455)."""
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            self.conn.data_to_send()
 
     async def send(self, message: Any) -> None:
         """Whoever was closed for what it sent is gone; that is no fault of who still had something to tell it."""
