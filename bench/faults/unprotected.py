@@ -25,6 +25,7 @@ from bench.faults.unprotected_serve import (
     no_replay_fence,
     no_replay_marks,
     no_resuming,
+    no_waiting_for_the_log,
 )
 
 __all__ = ["PROTECTIONS", "NarrowHash"]
@@ -331,6 +332,7 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "back-pressure": no_back_pressure,
     "forgetting": no_forgetting,
     "resuming": no_resuming,
+    "log-waits": no_waiting_for_the_log,
     "replay-marks": no_replay_marks,
     "replay-fence": no_replay_fence,
 }

@@ -5,7 +5,14 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-__all__ = ["no_back_pressure", "no_forgetting", "no_replay_fence", "no_replay_marks", "no_resuming"]
+__all__ = [
+    "no_back_pressure",
+    "no_forgetting",
+    "no_replay_fence",
+    "no_replay_marks",
+    "no_resuming",
+    "no_waiting_for_the_log",
+]
 
 
 def no_back_pressure() -> None:
@@ -37,6 +44,24 @@ def no_resuming() -> None:
         return joint(self, place, until) if until is not None else ([], self.next)
 
     History.joint = nothing  # type: ignore[method-assign]
+
+
+def no_waiting_for_the_log() -> None:
+    """The reader of a view's topic ends with the first error of the log."""
+    from confluent_kafka import KafkaException
+
+    from headrace.errors import HeadraceError
+    from headrace.serve.subscriptions.tail import Tail
+
+    follow = Tail._follow
+
+    def follow_once(self: Tail) -> None:
+        try:
+            follow(self)
+        except (HeadraceError, KafkaException, TimeoutError) as error:
+            raise RuntimeError(f"the log fails: {error}") from error
+
+    Tail._follow = follow_once  # type: ignore[method-assign]
 
 
 def no_replay_marks() -> None:
