@@ -1,15 +1,14 @@
-"""X8, clock jumps; ``bench/faults/x8_clock.py`` and ``clock_jumps_of_flows.py`` say what must hold."""
+"""X8, clock jumps, on a simulated clock; ``bench/faults/x8_clock.py`` says what must hold."""
 
 from __future__ import annotations
 
 import pytest
 
-from bench.faults import clock_jumps_of_flows, x8_clock
+from bench.faults import x8_clock
 from bench.faults.seeds import seeds
 from bench.faults.x8_clock import CASES, UNPROTECTED, run
-from tests.crash.verdicts import expect_caught, expect_held
+from tests.crash.verdicts import expect_caught
 
-WINDOWS_SEED = 5
 QUICK = [
     ("+1 h", "running", False),
     ("+10 y", "running", False),
@@ -31,12 +30,3 @@ def test_a_clock_jump_deletes_nothing_early_and_expires_nobody(jump: str, when: 
 @pytest.mark.parametrize("protection", UNPROTECTED)
 def test_without_trusted_time_the_oracle_objects(protection: str) -> None:
     expect_caught(x8_clock, protection, tries=1, apart=False)
-
-
-def test_a_clock_jump_inside_a_batch_leaves_every_window_the_same_bytes() -> None:
-    expect_held(clock_jumps_of_flows.run(WINDOWS_SEED, jumps=["-10 y"]))
-
-
-@pytest.mark.parametrize("protection", clock_jumps_of_flows.UNPROTECTED)
-def test_a_flow_or_a_log_that_goes_by_the_wall_clock_is_caught(protection: str) -> None:
-    expect_caught(clock_jumps_of_flows, protection, tries=1, apart=False, first=WINDOWS_SEED)
