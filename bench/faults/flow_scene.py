@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from bench.faults.committed import committed
 from bench.faults.forking import ROOT, dying_with_us
 from bench.faults.outcome import Outcome
+from bench.process_tree import rss_mb
 
 __all__ = ["COLUMNS", "Driver", "Sales"]
 
@@ -94,7 +95,7 @@ class Driver:
 
     def rss_mb(self, field: str = "VmRSS") -> dict[str, float]:
         """Of Python, and of the JVM that it has started; ``VmHWM`` is the most that each ever had."""
-        return {"Python": _rss_mb(self._process.pid, field), "Java": _rss_mb(self._java(), field)}
+        return {"Python": rss_mb(self._process.pid, field), "Java": rss_mb(self._java(), field)}
 
     def _note_rss(self) -> None:
         """Either may end, or not have begun, while it is looked at."""
@@ -130,11 +131,6 @@ class Driver:
 
 def _text(at: datetime) -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def _rss_mb(pid: int, field: str) -> float:
-    told = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in told if line.startswith(f"{field}:"))
 
 
 def _is_java(pid: int) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench.faults.forking import Forked, fork_server
+from bench.process_tree import rss_mb
 
 __all__ = ["ServeProcess"]
 
@@ -82,10 +83,7 @@ class ServeProcess:
         return code
 
     def rss_mb(self, field: str = "VmRSS") -> float:
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith(f"{field}:"):
-                return int(line.split()[1]) / 1024
-        return 0.0
+        return rss_mb(self.pid, field)
 
     def files(self) -> int:
         """How many it has open."""

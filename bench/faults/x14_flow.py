@@ -17,12 +17,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.faults.flow_scene import Driver, Sales
+from bench.faults.flow_scene import COLUMNS, Driver, Sales
 from bench.faults.outcome import Outcome
 from bench.faults.process import BrokerProcess
 from bench.faults.sales_clients import Client, RowReader, SaleProducer, SaleReader, Subscribers, SumReader
 from bench.faults.serve_process import ServeProcess
 from bench.faults.workplace import workplace
+from tests.serve.http import Http
+from tests.support.waiting import until
 
 __all__ = ["OUTAGE_S", "RSS_MB_MAX", "RUNS", "UNPROTECTED", "run"]
 
@@ -120,6 +122,9 @@ class _Scene:
         """All parts run, and have something to do."""
         self._sales.until_derived(self._driver)
         self._server.start()
+        http = Http(self._server.port)
+        for view in COLUMNS:
+            until(lambda view=view: http.get(f"/v1/views/{view}/rows").status == 200, f"{view} is served")  # type: ignore[misc]
         for client in self._clients:
             client.start()
         self._wait_for_clients()
