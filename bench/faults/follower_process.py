@@ -20,7 +20,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import IO, Any
 
 from bench.faults.flow_by_hand import view_of
