@@ -52,9 +52,9 @@ RUNS = 8
 _HOUR_MS = 3_600_000
 _YEARS_MS = 10 * 365 * 24 * _HOUR_MS
 JUMPS = {"+1 h": _HOUR_MS, "-1 h": -_HOUR_MS, "+10 y": _YEARS_MS, "-10 y": -_YEARS_MS, "frozen": 0}
-_BATCHES = 6
+_BATCHES = 5
 _VISITS = 14
-_JUMP_AT, _BACK_AT = 2, 4
+_JUMP_AT, _BACK_AT = 1, 3
 _BATCH_S = 25
 _LATE = timedelta(seconds=20)
 _CHECKS_S = 0.25

@@ -127,7 +127,7 @@ class _Scene:
             until(lambda view=view: http.get(f"/v1/views/{view}/rows").status == 200, f"{view} is served")  # type: ignore[misc]
         for client in self._clients:
             client.start()
-        self._wait_for_clients()
+        self._wait_for_clients([0] * len(self._clients))
 
     def weigh(self) -> None:
         """What a part loads when it first loses its broker is no growth."""
@@ -195,6 +195,7 @@ class _Scene:
             time.sleep(0.005)
 
     def _go_on(self) -> None:
+        done = [client.done for client in self._clients]
         self._sales.send(self._rng.randint(20, 60))
         self._sales.until_derived(self._driver)
         if not self._driver.runs:
@@ -202,12 +203,12 @@ class _Scene:
         elif not self._server.runs:
             self._outcome.problems.append("the server has ended")
         else:
-            self._wait_for_clients()
+            self._wait_for_clients(done)
 
-    def _wait_for_clients(self) -> None:
-        """Until each of them is given something again."""
+    def _wait_for_clients(self, done: list[int]) -> None:
+        """Until each of them was given more than that."""
         deadline = time.monotonic() + _PATIENCE_S
-        for client, before in [(one, one.done) for one in self._clients]:
+        for client, before in zip(self._clients, done, strict=True):
             while client.is_alive() and client.done <= before:
                 if time.monotonic() > deadline:
                     self._outcome.problems.append(f"{client.name} gets nothing")
