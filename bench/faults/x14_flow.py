@@ -142,12 +142,8 @@ class _Scene:
         self._base_mb = now
 
     def _rss_mb(self) -> dict[str, float]:
-        driver = self._driver.rss_mb()
-        return {
-            "driver": sum(driver.values()),
-            "server": self._server.rss_mb(),
-            "broker": self._broker.rss_mb(),
-        }
+        found = {"driver": sum(self._driver.rss_mb().values()), "server": self._server.rss_mb()}
+        return found | ({"broker": self._broker.rss_mb()} if self._broker.runs else {})
 
     def _note_growth(self) -> None:
         if not self._base_mb or not self.is_whole:
