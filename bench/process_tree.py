@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
-__all__ = ["cpu_s", "pss_mb"]
+__all__ = ["cpu_s", "pss_mb", "rss_mb"]
 
 
 def cpu_s(*pids: int) -> float:
@@ -32,6 +33,15 @@ def pss_mb(*pids: int) -> float:
             continue
         total_kb += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return total_kb / 1024
+
+
+def rss_mb(pid: int, field: str = "VmRSS") -> float:
+    """``VmRSS`` is what the process has now, ``VmHWM`` the most it ever had; nothing once it has ended."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) / 1024
+    return 0.0
 
 
 def _trees(pids: tuple[int, ...]) -> Iterator[psutil.Process]:

@@ -21,11 +21,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.faults.sales_app import app
 from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.settings import FlowSettings, Settings, SparkSettings
@@ -37,45 +36,13 @@ if TYPE_CHECKING:
 
     from headrace.flow.runner import FlowRunner
 
-__all__ = ["STEPS", "Parts", "app_of_sales", "main"]
+__all__ = ["STEPS", "Parts", "main"]
 
 STEPS = ("begun", "sent", "told", "committed")
 _ROWS_AT_ONCE = 25
 _PATIENCE_S = 600.0
 _LINGER_S = 1.0
 _QUIET = 3
-
-
-@dataclass(frozen=True)
-class Sale:
-    sale_id: str
-    product_id: str
-    amount: int
-    at: datetime
-
-
-def app_of_sales() -> App:
-    """Rows that are kept, and sums of them; the second reads what the first writes."""
-    app = App("sales")
-    sales = app.topic("sales", Sale, key="sale_id", time="at", late=timedelta(hours=1), partitions=2)
-    kept = app.topic("kept", key="sale_id", time="at", late=timedelta(hours=1), partitions=2)
-    sums = app.topic("sums", key=["product_id", "minute"])
-    app.view("kept_rows", kept)
-    app.view("sum_rows", sums)
-
-    @app.flow(reads=[sales], writes=kept)
-    def keep(sales: Any) -> Any:
-        return sales.where("amount > 0")
-
-    @app.flow(reads=[kept], writes=sums)
-    def sum_up(kept: Any) -> Any:
-        from pyspark.sql import functions as F
-
-        minutes = kept.groupBy("product_id", F.window("at", "1 minute").alias("window"))
-        summed = minutes.agg(F.sum("amount").alias("amount"), F.count(F.lit(1)).alias("sales"))
-        return summed.select("product_id", F.col("window.start").alias("minute"), "amount", "sales")
-
-    return app
 
 
 def _say(word: str) -> None:
@@ -268,7 +235,7 @@ def main() -> int:
     spark = start(settings, "sales")
     _say("started")
     try:
-        parts = Parts(spark, Cluster(given.bootstrap), settings, app_of_sales())
+        parts = Parts(spark, Cluster(given.bootstrap), settings, app)
         parts.start(follow=given.follow)
         while given.stay and not (given.home / "finish").exists() and not parts.ending.wait(0.2):
             pass

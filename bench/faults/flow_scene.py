@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -22,8 +23,15 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from bench.faults.committed import committed
 from bench.faults.forking import ROOT, dying_with_us
 from bench.faults.outcome import Outcome
+from bench.process_tree import rss_mb
 
-__all__ = ["Driver", "Sales"]
+__all__ = ["COLUMNS", "Driver", "Sales"]
+
+COLUMNS = {
+    "kept_rows": ("sale_id", "product_id", "amount", "at"),
+    "sum_rows": ("product_id", "minute", "amount", "sales"),
+}
+"""Of each view of ``bench.faults.sales_app``."""
 
 _NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 _PATIENCE_S = 600.0
@@ -87,7 +95,7 @@ class Driver:
 
     def rss_mb(self, field: str = "VmRSS") -> dict[str, float]:
         """Of Python, and of the JVM that it has started; ``VmHWM`` is the most that each ever had."""
-        return {"Python": _rss_mb(self._process.pid, field), "Java": _rss_mb(self._java(), field)}
+        return {"Python": rss_mb(self._process.pid, field), "Java": rss_mb(self._java(), field)}
 
     def _note_rss(self) -> None:
         """Either may end, or not have begun, while it is looked at."""
@@ -125,11 +133,6 @@ def _text(at: datetime) -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _rss_mb(pid: int, field: str) -> float:
-    told = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in told if line.startswith(f"{field}:"))
-
-
 def _is_java(pid: int) -> bool:
     return Path(f"/proc/{pid}/exe").resolve().name == "java"
 
@@ -141,19 +144,26 @@ class Sales:
         self._bootstrap = bootstrap
         self._rng = rng
         self._sent: dict[str, tuple[str, int, datetime]] = {}
+        self._drawing = threading.Lock()
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.create_topics([NewTopic("sales", 2, config={"retention.ms": "-1"})])["sales"].result(30)
 
     def send(self, count: int) -> None:
         producer = Producer({"bootstrap.servers": self._bootstrap})
         for _ in range(count):
-            number = len(self._sent)
+            key, value = self.draw()
+            producer.produce("sales", value, key)
+        assert producer.flush(30) == 0
+
+    def draw(self) -> tuple[bytes, bytes]:
+        """Another sale, for whoever asks to send; it counts as sent."""
+        with self._drawing:
+            name = f"s{len(self._sent)}"
             at = _NOON + timedelta(seconds=self._rng.randrange(300))
             sale = (f"p{self._rng.randrange(3)}", self._rng.randrange(1, 100), at)
-            self._sent[f"s{number}"] = sale
-            row = {"sale_id": f"s{number}", "product_id": sale[0], "amount": sale[1], "at": at.isoformat()}
-            producer.produce("sales", json.dumps(row).encode(), f"s{number}".encode())
-        assert producer.flush(30) == 0
+            self._sent[name] = sale
+        row = {"sale_id": name, "product_id": sale[0], "amount": sale[1], "at": at.isoformat()}
+        return name.encode(), json.dumps(row).encode()
 
     def until_derived(self, driver: Driver) -> None:
         """Wait until a reader of committed records sees a row for every sale, or the driver has ended."""
@@ -178,34 +188,37 @@ class Sales:
             outcome.problems.append(f"rows that nobody sent: {strange[:5]}")
         sums = dict(self._read("sums"))
         found = {(row["product_id"], row["minute"]): (row["amount"], row["sales"]) for row in sums.values()}
-        expected: dict[tuple[str, str], tuple[int, int]] = {}
-        for product, amount, at in self._sent.values():
-            minute = _text(at.replace(second=0))
-            so_far = expected.get((product, minute), (0, 0))
-            expected[product, minute] = (so_far[0] + amount, so_far[1] + 1)
+        expected = {row[:2]: row[2:] for row in self.expected()["sum_rows"]}
         if found != expected:
             wrong = sorted(key for key in expected | found if expected.get(key) != found.get(key))
             told = [f"{key}: {found.get(key)} instead of {expected.get(key)}" for key in wrong[:5]]
             outcome.problems.append(f"{len(wrong)} sums are wrong: {'; '.join(told)}")
         self._judge_progress(outcome)
         if store is not None:
-            self._judge_store(outcome, store, expected)
+            self._judge_store(outcome, store)
 
-    def _judge_store(
-        self, outcome: Outcome, store: Path, sums: dict[tuple[str, str], tuple[int, int]]
-    ) -> None:
+    def expected(self) -> dict[str, set[tuple[Any, ...]]]:
+        """The rows of each view, as ``COLUMNS`` has them, once everything that was sent is derived."""
+        sums: dict[tuple[str, str], tuple[int, int]] = {}
+        with self._drawing:
+            sent = dict(self._sent)
+        for product, amount, at in sent.values():
+            minute = _text(at.replace(second=0))
+            so_far = sums.get((product, minute), (0, 0))
+            sums[product, minute] = (so_far[0] + amount, so_far[1] + 1)
+        kept = {(sale, product, amount, _text(at)) for sale, (product, amount, at) in sent.items()}
+        return {"kept_rows": kept, "sum_rows": {(*key, *value) for key, value in sums.items()}}
+
+    def _judge_store(self, outcome: Outcome, store: Path) -> None:
         """Row by row, with SQLite alone."""
         with contextlib.closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True)) as connection:
-            kept = set(connection.execute("SELECT sale_id, product_id, amount, at FROM kept_rows"))
-            summed = set(connection.execute("SELECT product_id, minute, amount, sales FROM sum_rows"))
-        sent = {(sale, product, amount, _text(at)) for sale, (product, amount, at) in self._sent.items()}
-        for view, found, expected in (
-            ("kept_rows", kept, sent),
-            ("sum_rows", summed, {(*key, *value) for key, value in sums.items()}),
-        ):
-            if found != expected:
-                wrong = sorted(found ^ expected)
-                outcome.problems.append(f"{view}: {len(wrong)} rows differ from what was sent: {wrong[:4]}")
+            for view, expected in self.expected().items():
+                found = set(connection.execute(f"SELECT {', '.join(COLUMNS[view])} FROM {view}"))
+                if found != expected:
+                    wrong = sorted(found ^ expected)
+                    outcome.problems.append(
+                        f"{view}: {len(wrong)} rows differ from what was sent: {wrong[:4]}"
+                    )
 
     def _judge_progress(self, outcome: Outcome) -> None:
         """Batches follow each other without a gap, and no number is there twice."""

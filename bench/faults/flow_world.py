@@ -17,6 +17,7 @@ import psutil
 
 from bench.faults.committed import committed
 from bench.faults.process import BrokerProcess
+from bench.process_tree import rss_mb
 from headrace.app import App
 from headrace.client.cluster import Cluster
 from tests.support.flows import FlowWorld, RunningApp
@@ -68,5 +69,4 @@ def batches(bootstrap: str, flow: str) -> list[dict[str, Any]]:
 def jvm_peak_mb() -> float:
     """The most memory that the JVM of this process ever had."""
     java = next(one for one in psutil.Process().children() if one.name() == "java")
-    lines = Path(f"/proc/{java.pid}/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
+    return rss_mb(java.pid, "VmHWM")

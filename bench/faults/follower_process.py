@@ -20,12 +20,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import IO, Any
 
 from bench.faults.flow_by_hand import view_of
 from bench.faults.forking import ROOT, dying_with_us
 from bench.faults.store_kinds import KINDS, StoreKind
+from bench.process_tree import rss_mb
 from headrace.client.cluster import Cluster
 from headrace.views import dead, following
 from headrace.views.changes import Changes
@@ -221,11 +221,7 @@ class FollowerProcess:
         self._process.stdout.close()
 
     def rss_mb(self) -> float:
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) / 1024
-        return 0.0
+        return rss_mb(self._process.pid, "VmHWM")
 
 
 if __name__ == "__main__":

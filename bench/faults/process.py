@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bench.faults.forking import ROOT, Forked, dying_with_us, fork_server
+from bench.process_tree import rss_mb
 from headrace.readable import readable
 
 __all__ = ["BrokerDied", "BrokerProcess"]
@@ -206,11 +207,7 @@ class BrokerProcess:
 
     def rss_mb(self, field: str = "VmRSS") -> float:
         """``VmRSS`` is what it has now, ``VmHWM`` the most it ever had."""
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-                if line.startswith(f"{field}:"):
-                    return int(line.split()[1]) / 1024
-        return 0.0
+        return rss_mb(self.pid, field)
 
     def forget_peak(self) -> float:
         """The peak begins anew, so that what was before hides nothing. Returns the memory of now, in MB."""

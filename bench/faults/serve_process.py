@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench.faults.forking import Forked, fork_server
+from bench.process_tree import rss_mb
 
 __all__ = ["ServeProcess"]
 
@@ -76,6 +77,10 @@ class ServeProcess:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def kill(self) -> None:
         """SIGKILL; returns when it is gone."""
         if self._process is not None:
@@ -93,10 +98,7 @@ class ServeProcess:
         return code
 
     def rss_mb(self, field: str = "VmRSS") -> float:
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith(f"{field}:"):
-                return int(line.split()[1]) / 1024
-        return 0.0
+        return rss_mb(self.pid, field)
 
     def forget_peak(self) -> float:
         """The peak begins anew, so that what was before hides nothing. Returns the memory of now, in MB."""

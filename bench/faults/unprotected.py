@@ -40,6 +40,7 @@ from bench.faults.unprotected_serve import (
     no_resuming,
     no_socket_limit,
     no_unsent_limit,
+    no_waiting_for_the_log,
 )
 from bench.faults.unprotected_sql import (
     no_authorizer,
@@ -367,6 +368,7 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "back-pressure": no_back_pressure,
     "forgetting": no_forgetting,
     "resuming": no_resuming,
+    "log-waits": no_waiting_for_the_log,
     "replay-marks": no_replay_marks,
     "replay-fence": no_replay_fence,
     "sql-authorizer": no_authorizer,

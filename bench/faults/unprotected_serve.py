@@ -28,6 +28,7 @@ __all__ = [
     "no_resuming",
     "no_socket_limit",
     "no_unsent_limit",
+    "no_waiting_for_the_log",
 ]
 
 _TEXT_NODE = b"M.createTextNode(x)"
@@ -66,6 +67,24 @@ def no_resuming() -> None:
         return joint(self, place, until) if until is not None else ([], self.next)
 
     History.joint = nothing  # type: ignore[method-assign]
+
+
+def no_waiting_for_the_log() -> None:
+    """The reader of a view's topic ends with the first error of the log."""
+    from confluent_kafka import KafkaException
+
+    from headrace.errors import HeadraceError
+    from headrace.serve.subscriptions.tail import Tail
+
+    follow = Tail._follow
+
+    def follow_once(self: Tail) -> None:
+        try:
+            follow(self)
+        except (HeadraceError, KafkaException, TimeoutError) as error:
+            raise RuntimeError(f"the log fails: {error}") from error
+
+    Tail._follow = follow_once  # type: ignore[method-assign]
 
 
 def no_replay_marks() -> None:

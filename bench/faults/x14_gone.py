@@ -2,8 +2,9 @@
 
 Beside the usual clients there are two members of a group on librdkafka, one member that speaks by hand and asks for a
 session shorter than the outage, and ``headrace consume`` in a group, as a process of its own. What must hold: no part
-exits; the broker's memory stays within 64 MB of what it was; the members of the groups are still members, because a
-coordinator that was away cannot know who was silent; groups go on where they had committed; all that holds for a kill.
+exits; the memory of the broker and of the command stays within 64 MB of what it was; the members of the groups are
+still members, because a coordinator that was away cannot know who was silent; groups go on where they had committed;
+all that holds for a kill.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from bench.faults.process import COMMAND, BrokerProcess
 from bench.faults.scene import Scene
 from bench.faults.worker import Worker, finish_all
 from bench.faults.workplace import workplace
+from bench.process_tree import rss_mb
 
 __all__ = ["OUTAGE_S", "RSS_MB_MAX", "UNPROTECTED", "run"]
 
@@ -187,6 +189,10 @@ class _Part:
         return self._process.poll()
 
     @property
+    def rss_mb(self) -> float:
+        return rss_mb(self._process.pid)
+
+    @property
     def printed(self) -> str:
         return self._output.read_text(errors="replace")
 
@@ -238,7 +244,7 @@ class _Run:
         )
         self._wait(lambda: self.by_hand.heartbeats > 0, "the member by hand did not join")
         self._standing = self._groups()
-        self.base_mb = self.broker.rss_mb()
+        self.base_mb = {"broker": self.broker.rss_mb(), **{part.name: part.rss_mb for part in self.parts}}
 
     def stop_and_wake(self) -> None:
         self.by_hand.be_silent()
@@ -277,9 +283,12 @@ class _Run:
         standing = self._groups()
         if standing != self._standing:
             self.scene.ledger.object(f"{when} the groups are {standing}, and were {self._standing}")
-        grown = self.broker.rss_mb("VmHWM") - self.base_mb
-        if grown > RSS_MB_MAX:
-            self.scene.ledger.object(f"{when} the broker has {grown:.0f} MB more than before")
+        now_mb = {"broker": self.broker.rss_mb("VmHWM"), **{part.name: part.rss_mb for part in self.parts}}
+        for name, before_mb in self.base_mb.items():
+            if now_mb[name] > before_mb + RSS_MB_MAX:
+                self.scene.ledger.object(
+                    f"{when} {name} has {now_mb[name] - before_mb:.0f} MB more than before"
+                )
 
     def _groups(self) -> dict[str, tuple[str, list[str]]]:
         wanted = (_GROUP, _COMMAND_GROUP, _BY_HAND)

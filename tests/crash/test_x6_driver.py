@@ -33,8 +33,8 @@ def test_a_sleeping_driver_is_fenced_and_nothing_of_it_is_committed() -> None:
     expect_held(run_apart(x13_flow, 1))
 
 
-def test_flows_and_followers_outlast_a_broker_that_goes_inside_a_batch() -> None:
-    expect_held(run_apart(x14_flow, 1, outage_s=_OUTAGE_S, weighed=False))
+def test_flows_followers_and_a_server_outlast_a_broker_that_goes_inside_a_batch() -> None:
+    expect_held(run_apart(x14_flow, 1, outage_s=_OUTAGE_S, rounds=1, weighed=False))
 
 
 def test_rows_that_are_there_twice_and_not_at_all_are_counted() -> None:

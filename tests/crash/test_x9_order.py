@@ -1,14 +1,18 @@
 """Events in disorder, late, twice, with absurd times, and poison among them, checkpoints that are harmed, plans that
-reorder, input that explodes and functions that change: a quick share of ``x9_order``, ``x10_absurd``, ``x26_poison``,
-``x7_checkpoint``, ``plan_order``, ``exploding_input`` and ``changed_function``, which share one Spark.
+reorder, input that explodes, functions that change and clocks that jump: a quick share of ``x9_order``, ``x10_absurd``,
+``x26_poison``, ``x7_checkpoint``, ``plan_order``, ``exploding_input``, ``changed_function`` and
+``clock_jumps_of_flows``, which share one Spark.
 """
 
 from __future__ import annotations
 
 import random
 
+import pytest
+
 from bench.faults import (
     changed_function,
+    clock_jumps_of_flows,
     exploding_input,
     plan_order,
     x7_checkpoint,
@@ -17,6 +21,8 @@ from bench.faults import (
     x26_poison,
 )
 from tests.crash.verdicts import expect_caught, expect_held
+
+JUMPS_SEED = 5
 
 
 def test_every_event_is_counted_or_late_or_dead_and_what_is_derived_is_what_the_counted_come_to() -> None:
@@ -59,3 +65,12 @@ def test_a_key_with_more_rows_than_a_batch_may_hold_loses_none_and_other_flows_g
 
 def test_a_changed_function_is_noticed_before_a_row_is_written() -> None:
     expect_held(changed_function.run(2, cases=2, with_input=False))
+
+
+def test_a_clock_jump_inside_a_batch_leaves_every_window_the_same_bytes() -> None:
+    expect_held(clock_jumps_of_flows.run(JUMPS_SEED, jumps=["-10 y"]))
+
+
+@pytest.mark.parametrize("protection", clock_jumps_of_flows.UNPROTECTED)
+def test_a_flow_or_a_log_that_goes_by_the_wall_clock_is_caught(protection: str) -> None:
+    expect_caught(clock_jumps_of_flows, protection, tries=1, apart=False, first=JUMPS_SEED)

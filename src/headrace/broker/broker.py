@@ -237,14 +237,24 @@ class Broker:
             trusted_ms = self.trusted_time.now_ms()
             if self.trusted_time.jumps != jumps:
                 jumps = self.trusted_time.jumps
-                _log.warning(
-                    "the wall clock stands %+.0f s from where it should be; nothing is deleted by it for an hour",
-                    self.trusted_time.doubted_ms / 1000,
-                )
+                self._warn_of_jump()
             try:
                 self._data_dir.note_time(trusted_ms)
             except OSError as error:
                 _log.error("the time could not be noted in %s: %s; trying again", self._data_dir.path, error)
+
+    def _warn_of_jump(self) -> None:
+        jumped_s, doubted_s = self.trusted_time.jumped_ms / 1000, self.trusted_time.doubted_ms / 1000
+        if doubted_s:
+            _log.warning(
+                "the wall clock stands %+.0f s from where it should be; nothing is deleted by it for an hour",
+                doubted_s,
+            )
+        else:
+            _log.warning(
+                "the wall clock jumped by %+.0f s and was set right again; nothing was deleted by it",
+                jumped_s,
+            )
 
     async def _keep_trimmed(self) -> None:
         while True:

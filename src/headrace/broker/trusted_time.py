@@ -25,6 +25,8 @@ class TrustedTime:
         self._jump_ms: int | None = None
         self._jump_since = 0.0
         self.jumps = 0
+        self.jumped_ms = 0
+        """How far the last jump went, also once it was taken back or believed."""
 
     def now_ms(self) -> int:
         steady = self._clock.steady()
@@ -38,7 +40,7 @@ class TrustedTime:
                 self._anchor_ms, self._anchor_steady = wall, steady
             return wall
         if self._jump_ms is None or abs(apart - self._jump_ms) > TOLERANCE_MS:
-            self._jump_ms = apart
+            self._jump_ms = self.jumped_ms = apart
             self._jump_since = steady
             self.jumps += 1
         elif steady - self._jump_since >= GRACE_S:
