@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator
 
+from headrace.broker.archive_reads import ReadIsLate
 from headrace.broker.offline_partition import OfflinePartition
 from headrace.broker.partition import Partition
 from headrace.errors import StorageError
@@ -19,6 +20,7 @@ __all__ = ["holds_keys"]
 
 _PLACES = 8
 _READ_BYTES = 64 * 1024
+_ARCHIVE_WAIT_S = 1.0
 _PARTITIONS_MAX = 100
 _RECORDS_MAX = 20_000
 
@@ -29,7 +31,7 @@ async def holds_keys(partitions: Iterable[Partition], limits: RecordLimits) -> b
     served.sort(key=lambda one: one.end_offset - one.start_offset, reverse=True)
     for partition in served[:_PARTITIONS_MAX]:
         for offset in _places(partition):
-            if _has_key(partition, offset, limits):
+            if await _has_key(partition, offset, limits):
                 return True
             await asyncio.sleep(0)
     return False
@@ -46,15 +48,16 @@ def _places(partition: Partition) -> Iterator[int]:
             yield offset
 
 
-def _has_key(partition: Partition, offset: int, limits: RecordLimits) -> bool:
+async def _has_key(partition: Partition, offset: int, limits: RecordLimits) -> bool:
     try:
-        data = partition.reader.read(max(offset, partition.start_offset), _READ_BYTES).data
+        piece = await partition.read(max(offset, partition.start_offset), _READ_BYTES, _ARCHIVE_WAIT_S)
+        data = piece.data
         for position, header in iter_headers(data):
             if header.is_control:
                 continue
             if _batch_has_key(data[position : position + header.size], header.count, limits):
                 return True
-    except (StorageError, RecordError, OSError):
+    except (StorageError, RecordError, OSError, ReadIsLate):
         # What cannot be read says nothing; other places may.
         return False
     return False

@@ -80,10 +80,10 @@ class OfflinePartition(Partition):
     def watchers(self) -> set[Callable[[], None]]:
         return self._watchers
 
-    def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+    async def offset_for_time(self, timestamp_ms: int, wait_s: float) -> tuple[int, int] | None:
         self._refuse()
 
-    def offset_of_max_timestamp(self) -> tuple[int, int] | None:
+    async def offset_of_max_timestamp(self, wait_s: float) -> tuple[int, int] | None:
         self._refuse()
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:

@@ -6,16 +6,19 @@ import asyncio
 import logging
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 
+from headrace.broker.archive_reads import ArchiveReads
 from headrace.broker.walks import checked_batch, repacked_batch
 from headrace.checksum import crc32c
 from headrace.errors import StorageError
+from headrace.log.archived_segment import ArchivedSegment
 from headrace.log.committer import Committer
 from headrace.log.config import LogConfig
 from headrace.log.partition import Appended, PartitionLog
 from headrace.log.producers import OutOfOrderSequence, Producer, StaleProducerEpoch
-from headrace.log.reader import LogReader
+from headrace.log.reader import LogReader, Slice
 from headrace.log.transactions import (
     AbortedTransaction,
     InvalidTransactionState,
@@ -79,12 +82,15 @@ class Accepted:
 
 
 class Partition:
-    def __init__(self, log: PartitionLog, committer: Committer, limits: RecordLimits) -> None:
+    def __init__(
+        self, log: PartitionLog, committer: Committer, limits: RecordLimits, archive_reads: ArchiveReads
+    ) -> None:
         self.log = log
         self.reader = LogReader(log)
         self.opened_at_offset = log.end_offset
         self._committer = committer
         self._limits = limits
+        self._archive_reads = archive_reads
 
     @property
     def start_offset(self) -> int:
@@ -135,11 +141,51 @@ class Partition:
         """Called whenever there is more to read, or the partition has failed."""
         return self.log.watchers
 
-    def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
-        return self.reader.offset_for_time(timestamp_ms, self._limits)
+    async def read(self, offset: int, max_bytes: int, wait_s: float) -> Slice:
+        """Whole batches from ``offset`` on; ``ReadIsLate`` if the archive takes longer than ``wait_s``."""
+        plan = self.reader.plan(offset, max_bytes)
+        if plan is None or not plan.segment.is_archived:
+            return self.reader.read(offset, max_bytes)
+        return self.reader.finish(*await self._archive_reads.fetch(plan, wait_s))
 
-    def offset_of_max_timestamp(self) -> tuple[int, int] | None:
-        return self.reader.offset_of_max_timestamp(self._limits)
+    async def offset_for_time(self, timestamp_ms: int, wait_s: float) -> tuple[int, int] | None:
+        """The first (offset, timestamp) at or after the time; waits for the archive as ``read`` does."""
+        looked = -1
+        while archived := self._archived_from(timestamp_ms, looked):
+            # Others may be archived meanwhile, so it is asked again.
+            found = await self._archive_reads.run(
+                ("time", archived[0].path, timestamp_ms),
+                archived,
+                partial(self.reader.offset_for_time, timestamp_ms, self._limits, archived),
+                wait_s,
+            )
+            if found is not None:
+                return found
+            looked = archived[-1].end_offset
+        return self.reader.offset_for_time(timestamp_ms, self._limits, self.log.segments)
+
+    async def offset_of_max_timestamp(self, wait_s: float) -> tuple[int, int] | None:
+        best = self.reader.offset_of_max_timestamp(self._limits, self.log.segments)
+        archived = self._archived_from(0 if best is None else best[1], -1)
+        if not archived:
+            return best
+        found = await self._archive_reads.run(
+            ("greatest", archived[0].path, len(archived)),
+            archived,
+            partial(self.reader.offset_of_max_timestamp, self._limits, archived),
+            wait_s,
+        )
+        return found if found is not None and (best is None or found[1] >= best[1]) else best
+
+    def _archived_from(self, timestamp_ms: int, offset: int) -> list[ArchivedSegment]:
+        """Archived segments at or behind ``offset`` that reach the time."""
+        return [
+            segment
+            for segment in self.log.archive.segments
+            if segment.base_offset >= offset
+            and segment.end_offset > self.log.start_offset
+            and segment.index.max_timestamp >= timestamp_ms
+        ]
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         return self.log.end_of_epoch(epoch)

@@ -3,24 +3,28 @@
 A read starts where the last one ended, if that is remembered, or else at the sparse index and walks headers
 from there. Bytes that fail their check end the read before them; a read that would have to begin with them
 raises ``CorruptBatch``, and one that begins behind them is served.
+
+What is in the archive is read by the same rules, but a plan for it looks at nothing there: ``ReadPlan.fetch`` finds the
+place as well, so that all that waits for the archive is in one call, for a thread.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import OrderedDict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from headrace.checksum import crc32c
 from headrace.errors import CorruptBatch
-from headrace.files import File
+from headrace.log.index import SparseIndex
 from headrace.log.partition import PartitionLog
 from headrace.log.recovery import segment_headers
 from headrace.log.scan import find_whole_batch, is_followed, scan_headers
-from headrace.log.segment import Segment
+from headrace.log.segment import ReadableSegment
 from headrace.records import HEADER_SIZE, RecordError, RecordLimits, read_header, read_stored
 
-__all__ = ["LogReader", "ReadPlan", "Slice"]
+__all__ = ["ARCHIVED_BYTES_MAX", "LogReader", "ReadPlan", "Slice"]
 
 # base offset, batch length, leader epoch, magic, CRC, attributes, last offset delta
 _HEAD = struct.Struct(">qiibIhi")
@@ -28,6 +32,10 @@ _LENGTH_AT = 12
 _CRC_FROM = 21
 _PLACES_REMEMBERED = 64
 _COLUMNS_KEPT = 4
+_UNKNOWN = -1
+
+ARCHIVED_BYTES_MAX = 4 << 20
+"""What one read takes from the archive, one batch that is larger aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,7 @@ class Slice:
 class ReadPlan:
     """Where the bytes of one read lie; ``fetch`` may run in any thread while the segment is pinned."""
 
-    segment: Segment
+    segment: ReadableSegment
     position: int
     limit: int
     size: int
@@ -55,8 +63,21 @@ class ReadPlan:
     """Batches from this offset on are left out."""
     base: int
     """Where the first batch begins."""
+    interval: int
+    """Of an index that has to be made again."""
+
+    @property
+    def key(self) -> Hashable:
+        """The same for plans that read the same."""
+        return self.segment.path, self.offset, self.size, self.whole_first, self.below
 
     def fetch(self, *, wait: bool) -> bytes | bytearray | None:
+        if self.segment.is_archived and not wait:
+            return None
+        if self.position == _UNKNOWN:
+            self.position, self.base = find_batch(
+                self.segment, self.segment.loaded_index(self.interval), self.offset
+            )
         file = self.segment.file
         read = file.pread if wait else file.pread_ready
         data = read(min(self.size, self.limit - self.position), self.position)
@@ -68,6 +89,7 @@ class ReadPlan:
                 return data
         first = int.from_bytes(data[8:12], "big") + _LENGTH_AT
         if len(data) < first <= self.limit - self.position:
+            _expect_true_length(self.segment, self.position, data)
             return read(first, self.position)
         return data
 
@@ -75,8 +97,8 @@ class ReadPlan:
 class LogReader:
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
-        self._places: OrderedDict[int, tuple[Segment, int]] = OrderedDict()
-        self._columns: list[Segment] = []
+        self._places: OrderedDict[int, tuple[ReadableSegment, int]] = OrderedDict()
+        self._columns: list[ReadableSegment] = []
 
     def plan(
         self, offset: int, max_bytes: int, *, whole_first: bool = True, committed: bool = False
@@ -89,9 +111,21 @@ class LogReader:
         end = log.last_stable_offset if committed else log.high_watermark
         if offset >= end:
             return None
-        segment, position, base = self._locate(offset)
+        segment = self._segment_with(offset)
+        position, base = self._place(segment, offset)
         limit = log.readable_size(segment)
-        return ReadPlan(segment, position, limit, max(max_bytes, 0), offset, whole_first, end, base)
+        size = min(max_bytes, ARCHIVED_BYTES_MAX) if segment.is_archived else max_bytes
+        return ReadPlan(
+            segment,
+            position,
+            limit,
+            max(size, 0),
+            offset,
+            whole_first,
+            end,
+            base,
+            log.config.index_interval_bytes,
+        )
 
     def finish(self, plan: ReadPlan, data: bytes | bytearray) -> Slice:
         """Check the bytes that a plan fetched and keep the whole batches."""
@@ -151,65 +185,39 @@ class LogReader:
 
     # Finding places
 
-    def _locate(self, offset: int) -> tuple[Segment, int, int]:
-        """Segment and byte of the batch that holds ``offset``, and the offset at which it begins."""
-        place = self._places.get(offset)
-        if place is not None and place[0] in self.log.segments:
-            segment, position = place
-            if position < segment.size:
-                return segment, position, offset
-        segment_found = self.log.segment_at(offset)
-        if segment_found is None:
+    def _segment_with(self, offset: int) -> ReadableSegment:
+        segment = self.log.segment_at(offset)
+        if segment is None:
             first = self.log.segments[0]
             raise CorruptBatch(first.path, 0, f"the file before it, which held offset {offset}, is missing")
-        if offset >= segment_found.end_offset:
-            raise CorruptBatch(
-                segment_found.path, segment_found.size, f"the file that held offset {offset} is missing"
-            )
-        return segment_found, *self._position_in(segment_found, offset)
+        if offset >= segment.end_offset:
+            raise CorruptBatch(segment.path, segment.size, f"the file that held offset {offset} is missing")
+        return segment
 
-    def _position_in(self, segment: Segment, offset: int) -> tuple[int, int]:
-        self._keep_columns(segment)
-        expected, position = segment.index.floor(offset)
-        end = segment.size
-        for found, header in scan_headers(segment.file, position, end):
-            if header.base_offset != expected or header.base_offset > offset:
-                break
-            position = found
-            if header.next_offset > offset:
-                return found, header.base_offset
-            expected = header.next_offset
-            position = found + header.size
-        return self._position_behind_damage(segment, position, offset)
+    def _place(self, segment: ReadableSegment, offset: int) -> tuple[int, int]:
+        """Byte of the batch that holds ``offset``, and the offset at which it begins."""
+        place = self._places.get(offset)
+        if place is not None and place[0] is segment and place[1] < segment.size:
+            return place[1], offset
+        if segment.is_archived:
+            return _UNKNOWN, offset
+        return find_batch(segment, self._index_of(segment), offset)
 
-    def _position_behind_damage(self, segment: Segment, position: int, offset: int) -> tuple[int, int]:
-        """The headers broke off before ``offset``: look for it among the whole batches further on."""
-        file, size, lowest = segment.file, segment.size, 0
-        resumed = find_whole_batch(file, position, size, lowest, offset)
-        while resumed is not None:
-            found, header = resumed
-            behind = found + header.size
-            if is_followed(file, behind, size, header.next_offset, segment.end_offset):
-                if header.base_offset <= offset < header.next_offset:
-                    return found, header.base_offset
-                lowest = max(lowest, header.next_offset)
-            resumed = find_whole_batch(file, behind, size, lowest, offset)
-        if position >= segment.size:
-            raise CorruptBatch(segment.path, position, f"the file that held offset {offset} is missing")
-        raise CorruptBatch(segment.path, position, f"no whole batch holds offset {offset}")
-
-    def _keep_columns(self, segment: Segment) -> None:
-        """Load a sealed segment's index, and drop the one longest unused when too many are in memory."""
-        segment.ensure_columns(self.log.config.index_interval_bytes)
-        if segment is self.log.active:
-            return
+    def _index_of(self, segment: ReadableSegment) -> SparseIndex:
+        """A sealed segment's index; the one longest unused is dropped when too many are in memory. Those of the archive
+        have a limit of their own, and are asked for by threads.
+        """
+        index = segment.loaded_index(self.log.config.index_interval_bytes)
+        if segment is self.log.active or segment.is_archived:
+            return index
         if segment in self._columns:
             self._columns.remove(segment)
         self._columns.append(segment)
         if len(self._columns) > _COLUMNS_KEPT:
             self._columns.pop(0).index.unload()
+        return index
 
-    def _remember(self, offset: int, segment: Segment, position: int) -> None:
+    def _remember(self, offset: int, segment: ReadableSegment, position: int) -> None:
         self._places[offset] = (segment, position)
         self._places.move_to_end(offset)
         if len(self._places) > _PLACES_REMEMBERED:
@@ -217,39 +225,47 @@ class LogReader:
 
     # By time
 
-    def offset_for_time(self, timestamp_ms: int, limits: RecordLimits) -> tuple[int, int] | None:
-        """The first (offset, timestamp) at or after the given time, below the high watermark."""
-        for segment in self.log.all_segments():
+    def offset_for_time(
+        self, timestamp_ms: int, limits: RecordLimits, segments: Sequence[ReadableSegment] | None = None
+    ) -> tuple[int, int] | None:
+        """The first (offset, timestamp) at or after the given time, below the high watermark; in the whole log, or in
+        the given segments. A thread may look in archived ones only.
+        """
+        for segment in self.log.all_segments() if segments is None else segments:
             if segment.index.max_timestamp < timestamp_ms or segment.end_offset <= self.log.start_offset:
                 continue
-            self._keep_columns(segment)
-            start, _ = segment.index.floor_time(timestamp_ms)
+            start, _ = self._index_of(segment).floor_time(timestamp_ms)
             for position, header in segment_headers(segment, max(start, self.log.start_offset), 0):
                 if header.base_offset >= self.log.high_watermark:
                     return None
                 if header.max_timestamp < timestamp_ms:
                     continue
-                for offset, timestamp in self._records_at(segment.file, position, limits):
+                for offset, timestamp in self._records_at(segment, position, limits):
                     if timestamp >= timestamp_ms and offset >= self.log.start_offset:
                         return offset, timestamp
         return None
 
-    def offset_of_max_timestamp(self, limits: RecordLimits) -> tuple[int, int] | None:
-        """The first record with the greatest timestamp below the high watermark."""
+    def offset_of_max_timestamp(
+        self, limits: RecordLimits, segments: Sequence[ReadableSegment] | None = None
+    ) -> tuple[int, int] | None:
+        """The first record with the greatest timestamp below the high watermark; where to look as above."""
         best: tuple[int, int] | None = None
-        for segment in self.log.all_segments():
+        among = self.log.all_segments() if segments is None else segments
+        for segment in among:
             if segment.index.max_timestamp < 0 or (
                 best is not None and segment.index.max_timestamp <= best[1]
             ):
                 continue
-            found = self.offset_for_time(segment.index.max_timestamp, limits)
+            found = self.offset_for_time(segment.index.max_timestamp, limits, among)
             if found is None:
                 found = self._greatest_below_watermark(segment, limits)
             if found is not None and (best is None or found[1] > best[1]):
                 best = found
         return best
 
-    def _greatest_below_watermark(self, segment: Segment, limits: RecordLimits) -> tuple[int, int] | None:
+    def _greatest_below_watermark(
+        self, segment: ReadableSegment, limits: RecordLimits
+    ) -> tuple[int, int] | None:
         """The batch with the segment's greatest timestamp is not visible yet, or compaction has emptied it: walk the
         others.
         """
@@ -262,13 +278,62 @@ class LogReader:
                 best, place = (header.base_offset, header.max_timestamp), position
         if place is None:
             return None
-        records = self._records_at(segment.file, place, limits)
+        records = self._records_at(segment, place, limits)
         return max(records, key=lambda pair: (pair[1], -pair[0]))
 
-    def _records_at(self, file: File, position: int, limits: RecordLimits) -> list[tuple[int, int]]:
+    def _records_at(
+        self, segment: ReadableSegment, position: int, limits: RecordLimits
+    ) -> list[tuple[int, int]]:
         """Offset and timestamp of the records that are left in the batch."""
-        size = read_header(file.pread(HEADER_SIZE, position)).size
+        file = segment.file
+        head = file.pread(HEADER_SIZE, position)
+        _expect_true_length(segment, position, head)
         try:
-            return read_stored(file.pread(size, position), limits)
+            return read_stored(file.pread(read_header(head).size, position), limits)
         except RecordError as error:
             raise CorruptBatch(file.path, position, error.message) from error
+
+
+def _expect_true_length(segment: ReadableSegment, position: int, head: bytes | bytearray) -> None:
+    """A batch's length is not under its CRC. In the archive it must lead to the next batch before much is read."""
+    if not segment.is_archived:
+        return
+    try:
+        header = read_header(head)
+    except RecordError as error:
+        raise CorruptBatch(segment.path, position, error.message) from error
+    if header.size > ARCHIVED_BYTES_MAX and not is_followed(
+        segment.file, position + header.size, segment.size, header.next_offset, segment.end_offset
+    ):
+        raise CorruptBatch(segment.path, position, "its length does not lead to the next batch")
+
+
+def find_batch(segment: ReadableSegment, index: SparseIndex, offset: int) -> tuple[int, int]:
+    """Byte of the batch that holds ``offset``, and the offset at which it begins."""
+    expected, position = index.floor(offset)
+    for found, header in scan_headers(segment.file, position, segment.size):
+        if header.base_offset != expected or header.base_offset > offset:
+            break
+        position = found
+        if header.next_offset > offset:
+            return found, header.base_offset
+        expected = header.next_offset
+        position = found + header.size
+    return _find_behind_damage(segment, position, offset)
+
+
+def _find_behind_damage(segment: ReadableSegment, position: int, offset: int) -> tuple[int, int]:
+    """The headers broke off before ``offset``: look for it among the whole batches further on."""
+    file, size, lowest = segment.file, segment.size, 0
+    resumed = find_whole_batch(file, position, size, lowest, offset)
+    while resumed is not None:
+        found, header = resumed
+        behind = found + header.size
+        if is_followed(file, behind, size, header.next_offset, segment.end_offset):
+            if header.base_offset <= offset < header.next_offset:
+                return found, header.base_offset
+            lowest = max(lowest, header.next_offset)
+        resumed = find_whole_batch(file, behind, size, lowest, offset)
+    if position >= segment.size:
+        raise CorruptBatch(segment.path, position, f"the file that held offset {offset} is missing")
+    raise CorruptBatch(segment.path, position, f"no whole batch holds offset {offset}")

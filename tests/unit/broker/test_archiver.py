@@ -58,7 +58,7 @@ async def test_old_segments_move_and_stay_readable_and_go_with_the_topic(
     partition = await archived(ask)
     before = readable(partition)
     size = partition.size_bytes
-    await ask.broker.trim()
+    await ask.broker.archiver.run()
     assert partition.size_bytes < size / 2
     assert (partition.start_offset, readable(partition)) == (0, before)
     local = partition.local_start_offset
@@ -92,13 +92,13 @@ async def test_a_broker_without_its_archive_serves_all_else_and_deletes_nothing(
     archive.mkdir()
     ask = await start(archive_dir=archive)
     partition = await archived(ask)
-    await ask.broker.trim()
+    await ask.broker.archiver.run()
     archive.rename(tmp_path / "away")
     ask = await start(archive_dir=archive)
     partition = ask.broker.partition("orders", 0)  # type: ignore[assignment]
     await put(ask, partition, 40)
     size = partition.size_bytes
-    await ask.broker.trim()
+    await ask.broker.archiver.run()
     assert partition.size_bytes == size
     assert partition.reader.read(partition.local_start_offset, 300).next_offset > 0
     try:
@@ -108,7 +108,7 @@ async def test_a_broker_without_its_archive_serves_all_else_and_deletes_nothing(
     else:
         raise AssertionError("the archive is away")
     (tmp_path / "away").rename(archive)
-    await ask.broker.trim()
+    await ask.broker.archiver.run()
     assert partition.size_bytes < size
     assert readable(partition)[0] == 0
 

@@ -10,7 +10,10 @@ import pytest
 
 from headrace.errors import ArchiveUnavailable, DamagedState
 from headrace.files import Files, SystemFiles
+from headrace.log.archive_folder import FolderStore
+from headrace.log.archive_store import INDEX_BYTES_MAX, ArchivePlace
 from headrace.log.archiving import Archiving
+from headrace.log.byte_cache import ByteCache
 from headrace.log.config import LogConfig
 from headrace.log.pace import Pace
 from headrace.log.partition import PartitionLog
@@ -45,7 +48,11 @@ class Place:
             config=CONFIG,
             now_ms=NOW_MS,
             leader_epoch=leader_epoch,
-            archive_directory=self.archive / "cluster" / "topic" / "0",
+            archive_place=ArchivePlace(
+                FolderStore(files or self.files, self.archive, "cluster"),
+                "topic/0",
+                ByteCache(INDEX_BYTES_MAX),
+            ),
         )
 
     def filled(self, count: int = 40) -> PartitionLog:
@@ -146,12 +153,12 @@ def test_a_start_offset_that_moves_takes_the_archive_with_it(place: Place) -> No
     archive_now(log)
     last = log.archive.entries[-1]
     log.delete_before(last.base_offset)
-    log.archive.adopt(log.archive.drop_below(log.start_offset))
+    log.archive.adopt(log.archive.drop_below(log.start_offset, threading.Event()))
     assert [entry.base_offset for entry in log.archive.entries] == [last.base_offset]
-    assert [path.name for path in place.archive.glob("*/*/0/*.log")] == [log.archive.segments[0].path.name]
+    assert [str(path) for path in place.archive.glob("*/*/0/*.log")] == [log.archive.segments[0].path]
     assert sorted(values_from(log)) == list(range(last.base_offset, 40))
     log.delete_before(39)
-    log.archive.adopt(log.archive.drop_below(log.start_offset))
+    log.archive.adopt(log.archive.drop_below(log.start_offset, threading.Event()))
     assert not list(place.archive.glob("*/*/0/*.log"))
     assert (place.open().start_offset, place.open().end_offset) == (39, 40)
 
@@ -172,7 +179,7 @@ def test_a_reader_that_holds_a_moved_file_reads_on_in_it(place: Place) -> None:
 def test_damage_in_the_archive_is_told_like_any_other(place: Place) -> None:
     log = place.filled()
     archive_now(log)
-    path = log.archive.segments[0].path
+    path = Path(log.archive.segments[0].path)
     with path.open("r+b") as file:
         file.seek(70)
         file.write(b"\xff\xff")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.archive_reads import ReadIsLate
 from headrace.broker.epochs import check_epoch, epoch_at
 from headrace.broker.refusal import Refusal
 from headrace.errors import CorruptBatch, StorageError
@@ -39,6 +41,8 @@ Place = tuple[int, int, int]
 """Offset, timestamp and leader epoch, each -1 where there is none."""
 
 _EPOCH_SINCE = 4
+_ARCHIVE_WAIT_S = 10.0
+"""For all that one request has to look up in the archive."""
 _NOWHERE: Place = (-1, -1, -1)
 
 
@@ -47,6 +51,8 @@ async def handle(broker: Broker, request: Request) -> Any:
     times = Counter(
         (topic.name, part.partition_index) for topic in message.topics for part in topic.partitions
     )
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _ARCHIVE_WAIT_S
     response = m.ListOffsetsResponse()
     for topic in message.topics:
         answer = m.ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
@@ -57,7 +63,8 @@ async def handle(broker: Broker, request: Request) -> Any:
             try:
                 if times[topic.name, part.partition_index] > 1:
                     raise Refusal(ErrorCode.INVALID_REQUEST, "the partition is asked for more than once")
-                place = _find(broker, request, topic.name, part)
+                wait_s = max(0.0, deadline - loop.time())
+                place = await _find(broker, request, topic.name, part, wait_s)
             except Refusal as refusal:
                 result.error_code = refusal.error_code
             else:
@@ -67,7 +74,7 @@ async def handle(broker: Broker, request: Request) -> Any:
     return response
 
 
-def _find(broker: Broker, request: Request, name: str, part: Message) -> Place:
+async def _find(broker: Broker, request: Request, name: str, part: Message, wait_s: float) -> Place:
     time = part.timestamp
     if time < 0 and request.version < _SINCE.get(time, request.version + 1):
         raise Refusal(ErrorCode.UNSUPPORTED_VERSION)
@@ -76,15 +83,15 @@ def _find(broker: Broker, request: Request, name: str, part: Message) -> Place:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     check_epoch(partition, part.current_leader_epoch)
     try:
-        return _place(partition, time, request.message.isolation_level)
+        return await _place(partition, time, request.message.isolation_level, wait_s)
     except CorruptBatch as error:
         broker.say_damage(error)
         raise Refusal(ErrorCode.CORRUPT_MESSAGE) from error
-    except (StorageError, OSError) as error:
+    except (StorageError, OSError, ReadIsLate) as error:
         raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR) from error
 
 
-def _place(partition: Partition, time: int, isolation_level: int) -> Place:
+async def _place(partition: Partition, time: int, isolation_level: int, wait_s: float) -> Place:
     if time == _LATEST:
         return _end(partition, isolation_level), -1, partition.leader_epoch
     if time in (_EARLIEST, _EARLIEST_LOCAL):
@@ -92,7 +99,10 @@ def _place(partition: Partition, time: int, isolation_level: int) -> Place:
         return start, -1, epoch_at(partition, start)
     if time in (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD):
         return _NOWHERE
-    found = partition.offset_of_max_timestamp() if time == _MAX_TIMESTAMP else partition.offset_for_time(time)
+    if time == _MAX_TIMESTAMP:
+        found = await partition.offset_of_max_timestamp(wait_s)
+    else:
+        found = await partition.offset_for_time(time, wait_s)
     if found is None or found[0] >= _end(partition, isolation_level):
         return _NOWHERE
     offset, timestamp = found
