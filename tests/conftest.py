@@ -23,6 +23,7 @@ pytest_plugins = [
     "tests.plugins.failed_list",
     "tests.plugins.peer",
     "tests.support.flows",
+    "tests.support.s3",
 ]
 
 
