@@ -4,8 +4,8 @@
 
 ``HOME/port`` says where it listens. ``HOME/requests`` has a line for each request: method, address, range.
 ``HOME/rule`` is JSON, looked at for each request: requests of ``method`` (any if empty), from the one behind the first
-``passing`` on, are held until the rule is gone, answered with 503, or with one byte changed. ``HOME/struck`` counts
-those.
+``passing`` on, are held until the rule is gone, or answered with 503, or, if they ask for a range, with one byte
+changed. ``HOME/struck`` counts those.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class Gate:
                 file.write(line.rstrip(" ?") + "\n")
             rule = self._rule()
             if rule is None or (rule["method"] and rule["method"] != method):
+                return None
+            if rule["action"] == "spoil" and "HTTP_RANGE" not in environ:
                 return None
             self._seen[rule["name"]] += 1
             if self._seen[rule["name"]] <= rule["passing"]:

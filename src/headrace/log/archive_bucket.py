@@ -58,8 +58,10 @@ class BucketStore:
         return f"{self._root}/{name}" if name else self._root
 
     def put(self, name: str, chunks: Iterable[bytes], size: int) -> None:
-        # One of more parts may have been left by a move that was cut short.
-        self.delete(name)
+        with self._filesystem() as files:
+            if files.get_file_info(fs.FileSelector(self._path(name), allow_not_found=True)):
+                # What is there may have more parts.
+                self.delete(name)
         held = bytearray()
         number = total = 0
         for chunk in chunks:
