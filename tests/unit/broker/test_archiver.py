@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from headrace.broker.partition import Partition
 from headrace.errors import ArchiveUnavailable
@@ -11,6 +14,7 @@ from headrace.records import build_batch
 from headrace.wire import Api
 from headrace.wire import messages as m
 from headrace.wire.codes import ErrorCode
+from tests.support.s3 import S3Server
 
 from .desk import Asking
 
@@ -49,12 +53,24 @@ def readable(partition: Partition) -> list[int]:
     return found
 
 
+@pytest.fixture(params=["folder", "bucket"])
+def archive(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[dict[str, Any], Callable[[], list[str]]]:
+    """What the broker is told, and what the archive holds of logs."""
+    if request.param == "folder":
+        folder = tmp_path / "archive"
+        folder.mkdir()
+        return {"archive_dir": folder}, lambda: [str(path) for path in folder.rglob("*.log")]
+    s3: S3Server = request.getfixturevalue("s3")
+    bucket = s3.fresh_bucket()
+    settings = {"archive_bucket": s3.address(bucket, "some/prefix")}
+    return settings, lambda: [key for key in s3.objects(bucket) if ".log/" in key]
+
+
 async def test_old_segments_move_and_stay_readable_and_go_with_the_topic(
-    start: Starting, tmp_path: Path
+    start: Starting, archive: tuple[dict[str, Any], Callable[[], list[str]]]
 ) -> None:
-    archive = tmp_path / "archive"
-    archive.mkdir()
-    ask = await start(archive_dir=archive)
+    settings, logs = archive
+    ask = await start(**settings)
     partition = await archived(ask)
     before = readable(partition)
     size = partition.size_bytes
@@ -75,14 +91,15 @@ async def test_old_segments_move_and_stay_readable_and_go_with_the_topic(
             ],
         )
         assert response.topics[0].partitions[0].offset == offset
-    ask = await start(archive_dir=archive)
+    ask = await start(**settings)
     again = ask.broker.partition("orders", 0)
     assert again is not None
     assert readable(again) == before
-    assert len(list(archive.rglob("*.log"))) > 2
+    assert len(logs()) == len(again.log.archive.entries) > 2
     state = m.DeleteTopicsRequest.DeleteTopicState(name="orders", topic_id=bytes(16))
     assert (await ask(Api.DELETE_TOPICS, topics=[state])).responses[0].error_code == 0
-    assert not list(archive.rglob("*.log"))
+    await ask.broker.archiver.remove_deleted()
+    assert logs() == []
 
 
 async def test_a_broker_without_its_archive_serves_all_else_and_deletes_nothing(
