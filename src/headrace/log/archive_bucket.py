@@ -13,7 +13,7 @@ thread that needs it, since looking for credentials and a region may take a netw
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -62,34 +62,30 @@ class BucketStore:
             if files.get_file_info(fs.FileSelector(self._path(name), allow_not_found=True)):
                 # What is there may have more parts.
                 self.delete(name)
-        held = bytearray()
-        number = total = 0
-        for chunk in chunks:
-            total += len(chunk)
-            held += chunk
-            while len(held) >= PART_BYTES:
-                self._put_part(name, number, bytes(held[:PART_BYTES]))
-                del held[:PART_BYTES]
-                number += 1
-        if held or not number:
-            self._put_part(name, number, bytes(held))
+        total = sum(self._put_part(name, number, part) for number, part in enumerate(_parts(chunks)))
         if total != size:
             raise OSError(f"short copy to {self.location(name)}: {total} of {size} bytes")
 
-    def _put_part(self, name: str, number: int, data: bytes) -> None:
+    def _put_part(self, name: str, number: int, part: Sequence[memoryview]) -> int:
+        """How many bytes it has."""
         path = self._part(name, number)
+        sent_size, sent_crc = 0, 0
+        for piece in part:
+            sent_size, sent_crc = sent_size + len(piece), crc32c(piece, sent_crc)
         with self._filesystem() as files:
             with files.open_output_stream(path) as stream:
-                stream.write(data)
+                for piece in part:
+                    stream.write(piece)
             with files.open_input_file(path) as stored:
                 size, crc = stored.size(), 0
-                for position in range(0, min(size, len(data)), BLOCK_BYTES):
+                for position in range(0, min(size, sent_size), BLOCK_BYTES):
                     crc = crc32c(stored.read_at(BLOCK_BYTES, position), crc)
-        if (size, crc) != (len(data), crc32c(data)):
+        if (size, crc) != (sent_size, sent_crc):
             raise OSError(
                 f"s3://{path} reads back as {size} bytes with CRC-32C {crc:08x},"
-                f" and {len(data)} bytes with {crc32c(data):08x} were sent"
+                f" and {sent_size} bytes with {sent_crc:08x} were sent"
             )
+        return sent_size
 
     def open(self, name: str) -> _BucketFile:
         return _BucketFile(self, name)
@@ -170,6 +166,24 @@ class BucketStore:
             if isinstance(error, OSError):
                 raise
             raise OSError(str(error)) from error
+
+
+def _parts(chunks: Iterable[bytes]) -> Iterator[list[memoryview]]:
+    """What makes up each part; at least one, also of nothing."""
+    part: list[memoryview] = []
+    room = PART_BYTES
+    is_first = True
+    for chunk in chunks:
+        rest = memoryview(chunk)
+        while rest:
+            part.append(rest[:room])
+            rest = rest[room:]
+            room -= len(part[-1])
+            if not room:
+                yield part
+                part, room, is_first = [], PART_BYTES, False
+    if part or is_first:
+        yield part
 
 
 def _connect(address: BucketAddress) -> Any:

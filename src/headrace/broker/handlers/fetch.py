@@ -3,7 +3,7 @@ client's patience ends.
 
 Bytes that are in the page cache are read on the spot; a read that would wait for the disk goes to a thread,
 so that one who reads old data holds up nobody else. What is in the archive has threads of its own; an answer waits for
-it half a second, and else has nothing of that partition, so that an archive that hangs does not keep the others of the
+it half a second, and goes out without it then, so that an archive that hangs does not keep the other partitions of the
 same request. A reader of committed records gets what lies below the last stable
 offset, and is told which transactions in it were aborted: it leaves those out by itself.
 """
@@ -57,6 +57,8 @@ class Fetching:
         self._committed = bool(request.message.isolation_level)
         self._cold: list[_Cold] = []
         self._cold_bytes = 0
+        self._is_late = False
+        """The archive was waited for long enough: the answer goes out without it, and the client comes again."""
         self._read: dict[tuple[bytes | str, int], Slice | StorageError] = {}
         self.session: FetchSession | None = None
         self.refused: ErrorCode | None = None
@@ -83,6 +85,7 @@ class Fetching:
         """The response if there is enough to say, or if this is the ``last`` attempt; else ``None``."""
         if self.session is None:
             return m.FetchResponse(error_code=self.refused, session_id=0)
+        last = last or self._is_late
         self._cold = []
         self._cold_bytes = 0
         answers: list[tuple[Wanted, Any]] = []
@@ -124,6 +127,7 @@ class Fetching:
                 if plan is not None:
                     self._read[key] = cold.partition.reader.finish(*await self._fetched(plan))
             except ReadIsLate:
+                self._is_late = True
                 self._read[key] = Slice(memoryview(b""), cold.wanted.fetch_offset)
             except StorageError as error:
                 self._read[key] = error
