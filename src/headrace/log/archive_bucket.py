@@ -29,8 +29,8 @@ __all__ = ["BucketStore"]
 PART_BYTES = 8 << 20
 BLOCK_BYTES = 1 << 20
 CACHE_BYTES_MAX = 32 << 20
-_CONNECT_S = 3.0
-_SILENCE_S = 5.0
+_CONNECT_S = 2.0
+_SILENCE_S = 3.0
 """A request that has not moved a byte for so long has failed."""
 _TRIES = 2
 _ANY_REGION = "us-east-1"
