@@ -176,6 +176,8 @@ class Archiver:
 
     async def _in_thread(self, log: PartitionLog, stop: threading.Event, work: Callable[[], T]) -> T:
         """What ``work`` returns; ``Interrupted`` where it does not end after ``stop``."""
+        if self._stopping.is_set():
+            raise Interrupted
         self._under_way = stop
         thread = asyncio.ensure_future(in_daemon_thread(_THREAD, work))
         try:
