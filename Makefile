@@ -1,6 +1,6 @@
 # The two that matter: `make run` and `make test`. Both set up what they need, from a machine with Python and make only.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test run test test-again test-one check bench-log bench-flow bench-serve bench-page cluster soak lock clean
+.PHONY: help setup setup-test run test test-one check bench-log bench-flow bench-serve bench-page cluster soak lock clean
 
 # The first Python that is new enough; name another with `make PYTHON=...`.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -21,7 +21,6 @@ help:
 	@echo 'make run            set up what is needed, run the shop with generated traffic, show it live'
 	@echo 'make run FOR=60     the same, ending by itself after 60 seconds with a proof of every view'
 	@echo 'make test           set up everything, run all tests'
-	@echo 'make test-again     the few tests that failed in a whole run, each once more and alone'
 	@echo 'make test-one T=... one test, for example T=tests/unit/records or T="-k torn_last_batch"'
 	@echo 'make check          ruff, mypy, import-linter'
 	@echo 'make setup          the command, at $(BIN)/headrace, and Spark with what it needs'
@@ -30,7 +29,7 @@ help:
 	@echo 'make bench-flow     measure flows, views, stores and settings; results in bench/results/, parts by ARGS="--only ..."'
 	@echo 'make bench-serve    measure the server: reads, fan-out, subscribers, own writes; parts by ARGS="--only ..."'
 	@echo 'make bench-page     measure the page in Chromium: weight, drawing, updates, searches, an hour open; parts by ARGS="--only ..."'
-	@echo 'make cluster        the shop on three nodes of Kafka and a Spark cluster, one of each killed'
+	@echo 'make cluster        the shop on three nodes of Kafka and a Spark cluster, one of each killed; its secret'
 	@echo 'make soak           the crash and fault tests at full count; results in bench/results/faults.json'
 	@echo 'make lock           resolve the dependencies again and write the lock files'
 	@echo 'make clean          remove what set-up and tests left in this folder'
@@ -47,10 +46,7 @@ run: setup
 		$(if $(FOR),--for $(FOR) --verify)
 
 test: setup-test
-	@$(BIN)/python -m pytest --capabilities $(BESIDE) --failed-list build/failed.json --ignore tests/cluster/test_whole_cluster.py
-
-test-again:
-	@$(BIN)/python -m tools.again build/failed.json $(BESIDE)
+	@$(BIN)/python -m pytest --capabilities $(BESIDE) --ignore tests/cluster/test_whole_cluster.py --ignore tests/cluster/test_spark_secret.py
 
 test-one: setup-test
 	@$(BIN)/python -m pytest $(T)
@@ -82,7 +78,7 @@ soak: setup-test cluster
 	@$(BIN)/python -m bench.soak; held=$$?; $(BIN)/python -m bench.pages && exit $$held
 
 cluster: setup-test
-	@$(BIN)/python -m pytest tests/cluster/test_whole_cluster.py
+	@$(BIN)/python -m pytest tests/cluster/test_spark_secret.py tests/cluster/test_whole_cluster.py
 
 lock: setup-test
 	@$(BIN)/python -m tools.lock

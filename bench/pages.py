@@ -12,10 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.faults import FAULTS
+from bench.faults.covered import is_stale
 from bench.report import RESULTS, earlier_rows
 
 __all__ = ["PAGES", "main", "rendered"]
 
+_COMMIT_DIGITS = 12
 _DOCS = RESULTS.parent.parent / "docs"
 PAGES = {_DOCS / "performance.md": ("log", "flow", "serve", "page"), _DOCS / "faults.md": ("faults",)}
 
@@ -59,22 +62,39 @@ def _comparisons(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _faults(rows: Sequence[Mapping[str, Any]]) -> str:
-    head = ("No.", "Runs", "Hits", "Lost", "Doubled", "Most memory", "Caught without the protection")
-    return _table(
+    head = (
+        *("No.", "Result", "Runs", "Hits", "Lost", "Doubled", "Most memory", "Caught without the protection"),
+        *("Commit", "Date"),
+    )
+    counted = {row["fault"] for row in rows}
+    missing = [name for name in FAULTS if name.startswith("X") and name not in counted]
+    table = _table(
         head,
         [
             (
                 row["fault"],
+                _result(row),
                 f"{row['runs']:,}",
                 f"{row['hits']:,}",
                 f"{row['lost']:,}",
                 f"{row['duplicated']:,}",
-                f"{row['peak_rss_mb']:g} MB",
+                f"{row['peak_rss_mb']:g} MB" if row["peak_rss_mb"] else "simulated",
                 "yes" if row["caught_unprotected"] else "NO",
+                row["commit"][:_COMMIT_DIGITS],
+                row["date"],
             )
             for row in rows
         ],
     )
+    return table + (f"\nNot counted yet: {', '.join(missing)}.\n" if missing else "")
+
+
+def _result(row: Mapping[str, Any]) -> str:
+    """A stale row does not count, whatever it says."""
+    if is_stale(row):
+        return "stale"
+    failed = ", ".join(str(failure["seed"]) for failure in row["failures"] if failure["seed"])
+    return "held" if row["held"] else f"FAILED{f' (seeds {failed})' if failed else ''}"
 
 
 def _figure(value: float, unit: str) -> str:

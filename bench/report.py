@@ -6,9 +6,12 @@ sense. The unit tells the direction: of a rate more is better, of time and memor
 something that a choice was made by; it has no verdict either. Where both were measured in several rounds, turn by turn,
 the figures are medians, and ``spread`` is the least and the greatest ratio of a round.
 
-A fault is ``{"fault", "runs", "hits", "lost", "duplicated", "peak_rss_mb", "seeds", "caught_unprotected"}``: how many
-randomised runs, how often the fault struck where it aims, what the independent oracle missed or saw twice, and whether
-the same oracle caught a run with the protection off. Runs of different faults merge into one file.
+A fault is ``{"fault", "held", "runs", "hits", "lost", "duplicated", "peak_rss_mb", "seeds", "caught_unprotected",
+"failures", "commit", "date", "code", "covers"}``: how many randomised runs, how often the fault struck where it aims,
+what the independent oracle missed or saw twice, and whether the same oracle caught a run with the protection off.
+``failures`` has the seeds that failed, each with its problems. ``commit`` is what was checked out, ``covers`` the files
+and folders that the fault attacks, ``code`` their digest: when it changes, the row is stale. Runs of different faults
+merge into one file.
 
 Every file is replaced whole by a rename, so that a killed benchmark leaves the results of the last one.
 """
@@ -42,6 +45,7 @@ _NO_GOAL = 1.0
 """To have the shape of a row checked that has none."""
 _FAULT = {
     "fault": str,
+    "held": bool,
     "runs": int,
     "hits": int,
     "lost": int,
@@ -49,6 +53,11 @@ _FAULT = {
     "peak_rss_mb": float,
     "seeds": list,
     "caught_unprotected": bool,
+    "failures": list,
+    "commit": str,
+    "date": str,
+    "code": str,
+    "covers": list,
 }
 
 
@@ -148,6 +157,10 @@ def fault_row(given: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"{name}: at least one run and no negative figure: {dict(given)}")
     if not given["seeds"]:
         raise ValueError(f"{name}: without its seeds a run cannot be repeated")
+    if given["held"] == bool(given["failures"]):
+        raise ValueError(f"{name}: a fault has held if and only if there are no failures")
+    if not given["covers"]:
+        raise ValueError(f"{name}: without the code that it covers nobody can tell its age")
     row = {field: given[field] for field in _FAULT}
     return {**row, "peak_rss_mb": _rounded(given["peak_rss_mb"]), "seeds": sorted(set(given["seeds"]))}
 

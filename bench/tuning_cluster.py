@@ -18,7 +18,11 @@ __all__ = ["measure"]
 
 def measure(stand: Stand) -> None:
     with contextlib.closing(SparkCluster(stand.home / "spark-cluster")) as cluster:
-        base = {"master": cluster.master, "conf": {"spark.executor.memory": "512m"}}
+        base = {
+            "master": cluster.master,
+            "secret_file": cluster.secret_file,
+            "conf": {"spark.executor.memory": "512m"},
+        }
 
         def tried(name: str, **spark: object) -> Try:
             return Try(name, {**base, **spark})

@@ -20,8 +20,7 @@ pytest_plugins = [
     "tests.plugins.no_skips",
     "tests.plugins.capabilities",
     "tests.plugins.lost_workers",
-    "tests.plugins.failed_list",
-    "tests.plugins.peer",
+    "tests.plugins.kafka_half",
     "tests.support.flows",
     "tests.support.s3",
 ]

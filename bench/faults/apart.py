@@ -2,7 +2,7 @@
 
 librdkafka ends its whole process where it finds itself in a state that it holds to be impossible, and a broker that is
 killed again and again, or whose protection was taken out, is what brings it there. The ledger of such a run is gone
-with it, so the run is made once more; a second death is a failure.
+with it, so the run has failed, and the next one gets a new process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import faulthandler
 import importlib
 import multiprocessing
-import sys
 import traceback
 from multiprocessing.connection import Connection as Pipe
 from types import ModuleType
@@ -22,12 +21,15 @@ from bench.faults.outcome import Outcome
 
 __all__ = ["RunDied", "run_apart"]
 
-_TRIES = 2
 _END_S_MAX = 10.0
 
 
 class RunDied(AssertionError):
     """The process of a run ended where the run had not."""
+
+
+class RunFailed(AssertionError):
+    """The run raised something that it did not foresee; the message has the trace."""
 
 
 class _Runner:
@@ -41,7 +43,6 @@ class _Runner:
         theirs.close()
 
     def run(self, module: str, seed: int, how: dict[str, Any]) -> Outcome:
-        """Raises ``RunDied``, or what the run itself raised, as an assertion with its whole trace."""
         try:
             self._pipe.send((module, seed, how))
             answer = self._pipe.recv()
@@ -50,7 +51,7 @@ class _Runner:
             raise RunDied(f"{module} seed {seed}: its process ended with {self._process.exitcode}") from gone
         if isinstance(answer, Outcome):
             return answer
-        raise AssertionError(f"{module} seed {seed} did not come to its end:\n{answer}")
+        raise RunFailed(f"{module} seed {seed} did not come to its end:\n{answer}")
 
     def end(self) -> None:
         self._process.kill()
@@ -63,23 +64,15 @@ _runners: list[_Runner] = []
 
 def run_apart(module: ModuleType, seed: int, **how: Any) -> Outcome:
     """``module.run(seed, **how)``. What was interrupted is ended, and the next run gets a new process."""
-    tries = 0
-    while True:
-        if not _runners:
-            _runners.append(_Runner())
-        try:
-            return _runners[0].run(module.__name__, seed, how)
-        except RunDied as died:
-            _runners.pop().end()
-            tries += 1
-            if tries == _TRIES:
-                raise
-            print(f"{died}; once more", file=sys.stderr, flush=True)
-        except AssertionError:
-            raise
-        except BaseException:
-            _runners.pop().end()
-            raise
+    if not _runners:
+        _runners.append(_Runner())
+    try:
+        return _runners[0].run(module.__name__, seed, how)
+    except RunFailed:
+        raise
+    except BaseException:
+        _runners.pop().end()
+        raise
 
 
 def _serve(pipe: Pipe) -> None:

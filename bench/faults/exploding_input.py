@@ -35,7 +35,7 @@ from headrace.client.declaring import ensure_declared
 __all__ = ["UNPROTECTED", "Flood", "run", "run_small"]
 
 FAULT = "X30"
-UNPROTECTED = ("guard",)
+UNPROTECTED = {"guard": r"the driver did not get through"}
 _FLOWS = {"poison": "keep", "explode": "explode", "key": "look"}
 _RECORDS = {"poison": 100_000, "explode": 100_000, "key": 10_000}
 _RECORDS_SMALL = {"poison": 500, "explode": 200, "key": 50}
@@ -48,7 +48,7 @@ _PEAK_MB_MAX = 1_024 + 640
 """The heap, and what a JVM with Spark takes besides: classes, compiled code, threads, buffers of the network."""
 
 
-def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0]) -> Outcome:
+def run(seed: int, *, protected: bool = True, without: str = "guard") -> Outcome:
     outcome = Outcome(FAULT, seed)
     # Seeds in a row go through all the attacks.
     attack = ATTACKS[seed % len(ATTACKS)] if protected else "explode"

@@ -131,6 +131,7 @@ def _without_transactions() -> None:
     def plain(self: Any, cluster: Any, flow: str, transactional_id: str, timeout_ms: int = 60_000) -> None:
         self.flow = flow
         self._began = 0.0
+        self._largest = ("", 0, "")
         self._producer = cluster.producer({"linger.ms": 5})
 
     def nothing(self: Any) -> None:

@@ -10,12 +10,11 @@ import uuid
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any
 
 from bench.faults.committed import committed
-from bench.faults.flow_world import batches, running, world
+from bench.faults.flow_world import batches, jvm_peak_mb, running, world
 from bench.faults.outcome import Outcome
-from bench.faults.process import BrokerProcess
 from headrace.app import App
 from headrace.ops.errors import CannotVerify
 from headrace.ops.verify import Verifier
@@ -96,7 +95,7 @@ class Disorder:
                 if self.proven and number == rounds - 1:
                     run.followed()
                     self._prove(run)
-        self.outcome.peak_rss_mb = cast(BrokerProcess, world().server).rss_mb("VmHWM")
+        self.outcome.peak_rss_mb = jvm_peak_mb()
 
     def _prove(self, run: RunningApp) -> None:
         """Batch over the same set, by the flows' own functions, is what is in the topics and in the store."""

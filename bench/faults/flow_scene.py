@@ -27,6 +27,7 @@ __all__ = ["Driver", "Sales"]
 
 _NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 _PATIENCE_S = 600.0
+_LOOK_S = 0.05
 
 
 class Driver:
@@ -36,6 +37,8 @@ class Driver:
         self, bootstrap: str, home: Path, *words: str, program: str = "bench.faults.flow_driver"
     ) -> None:
         self.log = home / f"driver-{time.monotonic_ns()}.log"
+        self.peak_rss_mb = 0.0
+        """The most memory that Python and its JVM had together, as far as it was waited for."""
         with self.log.open("wb") as output:
             self._process = subprocess.Popen(
                 [
@@ -60,6 +63,7 @@ class Driver:
         """Whether it came to say so; False if it ended without."""
         deadline = time.monotonic() + _PATIENCE_S
         while word not in self.said():
+            self._note_rss()
             if self._process.poll() is not None and word not in self.said():
                 return False
             assert time.monotonic() < deadline, f"the driver did not say {word!r}:\n{self.said()[-3000:]}"
@@ -67,10 +71,12 @@ class Driver:
         return True
 
     def wait(self) -> int:
-        try:
-            return self._process.wait(_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"the driver does not end:\n{self.said()[-3000:]}") from None
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            self._note_rss()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._process.wait(_LOOK_S)
+        raise AssertionError(f"the driver does not end:\n{self.said()[-3000:]}")
 
     def times(self, word: str) -> int:
         return self.said().count(word)
@@ -82,6 +88,11 @@ class Driver:
     def rss_mb(self, field: str = "VmRSS") -> dict[str, float]:
         """Of Python, and of the JVM that it has started; ``VmHWM`` is the most that each ever had."""
         return {"Python": _rss_mb(self._process.pid, field), "Java": _rss_mb(self._java(), field)}
+
+    def _note_rss(self) -> None:
+        """Either may end, or not have begun, while it is looked at."""
+        with contextlib.suppress(OSError, StopIteration):
+            self.peak_rss_mb = max(self.peak_rss_mb, sum(self.rss_mb("VmHWM").values()))
 
     def _children(self) -> list[int]:
         """That its first thread has started."""
@@ -104,6 +115,7 @@ class Driver:
 
     def end(self) -> None:
         if self._process.poll() is None:
+            self._note_rss()
             self.wake()
             self._process.kill()
             self._process.wait()

@@ -23,14 +23,14 @@ from headrace.client.reading import read
 __all__ = ["UNPROTECTED", "run"]
 
 FAULT = "followers"
-UNPROTECTED = ("together", "dead letters first")
+UNPROTECTED = {"together": r"rows differ", "dead letters first": r"^\d+ lost$"}
 _KILLS = 4
 _POINTS = ("inside", "applied", "applying")
 _SLOW_MS = 5.0
 _NAME = "sales"
 
 
-def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], store: str = "") -> Outcome:
+def run(seed: int, *, protected: bool = True, without: str = "together", store: str = "") -> Outcome:
     """``store`` is one of ``store_kinds.KINDS``; without it, the seed says which."""
     rng = random.Random(seed)
     outcome = Outcome(FAULT, seed)

@@ -45,6 +45,7 @@ class Sale:
     amount: int
     parts: list[int]
     at: datetime
+    note: $note
 
 
 sales = app.topic("sales-$mark", Sale, key="sale", time="at", late=timedelta(hours=$late))
@@ -173,6 +174,8 @@ _RATES = "BASE = $module\nTABLE = {'k': $table}\n"
 
 _KEYS = ('"sale"', '["sale", "account"]', '["account", "sale"]')
 _HOURS = ("1", "2", "30")
+_NOTES = ("str", "str | None = None")
+"""A field that is required, or not."""
 _FILTERS = tuple(f"F.col('amount') {sign} {limit}" for sign in (">", ">=", "<", "!=") for limit in (3, 4, 5))
 _WIDE = {f"{name}{at}": _NUMBERS for name in "c" for at in range(_WIDTH)}
 
@@ -182,7 +185,7 @@ _HOLES_OF_PYTHON = (
 )
 
 KINDS: Mapping[str, tuple[str, Mapping[str, tuple[str, ...]]]] = {
-    "columns": (_COLUMNS, _WIDE | {"filter": _FILTERS, "key": _KEYS, "late": _HOURS}),
+    "columns": (_COLUMNS, _WIDE | {"filter": _FILTERS, "key": _KEYS, "late": _HOURS, "note": _NOTES}),
     "nested": (
         _NESTED,
         {f"{name}{at}": _NUMBERS for name in "sw" for at in range(_WIDTH)}
@@ -193,6 +196,7 @@ KINDS: Mapping[str, tuple[str, Mapping[str, tuple[str, ...]]]] = {
             "duplicates": ('["sale"]', '["account"]', '["sale", "account"]'),
             "key": _KEYS,
             "late": _HOURS,
+            "note": _NOTES,
         },
     ),
     "grouped": (
@@ -207,12 +211,13 @@ KINDS: Mapping[str, tuple[str, Mapping[str, tuple[str, ...]]]] = {
             "weight": _NUMBERS,
             "key": ('["account", "minute"]', '["minute", "account"]'),
             "late": _HOURS,
+            "note": _NOTES,
         },
     ),
     "python": (
         _PYTHON,
         dict.fromkeys(_HOLES_OF_PYTHON, _NUMBERS)
-        | {"regex": _TEXTS, "operator": ("+", "-", "*", "//"), "key": _KEYS, "late": _HOURS},
+        | {"regex": _TEXTS, "operator": ("+", "-", "*", "//"), "key": _KEYS, "late": _HOURS, "note": _NOTES},
     ),
 }
 """The text of each kind, and the choices for its holes."""

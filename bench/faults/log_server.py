@@ -20,7 +20,7 @@ def is_on_kafka(seed: int) -> bool:
 
 @contextmanager
 def log_server(home: Path, seed: int, outcome: Outcome) -> Iterator[str]:
-    """Where it can be reached. What it did not foresee, and how large it became, is in the outcome at the end."""
+    """Where it can be reached. The outcome gets what it did not foresee, but not its memory: others are attacked."""
     if is_on_kafka(seed):
         from tests.support.apache_kafka import start_kafka
 
@@ -36,4 +36,3 @@ def log_server(home: Path, seed: int, outcome: Outcome) -> Iterator[str]:
         yield broker.bootstrap
         outcome.problems += broker.traces()
         broker.kill()
-        outcome.peak_rss_mb = max(outcome.peak_rss_mb, broker.peak_rss_mb)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 __all__ = ["Outcome"]
@@ -28,12 +29,17 @@ class Outcome:
     @property
     def held(self) -> bool:
         """Whether the fault struck and everything that must hold did."""
-        return self.hits > 0 and not (self.problems or self.lost or self.duplicated)
+        return self.hits > 0 and not self.findings
 
     @property
-    def caught(self) -> bool:
-        """Whether the oracle objected: what a run without the protection must come to."""
-        return bool(self.problems or self.lost or self.duplicated)
+    def findings(self) -> list[str]:
+        """All that the oracle objects to, one line each."""
+        counted = ((self.lost, "lost"), (self.duplicated, "duplicated"))
+        return [*(f"{count} {what}" for count, what in counted if count), *self.problems]
+
+    def shows(self, pattern: str) -> bool:
+        """Whether the oracle objects to what the pattern names: what a run without a protection must come to."""
+        return any(re.search(pattern, finding) for finding in self.findings)
 
     def says(self) -> str:
         """All of it, for a person; begins with what replays the run."""

@@ -15,14 +15,13 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from bench.faults.committed import committed
-from bench.faults.flow_world import running, world
+from bench.faults.flow_world import jvm_peak_mb, running, world
 from bench.faults.outcome import Outcome
-from bench.faults.process import BrokerProcess
 from bench.faults.sim_loop import patched
 from bench.faults.synced_files import PowerLoss, SyncedFiles
 from headrace.app import App
@@ -34,8 +33,7 @@ from headrace.flow.writer import Writer
 __all__ = ["UNPROTECTED", "run"]
 
 FAULT = "X2"
-UNPROTECTED = ("sync",)
-RUNS = 40
+UNPROTECTED = {"sync": r"a flow does not go on"}
 _WALKERS = 3
 _ROWS_AT_ONCE = 12
 _LOSSES = 2
@@ -58,9 +56,7 @@ class Step:
     length: int
 
 
-def run(
-    seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], losses: int = _LOSSES
-) -> Outcome:
+def run(seed: int, *, protected: bool = True, without: str = "sync", losses: int = _LOSSES) -> Outcome:
     outcome = Outcome(FAULT, seed)
     rng = random.Random(f"{FAULT} flows {seed}")
     unsynced = contextlib.nullcontext() if protected else patched(CheckpointSync, "sync", lambda self: None)
@@ -70,7 +66,7 @@ def run(
             walk.play(seed, losses)
         except HeadraceError as error:
             outcome.problems.append(f"a flow does not go on: {error}")
-    outcome.peak_rss_mb = cast(BrokerProcess, world().server).rss_mb("VmHWM")
+    outcome.peak_rss_mb = jvm_peak_mb()
     return outcome
 
 

@@ -12,6 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bench.faults.unprotected_amplification import (
+    no_pattern_limit,
+    no_pending_limit,
+    no_response_limit,
+    no_session_limit,
+)
 from bench.faults.unprotected_backup import no_manifest_behind_its_pieces, no_one_moment
 from bench.faults.unprotected_serve import (
     no_back_pressure,
@@ -318,6 +324,10 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "fencing": no_fencing,
     "backup-order": no_manifest_behind_its_pieces,
     "backup-one-moment": no_one_moment,
+    "response-limit": no_response_limit,
+    "pending-limit": no_pending_limit,
+    "session-limit": no_session_limit,
+    "pattern-limit": no_pattern_limit,
     "back-pressure": no_back_pressure,
     "forgetting": no_forgetting,
     "resuming": no_resuming,

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["no_manifest_behind_its_pieces", "no_one_moment"]
+import msgspec
+
+if TYPE_CHECKING:
+    from headrace.broker.backup.manifest import Manifest, Part
+
+__all__ = ["believed_names", "no_manifest_behind_its_pieces", "no_one_moment"]
 
 _LATER_S = 0.3
 _APART_S = 0.02
@@ -54,3 +60,43 @@ def no_one_moment() -> None:
                 plan.let_go()
 
     BackupKeeper._carry_out = one_by_one  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def believed_names() -> Iterator[None]:
+    """Restores in this process take any name of a manifest."""
+    from headrace.broker.backup import folder
+
+    decode = folder.decode
+    vars(folder)["decode"] = lambda raw, where: _believed(raw)
+    try:
+        yield
+    finally:
+        vars(folder)["decode"] = decode
+
+
+def _believed(raw: bytes) -> Manifest:
+    from headrace.broker.backup.manifest import Manifest, Restored
+
+    body = msgspec.json.decode(raw.splitlines()[0])
+    return Manifest(
+        **{
+            **body,
+            "parts": {place: _believed_part(part) for place, part in body["parts"].items()},
+            "restored": tuple(Restored(**one) for one in body["restored"]),
+        }
+    )
+
+
+def _believed_part(part: dict[str, Any]) -> Part:
+    from headrace.broker.backup.manifest import Part, Piece, Run, StateCopy
+
+    return Part(
+        **{
+            **part,
+            "segments": tuple(
+                Run(base, tuple(Piece(*piece) for piece in pieces)) for base, pieces in part["segments"]
+            ),
+            "state": StateCopy(*part["state"]) if part["state"] else None,
+        }
+    )

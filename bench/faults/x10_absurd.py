@@ -15,10 +15,10 @@ __all__ = ["UNPROTECTED", "run"]
 
 FAULT = "X10"
 _PROVEN_EVERY = 10
-UNPROTECTED = ("earliest", "ahead")
+UNPROTECTED = {"earliest": r"\.dead: .* missing", "ahead": r"\.dead: .* missing"}
 
 
-def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], rounds: int = 2) -> Outcome:
+def run(seed: int, *, protected: bool = True, without: str = "earliest", rounds: int = 2) -> Outcome:
     from headrace.flow import decoding, options
 
     outcome = Outcome(FAULT, seed)

@@ -26,7 +26,7 @@ from headrace.client.cluster import Cluster
 __all__ = ["UNPROTECTED", "Writing", "run"]
 
 FAULT = "X13"
-UNPROTECTED = ("fence",)
+UNPROTECTED = {"fence": r"went back|rows differ"}
 _KEYS = 40
 _SLOW_MS = 15.0
 _UNREFUSED_S = 3.0
@@ -34,7 +34,7 @@ _UNREFUSED_S = 3.0
 _NAME = "sales"
 
 
-def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], store: str = "") -> Outcome:
+def run(seed: int, *, protected: bool = True, without: str = "fence", store: str = "") -> Outcome:
     """``store`` is one of ``store_kinds.KINDS``; without it, the seed says which: each is struck at every point."""
     rng = random.Random(seed)
     outcome = Outcome(FAULT, seed)

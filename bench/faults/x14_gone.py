@@ -31,7 +31,7 @@ from bench.faults.workplace import workplace
 __all__ = ["OUTAGE_S", "RSS_MB_MAX", "UNPROTECTED", "run"]
 
 FAULT = "X14"
-UNPROTECTED = ("stall-notice",)
+UNPROTECTED = {"stall-notice": r"a member with a session"}
 OUTAGE_S = 60.0
 RSS_MB_MAX = 64.0
 _GROUP, _COMMAND_GROUP, _BY_HAND = "readers", "command", "by-hand"
@@ -355,7 +355,7 @@ def run(
     seed: int,
     *,
     protected: bool = True,
-    without: str = UNPROTECTED[0],
+    without: str = "stall-notice",
     outage_s: float | None = None,
 ) -> Outcome:
     rng = random.Random(seed)

@@ -26,7 +26,7 @@ from bench.faults.x13_follower import Writing
 __all__ = ["UNPROTECTED", "WAYS", "run"]
 
 FAULT = "X17"
-UNPROTECTED = ("position",)
+UNPROTECTED = {"position": r"rows differ"}
 WAYS = ("gone", "wiped", "restored")
 _NAME = "sales"
 
@@ -35,7 +35,7 @@ def run(
     seed: int,
     *,
     protected: bool = True,
-    without: str = UNPROTECTED[0],
+    without: str = "position",
     store: str = "",
     way: str = "",
     gone_s: float = 60.0,

@@ -29,7 +29,7 @@ from bench.faults.workplace import workplace
 __all__ = ["RSS_MB_MAX", "UNPROTECTED", "WAYS", "run"]
 
 FAULT = "X18"
-UNPROTECTED = ("range-check",)
+UNPROTECTED = {"range-check": r"below the start got error 0"}
 WAYS = ("retention.bytes", "retention.ms", "delete-records")
 RSS_MB_MAX = 64.0
 _TOPIC = "far"
@@ -41,7 +41,7 @@ _RECORDS_GONE_EXIT = 4
 
 
 def run(
-    seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], records: int = 1_000_000
+    seed: int, *, protected: bool = True, without: str = "range-check", records: int = 1_000_000
 ) -> Outcome:
     rng = random.Random(seed)
     outcome = Outcome(FAULT, seed)
@@ -157,6 +157,7 @@ class _Behind:
             self._start = start
 
     def resume(self) -> None:
+        """Each reader that is sent to a place which is gone is a hit."""
         self._resume_raw()
         if self._outcome.problems:
             return
@@ -165,10 +166,10 @@ class _Behind:
         self._resume_command()
 
     def _resume_raw(self) -> None:
+        self._outcome.hits += 1
         with Connection(self._broker.port) as connection:
             fetched = calls.fetch(connection, _TOPIC, 0, self._place)
         if fetched.error == _OUT_OF_RANGE and not fetched.records:
-            self._outcome.hits += 1
             return
         given = [
             b.base_offset for b in parse_batches(fetched.records, with_values=False) if not isinstance(b, str)
@@ -179,6 +180,7 @@ class _Behind:
 
     def _resume_stock(self) -> None:
         """librdkafka, at the place that its group has committed."""
+        self._outcome.hits += 1
         consumer = stock_consumer(self._broker.port, _GROUP)
         try:
             committed = consumer.committed([StockPartition(_TOPIC, 0)], 10)[0].offset
@@ -193,9 +195,7 @@ class _Behind:
                 error = message.error()
                 if error is None:
                     self._object(f"librdkafka was moved from {self._place} to {message.offset()}")
-                elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-                    self._outcome.hits += 1
-                else:
+                elif error.code() not in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
                     self._object(f"librdkafka got {error.name()}")
                 return
             self._object("librdkafka was told nothing")
@@ -209,6 +209,7 @@ class _Behind:
             auto_offset_reset="none",
             enable_auto_commit=False,
         )
+        self._outcome.hits += 1
         await consumer.start()
         try:
             place = TopicPartition(_TOPIC, 0)
@@ -217,11 +218,12 @@ class _Behind:
             record = await asyncio.wait_for(consumer.getone(), _WAIT_S_MAX)
             self._object(f"aiokafka was moved from {self._place} to {record.offset}")
         except OffsetOutOfRangeError:
-            self._outcome.hits += 1
+            pass
         finally:
             await consumer.stop()
 
     def _resume_command(self) -> None:
+        self._outcome.hits += 1
         words = ["consume", _TOPIC, "-o", str(self._place), "-n", "1", "-b", self._broker.bootstrap]
         done = subprocess.run(
             [str(COMMAND), *words], capture_output=True, text=True, check=False, timeout=_WAIT_S_MAX
@@ -231,5 +233,3 @@ class _Behind:
             self._object(
                 f"headrace consume ended with {done.returncode} and said: {done.stderr.strip()[:300]}"
             )
-            return
-        self._outcome.hits += 1

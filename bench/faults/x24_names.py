@@ -24,10 +24,10 @@ from bench.faults.outcome import Outcome
 from bench.faults.process import BrokerDied, BrokerProcess
 from bench.faults.workplace import workplace
 
-__all__ = ["UNPROTECTED", "run"]
+__all__ = ["UNPROTECTED", "changes", "plant", "run", "tree"]
 
 FAULT = "X24"
-UNPROTECTED = ("names",)
+UNPROTECTED = {"names": r"^outside the data directory"}
 CASES = 100
 Name = str | bytes
 
@@ -44,16 +44,16 @@ _KNOWN_FILES = re.compile(
 )
 
 
-def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], cases: int = CASES) -> Outcome:
+def run(seed: int, *, protected: bool = True, without: str = "names", cases: int = CASES) -> Outcome:
     rng = random.Random(seed)
     outcome = Outcome(FAULT, seed, cases=cases)
     with workplace(FAULT, seed, in_memory=True) as home:
         world = home / "a" / "world"
-        _plant(world)
+        plant(world)
         starter = ["--chdir", str(world / "here")] + ([] if protected else ["--without", without])
         with BrokerProcess(home / "own", starter=starter, forked=True, data=world / "data") as broker:
             broker.start()
-            before = dict(_tree(home / "a", besides=broker.data))
+            before = dict(tree(home / "a", besides=broker.data))
             attack = _Attack(broker, rng, str(world / "canary"), outcome)
             try:
                 attack.run(cases)
@@ -65,7 +65,7 @@ def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], cas
             except (BrokerDied, Gone) as failure:
                 outcome.problems.append(f"{type(failure).__name__}: {failure}")
             outcome.problems += [f"the broker did not foresee:\n{trace}" for trace in broker.traces()]
-            outcome.problems += _changes(before, dict(_tree(home / "a", besides=broker.data)))
+            outcome.problems += changes(before, dict(tree(home / "a", besides=broker.data)))
             outcome.problems += _strangers(broker.data)
             outcome.peak_rss_mb = broker.peak_rss_mb
     return outcome
@@ -243,7 +243,7 @@ def _first_group_error(reader: Reader) -> int:
 # The tree around the data directory
 
 
-def _plant(world: Path) -> None:
+def plant(world: Path) -> None:
     for directory in (world, world / "here", world / "x", world.parent / "x"):
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "canary").write_text(f"the canary of {directory.name}\n")
@@ -251,7 +251,7 @@ def _plant(world: Path) -> None:
     (world / "here" / "mark").symlink_to(world / "canary")
 
 
-def _tree(root: Path, besides: Path) -> Iterator[tuple[str, str]]:
+def tree(root: Path, besides: Path) -> Iterator[tuple[str, str]]:
     """Everything under ``root`` but not under ``besides``: where it is, what it is."""
     for path in sorted(root.rglob("*")):
         if path == besides or besides in path.parents:
@@ -263,7 +263,7 @@ def _tree(root: Path, besides: Path) -> Iterator[tuple[str, str]]:
         yield str(path.relative_to(root)), f"{status.st_mode} {status.st_size} {touched} {content}"
 
 
-def _changes(before: dict[str, str], after: dict[str, str]) -> list[str]:
+def changes(before: dict[str, str], after: dict[str, str]) -> list[str]:
     odd = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     return [f"outside the data directory {name!r} was made, changed or removed" for name in odd]
 

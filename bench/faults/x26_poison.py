@@ -19,21 +19,24 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any
 
 from bench.faults.committed import committed
-from bench.faults.flow_world import batches, running, world
+from bench.faults.flow_world import batches, jvm_peak_mb, running, world
 from bench.faults.outcome import Outcome
 from bench.faults.poison import Maker
 from bench.faults.poison_rule import expected_row
-from bench.faults.process import BrokerProcess
 from bench.faults.sim_loop import patched
 from headrace.app import App
 
 __all__ = ["UNPROTECTED", "run"]
 
 FAULT = "X26"
-UNPROTECTED = ("care", "nan", "bytes")
+UNPROTECTED = {
+    "care": r"is no dead letter",
+    "nan": r"the view (has|is without)",
+    "bytes": r"is a dead letter as",
+}
 _VALUES = 500
 _ERRORS = "__headrace.errors."
 
@@ -59,9 +62,7 @@ class Rich:
     part: Part | None = None
 
 
-def run(
-    seed: int, *, protected: bool = True, without: str = UNPROTECTED[0], values: int = _VALUES
-) -> Outcome:
+def run(seed: int, *, protected: bool = True, without: str = "care", values: int = _VALUES) -> Outcome:
     outcome = Outcome(FAULT, seed, cases=values)
     scene = _Scene(random.Random(f"{FAULT} {seed}"), outcome)
     scene.make(values)
@@ -88,14 +89,14 @@ def _take_out(protection: str, stack: contextlib.ExitStack) -> None:
     else:
         from headrace.flow import batch
 
-        dead = batch._dead
+        dead_letter = batch.dead_letter
 
-        def as_text(flow, row):  # type: ignore[no-untyped-def]
-            side = dead(flow, row)
+        def as_text(flow, record):  # type: ignore[no-untyped-def]
+            side = dead_letter(flow, record)
             text = None if side.value is None else side.value.decode(errors="replace").encode()
             return batch.Side(side.topic, side.key, text, side.headers)
 
-        stack.enter_context(patched(batch, "_dead", as_text))
+        stack.enter_context(patched(batch, "dead_letter", as_text))
 
 
 class _Scene:
@@ -127,7 +128,7 @@ class _Scene:
         assert producer.flush(60) == 0
         with running(self._app, self._rng.choice((len(self._sent) // 3, 100_000))) as run:
             run.followed()
-        self._outcome.peak_rss_mb = cast(BrokerProcess, where.server).rss_mb("VmHWM")
+        self._outcome.peak_rss_mb = jvm_peak_mb()
 
     def judge(self) -> None:
         expected = [expected_row(value) for _, value in self._sent]

@@ -17,7 +17,6 @@ import sqlite3
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
@@ -32,7 +31,7 @@ from bench.faults.workplace import workplace
 __all__ = ["DRIVER", "UNPROTECTED", "Gauges", "run"]
 
 FAULT = "X6"
-UNPROTECTED = ("repeats",)
+UNPROTECTED = {"repeats": r"times back"}
 _GAUGES = 4
 _PATIENCE_S = 600.0
 DRIVER = "bench.faults.realtime_driver"
@@ -123,12 +122,21 @@ class Gauges:
         if self.seen != self.newest:
             outcome.problems.append(f"the view has {self.seen}, and newest are {self.newest}")
 
-    def notes(self) -> list[dict[str, Any]]:
+    def noted(self) -> int:
+        """The rows that the flow's progress tells of."""
         records = [json.loads(one.value()) for one in committed(self._bootstrap, "keep.progress")]
-        return [one for one in records if one["record"] == "batch"]
+        return sum(one["rows_out"] for one in records if one["record"] == "batch")
+
+    def until_unnoted(self) -> None:
+        """Send until rows are in the log that no progress tells of yet: the middle of a stretch."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while len(self.rows()) <= self.noted():
+            assert time.monotonic() < deadline, "every row is noted at once"
+            self.send(1)
+            time.sleep(0.05)
 
 
-def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0]) -> Outcome:
+def run(seed: int, *, protected: bool = True, without: str = "repeats") -> Outcome:
     rng = random.Random(f"{FAULT} realtime {seed}")
     outcome = Outcome(FAULT, seed)
     words = [] if protected else ["--without", without]
@@ -147,16 +155,16 @@ def run(seed: int, *, protected: bool = True, without: str = UNPROTECTED[0]) -> 
                 time.sleep(rng.random() * 0.05)
                 before = len(gauges.rows())
                 driver.end()
+                outcome.peak_rss_mb = max(outcome.peak_rss_mb, driver.peak_rss_mb)
                 if driver.wait() != -signal.SIGKILL:
                     outcome.problems.append(f"the driver ended by itself:\n{driver.said()[-3000:]}")
-                noted = gauges.notes()
-                reached = sum(one["rows_out"] for one in noted)
-                outcome.hits += before > reached
+                outcome.hits += before > gauges.noted()
             (home / FINISH).touch()
             prove = ["--prove"] if protected and seed % 2 == 0 else []
             last = Driver(bootstrap, home, *words, *prove, program=DRIVER)
             if last.wait() != 0:
                 outcome.problems.append(f"the last driver did not finish:\n{last.said()[-3000:]}")
+            outcome.peak_rss_mb = max(outcome.peak_rss_mb, last.peak_rss_mb)
         finally:
             gauges.end()
             watching.join()

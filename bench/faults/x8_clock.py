@@ -30,7 +30,7 @@ from headrace.broker.groups import GroupSettings
 __all__ = ["JUMPS", "UNPROTECTED", "run"]
 
 FAULT = "X8"
-UNPROTECTED = ("trusted-time",)
+UNPROTECTED = {"trusted-time": r"h before its time"}
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
@@ -233,7 +233,7 @@ def run(
     seed: int,
     *,
     protected: bool = True,
-    without: str = UNPROTECTED[0],
+    without: str = "trusted-time",
     case: tuple[str, str, bool] | None = None,
 ) -> Outcome:
     outcome = Outcome(FAULT, seed)

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from headrace.private import DIR_MODE, FILE_MODE
+
 __all__ = ["File", "Files", "Lock", "LockHeld", "SystemFiles"]
 
 Buffer = bytes | bytearray | memoryview
@@ -145,7 +147,7 @@ class SystemLock:
 class SystemFiles:
     def open(self, path: Path, *, create: bool = False) -> SystemFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        return SystemFile(os.open(path, flags, 0o640), path)
+        return SystemFile(os.open(path, flags, FILE_MODE), path)
 
     def exists(self, path: Path) -> bool:
         return path.exists()
@@ -154,7 +156,7 @@ class SystemFiles:
         return sorted(entry.name for entry in directory.iterdir())
 
     def make_dir(self, directory: Path) -> None:
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(DIR_MODE, exist_ok=True)
 
     def rename(self, old: Path, new: Path) -> None:
         old.rename(new)
@@ -173,7 +175,7 @@ class SystemFiles:
             os.close(fd)
 
     def lock(self, path: Path) -> SystemLock:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

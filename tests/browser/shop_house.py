@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.client.cluster import Cluster
 from tests.serve.http import Http
-from tests.support.waiting import until
+from tests.support.waiting import until, unwatch, watch_process
 from tests.unit.repository.tracked import ROOT
 from tools.java import QUICK_START
 
@@ -56,13 +56,15 @@ def running_shop(home: Path) -> Iterator[Shop]:
             stderr=output,
             env={**os.environ, "HEADRACE_SPARK__JAVA_OPTIONS": " ".join(QUICK_START)},
         )
+    watch_process(process, "headrace run", said)
     try:
-        page = until(lambda: _told(said, process, "the page is at http://127.0.0.1:"), "the page", START_S)
-        log = until(lambda: _told(said, process, "log at "), "the log", START_S)
+        page = until(lambda: _told(said, "the page is at http://127.0.0.1:"), "the page", START_S)
+        log = until(lambda: _told(said, "log at "), "the log", START_S)
         shop = Shop(Http(int(page)), Cluster(log.split(",")[0], timeout_s=5.0))
         until(lambda: _derives(shop), "every flow to derive", START_S, 0.2)
         yield shop
     finally:
+        unwatch(process)
         process.send_signal(signal.SIGTERM)
         try:
             process.wait(60)
@@ -71,10 +73,9 @@ def running_shop(home: Path) -> Iterator[Shop]:
             process.wait(60)
 
 
-def _told(said: Path, process: subprocess.Popen[bytes], words: str) -> str:
+def _told(said: Path, words: str) -> str:
     """What follows these words, once they are said."""
     text = said.read_text()
-    assert process.poll() is None, text[-4000:]
     lines = [
         json.loads(line).get("text", "") for line in text.splitlines(keepends=True) if line.endswith("}\n")
     ]

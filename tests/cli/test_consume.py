@@ -11,7 +11,7 @@ import pytest
 
 from headrace.readable import readable
 from tests.cli.runner import COMMAND, Headrace
-from tests.support.waiting import until
+from tests.support.waiting import until, watched_process
 
 Fresh = Callable[..., str]
 
@@ -219,8 +219,9 @@ def test_a_group_goes_on_where_it_left_off(either: Headrace, fresh: Fresh) -> No
 def test_a_new_group_can_begin_at_the_end(headrace: Headrace, ten: str, fresh: Fresh) -> None:
     group = fresh("group")
     with headrace.started("consume", ten, "-g", group, "-o", "end", "-n", "1", "-f", "%v") as process:
-        until(lambda: "stable" in headrace.ok("group", "list").out, "the group is stable")
-        until(lambda: headrace.run("group", "describe", group).code == 0, "it has its partition")
+        with watched_process(process, "headrace consume"):
+            until(lambda: "stable" in headrace.ok("group", "list").out, "the group is stable")
+            until(lambda: headrace.run("group", "describe", group).code == 0, "it has its partition")
         # The end is where it is when the member looks, which is a moment after it has joined.
         deadline = time.monotonic() + 30
         while process.poll() is None and time.monotonic() < deadline:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.runner import Headrace
-from tests.support.waiting import until
+from tests.support.waiting import until, unwatch, watch_process
 from tools.java import QUICK_START
 
 AWAY = Headrace("")
@@ -90,21 +90,23 @@ def test_the_made_app_runs_as_its_readme_says(made: Path, tmp_path: Path) -> Non
             stderr=said,
         )
         try:
-            found: Any = until(
-                lambda: run.poll() is not None or re.search(r"log at (\S+),", log.read_text()), "the log"
-            )
+            watch_process(run, "headrace run", log)
+            found: Any = until(lambda: re.search(r"log at (\S+),", log.read_text()), "the log")
             event = b'{"visit_id": "v1", "page": "/", "at": "2026-01-31T12:00:00Z"}\n'
             Headrace(found.group(1)).ok("produce", "visits", stdin=event)
 
-            def rows() -> str:
-                assert run.poll() is None, log.read_text()
-                return in_folder(made, "query", "app:app", "pages", "--json").stdout
-
-            row = json.loads(until(rows, "a row of the view", timeout_s=800))
+            found = until(
+                lambda: in_folder(made, "query", "app:app", "pages", "--json").stdout,
+                "a row of the view",
+                timeout_s=800,
+            )
+            row = json.loads(found)
+            unwatch(run)
             assert (row["page"], row["visits"], row["last_at"]) == ("/", 1, "2026-01-31T12:00:00.000000Z")
             run.send_signal(signal.SIGINT)
             assert run.wait(120) in (0, 130), log.read_text()
         finally:
+            unwatch(run)
             if run.poll() is None:
                 run.kill()
                 run.wait()

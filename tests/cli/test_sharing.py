@@ -13,7 +13,7 @@ from pathlib import Path
 from headrace.client.cluster import Cluster
 from tests.cli.runner import Headrace
 from tests.support.server import Server
-from tests.support.waiting import until
+from tests.support.waiting import until, unwatch, watched_process
 
 APP = "tests.cli.shared_views:app"
 VIEWS = {"one", "two", "three", "four"}
@@ -59,9 +59,9 @@ def test_processes_of_a_group_share_the_views_and_take_over_from_one_that_is_gon
         headrace.ok("produce", "sharing-items", "-f", "%k\t%v\n", stdin=line)
 
     put(1)
-    with headrace.started(*words) as first:
+    with headrace.started(*words) as first, watched_process(first, "the first"):
         until(lambda: shared(tmp_path, first), "one has all views")
-        with headrace.started(*words) as second:
+        with headrace.started(*words) as second, watched_process(second, "the second"):
             # One after the other is handed over.
             until(
                 lambda: sorted(Counter(owners(tmp_path).values()).items()) == both(first, second),
@@ -69,13 +69,15 @@ def test_processes_of_a_group_share_the_views_and_take_over_from_one_that_is_gon
             )
             put(2)
             until(lambda: set(pieces(tmp_path).values()) == {2}, "all views are up to date")
+            unwatch(second)
             os.kill(second.pid, signal.SIGKILL)
             second.wait()
             put(3)
             until(lambda: shared(tmp_path, first), "the other one has them")
             until(lambda: set(pieces(tmp_path).values()) == {3}, "all views are up to date again")
-        with headrace.started(*words) as third:
+        with headrace.started(*words) as third, watched_process(third, "the third"):
             until(lambda: shared(tmp_path, first, third), "two share them again")
+            unwatch(third)
             third.send_signal(signal.SIGINT)
             _, err = third.communicate(timeout=240)
             assert third.returncode == 130, err

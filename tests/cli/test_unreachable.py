@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.runner import COMMAND, Headrace
 from tests.support.server import answers, free_port, spawn
-from tests.support.waiting import until
+from tests.support.waiting import until, watched_process
 
 
 @pytest.fixture
@@ -91,7 +91,8 @@ def test_a_broker_that_names_an_address_that_does_not_work_is_found_out(tmp_path
     ]
     server = spawn([COMMAND, *words], tmp_path / "log")
     try:
-        until(lambda: answers(port), "the broker answers")
+        with watched_process(server, "headrace broker", tmp_path / "log"):
+            until(lambda: answers(port), "the broker answers")
         headrace = Headrace(f"127.0.0.1:{port}")
         result = headrace.run("topic", "create", "t", "-X", "socket.timeout.ms=1000")
         assert result.code == 3

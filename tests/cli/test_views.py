@@ -18,7 +18,7 @@ from headrace.client.cluster import Cluster
 from headrace.errors import HeadraceError
 from tests.cli.runner import Headrace
 from tests.support.server import Server, free_port
-from tests.support.waiting import until
+from tests.support.waiting import until, watched_process
 
 APP = "tests.cli.shop:app"
 PRODUCTS = b"""\
@@ -133,8 +133,9 @@ def test_a_rebuild_is_asked_for_and_made_by_who_follows(headrace: Headrace, foll
 def test_follow_goes_on_until_it_is_interrupted(headrace: Headrace, followed: Path, tmp_path: Path) -> None:
     words = ("view", "follow", APP, "products", "--data", str(tmp_path))
     with headrace.started(*words) as process:
-        until(lambda: (tmp_path / "shop.db").exists(), "the store")
-        until(lambda: headrace.run("query", str(tmp_path / "shop.db"), "products").code == 0, "the view")
+        with watched_process(process, "headrace view follow"):
+            until(lambda: (tmp_path / "shop.db").exists(), "the store")
+            until(lambda: headrace.run("query", str(tmp_path / "shop.db"), "products").code == 0, "the view")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=240)
     assert process.returncode == 130, err

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sqlite3
+import subprocess
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -23,9 +24,10 @@ from headrace.client.reading import read
 from tests.cli.runner import Headrace
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.spark_cluster import SparkCluster
-from tests.support.waiting import until
+from tests.support.waiting import until, unwatch, watched_process
 from tools.jars import spark_jars
 from tools.java import java_home
+from tools.places import ROOT
 
 APP = "examples.shop:app"
 LONG_S = 800.0
@@ -99,16 +101,27 @@ def test_an_app_goes_on_when_a_node_of_each_cluster_is_killed_and_every_view_is_
         "HEADRACE_DATA": str(data),
         "HEADRACE_SPARK__JARS": str(spark_jars()[0].parent),
         "HEADRACE_SPARK__MASTER": spark.master,
+        "HEADRACE_SPARK__SECRET_FILE": str(spark.secret_file),
         "HEADRACE_SPARK__SHUFFLE_PARTITIONS": "2",
     }
-    (tmp_path / "headrace.toml").write_text('[spark.conf]\n"spark.executor.memory" = "512m"\n')
+    settings = tmp_path / "headrace.toml"
+    settings.write_text('[spark.conf]\n"spark.executor.memory" = "512m"\n')
+
+    def started(name: str, *words: str) -> subprocess.Popen[bytes]:
+        """From the folder of the app, as its users start it. Every wait fails once it has ended."""
+        log = tmp_path / f"{name}.log"
+        with log.open("wb") as said:
+            command = headrace.started(
+                *words, "--settings", str(settings), env=where, stdout=said, stderr=said, cwd=ROOT
+            )
+            process = stack.enter_context(command)
+        stack.enter_context(watched_process(process, name, log))
+        return process
+
     with contextlib.ExitStack() as stack:
-        logs = stack.enter_context((tmp_path / "out.log").open("wb"))
-        start = {"env": where, "stdout": logs, "stderr": logs, "cwd": tmp_path}
-        flows = stack.enter_context(headrace.started("flow", "run", APP, **start))
+        flows = started("flows", "flow", "run", APP)
         followers = [
-            stack.enter_context(headrace.started("view", "follow", APP, "--group", "g", **start))
-            for _ in range(2)
+            started(f"follower{number}", "view", "follow", APP, "--group", "g") for number in range(2)
         ]
         until(lambda: cluster.topic(orders.name) is not None, "the topics", timeout_s=LONG_S)
         traffic = Orders(cluster)
@@ -130,6 +143,7 @@ def test_an_app_goes_on_when_a_node_of_each_cluster_is_killed_and_every_view_is_
             before = last_batch(cluster)
             until(lambda: batch_of(cluster) >= before + 2, "batches without a node", timeout_s=LONG_S)
             spark.kill_worker(0)
+            unwatch(followers[0])
             os.kill(followers[0].pid, signal.SIGKILL)
             before = last_batch(cluster)
             until(lambda: batch_of(cluster) >= before + 2, "batches without a worker", timeout_s=LONG_S)
@@ -137,7 +151,6 @@ def test_an_app_goes_on_when_a_node_of_each_cluster_is_killed_and_every_view_is_
         finally:
             stop.set()
             writer.join()
-        assert flows.poll() is None, (tmp_path / "out.log").read_text()
         assert traffic.failed == []
 
         def reached() -> bool:
@@ -151,6 +164,8 @@ def test_an_app_goes_on_when_a_node_of_each_cluster_is_killed_and_every_view_is_
             return read_to == ends and position(data, "sales") == found.last.batch
 
         until(reached, "all of it is derived and followed", timeout_s=LONG_S)
+        for one in (flows, *followers):
+            unwatch(one)
         flows.send_signal(signal.SIGINT)
         flows.wait(120)
         for one in followers[1:]:

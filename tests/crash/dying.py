@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from bench.faults.outcome import Outcome
 
 
-def run(seed: int, *, marks: str, deaths: int, raises: bool = False) -> Outcome:
-    """Dies as long as fewer than ``deaths`` runs with these marks did."""
-    if raises:
+def run(seed: int, *, how: str = "hold") -> Outcome:
+    if how == "raise":
         raise RuntimeError("unforeseen")
-    died = Path(marks)
-    so_far = len(list(died.iterdir()))
-    if so_far < deaths:
-        (died / str(so_far)).touch()
+    if how == "die":
         os.abort()
     return Outcome("X99", seed, hits=1)

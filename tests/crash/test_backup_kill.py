@@ -17,7 +17,4 @@ def test_any_moment_restored_has_what_was_acknowledged_before_it_and_no_halves(s
 
 @pytest.mark.parametrize("without", backup_kill.UNPROTECTED)
 def test_a_backup_without_its_protection_is_caught(without: str) -> None:
-    expect_caught(
-        lambda seed: run_apart(backup_kill, seed, protected=False, without=without, kills=(1, 2), restores=2),
-        lambda found: found.caught,
-    )
+    expect_caught(backup_kill, without, kills=(1, 2), restores=2)

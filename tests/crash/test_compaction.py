@@ -33,22 +33,16 @@ def test_damage_to_a_compacted_partition_is_told_and_never_served(seed: int) -> 
 
 
 def test_keys_that_are_taken_for_each_other_are_caught() -> None:
-    expect_caught(lambda seed: run_apart(x1_compaction, seed, protected=False), lambda found: found.lost > 0)
+    expect_caught(x1_compaction, "wide-hash")
 
 
 @pytest.mark.parametrize("protection", x2_compaction.UNPROTECTED)
 def test_without_its_protection_a_power_loss_is_caught(protection: str) -> None:
-    expect_caught(
-        lambda seed: x2_compaction.run(seed, protected=False, without=protection),
-        lambda found: found.caught,
-        tries=10,
-    )
+    expect_caught(x2_compaction, protection, tries=10, apart=False)
 
 
-@pytest.mark.parametrize("module", [x3_compaction, x5_compaction])
-def test_without_its_protection_a_bad_disk_is_caught(module: ModuleType) -> None:
-    expect_caught(
-        lambda seed: run_apart(module, seed, protected=False),
-        lambda found: found.caught,
-        tries=10,
-    )
+@pytest.mark.parametrize(
+    ("module", "protection"), [(x3_compaction, "failed-sync-counts"), (x5_compaction, "check-on-read")]
+)
+def test_without_its_protection_a_bad_disk_is_caught(module: ModuleType, protection: str) -> None:
+    expect_caught(module, protection, tries=10)

@@ -6,11 +6,13 @@ import errno
 
 import pytest
 
+from bench.faults import operations
 from bench.faults.batches import build_batch
 from bench.faults.operations import UNPROTECTED, count, run
 from bench.faults.seeds import seeds
 from bench.faults.sim_door import Door
 from bench.faults.sim_machine import Machine
+from tests.crash.verdicts import expect_caught
 
 STORAGE_ERROR = 56
 BATCH = build_batch([b"value"], 1_700_000_000_000)
@@ -28,7 +30,7 @@ def test_an_operation_that_fails_once_costs_nothing_that_was_acknowledged(seed: 
 
 @pytest.mark.parametrize("protection", UNPROTECTED)
 def test_without_its_protection_the_oracle_objects(protection: str) -> None:
-    assert any(run(seed, protected=False, without=protection).caught for seed in range(1, 11))
+    expect_caught(operations, protection, tries=10, apart=False)
 
 
 def test_a_topic_whose_files_cannot_be_made_is_an_error_and_is_made_by_the_next_start() -> None:

@@ -16,8 +16,4 @@ def test_all_parts_wait_for_a_broker_that_is_gone_and_go_on(seed: int) -> None:
 
 
 def test_a_coordinator_that_expires_members_for_its_own_absence_is_caught() -> None:
-    expect_caught(
-        lambda seed: run_apart(x14_gone, seed, protected=False),
-        lambda found: any("a member with a session" in problem for problem in found.problems),
-        tries=4,
-    )
+    expect_caught(x14_gone, "stall-notice", tries=4)

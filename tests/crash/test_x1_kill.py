@@ -16,14 +16,8 @@ def test_what_was_acknowledged_survives_kills_and_nothing_is_there_twice(seed: i
 
 
 def test_acks_that_come_before_the_write_are_caught_as_losses() -> None:
-    expect_caught(
-        lambda seed: run_apart(x1_kill, seed, protected=False, without="write-before-ack"),
-        lambda found: found.lost > 0,
-    )
+    expect_caught(x1_kill, "write-before-ack")
 
 
 def test_a_start_that_forgets_producers_is_caught_by_twins() -> None:
-    expect_caught(
-        lambda seed: run_apart(x1_kill, seed, protected=False, without="producer-state"),
-        lambda found: found.duplicated > 0,
-    )
+    expect_caught(x1_kill, "producer-state")

@@ -8,8 +8,10 @@ import sys
 
 import pytest
 
+from bench.faults import x2_power
 from bench.faults.seeds import seeds
 from bench.faults.x2_power import UNPROTECTED, run
+from tests.crash.verdicts import expect_caught
 
 
 @pytest.mark.parametrize("seed", seeds(8))
@@ -20,7 +22,7 @@ def test_a_power_loss_at_any_operation_loses_nothing_that_was_acknowledged_or_gi
 
 @pytest.mark.parametrize("protection", UNPROTECTED)
 def test_without_its_protection_the_oracle_objects(protection: str) -> None:
-    assert any(run(seed, protected=False, without=protection, lives=6).caught for seed in range(1, 11))
+    expect_caught(x2_power, protection, tries=10, apart=False, lives=6)
 
 
 def test_a_seed_replays_the_same_operations_in_another_process() -> None:

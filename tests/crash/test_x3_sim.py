@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from bench.faults import x3_sync_sim
 from bench.faults.seeds import seeds
 from bench.faults.x3_sync_sim import AIMS, UNPROTECTED, run
+from tests.crash.verdicts import expect_caught
 
 
 @pytest.mark.parametrize("aim", AIMS)
@@ -17,4 +19,4 @@ def test_a_failed_sync_fences_what_it_was_for_and_nothing_else(aim: str) -> None
 
 @pytest.mark.parametrize("protection", UNPROTECTED)
 def test_without_its_protection_the_oracle_objects(protection: str) -> None:
-    assert any(run(seed, protected=False, without=protection).caught for seed in range(1, 11))
+    expect_caught(x3_sync_sim, protection, tries=10, apart=False)

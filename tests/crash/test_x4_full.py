@@ -16,6 +16,4 @@ def test_writes_are_refused_without_space_and_go_on_with_it(seed: int) -> None:
 
 
 def test_a_broker_that_does_not_look_at_what_was_written_is_caught() -> None:
-    expect_caught(
-        lambda seed: run_apart(x4_full, seed, protected=False, kind="limit"), lambda found: found.caught
-    )
+    expect_caught(x4_full, "write-results", kind="limit")

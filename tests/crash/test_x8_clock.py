@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from bench.faults import x8_clock
 from bench.faults.seeds import seeds
 from bench.faults.x8_clock import CASES, UNPROTECTED, run
+from tests.crash.verdicts import expect_caught
 
 QUICK = [
     ("+1 h", "running", False),
@@ -27,4 +29,4 @@ def test_a_clock_jump_deletes_nothing_early_and_expires_nobody(jump: str, when: 
 
 @pytest.mark.parametrize("protection", UNPROTECTED)
 def test_without_trusted_time_the_oracle_objects(protection: str) -> None:
-    assert run(1, protected=False, without=protection).caught
+    expect_caught(x8_clock, protection, tries=1, apart=False)

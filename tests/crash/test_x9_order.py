@@ -24,7 +24,7 @@ def test_every_event_is_counted_or_late_or_dead_and_what_is_derived_is_what_the_
 
 
 def test_lateness_that_is_not_told_is_caught() -> None:
-    expect_caught(lambda seed: x9_order.run(seed + 1, protected=False, rounds=1), lambda one: one.caught, 2)
+    expect_caught(x9_order, "late-record", tries=2, apart=False, first=2, rounds=1)
 
 
 def test_absurd_times_are_dead_letters_and_move_no_watermark() -> None:
@@ -36,7 +36,7 @@ def test_a_poison_value_is_derived_unaltered_or_is_a_dead_letter_with_its_bytes(
 
 
 def test_values_that_are_read_without_care_are_caught() -> None:
-    expect_caught(lambda seed: x26_poison.run(seed, protected=False, values=60), lambda one: one.caught, 3)
+    expect_caught(x26_poison, "care", tries=3, apart=False, values=60)
 
 
 def test_a_harmed_checkpoint_stops_its_flow_and_a_new_generation_is_what_was_sent_comes_to() -> None:
@@ -46,14 +46,11 @@ def test_a_harmed_checkpoint_stops_its_flow_and_a_new_generation_is_what_was_sen
 def test_rows_of_random_flows_are_in_the_order_of_the_log_however_spark_plans_them() -> None:
     expect_held(plan_order.run(10, cases=1, proven=False, planted=False))
     drawn = plan_order.run(random.randrange(2**32), cases=1, proven=False, planted=False)
-    assert not drawn.caught, drawn.says()
+    assert not drawn.findings, drawn.says()
 
 
 def test_rows_that_are_written_as_spark_hands_them_over_are_caught() -> None:
-    expect_caught(
-        lambda seed: plan_order.run(seed, protected=False, without="order", cases=1),
-        lambda one: any("order of key" in problem for problem in one.problems),
-    )
+    expect_caught(plan_order, "order", apart=False, cases=1)
 
 
 def test_a_key_with_more_rows_than_a_batch_may_hold_loses_none_and_other_flows_go_on() -> None:

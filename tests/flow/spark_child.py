@@ -38,6 +38,7 @@ def start() -> tuple[Any, dict[str, Any]]:
         "zone": spark.conf.get("spark.sql.session.timeZone"),
         "ui": spark.sparkContext.uiWebUrl,
         "host": conf.get("spark.driver.host"),
+        "port": int(conf.get("spark.driver.port")),
         "archive": str(archive_of(session.launch_for(SETTINGS, say=print))),
     }
 

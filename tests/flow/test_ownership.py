@@ -102,23 +102,24 @@ def until_given_up(world: FlowWorld, flow: Flow) -> Callable[[], None]:
     return wait
 
 
-def test_a_transaction_that_ran_out_of_time_is_opened_again_and_the_flow_goes_on(
+def test_a_transaction_that_ran_out_of_time_is_opened_again_and_the_flow_goes_on_in_smaller_batches(
     flow_world: FlowWorld, before_commit: list[Any]
 ) -> None:
     copy = Copy()
-    copy.write(flow_world, "a", "b")
+    copy.write(flow_world, *"abcdefgh")
     before_commit.append(until_given_up(flow_world, copy.copy))
-    with flow_world.running(copy.app, follow=False, transaction_timeout_ms=TIMEOUT_MS) as run:
+    with flow_world.running(copy.app, follow=False, max_rows=8, transaction_timeout_ms=TIMEOUT_MS) as run:
         run.derived()
         failure = run.runners[0].failure
-        copy.write(flow_world, "c")
+        copy.write(flow_world, "i")
         run.derived()
         assert run.runners[0].status.state == "running"
     assert failure is not None
     assert isinstance(failure.error, ProducerFenced)
     assert "opened again" in failure.error.message
-    assert sorted(copy.written(flow_world)) == ["a", "b", "c"]
-    assert copy.numbers(flow_world) == [0, 1]
+    assert sorted(copy.written(flow_world)) == list("abcdefghi")
+    # What took too long at once is derived in smaller batches.
+    assert copy.numbers(flow_world) == [0, 1, 2, 3, 4]
 
 
 def test_a_batch_that_never_fits_its_transaction_stops_the_flow_and_names_the_setting(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -53,6 +55,23 @@ def is_running(pid: int) -> bool:
     return state != "Z"
 
 
+def _answer_to_a_stranger(port: int) -> bytes:
+    """To a request without a login, which is: length (8), kind (1), number (8), size of the body (4), body."""
+    body = b"hello"
+    head = struct.pack(">qbqi", 21 + len(body), 3, 1, len(body))
+    with socket.create_connection(("127.0.0.1", port), 60) as wire:
+        wire.sendall(head + body)
+        (length,) = struct.unpack(">q", _exactly(wire, 8))
+        return _exactly(wire, length - 8)
+
+
+def _exactly(wire: socket.socket, count: int) -> bytes:
+    found = b""
+    while len(found) < count and (some := wire.recv(count - len(found))):
+        found += some
+    return found
+
+
 @pytest.fixture
 def child(tmp_path: Path) -> Iterator[Child]:
     started = Child(tmp_path)
@@ -69,6 +88,7 @@ def test_spark_starts_as_set_hears_no_ctrl_c_and_puts_nothing_on_the_terminal(
     assert told["odd"] == "a = b: #c\\d é"
     assert (told["partitions"], told["zone"]) == ("3", "UTC")
     assert (told["ui"], told["host"]) == (None, "127.0.0.1")
+    assert b"Expected SaslMessage" in _answer_to_a_stranger(told["port"])
     # Classes come from the archive, if the set-up has made one.
     mapped = Path(f"/proc/{told['jvm']}/maps").read_text()
     assert (told["archive"] in mapped) is Path(told["archive"]).is_file()

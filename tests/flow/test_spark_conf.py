@@ -18,6 +18,9 @@ from headrace.settings import FlowSettings, Settings, SparkSettings
 CONNECTOR = [Path("/jars/connector.jar")]
 
 
+SECRET = "a secret of the cluster"
+
+
 def conf(**spark: object) -> dict[str, str]:
     settings = Settings(spark=SparkSettings(**spark))  # type: ignore[arg-type]
     return spark_conf(settings, "shop", CONNECTOR, Path("/spill"))
@@ -32,7 +35,7 @@ def test_a_local_spark_works_on_its_cores_and_listens_on_this_machine_only() -> 
 
 
 def test_a_cluster_is_sent_the_connector_beside_jars_of_the_user_and_knows_its_own_addresses() -> None:
-    found = conf(master="spark://a:7077", conf={"spark.jars": "/mine.jar"})
+    found = conf(master="spark://a:7077", secret=SECRET, conf={"spark.jars": "/mine.jar"})
     assert found["spark.jars"] == "/jars/connector.jar,/mine.jar"
     assert "spark.driver.host" not in found
 
@@ -47,6 +50,34 @@ def test_a_cluster_has_its_own_partitions_state_and_trigger_unless_they_are_set(
     assert (FlowOptions.of(there).trigger_ms, FlowOptions.of(Settings()).trigger_ms) == (500, 0)
     asked = Settings(spark=there.spark, flow=FlowSettings(trigger_ms=0))
     assert FlowOptions.of(asked).trigger_ms == 0
+
+
+@pytest.mark.parametrize(
+    "master", ["local", "local[3]", "local[*]", "local[4,2]", "yarn", "k8s://https://a:1"]
+)
+def test_spark_authenticates_by_a_secret_that_it_makes_itself_where_it_can(master: str) -> None:
+    found = conf(master=master)
+    assert found["spark.authenticate"] == "true"
+    assert "spark.authenticate.secret" not in found
+
+
+def test_a_standalone_cluster_authenticates_by_the_secret_that_is_set_and_needs_one(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(f"{SECRET}\n")
+    for given in ({"secret": SECRET}, {"secret_file": tmp_path / "secret"}):
+        found = conf(master="spark://a:7077", **given)
+        assert (found["spark.authenticate"], found["spark.authenticate.secret"]) == ("true", SECRET)
+    own = {"spark.authenticate.secret": "of the user"}
+    assert conf(master="spark://a:7077", conf=own)["spark.authenticate.secret"] == "of the user"
+    with pytest.raises(ConfigError, match="no secret is set") as refused:
+        conf(master="spark://a:7077")
+    assert "spark.secret_file" in refused.value.hint
+    with pytest.raises(ConfigError, match="5 bytes"):
+        conf(master="spark://a:7077", secret="short")
+    # What the user says counts.
+    off = {"spark.authenticate": "false"}
+    assert conf(master="spark://a:7077", conf=off)["spark.authenticate"] == "false"
+    first, second = (conf(master="local-cluster[2,1,1024]")["spark.authenticate.secret"] for _ in range(2))
+    assert first != second
 
 
 def test_flows_in_real_time_have_slots_beside_the_cores_and_come_first_when_one_is_free(

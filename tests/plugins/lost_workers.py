@@ -1,7 +1,7 @@
 """A test process that dies ends the run, as a failure that says which test it was in, how it ended, and where.
 
 pytest-xdist would replace it and go on, but under ``--dist loadfile`` the replacement waits for ever for the rest of
-the file whose test died. What did not run any more is for ``--failed-list`` to name.
+the file whose test died.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from typing import Any, TextIO
 
 import pytest
 
-LOST = pytest.StashKey[bool]()
-"""Of the run's config: whether a process was lost."""
 _GONE_S_MAX = 30
 
 
@@ -55,7 +53,6 @@ class LastWords:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object | None) -> None:
     if error:
-        node.config.stash[LOST] = True
         path = trace_file(node.config, node.gateway.id)
         said = path.read_text(errors="replace") if path.exists() else ""
         reporter = node.config.pluginmanager.get_plugin("terminalreporter")

@@ -18,7 +18,7 @@ from headrace.serve.server import Server
 from headrace.serve.tokens import TokenBook, tokens_path
 from headrace.settings import ServeSettings
 from tests.serve.http import Http
-from tests.support.waiting import until
+from tests.support.waiting import until, unwatch, watch_process
 
 __all__ = ["COMMAND", "Process", "served", "token_for"]
 
@@ -86,14 +86,17 @@ class Process:
         assert self.process.stdout is not None
         line = self.process.stdout.readline().decode()
         assert " at http://127.0.0.1:" in line, (line, self.errors.read_text())
+        watch_process(self.process, "headrace serve", self.errors)
         self.port = int(line.rsplit(":", 1)[1])
         self.http = Http(self.port)
 
     def kill(self) -> None:
+        unwatch(self.process)
         self.process.kill()
         self._ended()
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        unwatch(self.process)
         self.process.send_signal(how)
         return self._ended()
 

@@ -14,6 +14,8 @@ from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.client.declaring import ensure_declared
 from headrace.serve.console.log_topics import LogTopics
+from headrace.serve.routes import ROUTES
+from headrace.serve.scope import WRITE_TOPIC
 from headrace.testing.faulty_clock import DrivenClock
 from tests.serve.http import Http
 from tests.serve.serving import served, token_for
@@ -145,6 +147,8 @@ def test_what_headrace_alone_writes_is_not_written_by_hand(
     derived = app.topic(f"{name}-derived", key="order_id")
     app.flow(reads=[raw], writes=derived, name=f"{name}-flow")(lambda rows: rows)
     theirs = [f"{name}-flow.progress", f"{derived.name}.g2", f"headrace.replays.{name}", f"{name}.alerts"]
+    # Of an app that this server knows nothing of.
+    theirs += [f"{name}-other{end}" for end in (".progress", ".late", ".dead", ".alerts", ".g7")]
     beside = [f"{derived.name}.good", f"{name}-flow.progressive"]
     for topic in (*theirs, *beside):
         cluster.ensure_topic(topic, 1)
@@ -154,9 +158,13 @@ def test_what_headrace_alone_writes_is_not_written_by_hand(
             refused = http.post(f"{path}/records", {"value": {"text": "x"}}).expect(409)
             assert "alone" in refused["detail"], topic
             assert http.get(path).expect(200)["writable"] is False
+            for route in (one for one in ROUTES if one.action == WRITE_TOPIC):
+                reply = http.post(route.path.replace("{topic}", topic), {"value": {"text": "x"}})
+                assert reply.status in (404, 409), (route.path, topic)
         for topic in beside:
             http.post(f"/v1/log/topics/{topic}/records", {"value": {"text": "x"}}).expect(200)
-    assert [sum(cluster.ends(one).values()) for one in (*theirs, *beside)] == [0, 0, 0, 0, 1, 1]
+    assert {sum(cluster.ends(one).values()) for one in theirs} == {0}
+    assert [sum(cluster.ends(one).values()) for one in beside] == [1, 1]
 
 
 @pytest.mark.parametrize("name", ["%00", "orders%00x", "a%20b", "%C3%A9", "x" * 249 + "y"])

@@ -57,13 +57,15 @@ class _House:
         origin: tuple[str, int, int],
         headers: Headers = (),
         key: bytes | None = b"k",
+        dead: str = "",
     ) -> None:
         """As a follower writes one."""
-        ensure_letters(self.cluster, self.dead, [self.topic])
+        dead = dead or self.dead
+        ensure_letters(self.cluster, dead, [self.topic])
         told = zip(("topic", "partition", "offset"), map(str, origin), strict=True)
         errors = [(f"__headrace.errors.{name}", text.encode()) for name, text in told]
         reason = ("__headrace.errors.message", b"pieces: not a number")
-        self.write(self.dead, value, [*headers, *errors, reason], key)
+        self.write(dead, value, [*headers, *errors, reason], key)
 
     def records(self, topic: str = "") -> list[tuple[bytes | None, bytes | None, dict[str, bytes]]]:
         topic = topic or self.topic
@@ -76,13 +78,13 @@ class _House:
     def letters(self, **asked: Any) -> Any:
         return self.http.get(f"/v1/dead/{self.dead}/letters", **asked).expect(200)
 
-    def replay(self, letters: Any = "all", **more: Any) -> Any:
-        reply = self.http.post(f"/v1/dead/{self.dead}/replay", {"letters": letters, **more})
+    def replay(self, letters: Any = "all", dead: str = "", **more: Any) -> Any:
+        reply = self.http.post(f"/v1/dead/{dead or self.dead}/replay", {"letters": letters, **more})
         assert reply.status in (200, 202), reply.body
-        return until(self._ended, "the replay")
+        return until(lambda: self._ended(dead), "the replay")
 
-    def _ended(self) -> Any:
-        told = self.http.get(f"/v1/dead/{self.dead}/replay").expect(200)
+    def _ended(self, dead: str = "") -> Any:
+        told = self.http.get(f"/v1/dead/{dead or self.dead}/replay").expect(200)
         return told if told["state"] != "running" else None
 
 
@@ -195,9 +197,11 @@ def test_a_record_that_the_log_does_not_take_keeps_none_of_its_neighbours_back(
             Judge, "target", lambda self, name: dataclasses.replace(target(self, name), by_key=False)
         )
     topic = f"{house.name}-newest"
+    dead = f"{topic}.DLT"
     for number in range(5):
-        house.letter(b"%d" % number, (topic, 0, number), key=None if number == 2 else b"k%d" % number)
-    done = house.replay()
+        key = None if number == 2 else b"k%d" % number
+        house.letter(b"%d" % number, (topic, 0, number), key=key, dead=dead)
+    done = house.replay(dead=dead)
     assert [one["state"] for one in done["results"]] == ["written", "written", "cannot", "written", "written"]
     assert ("kept by key" if is_known else "the log refuses it") in done["results"][2]["why"]
     assert [value for _, value, _ in house.records(topic)] == [b"0", b"1", b"3", b"4"]
@@ -243,6 +247,39 @@ def test_letters_of_spring_are_read_and_written_back_without_its_headers(house: 
     assert (value, kept["trace"]) == (b"\xff\x00", b"abc")
     assert not any(name.startswith("kafka_dlt") for name in kept)
     assert house.cluster.ends(house.topic)[1] > 0
+
+
+def _spring(origin: str) -> Headers:
+    return [
+        ("kafka_dlt-original-topic", origin.encode()),
+        ("kafka_dlt-original-partition", struct.pack(">i", 0)),
+        ("kafka_dlt-original-offset", struct.pack(">q", 0)),
+    ]
+
+
+@pytest.mark.parametrize("end", [".DLT", "-dlt"])
+def test_a_letter_of_spring_goes_back_to_the_topic_of_its_name_and_to_no_other(
+    house: _House, end: str
+) -> None:
+    victim, dead = f"{house.name}-newest", f"{house.topic}{end}"
+    house.cluster.ensure_topic(dead, 1)
+    house.write(dead, b"forged", _spring(victim))
+    house.write(dead, b"honest", _spring(house.topic))
+    shown = house.http.get(f"/v1/dead/{dead}/letters").expect(200)["letters"]
+    assert [bool(letter["cannot"]) for letter in shown] == [False, True]
+    for again in ({"dry_run": True}, {}):
+        first, _ = house.replay(dead=dead, **again)["results"]
+        assert first["state"] == "cannot"
+        assert f"come from {house.topic}, and this one names '{victim}'" in first["why"]
+    assert house.records(victim) == []
+    assert [value for _, value, _ in house.records()] == [b"honest"]
+
+
+def test_a_letter_of_a_view_goes_back_to_the_topic_of_the_view_and_to_no_other(house: _House) -> None:
+    house.letter(b"forged", (f"{house.name}-newest", 0, 0))
+    (told,) = house.replay()["results"]
+    assert (told["state"], told["to"]) == ("cannot", None)
+    assert house.records(f"{house.name}-newest") == []
 
 
 def test_pages_of_letters_have_each_once_the_newest_first(house: _House) -> None:

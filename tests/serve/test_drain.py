@@ -20,7 +20,7 @@ from headrace.client.reading import read
 from tests.serve.serving import Process
 from tests.serve.shop import shop
 from tests.support.server import Server
-from tests.support.waiting import until
+from tests.support.waiting import until, unwatch
 from tests.views.seeing import following
 
 Fresh = Callable[[str], str]
@@ -115,6 +115,7 @@ def test_a_server_under_load_says_that_it_stops_answers_what_has_begun_and_ends(
         body = json.dumps({"value": {"order_id": "half", "product_id": "p", "pieces": 1}}).encode()
         half = _begun(server.port, orders, body)
         until(lambda: "headrace_http_in_flight" in server.http.get("/metrics").body.decode(), "it to be seen")
+        unwatch(server.process)
         server.process.send_signal(signal.SIGTERM)
         if notice_s:
             reply = until(

@@ -121,7 +121,7 @@ def test_a_request_names_one_host_and_it_is_ours(http: Http, hosts: list[str], s
 
 
 def test_an_address_of_ipv6_is_a_host_as_browsers_write_it() -> None:
-    guard = Guard(["2001:db8::1", "[2001:db8::2]"], [])
+    guard = Guard(["2001:db8::1", "[2001:db8::2]"], [], lambda: True)
     for host in ("[2001:db8::1]", "[2001:DB8::1]:8180", "[2001:db8::2]:1", "[::1]", "127.0.0.1:8"):
         guard.check(Headers({"host": host}))
     for host in ("2001:db8::1", "[2001:db8::3]", "[2001:db8::1"):

@@ -29,7 +29,7 @@ from tests.serve.http import Http
 from tests.serve.serving import COMMAND, Process, served
 from tests.serve.shop import shop
 from tests.support.server import Server
-from tests.support.waiting import until
+from tests.support.waiting import until, watched_process
 from tests.views.seeing import following
 
 Fresh = Callable[[str], str]
@@ -135,11 +135,12 @@ def test_a_run_of_the_whole_app_serves_what_it_follows(fresh: Fresh, tmp_path: P
             env={**os.environ, "SHOP_NAME": name, "HEADRACE_SERVE__ACCESS_LOG": str(tmp_path / "access")},
         )
     try:
-        found = until(
-            lambda: re.search(r"the page is at http://127\.0\.0\.1:(\d+)", said.read_text()),
-            "the address",
-            timeout_s=480,
-        )
+        with watched_process(process, "headrace run", said):
+            found = until(
+                lambda: re.search(r"the page is at http://127\.0\.0\.1:(\d+)", said.read_text()),
+                "the address",
+                timeout_s=480,
+            )
         assert found is not None
         assert int(found[1]) != usual
         http = Http(int(found[1]))

@@ -15,7 +15,16 @@ from headrace.client.cluster import Cluster
 from headrace.client.declaring import ensure_declared
 from headrace.serve.route import Route
 from headrace.serve.routes import ROUTES
-from headrace.serve.scope import ACTIONS, OPERATIONS, PUBLIC, READ_TOPIC, READ_VIEW, parse_scope
+from headrace.serve.scope import (
+    ACTIONS,
+    ADMIN,
+    OPERATIONS,
+    PUBLIC,
+    READ_TOPIC,
+    READ_VIEW,
+    WRITE_TOPIC,
+    parse_scope,
+)
 from headrace.serve.served import Served
 from tests.serve.http import Http, Reply
 from tests.serve.serving import served, token_for
@@ -90,6 +99,7 @@ def _allowed(route: Route, held: list[str], app: App) -> bool:
     return (
         route.action == PUBLIC
         or (route.listed and bool(scopes))
+        or (route.any_name and any(one.action in (route.action, ADMIN) for one in scopes))
         or any(one.allows(route.action, _name(route, app)) for one in scopes)
     )
 
@@ -146,6 +156,25 @@ def test_no_socket_opens_for_who_may_not_ask_for_its_route(
     assert [one.path for one in ROUTES if one.socket] == ["/v1/views/{view}/changes"]
 
 
+@pytest.mark.parametrize(
+    "route", [one for one in ROUTES if one.action == WRITE_TOPIC], ids=lambda one: f"{one.method} {one.path}"
+)
+@pytest.mark.parametrize("end", [".DLT", "-dlt", ".DLT-dlt"])
+def test_writing_dead_letters_needs_the_scope_for_the_topic_that_they_came_from(
+    route: Route, end: str, app: App, closed: tuple[Http, Path]
+) -> None:
+    http, data = closed
+    origin, name = app.topics[0].name, f"{app.topics[0].name}{end}"
+    label = f"{route.path}{end}".translate(str.maketrans("/{}", "---"))
+    letters = token_for(data, f"{label}-letters", f"write:topic:{name}", f"write:topic:{origin}.DLT")
+    both = token_for(data, f"{label}-both", f"write:topic:{origin}*")
+    until(lambda: Http(http.port, both).get("/v1/topics").status == 200, "the tokens to be known")
+    refused = _ask(Http(http.port, letters), route, app, name)
+    assert refused.status == 403
+    assert f"write:topic:{origin}" in refused.json["detail"]
+    assert _ask(Http(http.port, both), route, app, name).status not in (401, 403)
+
+
 def test_lists_have_only_what_the_token_may_see(
     app: App, closed: tuple[Http, Path], tokens: dict[str, str]
 ) -> None:
@@ -175,6 +204,7 @@ def test_a_route_without_a_scope_cannot_be_made() -> None:
         {"named": "topic"},
         {"action": PUBLIC},
         {"listed": True},
+        {"any_name": True},
         {"socket": "Subscribe", "method": "POST"},
         {"socket": "Subscribe", "action": READ_TOPIC},
     ):

@@ -34,11 +34,11 @@ from tests.views.seeing import following
 Fresh = Callable[[str], str]
 
 
-def _ask(http: Http, route: Route, app: App) -> Reply:
+def _ask(http: Http, route: Route, app: App, headers: dict[str, str] | None = None) -> Reply:
     path = route.path.replace("{key:path}", "p")
     path = path.replace("{view}", app.views[0].name).replace("{topic}", app.topics[0].name)
     body = {"value": {"product_id": "p", "name": "n", "price": 1}} if route.body else None
-    return http.ask(route.method, path, body=body)
+    return http.ask(route.method, path, body=body, headers=headers)
 
 
 @pytest.fixture(scope="module")
@@ -167,9 +167,11 @@ def test_a_host_that_is_ours_may_have_any_port(open_http: Http, host: str) -> No
 
 
 def test_pages_of_other_origins_are_refused_unless_they_are_named(
-    app: App, cluster: Cluster, home: Path
+    app: App, cluster: Cluster, tmp_path: Path
 ) -> None:
-    with served(app, cluster, home, origins="https://shop.example", hosts="shop.internal") as http:
+    token = token_for(tmp_path, "root", "admin")
+    with served(app, cluster, tmp_path, origins="https://shop.example", hosts="shop.internal") as http:
+        http.token = token
         own = f"http://127.0.0.1:{http.port}"
         for origin, status in (
             (own, 200),
@@ -208,6 +210,78 @@ def test_pages_of_other_origins_are_refused_unless_they_are_named(
         )
         assert reply.status == 415
         assert http.get("/healthz", headers={"Host": "shop.internal:8443"}).status == 200
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"hosts": "shop.example"},
+        {"hosts": "localhost, shop.example"},
+        {"hosts": "2001:db8::1"},
+        {"origins": "https://shop.example"},
+        {"origins": "http://localhost:1, https://localhost.shop.example"},
+        {"origins": "http://[broken"},
+    ],
+)
+def test_a_server_without_tokens_does_not_start_with_hosts_or_origins_of_others(
+    app: App, cluster: Cluster, tmp_path: Path, settings: dict[str, str]
+) -> None:
+    def server() -> Server:
+        return Server(app, cluster, tmp_path, ServeSettings(**settings), "127.0.0.1:0", warn=print)
+
+    with pytest.raises(ConfigError, match="no tokens: everyone behind it would be admin"):
+        server()
+    token_for(tmp_path, "one", "read:view:*")
+    made = server()
+    made.start()
+    made.stop()
+
+
+def test_hosts_and_origins_of_this_machine_need_no_token(app: App, cluster: Cluster, home: Path) -> None:
+    names = {"hosts": "localhost,::1,[::1]", "origins": "http://localhost:5173,https://127.0.0.1"}
+    with served(app, cluster, home, **names) as http:
+        assert http.get("/v1/views", headers={"Origin": "http://localhost:5173"}).status == 200
+
+
+_FORWARDED = (
+    "Forwarded",
+    "X-Forwarded-For",
+    "X-Forwarded-Host",
+    "X-Forwarded-Proto",
+    "X-Forwarded-Anything",
+    "Via",
+    "X-Real-IP",
+    "x-real-ip",
+)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda one: f"{one.method} {one.path}")
+def test_without_tokens_no_route_answers_a_forwarded_request(open_http: Http, app: App, route: Route) -> None:
+    name = _FORWARDED[len(route.path) % len(_FORWARDED)]
+    reply = _ask(open_http, route, app, {name: "203.0.113.7"})
+    assert (reply.status, reply.json["code"]) == (403, "HR-SERVE-FORWARDED")
+
+
+@pytest.mark.parametrize("name", _FORWARDED)
+def test_a_header_of_a_proxy_is_refused_without_tokens(open_http: Http, name: str) -> None:
+    sent = {name: "203.0.113.7"}
+    assert open_http.get("/v1/views", headers=sent).expect(403)["code"] == "HR-SERVE-FORWARDED"
+    socket = {
+        **sent,
+        "Upgrade": "websocket",
+        "Connection": "Upgrade",
+        "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+        "Sec-WebSocket-Version": "13",
+    }
+    assert open_http.get("/v1/views/x/changes", headers=socket).status == 403
+
+
+def test_with_a_token_a_proxy_may_forward(closed: tuple[Http, Path]) -> None:
+    http, data = closed
+    token = token_for(data, "behind-a-proxy", "read:view:*")
+    sent = dict.fromkeys(_FORWARDED, "203.0.113.7")
+    until(lambda: Http(http.port, token).get("/v1/views", headers=sent).status == 200, "the token")
+    assert http.get("/v1/views", headers=sent).status == 401
 
 
 def test_every_answer_has_the_headers_that_keep_browsers_safe(open_http: Http, app: App) -> None:

@@ -21,7 +21,9 @@ from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.client.declaring import ensure_declared
 from headrace.client.reading import read
-from tests.serve.serving import Process, served
+from headrace.serve.tokens import TokenBook, tokens_path
+from tests.serve.http import Http
+from tests.serve.serving import Process, served, token_for
 from tests.serve.shop import shop
 from tests.serve.shops import Shops, several
 from tests.support.embedded import start_headrace
@@ -202,6 +204,23 @@ def test_a_request_with_a_key_is_carried_out_once_however_often_it_comes(
         again = beside.post(path, order(50), headers={"Idempotency-Key": "k50"})
         assert again.headers["idempotency-replayed"] == "true"
     assert Counter(key for key, _ in in_log(cluster, topic))[b"o50"] == 1
+
+
+def test_a_key_belongs_to_its_token_and_not_to_the_next_token_of_that_name(
+    cluster: Cluster, app: App, tmp_path: Path
+) -> None:
+    path = f"/v1/topics/{app.topics[1].name}/records"
+    key = {"Idempotency-Key": "k1"}
+    first = token_for(tmp_path, "till", "write:topic:*")
+    with served(app, cluster, tmp_path) as http:
+        Http(http.port, first).post(path, order(1), headers=key).expect(200)
+        assert "idempotency-replayed" in Http(http.port, first).post(path, order(1), headers=key).headers
+        TokenBook(tokens_path(tmp_path)).revoke("till")
+        second = Http(http.port, token_for(tmp_path, "till", "write:topic:*"))
+        until(lambda: second.get("/v1/topics").status == 200, "the token to be known")
+        for body in (order(2), order(2)):
+            second.post(path, body, headers=key).expect(200)
+    assert Counter(key for key, _ in in_log(cluster, app.topics[1].name)) == Counter([b"o1", b"o2"])
 
 
 class _Forgetful:

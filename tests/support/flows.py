@@ -25,7 +25,7 @@ from headrace.views.opening import open_store
 from tests.support.embedded import start_headrace
 from tests.support.server import Server
 from tests.support.spark import start_spark, stop_spark
-from tests.support.waiting import until
+from tests.support.waiting import until, watched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,6 +147,9 @@ class RunningApp:
             )
             self._begin(follower.run)
 
+    def how_it_ended(self) -> str | None:
+        return f"a flow or a view ended: {self.errors[0]}" if self.errors else None
+
     def _begin(self, run: Any) -> None:
         def guarded() -> None:
             try:
@@ -160,15 +163,16 @@ class RunningApp:
 
     def derived(self) -> None:
         """Wait until every flow has read its inputs to their end, those behind others too."""
-
-        def reached() -> bool:
-            if self.errors:
-                raise self.errors[0]
-            return self.is_derived()
-
+        late: AssertionError | None = None
         try:
-            until(reached, "all input is derived", timeout_s=600, pause_s=0.1)
-        except AssertionError as late:
+            with watched(self, self.how_it_ended):
+                until(self.is_derived, "all input is derived", timeout_s=600, pause_s=0.1)
+        except AssertionError as error:
+            late = error
+        if self.errors:
+            # As it was raised, with its own cause.
+            raise self.errors[0]
+        if late is not None:
             told = [(one.status, one.current and one.current.last) for one in self.runners]
             raise AssertionError("\n".join(map(str, told))) from late
 
@@ -192,6 +196,10 @@ class RunningApp:
     def followed(self) -> None:
         """Wait until every view of a flow is at its flow's last batch, and every other at its topic's end."""
         self.derived()
+        with watched(self, self.how_it_ended):
+            self._wait_for_views()
+
+    def _wait_for_views(self) -> None:
         for view in self.app.views:
             until(lambda view=view: self._is_followed(view), f"view {view.name}", timeout_s=600, pause_s=0.05)  # type: ignore[misc]
 

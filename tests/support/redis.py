@@ -20,7 +20,7 @@ from redis.retry import Retry
 
 from bench.faults.forking import dying_with_us
 from tests.support.server import spawn
-from tests.support.waiting import until
+from tests.support.waiting import until, unwatch, watch_process
 
 __all__ = ["RedisServer", "fresh_database", "running", "shared"]
 
@@ -51,12 +51,12 @@ class RedisServer:
             f"{self.home}",
         ]
         command += ["--save", "", "--databases", f"{_DATABASES}", *self._options, *options]
-        self._process = spawn([*dying_with_us(), *command], self.home / "server.log")
+        log = self.home / "server.log"
+        process = self._process = spawn([*dying_with_us(), *command], log)
+        watch_process(process, "redis-server", log)
         until(self._answers, f"{command} to answer; see {self.home}/server.log")
 
     def _answers(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, (self.home / "server.log").read_text()
         try:
             return bool(self.client().ping())
         except (redis.AuthenticationError, redis.exceptions.NoPermissionError):
@@ -69,8 +69,10 @@ class RedisServer:
 
     def end(self, how: signal.Signals = signal.SIGKILL) -> None:
         assert self._process is not None
+        if how in (signal.SIGKILL, signal.SIGTERM):
+            unwatch(self._process)
         self._process.send_signal(how)
-        if how is signal.SIGKILL or how is signal.SIGTERM:
+        if how in (signal.SIGKILL, signal.SIGTERM):
             self._process.wait()
 
     def forget(self) -> None:

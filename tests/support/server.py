@@ -7,10 +7,11 @@ import os
 import socket
 import struct
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.support.waiting import until, unwatch, watch_process
 
 __all__ = ["Server", "answers", "free_port", "spawn"]
 
@@ -44,25 +45,24 @@ class Server:
     stop_timeout_s: float = 120.0
     notes: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        watch_process(self.process, self.name, self.log)
+
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
 
     def wait_until_it_answers(self, timeout_s: float = 600.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not answers(self.port):
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(
-                    f"{self.name} did not start; it printed:\n{self.log.read_text()[-4000:]}"
-                )
-            time.sleep(0.02)
+        until(lambda: answers(self.port), f"{self.name} answers at port {self.port}", timeout_s)
 
     def kill(self) -> None:
+        unwatch(self.process)
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> int:
         """Ask it to stop as an operator would, and return its exit code."""
+        unwatch(self.process)
         self.process.terminate()
         try:
             return self.process.wait(self.stop_timeout_s)

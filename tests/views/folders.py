@@ -34,7 +34,7 @@ from headrace.views.store import Fence, Part, Store
 from tests.contract.see import See
 from tests.contract.store_hand import Hand, changes
 from tests.contract.store_writer import SHAPE, position_of, rows_after
-from tests.support.waiting import until
+from tests.support.waiting import until, unwatch, watch
 from tests.views.seeing import produce
 
 __all__ = ["Shop", "a_writer_is_killed", "a_zombie_wakes", "grown", "without_room"]
@@ -97,9 +97,11 @@ class Shop:
 
         thread = threading.Thread(target=run)
         thread.start()
+        watch(follower, lambda: f"the follower ended: {problems[0]}" if problems else None)
         try:
             yield follower
         finally:
+            unwatch(follower)
             stop.set()
             thread.join(60)
         assert not problems, problems

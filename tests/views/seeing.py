@@ -16,7 +16,7 @@ from headrace.model.flow import Flow
 from headrace.model.view import View
 from headrace.views.follower import Follower
 from headrace.views.opening import open_store
-from tests.support.waiting import until
+from tests.support.waiting import until, unwatch, watch
 
 __all__ = ["Followed", "Seen", "dead_letters", "following", "look", "produce"]
 
@@ -67,8 +67,6 @@ class Followed:
         """Wait until this is what serves; what is wrong meanwhile is only late."""
 
         def arrived() -> Seen | None:
-            if self.error is not None:
-                raise AssertionError(f"the follower ended: {self.error}") from self.error
             seen = self.look()
             fits = seen is not None and seen.rows == rows
             fits = fits and (batch is None or (seen is not None and seen.batch == batch))
@@ -117,9 +115,15 @@ def following(
 
     thread = threading.Thread(target=run)
     thread.start()
+    if not may_end:
+        watch(
+            followed,
+            lambda: f"the follower of {followed.name} ended: {followed.error}" if followed.error else None,
+        )
     try:
         yield followed
     finally:
+        unwatch(followed)
         stop.set()
         thread.join(60)
         assert not thread.is_alive()

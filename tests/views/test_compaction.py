@@ -22,7 +22,7 @@ from headrace.views.position import Position
 from headrace.views.sqlite import SqliteStore
 from headrace.views.store import Fence, Part
 from tests.support.compaction import COMPACTED, FILL, RacingCluster, until_compacted
-from tests.support.waiting import until
+from tests.support.waiting import until, unwatch, watch
 from tests.views.seeing import produce
 from tests.views.test_flow_views import row
 from tests.views.test_topic_views import orders, record
@@ -73,9 +73,11 @@ def recording(
     )
     thread = threading.Thread(target=follower.run, args=(stop,))
     thread.start()
+    watch(thread, lambda: None if thread.is_alive() else "the follower ended")
     try:
         yield follower, served
     finally:
+        unwatch(thread)
         stop.set()
         thread.join(60)
 

@@ -19,7 +19,7 @@ from headrace.views.opening import open_store
 from headrace.views.position import Position
 from headrace.views.staleness import Retention
 from tests.support.apache_kafka import start_kafka
-from tests.support.waiting import until
+from tests.support.waiting import until, unwatch, watch
 from tests.views.seeing import following, look, produce
 from tests.views.test_flow_views import row, some
 from tests.views.test_lag import expect_lag_and_loss
@@ -78,6 +78,7 @@ def test_time_without_events_is_not_time_away(cluster: Cluster, fresh: Fresh, tm
     follower = Follower(view, [], cluster, lambda: open_store(view, "shop", tmp_path), clock=clock)
     thread = threading.Thread(target=follower.run, args=(stop,))
     thread.start()
+    watch(thread, lambda: None if thread.is_alive() else "the follower ended")
     try:
         until(lambda: look(tmp_path / "shop.db", view.name), "the view")
         before = complete_ms(tmp_path / "shop.db")
@@ -85,6 +86,7 @@ def test_time_without_events_is_not_time_away(cluster: Cluster, fresh: Fresh, tm
         until(lambda: complete_ms(tmp_path / "shop.db") - before > 19 * 3_600_000, "a later time")
         assert follower.status.rebuilds == 1
     finally:
+        unwatch(thread)
         stop.set()
         thread.join()
 

@@ -25,7 +25,7 @@ from headrace.views.follower import Follower
 from headrace.views.sqlite import SqliteStore
 from headrace.views.store import Owner
 from tests.support.embedded import start_headrace
-from tests.support.waiting import until
+from tests.support.waiting import until, unwatch, watch
 from tests.views.seeing import dead_letters, following
 from tests.views.test_flow_views import row, some
 
@@ -130,10 +130,12 @@ def test_a_follower_that_cannot_know_whether_it_has_its_view_takes_it_again(
     )
     thread = threading.Thread(target=follower.run, args=(stop,))
     thread.start()
+    watch(thread, lambda: None if thread.is_alive() else "the follower ended")
     try:
         until(lambda: follower.status.state in ("following", "stopped"), "the view")
         assert follower.status.state == "following"
     finally:
+        unwatch(thread)
         stop.set()
         thread.join()
     first, second, third = takes

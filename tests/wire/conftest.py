@@ -104,7 +104,7 @@ def headrace_server(starting: Starting) -> Server:
     return server
 
 
-@pytest.fixture(scope="session", params=["headrace", "kafka"])
+@pytest.fixture(scope="session", params=["headrace", pytest.param("kafka", marks=pytest.mark.kafka_half)])
 def cluster(request: pytest.FixtureRequest) -> Server:
     server = request.getfixturevalue(f"{request.param}_server")
     assert isinstance(server, Server)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.plugins.kafka_half import KafkaHalf
 from tests.support.batches import CODECS, batch, bent
 from tests.support.java_driver import JavaDriver
 from tests.support.server import Server
@@ -202,6 +203,13 @@ class Script:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_both_servers_answer_a_random_script_alike(
-    headrace_server: Server, kafka_server: Server, driver: JavaDriver, seed: int
+    headrace_server: Server, kafka_server: Server, kafka_half: KafkaHalf, driver: JavaDriver, seed: int
 ) -> None:
-    check_alike((headrace_server, kafka_server), driver, Script, "script", seed)
+    check_alike(
+        headrace_server,
+        kafka_server,
+        kafka_half,
+        driver,
+        lambda talk: Script(talk, seed).run(),
+        f"script-{seed}",
+    )

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.plugins.kafka_half import KafkaHalf
 from tests.support.batches import batch
 from tests.support.java_driver import JavaDriver
 from tests.support.server import Server
@@ -167,6 +168,13 @@ class Script:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_both_servers_answer_random_transactions_alike(
-    headrace_server: Server, kafka_server: Server, driver: JavaDriver, seed: int
+    headrace_server: Server, kafka_server: Server, kafka_half: KafkaHalf, driver: JavaDriver, seed: int
 ) -> None:
-    check_alike((headrace_server, kafka_server), driver, Script, "random", seed)
+    check_alike(
+        headrace_server,
+        kafka_server,
+        kafka_half,
+        driver,
+        lambda talk: Script(talk, seed).run(),
+        f"random-{seed}",
+    )

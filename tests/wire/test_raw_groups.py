@@ -72,7 +72,7 @@ class Member:
 @pytest.fixture
 def members(raw: Raw, driver: JavaDriver, cluster: Server, fresh: Fresh) -> Iterator[Callable[..., Member]]:
     group = fresh("g")
-    coordinator(Talk(raw, lambda: raw, fresh("talk")))
+    coordinator(Talk(raw, lambda: raw, fresh("talk"), is_kafka=cluster.name == "kafka"))
     opened: list[Raw] = []
 
     def member(instance: str | None = None) -> Member:

@@ -21,7 +21,7 @@ Fresh = Callable[[str], str]
 
 @pytest.fixture
 def talk(raw: Raw, driver: JavaDriver, cluster: Server, fresh: Fresh) -> Talk:
-    return Talk(raw, lambda: Raw(driver, cluster.port), fresh("raw"))
+    return Talk(raw, lambda: Raw(driver, cluster.port), fresh("raw"), is_kafka=cluster.name == "kafka")
 
 
 def produced(talk: Talk, topic: str, data: bytes, version: int = 9) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tests.wire.scripts.talk import Talk
 Fresh = Callable[[str], str]
 
 
-@pytest.fixture(scope="module", params=["headrace", "kafka"])
+@pytest.fixture(scope="module", params=["headrace", pytest.param("kafka", marks=pytest.mark.kafka_half)])
 def strict(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory: Path = tmp_path_factory.mktemp("strict")
     if request.param == "kafka":
@@ -33,7 +33,7 @@ def strict(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture
 def talk(strict: Server, driver: JavaDriver, fresh: Fresh) -> Iterator[Talk]:
     with raw_connection(driver, strict.port) as raw:
-        yield Talk(raw, lambda: Raw(driver, strict.port), fresh("strict"))
+        yield Talk(raw, lambda: Raw(driver, strict.port), fresh("strict"), is_kafka=strict.name == "kafka")
 
 
 def test_a_missing_topic_stays_missing_however_it_is_asked_for(talk: Talk) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,12 +31,14 @@ def read(client: Client, server: Server, topic: str, *, committed: bool, partiti
     with client.consumer(server.bootstrap, committed=committed) as consumer:
         consumer.assign({(topic, index): START for index in range(partitions)})
         seen: dict[int, list[bytes]] = {index: [] for index in range(partitions)}
-        deadline = time.monotonic() + 60
-        while any(values[-1:] != [LAST] for values in seen.values()):
-            assert time.monotonic() < deadline, seen
+
+        def is_read() -> bool:
             for one in consumer.poll(0.2):
                 assert one.value is not None
                 seen[one.partition].append(one.value)
+            return all(values[-1:] == [LAST] for values in seen.values())
+
+        until(is_read, "the last of every partition", timeout_s=60, pause_s=0)
     return [value for values in seen.values() for value in values if value != LAST]
 
 

@@ -14,7 +14,7 @@ __all__ = ["read_request"]
 
 
 def read_request(
-    frame: bytes | bytearray, client_host: str, limits: BrokerLimits
+    frame: bytes | bytearray, client_host: str, limits: BrokerLimits, connection: object | None = None
 ) -> tuple[Header, Request | None]:
     """``None`` for ApiVersions in a version that is not spoken here: that one is answered all the same.
 
@@ -36,4 +36,6 @@ def read_request(
         header.body_start,
         elements_max=elements_max_of(api, limits.request_elements_max),
     )
-    return header, Request(api, header.version, header.correlation_id, header.client_id, message, client_host)
+    return header, Request(
+        api, header.version, header.correlation_id, header.client_id, message, client_host, connection
+    )

@@ -28,6 +28,7 @@ from headrace.broker.settings import BrokerSettings
 from headrace.broker.stats import Stats
 from headrace.broker.transactions import TransactionCoordinator, TransactionSettings
 from headrace.broker.trusted_time import TrustedTime
+from headrace.broker.waiting_fetches import WaitingFetches
 from headrace.clock import Clock, SystemClock
 from headrace.errors import CorruptBatch, DataDirError, StorageError
 from headrace.files import Files, SystemFiles
@@ -100,6 +101,8 @@ class Broker:
         self.answers_held: Account[Connection] = Account("answers", self.limits.all_answers_bytes_max)
         # One thread, so that all walks together need the memory of one.
         self.walker = ThreadPoolExecutor(1, thread_name_prefix="headrace-walk")
+        # One thread, so that patterns of all clients together take one core at the most.
+        self.matcher = ThreadPoolExecutor(1, thread_name_prefix="headrace-match")
         self.loop = asyncio.get_running_loop()
         files = files or SystemFiles()
         try:
@@ -153,7 +156,8 @@ class Broker:
             clock=self.clock,
             trusted_ms=self.trusted_time.stamp_ms,
         )
-        self.fetch_sessions = FetchSessions(self.clock)
+        self.fetch_sessions = FetchSessions(self.clock, bytes_max=self.limits.fetch_sessions_bytes_max)
+        self.waiting_fetches = WaitingFetches(self.limits.waiting_fetches_bytes_max)
         self.compactor = Compactor(self)
         self.archiver = Archiver(self, archive)
         self.producer_ids = ProducerIds(data_dir)
@@ -308,7 +312,8 @@ class Broker:
         await self._groups_journal.close()
         await self._metadata.close()
         await self.committer.close()
-        self.walker.shutdown(wait=False, cancel_futures=True)
+        for executor in (self.walker, self.matcher):
+            executor.shutdown(wait=False, cancel_futures=True)
         try:
             self._data_dir.note_time(self.trusted_time.now_ms())
         finally:

@@ -2,17 +2,13 @@
 
 A change is first written to the journal, then done to the partitions, then shown to readers, then answered:
 
-    create, grow   journal, open the partitions' files, show. A crash in between: they are made at the next
-    start. delete         journal, hide, remove the files. A crash in between: files of ids that the catalog
-    does not know
-                   are removed at the next start.
+    create, grow   journal, open the partitions' files, show. A crash in between: they are made at the next start.
+    delete         journal, hide, remove the files. A crash in between: files of unknown ids go at the next start.
     configure      journal, show, tell the partitions.
 
-So what was answered survives any crash, and what is shown is durable. Changes run one after the other; a
-change that has begun runs to its end even if whoever asked for it goes away, because half of it may be on
-disk already.
-
-Readers take ``Topic`` objects, which never change, and may compare ``version`` to see whether anything did.
+So what was answered survives any crash, and what is shown is durable. Changes run one after the other; one that has
+begun runs to its end even if whoever asked for it goes away, because half of it may be on disk already.
+Readers take ``Topic`` objects, which never change; ``version`` tells whether anything did.
 """
 
 from __future__ import annotations
@@ -38,6 +34,7 @@ from headrace.broker.refusal import Refusal
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.topic import Topic, new_topic_id
 from headrace.broker.topic_table import TopicTable
+from headrace.broker.turns import give_turn
 from headrace.clock import Clock
 from headrace.errors import DamagedState, StorageError
 from headrace.key_order import FORCE_CONFIG
@@ -48,6 +45,12 @@ from headrace.wire.codes import ErrorCode
 __all__ = ["Catalog", "CatalogJournal", "ConfigChange", "PartitionHooks"]
 
 T = TypeVar("T")
+W = TypeVar("W")
+
+_AT_ONCE = 50
+
+Overrides = tuple[tuple[str, str], ...]
+"""A topic's own configuration. Topics with the same one share what follows from it."""
 
 ConfigChange = Callable[[Mapping[str, str]], Mapping[str, str]]
 """From a topic's or a layer's overrides to what they shall be; not checked, may raise ``Refusal``."""
@@ -88,8 +91,10 @@ class Catalog:
         self._settings = settings
         self._clock = clock
         self._topics = TopicTable()
-        self._log_configs: dict[bytes, LogConfig] = {}
+        self._log_configs: dict[Overrides, LogConfig] = {}
         self._min_insync: dict[bytes, int] = {}
+        self._memory = 0
+        self._memory_at_version = -1
         self._not_shown: list[bytes] = []
         self._one_at_a_time = asyncio.Lock()
         self._running: set[asyncio.Future[Any]] = set()
@@ -111,9 +116,13 @@ class Catalog:
 
     def log_config(self, topic: Topic) -> LogConfig:
         """What is in force for the topic's partitions."""
-        config = self._log_configs.get(topic.id)
+        overrides = tuple(sorted(topic.configs.items()))
+        config = self._log_configs.get(overrides)
         if config is None:
-            config = self._log_configs[topic.id] = configs.log_config(topic.configs, self.configs)
+            if len(self._log_configs) > 2 * len(self._topics):
+                # Let go of those that no topic has any more, so that what is kept stays in proportion.
+                self._log_configs.clear()
+            config = self._log_configs[overrides] = configs.log_config(topic.configs, self.configs)
         return config
 
     def min_insync_replicas(self, topic: Topic) -> int:
@@ -128,23 +137,23 @@ class Catalog:
     async def create(
         self, wanted: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[Topic | Refusal]:
-        def plan() -> list[Topic | Refusal]:
-            accepted = TopicTable()
-            planned: list[Topic | Refusal] = []
-            for new in wanted:
-                topic = _or_refusal(self._new_topic, new, accepted)
-                planned.append(topic)
-                if isinstance(topic, Topic):
-                    accepted.put(topic)
-            return planned
+        accepted = TopicTable()
+        memory = 0
+
+        def plan(new: NewTopic) -> Topic:
+            nonlocal memory
+            topic = self._within_memory(self._new_topic(new, accepted), memory)
+            memory += self._memory_of(topic)
+            accepted.put(topic)
+            return topic
 
         async def carry_out(topic: Topic) -> None:
             try:
-                await self._hooks.open_partitions(topic, configs.log_config(topic.configs, self.configs))
+                await self._hooks.open_partitions(topic, self.log_config(topic))
             finally:
                 self._put(topic)
 
-        return await self._change(plan, TopicEntry.of, carry_out, validate_only=validate_only)
+        return await self._change(wanted, plan, TopicEntry.of, carry_out, validate_only=validate_only)
 
     async def delete(
         self,
@@ -154,9 +163,11 @@ class Catalog:
     ) -> list[Topic | Refusal]:
         """``and_then`` lets go of what else hangs on a topic's name, before the name can be taken again."""
 
-        def plan() -> list[Topic | Refusal]:
-            unknown = Refusal(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic of this id")
-            return [self._topics.of_id(topic_id) or unknown for topic_id in topic_ids]
+        def plan(topic_id: bytes) -> Topic:
+            topic = self._topics.of_id(topic_id)
+            if topic is None:
+                raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic of this id")
+            return topic
 
         async def carry_out(topic: Topic) -> None:
             self._take_away(topic)
@@ -164,18 +175,16 @@ class Catalog:
             if and_then is not None:
                 await and_then(topic)
 
-        return await self._change(plan, lambda topic: TopicGone(topic.id.hex()), carry_out)
+        return await self._change(topic_ids, plan, lambda topic: TopicGone(topic.id.hex()), carry_out)
 
     async def grow(self, wanted: Sequence[Growth], *, validate_only: bool = False) -> list[Topic | Refusal]:
-        def plan() -> list[Topic | Refusal]:
-            planned: list[Topic | Refusal] = []
-            added = 0
-            for growth in wanted:
-                topic = _or_refusal(self._grown, growth, added)
-                planned.append(topic)
-                if isinstance(topic, Topic):
-                    added += topic.partitions - self._topics.partitions_of(topic.id)
-            return planned
+        added = 0
+
+        def plan(growth: Growth) -> Topic:
+            nonlocal added
+            topic = self._grown(growth, added)
+            added += topic.partitions - self._topics.partitions_of(topic.id)
+            return topic
 
         async def carry_out(topic: Topic) -> None:
             try:
@@ -183,7 +192,7 @@ class Catalog:
             finally:
                 self._put(topic)
 
-        return await self._change(plan, TopicEntry.of, carry_out, validate_only=validate_only)
+        return await self._change(wanted, plan, TopicEntry.of, carry_out, validate_only=validate_only)
 
     async def alter_topics(
         self, wanted: Sequence[tuple[str, ConfigChange]], *, validate_only: bool = False
@@ -193,7 +202,8 @@ class Catalog:
             self._hooks.reconfigure(topic, self.log_config(topic))
 
         return await self._change(
-            lambda: [_or_refusal(self._configured, name, change) for name, change in wanted],
+            wanted,
+            lambda altered: self._configured(*altered),
             TopicEntry.of,
             carry_out,
             validate_only=validate_only,
@@ -214,7 +224,8 @@ class Catalog:
                     self._hooks.reconfigure(topic, config)
 
         return await self._change(
-            lambda: [_or_refusal(layer, scope, change) for scope, change in wanted],
+            wanted,
+            lambda altered: layer(*altered),
             lambda entry: entry,
             carry_out,
             validate_only=validate_only,
@@ -224,18 +235,20 @@ class Catalog:
 
     async def _change(
         self,
-        plan: Callable[[], list[T | Refusal]],
+        wanted: Sequence[W],
+        plan: Callable[[W], T],
         entry_of: Callable[[T], Entry],
         carry_out: Callable[[T], Awaitable[None]],
         *,
         validate_only: bool = False,
     ) -> list[T | Refusal]:
+        """Each of what is wanted becomes what ``plan`` says, or the ``Refusal`` that it raises."""
         if validate_only:
-            return plan()
+            return await _planned(wanted, plan)
 
         async def run() -> list[T | Refusal]:
             async with self._one_at_a_time:
-                results = plan()
+                results = await _planned(wanted, plan)
                 accepted = [result for result in results if not isinstance(result, Refusal)]
                 if not accepted:
                     return results
@@ -256,6 +269,7 @@ class Catalog:
                         results[at] = _not_kept(error)
                     except Exception as error:
                         unforeseen.append(error)
+                    await give_turn(at + 1, _AT_ONCE)
                 self._not_shown = []
                 if unforeseen:
                     raise unforeseen[0]
@@ -298,8 +312,7 @@ class Catalog:
                 f"this broker allows {self._settings.topics_max} topics, and has them",
             )
         self._check_total(count + accepted.partitions)
-        topic = Topic(new.name, new_topic_id(), count, self._clock.now_ms(), overrides)
-        return self._within_memory(topic, accepted.by_name())
+        return Topic(new.name, new_topic_id(), count, self._clock.now_ms(), overrides)
 
     def _grown(self, growth: Growth, added: int) -> Topic:
         topic = self._topics.named(growth.name)
@@ -331,12 +344,16 @@ class Catalog:
             )
         return self._within_memory(replace(topic, configs=overrides))
 
-    def _within_memory(self, topic: Topic, beside: Sequence[Topic] = ()) -> Topic:
-        """The topic, if volatile ones together then still fit into the memory that they may take."""
+    def _within_memory(self, topic: Topic, beside: int = 0) -> Topic:
+        """The topic, if volatile ones together, and what is made ``beside`` it, then fit into their memory."""
         if not topic.is_volatile:
             return topic
-        others = [one for one in (*self._topics.by_name(), *beside) if one.is_volatile and one.id != topic.id]
-        wanted, taken = self._memory_of(topic), sum(map(self._memory_of, others))
+        if self._memory_at_version != self.version:
+            self._memory = sum(map(self._memory_of, self._topics.by_name()))
+            self._memory_at_version = self.version
+        before = self._topics.of_id(topic.id)
+        wanted = self._memory_of(topic)
+        taken = self._memory + beside - (0 if before is None else self._memory_of(before))
         if wanted + taken > self._settings.volatile_bytes_max:
             raise Refusal(
                 ErrorCode.POLICY_VIOLATION,
@@ -346,7 +363,9 @@ class Catalog:
         return topic
 
     def _memory_of(self, topic: Topic) -> int:
-        return topic.partitions * configs.log_config(topic.configs, self.configs).retention_bytes
+        if not topic.is_volatile:
+            return 0
+        return topic.partitions * self.log_config(topic).retention_bytes
 
     def _checked(self, overrides: Mapping[str, str]) -> dict[str, str]:
         return configs.check_topic_configs(
@@ -368,13 +387,11 @@ class Catalog:
 
     def _put(self, topic: Topic) -> None:
         self._topics.put(topic)
-        self._log_configs.pop(topic.id, None)
         self._min_insync.pop(topic.id, None)
         self.version += 1
 
     def _take_away(self, topic: Topic) -> None:
         self._topics.take_away(topic.id)
-        self._log_configs.pop(topic.id, None)
         self._min_insync.pop(topic.id, None)
         self.version += 1
 
@@ -414,11 +431,15 @@ class Catalog:
         yield from self._not_shown
 
 
-def _or_refusal(rule: Callable[..., T], *arguments: object) -> T | Refusal:
-    try:
-        return rule(*arguments)
-    except Refusal as refusal:
-        return refusal
+async def _planned(wanted: Sequence[W], plan: Callable[[W], T]) -> list[T | Refusal]:
+    planned: list[T | Refusal] = []
+    for number, item in enumerate(wanted, 1):
+        try:
+            planned.append(plan(item))
+        except Refusal as refusal:
+            planned.append(refusal)
+        await give_turn(number, _AT_ONCE)
+    return planned
 
 
 def _not_kept(error: StorageError | OSError) -> Refusal:

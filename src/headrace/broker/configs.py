@@ -40,6 +40,7 @@ __all__ = [
 
 
 _VOLATILE_BYTES_MAX = 64 << 20
+_INDEX_INTERVAL_BYTES_MAX = 64 << 10
 
 TOMBSTONES_REMOVED_BELOW = ConfigKey(
     "headrace.tombstones.removed.below",
@@ -117,7 +118,8 @@ def log_config(overrides: Mapping[str, str], defaults: BrokerConfigs) -> LogConf
         timestamp_after_max_ms=number("message.timestamp.after.max.ms"),
         compression_type=text("compression.type"),
         cleanup_policy=text("cleanup.policy"),
-        index_interval_bytes=number("index.interval.bytes"),
+        # A reader walks what lies between two entries of the index, and others wait meanwhile.
+        index_interval_bytes=min(number("index.interval.bytes"), _INDEX_INTERVAL_BYTES_MAX),
         min_compaction_lag_ms=number("min.compaction.lag.ms"),
         max_compaction_lag_ms=number("max.compaction.lag.ms"),
         min_cleanable_dirty_ratio=float(text("min.cleanable.dirty.ratio")),
@@ -255,12 +257,12 @@ def altered(
             raise Refusal(
                 ErrorCode.INVALID_CONFIG, f"{operation.name} needs a list, and {name} is not one: use SET"
             )
-        items = items_of(after.get(name, key.default or ""))
-        given = items_of(value)
-        if operation is Operation.APPEND:
-            items += [item for item in given if item not in items]
-        else:
-            items = [item for item in items if item not in given]
+        items = dict.fromkeys(items_of(after.get(name, key.default or "")))
+        for item in items_of(value):
+            if operation is Operation.APPEND:
+                items.setdefault(item)
+            else:
+                items.pop(item, None)
         after[name] = ",".join(items)
     return after
 

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.asking import read_request
@@ -27,6 +28,7 @@ from headrace.broker.keep_alive import keep_alive, leave_nothing
 from headrace.broker.patience import Patience
 from headrace.broker.request import Request
 from headrace.broker.slot import Slot
+from headrace.broker.waiting_fetches import WaitingFetch
 from headrace.broker.walks import Walk, batches_of, forget, walk_all, walks_wanted
 from headrace.wire import WireError
 from headrace.wire.api import Api
@@ -61,7 +63,7 @@ class Connection(asyncio.BufferedProtocol):
         self._walked_bytes = 0
         self._writes_soon = False
         self._busy: asyncio.Task[None] | None = None
-        self._hurry: asyncio.Event | None = None
+        self._waiting: WaitingFetch | None = None
         self._writing_paused = False
         self._reading_paused = False
         self._closed = False
@@ -91,6 +93,7 @@ class Connection(asyncio.BufferedProtocol):
             self._busy.cancel()
         self._broker.requests_held.hold(self, 0)
         self._broker.answers_held.hold(self, 0)
+        self._broker.groups.forget_connection(self)
         self._server.leave(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -112,8 +115,8 @@ class Connection(asyncio.BufferedProtocol):
             for frame in frames:
                 self._backlog_bytes += len(frame)
             self._backlog.extend(frames)
-            if self._hurry is not None:
-                self._hurry.set()
+            if self._waiting is not None:
+                self._waiting.hurry()
             self._pump()
         if framing.large_bytes or self._backlog_bytes:
             self._note_held()
@@ -121,8 +124,8 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         # What was asked before is still done, and a client that closed its half only may read the answers.
         self._finishing = True
-        if self._hurry is not None:
-            self._hurry.set()
+        if self._waiting is not None:
+            self._waiting.hurry()
         return not self.is_idle
 
     def pause_writing(self) -> None:
@@ -185,7 +188,7 @@ class Connection(asyncio.BufferedProtocol):
         self._note_held()
 
     def _handle(self, frame: bytes | bytearray) -> None:
-        header, request = read_request(frame, self.peer, self._broker.limits)
+        header, request = read_request(frame, self.peer, self._broker.limits, self)
         slot = Slot(header, self.active_at)
         if request is None:
             slot.version = 0
@@ -207,34 +210,42 @@ class Connection(asyncio.BufferedProtocol):
             self._slots.append(slot)
         batches = batches_of(request.message)
         walks = walks_wanted(self._broker, request, frame_bytes, batches)
-        if walks is None:
+        if walks is None and len(batches) <= produce.APPENDED_AT_ONCE:
             self._append(slot if answered else None, request, batches)
             return
         self._walked_bytes = frame_bytes
-        walking = self._walk_and_append(slot if answered else None, request, batches, walks)
+        walking = self._walk_and_append(slot if answered else None, request, batches, walks or ())
         self._busy = self._broker.loop.create_task(walking)
         self._busy.add_done_callback(self._after_task)
 
     async def _walk_and_append(
         self, slot: Slot | None, request: Request, batches: Sequence[Any], walks: Sequence[Walk]
     ) -> None:
-        """As ``_append``, with the walks over its batches made in a thread first."""
+        """As ``_append``, with the walks over its batches made in a thread first, and in turns with other requests."""
         broker = self._broker
         try:
-            await broker.loop.run_in_executor(broker.walker, walk_all, walks, broker.limits.records)
+            if walks:
+                await broker.loop.run_in_executor(broker.walker, walk_all, walks, broker.limits.records)
         except asyncio.CancelledError:
             # The thread may still be at it, and what it leaves must go.
             broker.walker.submit(forget, batches)
             raise
         finally:
             self._walked_bytes = 0
-        self._append(slot, request, batches)
+        try:
+            produced = await produce.begin_in_turns(broker, request)
+        finally:
+            forget(batches)
+        self._await_durable(slot, request, produced)
 
     def _append(self, slot: Slot | None, request: Request, batches: Sequence[Any]) -> None:
         try:
             produced = produce.begin(self._broker, request)
         finally:
             forget(batches)
+        self._await_durable(slot, request, produced)
+
+    def _await_durable(self, slot: Slot | None, request: Request, produced: Produced) -> None:
         self._broker.stats.produced(request.message, produced.response)
         if not produced.waits:
             self._end_produce(slot, produced)
@@ -268,37 +279,13 @@ class Connection(asyncio.BufferedProtocol):
         self._busy.add_done_callback(self._after_task)
 
     async def _wait_for_data(self, slot: Slot, fetching: Fetching) -> None:
-        loop = self._broker.loop
-        deadline = loop.time() + min(fetching.max_wait_s, self._broker.limits.idle_ms_max / 2000)
-        self._hurry = asyncio.Event()
-        partitions = fetching.partitions()
-        for partition in partitions:
-            partition.watchers.add(self._hurry.set)
+        hurried = bool(self._backlog) or self._finishing
+        self._waiting = WaitingFetch(self._broker, partial(self._encode, slot), hurried=hurried)
         try:
-            while True:
-                while fetching.is_cold:
-                    await fetching.warm()
-                    response = fetching.attempt(last=False)
-                    if response is not None:
-                        self._fill(slot, response)
-                        return
-                left = deadline - loop.time()
-                if left > 0 and not self._backlog and not self._finishing:
-                    self._hurry.clear()
-                    try:
-                        async with asyncio.timeout(left):
-                            await self._hurry.wait()
-                    except TimeoutError:
-                        left = 0
-                last = left <= 0 or bool(self._backlog) or self._finishing
-                response = fetching.attempt(last=last)
-                if response is not None:
-                    self._fill(slot, response)
-                    return
+            parts = await self._waiting.response(fetching)
         finally:
-            for partition in partitions:
-                partition.watchers.discard(self._hurry.set)
-            self._hurry = None
+            self._waiting = None
+        self._queue(slot, parts)
 
     async def _run(self, slot: Slot, request: Request) -> None:
         self._fill(slot, await HANDLERS[request.api](self._broker, request))
@@ -321,15 +308,22 @@ class Connection(asyncio.BufferedProtocol):
     # Answering
 
     def _fill(self, slot: Slot, response: Any) -> None:
+        self._queue(slot, self._encode(slot, response))
+
+    def _encode(self, slot: Slot, response: Any) -> list[bytearray | memoryview]:
         stats = self._broker.stats
         stats.answered(slot.api, self._broker.clock.steady() - slot.began)
         if slot.api is Api.FETCH:
             stats.fetched(response, self._broker.topic_name)
-        slot.parts = encode_response_parts(slot.api, slot.version, slot.correlation_id, response)
-        while self._slots and (parts := self._slots[0].parts) is not None:
+        return encode_response_parts(slot.api, slot.version, slot.correlation_id, response)
+
+    def _queue(self, slot: Slot, parts: list[bytearray | memoryview]) -> None:
+        """Send a response when those before it are sent."""
+        slot.parts = parts
+        while self._slots and (ready := self._slots[0].parts) is not None:
             self._slots.popleft()
-            self._out += parts
-            self._out_bytes += sum(map(len, parts))
+            self._out += ready
+            self._out_bytes += sum(map(len, ready))
         if self._out_bytes > _COUNTED_FROM:
             # Now, so that the next answer to anybody is the smaller for it.
             self._broker.answers_held.hold(self, self._out_bytes)
@@ -423,8 +417,8 @@ class Connection(asyncio.BufferedProtocol):
         self._backlog.clear()
         self._transport.pause_reading()
         self._reading_paused = self._finishing = True
-        if self._hurry is not None:
-            self._hurry.set()
+        if self._waiting is not None:
+            self._waiting.hurry()
         self._close_when_done()
 
     def _close_when_done(self) -> None:

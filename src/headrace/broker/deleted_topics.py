@@ -27,11 +27,15 @@ class DeletedTopics:
         self.archived: set[str] = set()
         """Ids of those that the archive still has files of."""
 
-    def remove(self, topic: str, files: Files) -> None:
-        """Remove the topic's own files; raises ``OSError`` where some are left to the next start."""
+    def remove(self, topic: str, files: Files) -> bool:
+        """Remove the topic's own files, in any thread; raises ``OSError`` where some are left to the next start.
+
+        True if the archive has files of it. The caller then adds it to ``archived``, on the event loop, and no sooner:
+        ``forget`` removes the directory, which must have nothing else in it by then.
+        """
         home = self._directory / topic
         if not files.exists(home):
-            return
+            return False
         partitions = [name for name in files.list(home) if name != ARCHIVED_NAME]
         is_archived = files.exists(home / ARCHIVED_NAME)
         if not is_archived and any(
@@ -43,8 +47,6 @@ class DeletedTopics:
             files.open(home / ARCHIVED_NAME, create=True).close()
             files.sync_dir(home)
             is_archived = True
-        if is_archived:
-            self.archived.add(topic)
         for partition in partitions:
             for name in files.list(home / partition):
                 files.remove(home / partition / name)
@@ -52,6 +54,7 @@ class DeletedTopics:
         if not is_archived:
             files.remove_dir(home)
         files.sync_dir(self._directory)
+        return is_archived
 
     def sweep(self, known: set[bytes]) -> None:
         """Remove directories of topics that were deleted when a crash came between."""
@@ -67,7 +70,8 @@ class DeletedTopics:
                 )
             if topic_id not in known:
                 _log.info("removing the files of a deleted topic: %s", name)
-                self.remove(name, self._files)
+                if self.remove(name, self._files):
+                    self.archived.add(name)
 
     def forget(self, topic: str) -> None:
         """The archive has nothing of it any more."""

@@ -13,34 +13,32 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Exposition:
-    """Holds no more than ``samples_max`` samples; what comes after them is counted, not kept."""
+    """Takes samples until its page has ``bytes_max`` bytes; those that come after them are counted, not kept."""
 
-    def __init__(self, samples_max: int) -> None:
-        self._samples_max = samples_max
-        self._lines: list[str] = []
-        self._samples = 0
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._page = bytearray()
         self.left_out = 0
 
     def family(self, name: str, kind: str, text: str) -> None:
         """What follows are samples of ``name``."""
-        self._lines.append(f"# HELP {name} {text}")
-        self._lines.append(f"# TYPE {name} {kind}")
+        self._page += f"# HELP {name} {text}\n# TYPE {name} {kind}\n".encode()
 
     def sample(self, name: str, labels: Mapping[str, object], value: float) -> None:
-        if self._samples >= self._samples_max:
+        if len(self._page) >= self._bytes_max:
             self.left_out += 1
             return
-        self._samples += 1
         shown = ",".join(f'{label}="{_escaped(str(text))}"' for label, text in labels.items())
-        self._lines.append(f"{name}{{{shown}}} {_number(value)}" if shown else f"{name} {_number(value)}")
+        name = f"{name}{{{shown}}}" if shown else name
+        self._page += f"{name} {_number(value)}\n".encode()
 
     def one(self, name: str, kind: str, text: str, value: float) -> None:
-        """A family of one sample without labels."""
+        """A family of one sample without labels, also on a page that is full."""
         self.family(name, kind, text)
-        self.sample(name, {}, value)
+        self._page += f"{name} {_number(value)}\n".encode()
 
     def text(self) -> bytes:
-        return ("\n".join(self._lines) + "\n").encode()
+        return bytes(self._page)
 
 
 def _escaped(text: str) -> str:

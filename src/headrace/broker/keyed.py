@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor
 
 from headrace.broker.archive_reads import ReadIsLate
 from headrace.broker.offline_partition import OfflinePartition
@@ -25,15 +26,18 @@ _PARTITIONS_MAX = 100
 _RECORDS_MAX = 20_000
 
 
-async def holds_keys(partitions: Iterable[Partition], limits: RecordLimits) -> bool:
-    """Looks at no more than a hundred partitions, those with most records first, with other work between them."""
+async def holds_keys(partitions: Iterable[Partition], limits: RecordLimits, executor: Executor) -> bool:
+    """Looks at no more than a hundred partitions, those with most records first. The executor unpacks what is read: a
+    few bytes may unpack to many.
+    """
+    loop = asyncio.get_running_loop()
     served = [one for one in partitions if not isinstance(one, OfflinePartition)]
     served.sort(key=lambda one: one.end_offset - one.start_offset, reverse=True)
     for partition in served[:_PARTITIONS_MAX]:
         for offset in _places(partition):
-            if await _has_key(partition, offset, limits):
+            data = await _read(partition, offset)
+            if data and await loop.run_in_executor(executor, _has_key, data, limits):
                 return True
-            await asyncio.sleep(0)
     return False
 
 
@@ -48,17 +52,23 @@ def _places(partition: Partition) -> Iterator[int]:
             yield offset
 
 
-async def _has_key(partition: Partition, offset: int, limits: RecordLimits) -> bool:
+async def _read(partition: Partition, offset: int) -> memoryview:
+    """What cannot be read says nothing; other places may."""
     try:
         piece = await partition.read(max(offset, partition.start_offset), _READ_BYTES, _ARCHIVE_WAIT_S)
-        data = piece.data
+    except (StorageError, OSError, ReadIsLate):
+        return memoryview(b"")
+    return piece.data
+
+
+def _has_key(data: memoryview, limits: RecordLimits) -> bool:
+    try:
         for position, header in iter_headers(data):
             if header.is_control:
                 continue
             if _batch_has_key(data[position : position + header.size], header.count, limits):
                 return True
-    except (StorageError, RecordError, OSError, ReadIsLate):
-        # What cannot be read says nothing; other places may.
+    except RecordError:
         return False
     return False
 

@@ -25,6 +25,8 @@ class BrokerLimits:
     frame_bytes_max: int = 4 * MIB
     request_elements_max: int = 12_000
     fetch_bytes_max: int = 16 * MIB
+    fetch_sessions_bytes_max: int = 32 * MIB
+    waiting_fetches_bytes_max: int = 48 * MIB
     connections_max: int = 10_000
     connections_per_address_max: int = 7_500
     idle_ms_max: int = 600_000
@@ -33,6 +35,7 @@ class BrokerLimits:
     in_flight_max: int = 64
     backlog_bytes_max: int = 1 * MIB
     unsent_bytes_max: int = 1 * MIB
+    response_bytes_max: int = 8 * MIB
     all_requests_bytes_max: int = 512 * MIB
     all_answers_bytes_max: int = 256 * MIB
     records: RecordLimits = field(
@@ -153,6 +156,17 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
     ),
     (
         _key(
+            "headrace.response.max.bytes",
+            _DEFAULT.response_bytes_max,
+            "Memory that one response may take while it is built, in bytes, its first item aside. The items that do not"
+            " fit get an error that clients retry: 14 for groups and transactions, 6 for partitions, 44 for"
+            " configurations.",
+            least=1024,
+        ),
+        "response_bytes_max",
+    ),
+    (
+        _key(
             "queued.max.request.bytes",
             _DEFAULT.all_requests_bytes_max,
             "How many bytes of requests that are not whole, or not handled yet, all connections may have together."
@@ -183,6 +197,26 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
             least=1024,
         ),
         "fetch_bytes_max",
+    ),
+    (
+        _key(
+            "headrace.fetch.sessions.max.bytes",
+            _DEFAULT.fetch_sessions_bytes_max,
+            "Memory of all fetch sessions, in bytes: about 400 and the topic's name for each partition. Past that"
+            " consumers fetch without a session, and name all their partitions each time.",
+            least=1024,
+        ),
+        "fetch_sessions_bytes_max",
+    ),
+    (
+        _key(
+            "headrace.fetch.waiting.max.bytes",
+            _DEFAULT.waiting_fetches_bytes_max,
+            "Memory of all fetches that wait for new records, in bytes: 512 for each partition. Past that a fetch"
+            " without new records is answered after half a second at the latest.",
+            least=1024,
+        ),
+        "waiting_fetches_bytes_max",
     ),
     (
         _key(

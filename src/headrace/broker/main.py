@@ -17,6 +17,7 @@ from headrace.broker.address import is_loopback, parse_address
 from headrace.broker.archive_address import parse_archive
 from headrace.broker.broker import Broker
 from headrace.broker.heap import keep_freed_memory
+from headrace.broker.host_names import split_names
 from headrace.broker.metrics import collect
 from headrace.broker.metrics_port import MetricsPort
 from headrace.broker.server import Server
@@ -59,6 +60,7 @@ def run_broker(
     backup: Path | None = None,
     backup_every_ms: int = 10_000,
     backup_keep_s: int = 604_800,
+    backup_key: bytes | None = None,
 ) -> int:
     """Serve until SIGINT or SIGTERM; returns the process's exit code."""
     host, port = parse_address(listen, "--listen")
@@ -83,6 +85,7 @@ def run_broker(
     logging.getLogger("headrace").addHandler(handler)
     logging.getLogger("headrace").setLevel(logging.INFO)
     configs = dict(settings or {})
+    metrics_hosts = split_names(configs.pop("headrace.metrics.hosts", ""))
     transactions = TransactionSettings(
         timeout_ms_max=_taken_number(configs, "transaction.max.timeout.ms", 900_000),
         id_kept_ms=_taken_number(configs, "transactional.id.expiration.ms", 7 * 24 * 3600 * 1000),
@@ -110,12 +113,13 @@ def run_broker(
         backup_dir=backup,
         backup_every_s=backup_every_ms / 1000,
         backup_keep_ms=backup_keep_s * 1000,
+        backup_key=backup_key,
         compaction_check_s=_taken_number(configs, "log.cleaner.backoff.ms", 15_000) / 1000,
         compaction_memory_bytes=_taken_number(configs, "log.cleaner.dedupe.buffer.size", 128 << 20),
         compaction_bytes_per_s=_taken_number(configs, "log.cleaner.io.max.bytes.per.second", 64 << 20),
         configs=configs,
     )
-    asyncio.run(_serve(broker_settings, transactions, metrics_at))
+    asyncio.run(_serve(broker_settings, transactions, metrics_at, metrics_hosts))
     return 0
 
 
@@ -145,7 +149,10 @@ def _raise_file_limit() -> None:
 
 
 async def _serve(
-    settings: BrokerSettings, transactions: TransactionSettings, metrics_at: tuple[str, int] | None
+    settings: BrokerSettings,
+    transactions: TransactionSettings,
+    metrics_at: tuple[str, int] | None,
+    metrics_hosts: list[str],
 ) -> None:
     began = time.perf_counter()
     stop = asyncio.Event()
@@ -154,7 +161,8 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     broker = Broker(settings, transactions=transactions)
     server = Server(broker)
-    metrics = MetricsPort(partial(collect, broker, server), broker.clock)
+    known_by = [*metrics_hosts, settings.advertised[0]]
+    metrics = MetricsPort(partial(collect, broker, server), broker.clock, hosts=known_by)
     try:
         await _listen(server, settings.listen_host, settings.listen_port, "--listen")
         broker.listens_on(server.port)

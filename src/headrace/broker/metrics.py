@@ -1,7 +1,7 @@
 """What a broker tells Prometheus, under the names that the usual exporters of Kafka use.
 
-Collecting goes by slices, with other work between them, and stops at a number of samples: a scrape never holds up a
-request, however many partitions and groups there are.
+Collecting goes by slices, with other work between them, and stops at a number of bytes: a scrape never holds up a
+request, however many partitions and groups there are, and however long their names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["collect"]
 
-_SAMPLES_MAX = 200_000
+_PAGE_BYTES_MAX = 16 << 20
 _AT_ONCE = 100
 _STARTED_S = time.time()
 
@@ -39,7 +39,7 @@ _PARTITION_GAUGES = (
 
 
 async def collect(broker: Broker, server: Server | None) -> bytes:
-    out = Exposition(_SAMPLES_MAX)
+    out = Exposition(_PAGE_BYTES_MAX)
     for number, _ in enumerate(_all(broker, server, out), 1):
         if number % _AT_ONCE == 0:
             await asyncio.sleep(0)
@@ -104,9 +104,20 @@ def _connections(broker: Broker, server: Server | None, out: Exposition) -> Iter
         out.sample(name, {"reason": "idle"}, server.idle_closed)
     name = "headrace_held_bytes"
     out.family(name, "gauge", "Bytes that all clients together make the broker hold, and the limit of it.")
-    for what, account in (("requests", broker.requests_held), ("answers", broker.answers_held)):
-        out.sample(name, {"what": what}, account.total)
-        out.sample(name, {"what": f"{what}-limit"}, account.bytes_max)
+    limits = broker.limits
+    for what, held, limit in (
+        ("requests", broker.requests_held.total, limits.all_requests_bytes_max),
+        ("answers", broker.answers_held.total, limits.all_answers_bytes_max),
+        ("groups", broker.groups.used_bytes, broker.groups.settings.all_groups_bytes_max),
+        ("fetch-sessions", broker.fetch_sessions.used_bytes, limits.fetch_sessions_bytes_max),
+        ("waiting-fetches", broker.waiting_fetches.used_bytes, limits.waiting_fetches_bytes_max),
+    ):
+        out.sample(name, {"what": what}, held)
+        out.sample(name, {"what": f"{what}-limit"}, limit)
+    name = "headrace_requests_limited_total"
+    out.family(name, "counter", "Requests that were refused, or answered in part, because of a limit.")
+    for event, count in sorted(broker.notices.limited.items()):
+        out.sample(name, {"reason": event}, count)
     yield
 
 
@@ -320,23 +331,17 @@ def _backup(broker: Broker, out: Exposition) -> Iterator[None]:
 
 def _groups(broker: Broker, out: Exposition) -> Iterator[None]:
     groups = [group.group_id for group in broker.groups.list_groups()]
-    rows = [
-        (group, topic, index, row.offset)
-        for group in groups
-        for topic, partitions in broker.groups.fetch_all(group).items()
-        for index, row in partitions.items()
-    ]
     yield
     name = "kafka_consumergroup_current_offset"
     out.family(name, "gauge", "The offset that the group has committed.")
-    for group, topic, index, offset in rows:
+    for group, topic, index, offset in _committed(broker, groups):
         out.sample(name, {"consumergroup": group, "topic": topic, "partition": index}, offset)
         yield
     name = "kafka_consumergroup_lag"
     out.family(
         name, "gauge", "Records that the group has not committed yet; more than that if some are gone."
     )
-    for group, topic, index, offset in rows:
+    for group, topic, index, offset in _committed(broker, groups):
         partition = broker.partition(topic, index)
         if partition is not None and not isinstance(partition, OfflinePartition):
             labels = {"consumergroup": group, "topic": topic, "partition": index}
@@ -348,3 +353,14 @@ def _groups(broker: Broker, out: Exposition) -> Iterator[None]:
         described = broker.groups.describe(group)
         out.sample(name, {"consumergroup": group}, 0 if described is None else len(described.members))
         yield
+
+
+def _committed(broker: Broker, groups: Iterable[str]) -> Iterator[tuple[str, str, int, int]]:
+    """Group, topic, partition and offset; of each group as of one moment."""
+    for group in groups:
+        rows = [
+            (group, topic, index, row.offset)
+            for topic, partitions in broker.groups.fetch_all(group).items()
+            for index, row in partitions.items()
+        ]
+        yield from rows

@@ -1,16 +1,19 @@
 """The port that Prometheus asks: one page over HTTP, and nothing else.
 
 It is small because little is asked of it, and bounded because anyone may ask: a request has a few seconds and a few
-kilobytes, few are served at once, and what was collected is good for a second.
+kilobytes, few are served at once, and what was collected is good for a second. A request must name a host that the port
+is known by, so that no page of another site reads metrics through a browser.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
+from headrace.broker.address import is_loopback
 from headrace.broker.exposition import CONTENT_TYPE
+from headrace.broker.host_names import HostNames
 from headrace.clock import Clock
 
 __all__ = ["MetricsPort"]
@@ -19,17 +22,25 @@ _HEAD_BYTES_MAX = 8 * 1024
 _DEADLINE_S = 5.0
 _AT_ONCE_MAX = 16
 _GOOD_FOR_S = 1.0
+_PIECE_BYTES = 64 * 1024
 
 
 class MetricsPort:
-    """``collect`` makes the page."""
+    """``collect`` makes the page. ``hosts`` are names that it is known by, besides the one that it listens on."""
 
     def __init__(
-        self, collect: Callable[[], Awaitable[bytes]], clock: Clock, *, deadline_s: float = _DEADLINE_S
+        self,
+        collect: Callable[[], Awaitable[bytes]],
+        clock: Clock,
+        *,
+        hosts: Sequence[str] = (),
+        deadline_s: float = _DEADLINE_S,
     ) -> None:
         self._collect = collect
         self._clock = clock
         self._deadline_s = deadline_s
+        self._given_hosts = hosts
+        self._hosts = HostNames(hosts)
         self._listening: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
         self._page = b""
@@ -42,6 +53,7 @@ class MetricsPort:
         return int(self._listening.sockets[0].getsockname()[1])
 
     async def listen(self, host: str, port: int) -> None:
+        self._hosts = HostNames([host, *self._given_hosts], any_address=not is_loopback(host))
         self._listening = await asyncio.start_server(
             self._serve, host, port, limit=_HEAD_BYTES_MAX, backlog=_AT_ONCE_MAX
         )
@@ -61,8 +73,7 @@ class MetricsPort:
             with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 async with asyncio.timeout(self._deadline_s):
                     head = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(await self._answer(head.split(b"\r\n", 1)[0]))
-                    await writer.drain()
+                    await self._send(writer, *await self._answer(head))
                     writer.close()
                     await writer.wait_closed()
         finally:
@@ -70,7 +81,22 @@ class MetricsPort:
             # After a clean end there is nothing left that this could cut off.
             writer.transport.abort()
 
-    async def _answer(self, line: bytes) -> bytes:
+    @staticmethod
+    async def _send(writer: asyncio.StreamWriter, head: bytes, body: bytes) -> None:
+        """Piece by piece: all who ask share one page, and none has a copy of it."""
+        writer.write(head)
+        for at in range(0, len(body), _PIECE_BYTES):
+            writer.write(body[at : at + _PIECE_BYTES])
+            await writer.drain()
+        await writer.drain()
+
+    async def _answer(self, head: bytes) -> tuple[bytes, bytes]:
+        """Head and body."""
+        line, *headers = head.split(b"\r\n")
+        pairs = (header.partition(b":") for header in headers)
+        hosts = [value.strip().decode("latin-1") for name, _, value in pairs if name.lower() == b"host"]
+        if not self._hosts.has(hosts):
+            return _response(400, b"this port is not known by that Host; see metrics.hosts\n", "text/plain")
         method, _, rest = line.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
         if method not in (b"GET", b"HEAD"):
@@ -89,12 +115,12 @@ class MetricsPort:
             return self._page
 
 
-_REASONS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed"}
+_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
 
 
-def _response(status: int, body: bytes, content_type: str, *, with_body: bool = True) -> bytes:
+def _response(status: int, body: bytes, content_type: str, *, with_body: bool = True) -> tuple[bytes, bytes]:
     head = (
         f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}\r\n"
         f"Content-Length: {len(body)}\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
     )
-    return head.encode() + (body if with_body else b"")
+    return head.encode(), body if with_body else b""

@@ -24,11 +24,23 @@ class Notices:
         self._periods: dict[str, list[float]] = {}
         self._unsaid: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
-        """How often each kind of event has happened, said or not."""
+        """How often a connection was closed for each kind of event, said or not."""
+        self.limited: Counter[str] = Counter()
+        """How often a request came upon a limit, for each kind of event, said or not."""
 
     def say(self, event: str, text: str, values: dict[str, object] | None = None) -> None:
-        """``event`` is one of a few fixed names: it is the key under which it is counted and cut."""
+        """Of a connection that is closed. ``event`` is one of a few fixed names: it is the key under which it is
+        counted and cut.
+        """
         self.counts[event] += 1
+        self._write(event, text, values)
+
+    def limit(self, event: str, text: str, values: dict[str, object] | None = None) -> None:
+        """Of a request that is refused, or answered in part, because of a limit."""
+        self.limited[event] += 1
+        self._write(event, text, values)
+
+    def _write(self, event: str, text: str, values: dict[str, object] | None) -> None:
         now = self._clock.steady()
         recent = self._periods.setdefault(event, [])
         while recent and now - recent[0] >= _PERIOD_S:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from typing import NoReturn
 
 from headrace.broker.partition import Accepted, Buffer, Partition, ProduceRefused
+from headrace.broker.time_lookup import Place
 from headrace.errors import StorageError
 from headrace.log.config import LogConfig
-from headrace.log.producers import Producer
+from headrace.log.producers import Producer, ProducerQuota
 from headrace.log.reader import LogReader, ReadPlan
 from headrace.log.transactions import AbortedTransaction, OpenTransaction
 from headrace.wire.codes import ErrorCode
@@ -80,10 +82,10 @@ class OfflinePartition(Partition):
     def watchers(self) -> set[Callable[[], None]]:
         return self._watchers
 
-    async def offset_for_time(self, timestamp_ms: int, wait_s: float) -> tuple[int, int] | None:
+    async def offset_for_time(self, timestamp_ms: int, executor: Executor, wait_s: float) -> Place | None:
         self._refuse()
 
-    async def offset_of_max_timestamp(self, wait_s: float) -> tuple[int, int] | None:
+    async def offset_of_max_timestamp(self, executor: Executor, wait_s: float) -> Place | None:
         self._refuse()
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
@@ -106,6 +108,13 @@ class OfflinePartition(Partition):
         return {}
 
     def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
+        self._refuse()
+
+    def share_producers(self, quota: ProducerQuota) -> None:
+        return
+
+    @property
+    def producer_count(self) -> int:
         self._refuse()
 
     def producers(self) -> list[Producer]:

@@ -6,18 +6,18 @@ import asyncio
 import logging
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from concurrent.futures import Executor
 from itertools import islice
 
 from headrace.broker.archive_reads import ArchiveReads
+from headrace.broker.time_lookup import Place, TimeLookup
 from headrace.broker.walks import checked_batch, repacked_batch
 from headrace.checksum import crc32c
 from headrace.errors import StorageError
-from headrace.log.archived_segment import ArchivedSegment
 from headrace.log.committer import Committer
 from headrace.log.config import LogConfig
 from headrace.log.partition import Appended, PartitionLog
-from headrace.log.producers import OutOfOrderSequence, Producer, StaleProducerEpoch
+from headrace.log.producers import OutOfOrderSequence, Producer, ProducerQuota, StaleProducerEpoch
 from headrace.log.reader import LogReader, Slice
 from headrace.log.transactions import (
     AbortedTransaction,
@@ -148,44 +148,18 @@ class Partition:
             return self.reader.read(offset, max_bytes)
         return self.reader.finish(*await self._archive_reads.fetch(plan, wait_s))
 
-    async def offset_for_time(self, timestamp_ms: int, wait_s: float) -> tuple[int, int] | None:
-        """The first (offset, timestamp) at or after the time; waits for the archive as ``read`` does."""
-        looked = -1
-        while archived := self._archived_from(timestamp_ms, looked):
-            # Others may be archived meanwhile, so it is asked again.
-            found = await self._archive_reads.run(
-                ("time", archived[0].path, timestamp_ms),
-                archived,
-                partial(self.reader.offset_for_time, timestamp_ms, self._limits, archived),
-                wait_s,
-            )
-            if found is not None:
-                return found
-            looked = archived[-1].end_offset
-        return self.reader.offset_for_time(timestamp_ms, self._limits, self.log.segments)
+    async def offset_for_time(self, timestamp_ms: int, executor: Executor, wait_s: float) -> Place | None:
+        """The first (offset, timestamp) at or after the given time, below the high watermark. Long batches are
+        unpacked by the executor; waits for the archive as ``read`` does.
+        """
+        return await self._lookup(executor, wait_s).offset_for_time(timestamp_ms)
 
-    async def offset_of_max_timestamp(self, wait_s: float) -> tuple[int, int] | None:
-        best = self.reader.offset_of_max_timestamp(self._limits, self.log.segments)
-        archived = self._archived_from(0 if best is None else best[1], -1)
-        if not archived:
-            return best
-        found = await self._archive_reads.run(
-            ("greatest", archived[0].path, len(archived)),
-            archived,
-            partial(self.reader.offset_of_max_timestamp, self._limits, archived),
-            wait_s,
-        )
-        return found if found is not None and (best is None or found[1] >= best[1]) else best
+    async def offset_of_max_timestamp(self, executor: Executor, wait_s: float) -> Place | None:
+        """The first record with the greatest timestamp below the high watermark."""
+        return await self._lookup(executor, wait_s).offset_of_max_timestamp()
 
-    def _archived_from(self, timestamp_ms: int, offset: int) -> list[ArchivedSegment]:
-        """Archived segments at or behind ``offset`` that reach the time."""
-        return [
-            segment
-            for segment in self.log.archive.segments
-            if segment.base_offset >= offset
-            and segment.end_offset > self.log.start_offset
-            and segment.index.max_timestamp >= timestamp_ms
-        ]
+    def _lookup(self, executor: Executor, wait_s: float) -> TimeLookup:
+        return TimeLookup(self.log, self.reader, self._limits, self._archive_reads, executor, wait_s)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         return self.log.end_of_epoch(epoch)
@@ -207,6 +181,7 @@ class Partition:
         self._committer.forget(self.log)
         await self._committer.settle(self.log)
         self.log.let_go("the topic was deleted")
+        self.log.producers.release()
 
     async def _end_compaction(self) -> None:
         while (compacting := self.log.compacting) is not None:
@@ -227,6 +202,13 @@ class Partition:
     def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
         """Those that a reader of committed records in ``[start, end)`` has to know of."""
         return self.log.transactions.aborted_between(start, end)
+
+    def share_producers(self, quota: ProducerQuota) -> None:
+        self.log.producers.share(quota)
+
+    @property
+    def producer_count(self) -> int:
+        return len(self.log.producers)
 
     def producers(self) -> list[Producer]:
         return list(self.log.producers)

@@ -26,6 +26,7 @@ from headrace.log.committer import Committer
 from headrace.log.config import LogConfig
 from headrace.log.index import SparseIndex
 from headrace.log.partition import PartitionLog
+from headrace.log.producers import ProducerQuota
 from headrace.memory_files import MemoryFiles
 
 __all__ = ["Partitions"]
@@ -60,6 +61,7 @@ class Partitions:
         self._archived_indexes: ByteCache[SparseIndex] = ByteCache(INDEX_BYTES_MAX)
         self.archive_reads = ArchiveReads()
         self.deleted = DeletedTopics(files, directory)
+        self._producers = ProducerQuota()
         self._by_topic: dict[str, list[Partition]] = {}
         self.offline: dict[tuple[str, int], str] = {}
 
@@ -77,7 +79,7 @@ class Partitions:
         # In a thread, because new files are synced, and a thousand of them take their time.
         first = len(self._by_topic.get(topic.name, ()))
         opened = await asyncio.to_thread(self._open_from, first, topic, config, self._files_of(topic))
-        self._by_topic.setdefault(topic.name, []).extend(opened)
+        self._add(topic, opened)
         reasons = [partition.fenced for partition in opened if isinstance(partition, OfflinePartition)]
         if reasons:
             raise StorageError(
@@ -94,7 +96,12 @@ class Partitions:
                 self._memory.make_dir(home / str(index))
                 place_start(self._memory, home / str(index), self._leader_epoch)
             _log.info("topic %s is volatile: it starts empty, at a new offset", topic.name)
-        self._by_topic[topic.name] = self._open_from(0, topic, config, self._files_of(topic))
+        self._add(topic, self._open_from(0, topic, config, self._files_of(topic)))
+
+    def _add(self, topic: Topic, opened: list[Partition]) -> None:
+        self._by_topic.setdefault(topic.name, []).extend(opened)
+        for partition in opened:
+            partition.share_producers(self._producers)
 
     def _files_of(self, topic: Topic) -> Files:
         return self._memory if topic.is_volatile else self._files
@@ -171,9 +178,13 @@ class Partitions:
             self.offline.pop((topic.name, index), None)
             await partition.abandon()
         try:
-            self.deleted.remove(topic.id.hex(), self._files_of(topic))
+            # In a thread, as they were made.
+            is_archived = await asyncio.to_thread(self.deleted.remove, topic.id.hex(), self._files_of(topic))
         except OSError as error:
             _log.warning("files of the deleted topic %s are left for the next start: %s", topic.name, error)
+            return
+        if is_archived:
+            self.deleted.archived.add(topic.id.hex())
 
     async def close(self) -> None:
         for name, index, partition in self.all():

@@ -18,3 +18,5 @@ class Request(NamedTuple):
     client_id: str | None
     message: Any
     client_host: str
+    connection: object | None = None
+    """What stands for the connection; only good to tell it from others."""

@@ -53,6 +53,8 @@ class BrokerSettings:
     """How often a moment of the log is shipped: what the loss of the machine can take."""
     backup_keep_ms: int = 7 * 24 * 3600 * 1000
     """How far back there are moments to restore to."""
+    backup_key: bytes | None = field(default=None, repr=False)
+    """Manifests carry its MAC; without a key they carry none."""
     backup_bytes_per_s: int = 0
     """What the backup may read; 0 for no limit."""
     compaction_check_s: float = 15.0

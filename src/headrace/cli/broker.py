@@ -99,7 +99,7 @@ def broker(
         typer.Option(
             "--backup-every-ms",
             metavar="MS",
-            help="How much the loss of the machine may cost; 10000 if not said.",
+            help="Milliseconds between backups: the most you can lose (default 10000).",
         ),
     ] = None,
     backup_keep_s: Annotated[
@@ -108,6 +108,14 @@ def broker(
             "--backup-keep-s",
             metavar="SECONDS",
             help="How far back one may restore; 604800 (a week) if not said.",
+        ),
+    ] = None,
+    backup_key_file: Annotated[
+        str | None,
+        typer.Option(
+            "--backup-key-file",
+            metavar="FILE",
+            help="File with the key for the MAC of the backup (default: no MAC).",
         ),
     ] = None,
 ) -> int:
@@ -127,6 +135,7 @@ def broker(
         backup=backup,
         backup_every_ms=backup_every_ms,
         backup_keep_s=backup_keep_s,
+        backup_key_file=backup_key_file,
         settings=parse_pairs(settings or (), "--set"),
     )
     return run_broker_line(line)

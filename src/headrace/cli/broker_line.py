@@ -38,6 +38,7 @@ _VALUES = {
     "--backup": "backup",
     "--backup-every-ms": "backup_every_ms",
     "--backup-keep-s": "backup_keep_s",
+    "--backup-key-file": "backup_key_file",
     "--set": "settings",
 }
 _FLAGS = {
@@ -60,6 +61,7 @@ class BrokerLine:
     backup: str | None = None
     backup_every_ms: str | None = None
     backup_keep_s: str | None = None
+    backup_key_file: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
 
 
@@ -98,8 +100,8 @@ def _backup_of(line: BrokerLine) -> BrokerSettings | None:
     """Options of the line, above the environment and ``headrace.toml``; ``None`` where nobody speaks of a backup, so
     that a broker without one need not load what reads settings.
     """
-    given = (line.backup, line.backup_every_ms, line.backup_keep_s)
-    if given == (None, None, None) and not (
+    given = (line.backup, line.backup_every_ms, line.backup_keep_s, line.backup_key_file)
+    if given == (None, None, None, None) and not (
         any(name.startswith("HEADRACE_BROKER__") for name in os.environ) or Path("headrace.toml").is_file()
     ):
         return None
@@ -110,8 +112,17 @@ def _backup_of(line: BrokerLine) -> BrokerSettings | None:
             Flag("broker.backup", line.backup, "--backup"),
             Flag("broker.backup_every_ms", line.backup_every_ms, "--backup-every-ms"),
             Flag("broker.backup_keep_s", line.backup_keep_s, "--backup-keep-s"),
+            Flag("broker.backup_key_file", line.backup_key_file, "--backup-key-file"),
         ]
     ).settings.broker
+
+
+def _key_of(backup: BrokerSettings | None) -> bytes | None:
+    if backup is None or backup.backup is None:
+        return None
+    from headrace.broker.backup.authenticity import read_key
+
+    return read_key(backup)
 
 
 def run_broker_line(line: BrokerLine) -> int:
@@ -132,6 +143,7 @@ def run_broker_line(line: BrokerLine) -> int:
             backup=None if backup is None else backup.backup,
             backup_every_ms=10_000 if backup is None else backup.backup_every_ms,
             backup_keep_s=604_800 if backup is None else backup.backup_keep_s,
+            backup_key=_key_of(backup),
         )
     except HeadraceError as error:
         from headrace.cli.errors import exit_code_of

@@ -50,12 +50,14 @@ def serve(
     from headrace.cli.settings import cluster_of, settings_for
     from headrace.cli.stopping import Stopping
     from headrace.cli.view.options import checked_app
-    from headrace.serve.access_log import line_writer
+    from headrace.serve.access_log import LogFile
     from headrace.serve.server import Server
 
     loaded = checked_app(app)
     settings = settings_for(session, data=data, serve=listen, pg_listen=pg_listen)
     check_reachable(session.bootstrap)
+    kept = settings.serve.access_log
+    file = LogFile(kept, settings.serve.access_log_bytes_max) if kept is not None else None
     server = Server(
         loaded,
         cluster_of(session),
@@ -63,7 +65,7 @@ def serve(
         settings.serve,
         USUAL_LISTEN if settings.serve.listen in (None, NOT_SERVED) else settings.serve.listen,
         warn=session.out.warn,
-        log=line_writer(settings.serve.access_log, None if session.out.quiet else session.out.note),
+        log=file.write if file else None if session.out.quiet else session.out.note,
     )
     with Stopping() as stopping:
         server.start()
@@ -78,6 +80,8 @@ def serve(
                 raise server.failure
         finally:
             server.stop()
+            if file is not None:
+                file.close()
     return 0
 
 

@@ -36,6 +36,10 @@ __all__ = ["Cluster", "TopicInfo"]
 _GRACE_S = 5.0
 _PAUSE_S = 0.05
 _REFRESH_MS = 2_000
+_PROPAGATION_S = 30.0
+"""The brokers of a cluster learn of a topic one after the other. For so long after this process has ensured a topic, an
+answer that it is unknown may come from a broker that does not know it yet; librdkafka's producers wait as long.
+"""
 # A name that no topic can have is none that is there.
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION}
@@ -68,6 +72,8 @@ class Cluster:
     """Copies of the partitions of a topic that is made; -1 for the cluster's own default."""
     _admin: AdminClient | None = field(default=None, repr=False)
     _making: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _ensured: dict[str, float] = field(default_factory=dict, repr=False)
+    """When each topic was ensured, as long as brokers may not know it."""
 
     def config(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         base: dict[str, Any] = {
@@ -111,6 +117,11 @@ class Cluster:
         # The client would cut such a name, or raise of itself.
         if not _NAME.fullmatch(name):
             return None
+        while (found := self._describe(name)) is None and self._is_propagating(name):
+            time.sleep(_PAUSE_S)
+        return found
+
+    def _describe(self, name: str) -> TopicInfo | None:
         found = self.admin().describe_topics(TopicCollection([name]), request_timeout=self.timeout_s)[name]
         try:
             described = self.answer(found)
@@ -129,17 +140,22 @@ class Cluster:
 
     def configs(self, topic: str) -> dict[str, str | None]:
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        try:
+        while True:
             asked = self.admin().describe_configs([resource], request_timeout=self.timeout_s)
-            entries = self.answer(asked[resource])
-        except KafkaException as error:
-            raise from_kafka(error, f"asking for the configs of topic {topic!r}", topic=topic) from error
-        return {name: entry.value for name, entry in entries.items()}
+            try:
+                return {name: entry.value for name, entry in self.answer(asked[resource]).items()}
+            except KafkaException as error:
+                if error.args[0].code() not in _NO_TOPIC or not self._is_propagating(topic):
+                    raise from_kafka(
+                        error, f"asking for the configs of topic {topic!r}", topic=topic
+                    ) from error
+            time.sleep(_PAUSE_S)
 
     def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> TopicInfo:
-        """The topic, made if it is not there; one that is there is left as it is."""
+        """Create the topic unless it exists; never alter an existing one."""
         found = self.topic(name)
         if found is not None:
+            self._note_ensured(name)
             return found
         new = NewTopic(
             name, num_partitions=partitions, replication_factor=self.replication, config=dict(configs or {})
@@ -149,7 +165,8 @@ class Cluster:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise from_kafka(error, f"creating topic {name!r}") from error
-        # Apache Kafka answers when the topic is made, and may not know it yet for a moment.
+        self._note_ensured(name)
+        # Apache Kafka answers when the topic is created; also a single broker may not know it yet for a moment.
         deadline = time.monotonic() + self.timeout_s
         while (found := self.topic(name)) is None and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
@@ -158,6 +175,24 @@ class Cluster:
                 f"topic {name!r} was created and is not there", name="UNKNOWN_TOPIC_OR_PART", retriable=True
             )
         return found
+
+    def _note_ensured(self, name: str) -> None:
+        now = time.monotonic()
+        expired = [one for one, at in self._ensured.items() if now > at + _PROPAGATION_S]
+        for one in expired:
+            self._ensured.pop(one, None)
+        self._ensured[name] = now
+
+    def _is_propagating(self, name: str) -> bool:
+        """Whether the topic may exist although a broker does not know it. Of a single broker it is known at once."""
+        ensured = self._ensured.get(name)
+        if ensured is None or time.monotonic() > ensured + _PROPAGATION_S:
+            return False
+        try:
+            described = self.answer(self.admin().describe_cluster(request_timeout=self.timeout_s))
+        except KafkaException as error:
+            raise from_kafka(error, "asking for the brokers of the cluster") from error
+        return len(described.nodes) > 1
 
     def ensure_partitions(self, topic: str, partitions: int) -> None:
         """At least so many."""
@@ -195,7 +230,9 @@ class Cluster:
                 return {place.partition: offset_told(self.answer(one)) for place, one in answers.items()}
             except KafkaException as error:
                 # Of a topic that was just made, or whose broker was lost, nobody may be the leader for a moment.
-                if error.args[0].code() not in _NO_LEADER or time.monotonic() > deadline:
+                code = error.args[0].code()
+                is_passing = code in _NO_LEADER or (code in _NO_TOPIC and self._is_propagating(topic))
+                if not is_passing or time.monotonic() > deadline:
                     raise from_kafka(
                         error, f"asking for the offsets of topic {topic!r}", topic=topic
                     ) from error

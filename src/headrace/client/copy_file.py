@@ -9,6 +9,8 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+from headrace.private import create_private, make_private_dir
+
 __all__ = ["open_copy"]
 
 _BUSY_S = 10.0
@@ -20,7 +22,7 @@ def open_copy(path: Path | None, tables: str, version: int) -> sqlite3.Connectio
     """
     if path is None:
         return _prepared(":memory:", tables, version)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_dir(path.parent)
     try:
         return _prepared(path, tables, version)
     except sqlite3.DatabaseError as error:
@@ -32,6 +34,8 @@ def open_copy(path: Path | None, tables: str, version: int) -> sqlite3.Connectio
 
 
 def _prepared(path: Path | str, tables: str, version: int) -> sqlite3.Connection:
+    if isinstance(path, Path):
+        create_private(path)
     database = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         database.execute("PRAGMA journal_mode = WAL")

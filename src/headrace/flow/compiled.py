@@ -24,8 +24,9 @@ from headrace.flow.group_keys import expect_keys_of_groups
 from headrace.flow.lineage import coordinates, trace_output, without_lineage
 from headrace.flow.mistakes import FlowMistake, first_line
 from headrace.flow.plan_digest import plan_digest
-from headrace.flow.plan_tree import children, class_name, nodes
+from headrace.flow.plan_tree import class_name, nodes
 from headrace.flow.realtime_limits import expect_realtime
+from headrace.flow.state_bounds import expect_bounded, keeps_state
 from headrace.flow.types import schema_of_output, struct_of
 from headrace.flow.updates import expect_replaceable
 from headrace.flow.watermark import spark_delay
@@ -37,14 +38,12 @@ from headrace.model.topic import Topic
 
 __all__ = ["Compiled", "compile_flow"]
 
-_STATEFUL = re.compile(r"\b(Aggregate|Deduplicate\w*|Join|FlatMapGroups\w*WithState|TransformWithState\w*)\b")
 _NOT_AS_A_STREAM = re.compile(r"(Sort|GlobalLimit|LocalLimit|Offset|Tail|Window\w*)$")
 _BATCH_BY_BATCH = re.compile(
     r"(FlatMapGroupsIn(?:Pandas|Arrow)|FlatMapCoGroups\w*|CoGroup|MapGroups|Distinct|Except|Intersect)$"
 )
 """What Spark would run over each batch alone, or as an aggregation that nobody asked for."""
 _RESERVED = "_headrace_"
-_MARKED = re.compile(r"-T\d+ms")
 _JVM_NOISE = re.compile(r"\s*(;\n.*|SQLSTATE: \w+.*|\nJVM stacktrace:.*)", re.DOTALL)
 
 
@@ -215,7 +214,7 @@ def _expect_streamable(flow: Flow, live: DataFrame) -> bool:
                 place=flow.place,
                 hint="use groupBy(...).agg(...), dropDuplicates(...), or a join",
             )
-    stateful = any(_keeps_state(node) for node in streaming)
+    stateful = any(keeps_state(node) for node in streaming)
     if flow.tables and (stateful or len(flow.streams) > 1):
         raise FlowMistake(
             f"flow {flow.name} reads a table and "
@@ -237,12 +236,8 @@ def _expect_streamable(flow: Flow, live: DataFrame) -> bool:
         raise FlowMistake(
             f"flow {flow.name} cannot run as a stream: {told.partition(';')[0]}", place=flow.place
         ) from error
-    if stateful and not flow.unbounded and not _bounded(streaming):
-        raise FlowMistake(
-            f"the state of flow {flow.name} grows with every new key, for ever",
-            place=flow.place,
-            hint="group by a window of the event time, or say that it is meant: @app.flow(..., unbounded=True)",
-        )
+    if stateful:
+        expect_bounded(flow, live)
     return stateful
 
 
@@ -251,28 +246,9 @@ def _streaming_nodes(plan: Any) -> list[Any]:
     return [node for node in nodes(plan) if node.isStreaming()]
 
 
-def _keeps_state(node: Any) -> bool:
-    """A join with something that does not change while the batch runs keeps none."""
-    name = class_name(node)
-    if name == "Join":
-        return all(child.isStreaming() for child in children(node))
-    return _STATEFUL.match(name) is not None
-
-
 def _aggregates(live: DataFrame) -> bool:
     analyzed: Any = live._jdf.queryExecution().analyzed()
     return any(class_name(node) == "Aggregate" for node in _streaming_nodes(analyzed))
-
-
-def _bounded(nodes: list[Any]) -> bool:
-    """Whether Spark can let go of old keys: each stateful step has the watermark among what it groups by."""
-    for node in filter(_keeps_state, nodes):
-        line = first_line(node.toString())
-        if class_name(node) == "Aggregate":
-            line = line.partition("[")[2].partition("]")[0]
-        if _MARKED.search(line) is None and class_name(node) != "DeduplicateWithinWatermark":
-            return False
-    return True
 
 
 def _in_words(error: PySparkException) -> str:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.flow.start_errors import SparkEnded, SparkNotStarted
+from headrace.private import private
 
 __all__ = ["STOP_S_MAX", "Jvm", "Launch", "write_properties"]
 
@@ -95,10 +96,10 @@ class Jvm:
     ) -> None:
         self._logs = logs
         # Only this user may read it: a configuration may hold passwords, which a command line would show to all.
-        with tempfile.TemporaryDirectory(prefix="headrace-") as private:
-            properties, address = Path(private) / "spark.properties", Path(private) / "address"
+        with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+            properties, address = Path(folder) / "spark.properties", Path(folder) / "address"
             properties.write_text(write_properties(conf), encoding="utf-8")
-            with open(logs / "jvm.out", "wb") as out:
+            with open(logs / "jvm.out", "wb", opener=private) as out:
                 self.process = subprocess.Popen(  # noqa: S603  the Java that was found, and our own command line
                     launch.command(logs, properties),
                     stdin=subprocess.PIPE,

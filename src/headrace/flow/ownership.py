@@ -42,7 +42,8 @@ class Ownership:
         self.id = secrets.token_hex(8)
         self.claimed = False
         """Whether the record of this driver is in the log."""
-        self._refusals = 0
+        self.refusals = 0
+        """How often the log refused the last batch that it refused."""
         self._refused_at: tuple[int, int] | None = None
 
     def driver(self) -> Driver:
@@ -74,14 +75,14 @@ class Ownership:
         without a batch in between.
         """
         at = (last.generation, last.batch) if last else None
-        self._refusals = self._refusals + 1 if at == self._refused_at else 1
+        self.refusals = self.refusals + 1 if at == self._refused_at else 1
         self._refused_at = at
-        if self._refusals < _REFUSALS_MAX:
+        if self.refusals < _REFUSALS_MAX:
             return refused
         if not self.claimed:
             return FlowFenced(self._flow.name, current_driver(self._cluster, self._flow.progress_topic))
         return TransactionTimedOut(
-            f"flow {self._flow.name}: the log gave up the transaction of one batch {self._refusals} times; the batch"
+            f"flow {self._flow.name}: the log gave up the transaction of one batch {self.refusals} times; the batch"
             f" took {refused.open_ms} ms, and transaction.timeout.ms is {self._timeout_ms}",
             detail=f"no other driver has opened the flow; {refused.detail}",
             hint="set flow.transaction_timeout_ms higher, or flow.max_rows lower",

@@ -39,6 +39,8 @@ __all__ = ["FlowRunner", "FlowStatus", "NotedFailure", "transactional_id"]
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _SETTLED_S = 30.0
 _SAMPLE = 100
+_SMALLER = 4
+"""A batch that took longer than its transaction may is tried again with this share of its rows."""
 
 
 @dataclass(slots=True)
@@ -273,4 +275,5 @@ class FlowRunner:
             ranges = {int(n): (at, min(ends[int(n)], at + _SAMPLE)) for n, at in reached.items()}
             sizes += [len(message) for message in read(self._cluster, one.log, ranges)]
         average = max(1, sum(sizes) // len(sizes)) if sizes else 1
-        return max(1, min(self._settings.max_rows, self._settings.max_bytes // average))
+        rows = min(self._settings.max_rows, self._settings.max_bytes // average)
+        return max(1, rows // int(_SMALLER**self._ownership.refusals))

@@ -23,6 +23,7 @@ from headrace.flow.jvm import STOP_S_MAX, Jvm, Launch
 from headrace.flow.spark_conf import LOCAL, spark_conf, write_pools
 from headrace.flow.spill import spill_folder
 from headrace.flow.start_errors import ExtraMissing, SparkEnded, SparkNotStarted
+from headrace.private import make_private_dir
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def start(settings: Settings, app_name: str, *, slots: int = 0, say: Say = _quie
             )
         launch = launch_for(settings, say=say)
         logs = settings.spark_dir.absolute()
-        logs.mkdir(parents=True, exist_ok=True)
+        make_private_dir(logs)
         spill = spill_folder(logs)
         write_pools(spill)
         conf = spark_conf(settings, app_name, launch.jars, spill, slots)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.errors import ConfigError
 from headrace.flow import placement
 from headrace.settings import Settings
+from headrace.settings.secrets import read_secret
 
 __all__ = ["LOCAL", "REALTIME_POOL", "spark_conf", "write_pools"]
 
@@ -68,6 +71,35 @@ _NOTHING_KEPT = {
 }
 
 
+_OWN_SECRETS = re.compile(r"local(\[.*\])?|yarn|k8s://.*")
+"""Masters for which Spark makes a secret itself, and hands it to its executors."""
+_SECRET_BYTES_MIN = 16
+
+
+def _authentication(settings: Settings) -> dict[str, str]:
+    """Whoever reaches a port of Spark could run code, so all of its processes prove that they have one secret. It is in
+    a file that only this user can read, and in the environment of executors; not in a command line.
+    """
+    spark = settings.spark
+    conf = {"spark.authenticate": "true"}
+    if (
+        spark.conf.get("spark.authenticate", "true").lower() != "true"
+        or "spark.authenticate.secret" in spark.conf
+    ):
+        return conf
+    secret = read_secret("spark.secret", spark.secret, spark.secret_file, bytes_min=_SECRET_BYTES_MIN)
+    if secret is not None:
+        return conf | {"spark.authenticate.secret": secret.decode("utf-8", "surrogateescape")}
+    if _OWN_SECRETS.fullmatch(spark.master):
+        return conf
+    if spark.master.startswith("local-cluster["):
+        return conf | {"spark.authenticate.secret": secrets.token_hex(32)}
+    raise ConfigError(
+        f"spark.master is {spark.master}, and no secret is set that its processes authenticate by",
+        hint="give master, workers and spark.secret_file the same secret: see docs/how-to/cluster.md",
+    )
+
+
 def spark_conf(
     settings: Settings, app_name: str, connector: Sequence[Path], spill: Path, slots: int = 0
 ) -> dict[str, str]:
@@ -86,6 +118,7 @@ def spark_conf(
         "spark.local.dir": str(spill),
         **_NOTHING_KEPT,
         **_KEEPING_COUNTS,
+        **_authentication(settings),
     }
     if settings.is_local:
         conf["spark.driver.host"] = conf["spark.driver.bindAddress"] = LOCAL

@@ -10,6 +10,8 @@ import os
 import shutil
 from pathlib import Path
 
+from headrace.private import make_private_dir
+
 __all__ = ["spill_folder"]
 
 _PREFIX = "tmp-"
@@ -20,7 +22,7 @@ def spill_folder(parent: Path) -> Path:
         if not _is_alive(left.name.removeprefix(_PREFIX)):
             shutil.rmtree(left, ignore_errors=True)
     folder = parent / f"{_PREFIX}{os.getpid()}"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private_dir(folder)
     return folder
 
 

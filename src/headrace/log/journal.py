@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from headrace.clock import Clock
@@ -109,7 +110,9 @@ class Journal:
         return entries
 
     def on_snapshot(self, source: Callable[[], Iterable[bytes]]) -> None:
-        """``source`` gives the whole state as entries whenever the journal wants to replace its past by them."""
+        """``source`` gives the whole state as entries whenever the journal wants to replace its past by them. It may
+        make them one after the other: until the last was taken, no write returns.
+        """
         self._source = source
 
     def forget_entries(self) -> None:
@@ -153,9 +156,11 @@ class Journal:
             begin = self._log.end_offset
             before = self._log.size_bytes
             self._log.roll(self._clock.now_ms())
-            records = [(_BEGIN, b""), *((_SNAPSHOT, entry) for entry in source()), (_COMPLETE, b"")]
+            records = chain([(_BEGIN, b"")], ((_SNAPSHOT, entry) for entry in source()), [(_COMPLETE, b"")])
             for part in _parts(records):
                 self._append(part)
+                # The state is the same throughout, because every write waits; others need not.
+                await asyncio.sleep(0)
             self._snapshot_bytes = self._log.size_bytes - before
             await self._committer.wait(self._log, self._log.end_offset)
             await self._forget_before(begin)

@@ -4,6 +4,9 @@ A producer numbers its records per partition. The last five batches of each are 
 may have five requests under way; a batch that is among them was written before and is answered with its first
 offset, never written twice.
 
+What is remembered has a limit for each partition, and a ``ProducerQuota`` over all of them. Past these a new producer
+takes the place of the one longest unseen in its partition, which is then taken for new.
+
 The marker that ends a transaction also says which epoch the producer writes under from then on. Where it raised the
 epoch, what an older epoch sends late is refused, so no record of one transaction can slip into the next. A producer
 whose transaction is open is never forgotten.
@@ -11,10 +14,10 @@ whose transaction is open is never forgotten.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Container, Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from headrace.errors import StorageError
 from headrace.records import BatchHeader
@@ -23,6 +26,7 @@ __all__ = [
     "REMEMBERED_BATCHES",
     "OutOfOrderSequence",
     "Producer",
+    "ProducerQuota",
     "Producers",
     "RememberedBatch",
     "StaleProducerEpoch",
@@ -30,6 +34,8 @@ __all__ = [
 
 REMEMBERED_BATCHES = 5
 _SEQUENCE_LIMIT = 2**31
+# So many of a partition are remembered whatever others do.
+_KEPT_MIN = 5
 # As long as clients go on trying by default. One that gave up a batch and goes on behind it is told of the gap then.
 _REFUSED_MS = 120_000
 
@@ -51,8 +57,8 @@ class StaleProducerEpoch(StorageError):
         super().__init__(f"producer {producer_id} has epoch {found}, but epoch {current} has taken over")
 
 
-@dataclass(frozen=True, slots=True)
-class RememberedBatch:
+# There may be many of both, and they hold numbers only: the garbage collector need not look at them.
+class RememberedBatch(msgspec.Struct, frozen=True, gc=False):
     first_sequence: int
     last_sequence: int
     base_offset: int
@@ -60,8 +66,7 @@ class RememberedBatch:
     timestamp: int
 
 
-@dataclass(slots=True)
-class Producer:
+class Producer(msgspec.Struct, gc=False):
     producer_id: int
     epoch: int
     seen_ms: int
@@ -71,7 +76,11 @@ class Producer:
     """
     coordinator_epoch: int = -1
     """Of the last marker, -1 if there was none."""
-    batches: deque[RememberedBatch] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
+    batches: tuple[RememberedBatch, ...] = ()
+    """The last of them, the newest at the end."""
+
+    def remember(self, batch: RememberedBatch) -> None:
+        self.batches = (*self.batches[-(REMEMBERED_BATCHES - 1) :], batch)
 
 
 class _Refused(NamedTuple):
@@ -82,6 +91,20 @@ class _Refused(NamedTuple):
     at_ms: int
 
 
+class ProducerQuota:
+    """How many producers all partitions together remember. Each may have a few beyond it."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int = 75_000) -> None:
+        self.limit = limit
+        self.used = 0
+
+    @property
+    def is_exceeded(self) -> bool:
+        return self.used > self.limit
+
+
 class Producers:
     """All producers of one partition; at most ``limit`` of them, the one longest unseen is forgotten first, but
     none of those that are ``kept``.
@@ -90,6 +113,7 @@ class Producers:
     def __init__(self, limit: int = 10_000, *, kept: Container[int] = ()) -> None:
         self._by_id: dict[int, Producer] = {}
         self._limit = limit
+        self._quota = ProducerQuota(limit)
         self._refused: dict[int, _Refused] = {}
         self._kept = kept
 
@@ -98,6 +122,16 @@ class Producers:
 
     def __iter__(self) -> Iterator[Producer]:
         return iter(self._by_id.values())
+
+    def share(self, quota: ProducerQuota) -> None:
+        """Count for a quota that other partitions have a part in."""
+        self._quota.used -= len(self._by_id)
+        quota.used += len(self._by_id)
+        self._quota = quota
+
+    def release(self) -> None:
+        """The partition is gone: it counts no more."""
+        self.share(ProducerQuota(self._limit))
 
     def find(self, producer_id: int) -> Producer | None:
         return self._by_id.get(producer_id)
@@ -140,10 +174,7 @@ class Producers:
         if len(self._refused) > self._limit:
             del self._refused[next(iter(self._refused))]
         if header.producer_id not in self._by_id:
-            self._by_id[header.producer_id] = Producer(
-                header.producer_id, header.producer_epoch, now_ms, header.base_sequence
-            )
-            self._keep_limit()
+            self._add(Producer(header.producer_id, header.producer_epoch, now_ms, header.base_sequence))
 
     def is_behind_refused(self, header: BatchHeader, now_ms: int) -> bool:
         """Whether this batch is out of order only because one before it, which is due again, could not be written.
@@ -163,7 +194,7 @@ class Producers:
         """Remember a batch that was written."""
         self._refused.pop(header.producer_id, None)
         producer = self._seen(header.producer_id, header.producer_epoch, now_ms)
-        producer.batches.append(
+        producer.remember(
             RememberedBatch(
                 header.base_sequence,
                 header.last_sequence,
@@ -172,7 +203,6 @@ class Producers:
                 header.max_timestamp,
             )
         )
-        self._keep_limit()
 
     def note_marker(self, header: BatchHeader, coordinator_epoch: int, now_ms: int) -> None:
         """Remember a marker that was written: the producer goes on under its epoch, with sequence 0 if that is
@@ -182,28 +212,39 @@ class Producers:
         producer.coordinator_epoch = coordinator_epoch
         if not producer.batches:
             producer.awaited_sequence = 0
-        self._keep_limit()
 
     def _seen(self, producer_id: int, epoch: int, now_ms: int) -> Producer:
         producer = self._by_id.pop(producer_id, None)
         if producer is None:
-            producer = Producer(producer_id, epoch, now_ms)
-        elif producer.epoch != epoch:
+            return self._add(Producer(producer_id, epoch, now_ms))
+        if producer.epoch != epoch:
             producer = Producer(producer_id, epoch, now_ms, coordinator_epoch=producer.coordinator_epoch)
         # Re-inserted at the end, so that the first of the dictionary is the one longest unseen.
         self._by_id[producer_id] = producer
         producer.seen_ms = now_ms
         return producer
 
-    def _keep_limit(self) -> None:
-        for _ in range(len(self._by_id) if len(self._by_id) > self._limit else 0):
+    def _add(self, producer: Producer) -> Producer:
+        self._by_id[producer.producer_id] = producer
+        self._quota.used += 1
+        count = len(self._by_id)
+        if count > self._limit or (count > _KEPT_MIN and self._quota.is_exceeded):
+            self._forget_longest_unseen(count)
+        return producer
+
+    def _forget_longest_unseen(self, count: int) -> None:
+        """One of those that may be forgotten, but not the last."""
+        for _ in range(count - 1):
             producer_id = next(iter(self._by_id))
             producer = self._by_id.pop(producer_id)
             if producer_id not in self._kept:
+                self._quota.used -= 1
                 return
             self._by_id[producer_id] = producer
 
     def restore(self, producer: Producer) -> None:
+        if producer.producer_id not in self._by_id:
+            self._quota.used += 1
         self._by_id[producer.producer_id] = producer
 
     def expire(self, seen_before_ms: int) -> int:
@@ -215,4 +256,5 @@ class Producers:
         ]
         for producer_id in stale:
             del self._by_id[producer_id]
+        self._quota.used -= len(stale)
         return len(stale)

@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from headrace.checksum import crc32c
 from headrace.errors import CorruptBatch
 from headrace.log.index import SparseIndex
 from headrace.log.partition import PartitionLog
-from headrace.log.recovery import segment_headers
 from headrace.log.scan import find_whole_batch, is_followed, scan_headers
 from headrace.log.segment import ReadableSegment
-from headrace.records import HEADER_SIZE, RecordError, RecordLimits, read_header, read_stored
+from headrace.records import HEADER_SIZE, BatchHeader, RecordError, read_header
 
-__all__ = ["ARCHIVED_BYTES_MAX", "LogReader", "ReadPlan", "Slice"]
+__all__ = ["ARCHIVED_BYTES_MAX", "LogReader", "ReadPlan", "Slice", "expect_true_length"]
 
 # base offset, batch length, leader epoch, magic, CRC, attributes, last offset delta
 _HEAD = struct.Struct(">qiibIhi")
@@ -40,10 +39,11 @@ ARCHIVED_BYTES_MAX = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Whole batches, and the offset behind the last of them."""
+    """Whole batches, the offset behind the last of them, and how much was read to find them."""
 
     data: memoryview
     next_offset: int
+    read_bytes: int = 0
 
     def __len__(self) -> int:
         return len(self.data)
@@ -89,9 +89,16 @@ class ReadPlan:
                 return data
         first = int.from_bytes(data[8:12], "big") + _LENGTH_AT
         if len(data) < first <= self.limit - self.position:
-            _expect_true_length(self.segment, self.position, data)
+            if self.segment.is_archived:
+                self._expect_true_length(data)
             return read(first, self.position)
         return data
+
+    def _expect_true_length(self, head: bytes | bytearray) -> None:
+        try:
+            expect_true_length(self.segment, self.position, read_header(head))
+        except RecordError as error:
+            raise CorruptBatch(self.segment.path, self.position, error.message) from error
 
 
 class LogReader:
@@ -163,7 +170,7 @@ class LogReader:
             )
         if position:
             self._remember(offset, plan.segment, plan.position + position)
-        return Slice(view[:position], offset)
+        return _slice(view, position, offset)
 
     def read(
         self, offset: int, max_bytes: int, *, whole_first: bool = True, committed: bool = False
@@ -180,7 +187,7 @@ class LogReader:
         self, plan: ReadPlan, view: memoryview, position: int, offset: int, reason: str
     ) -> Slice:
         if position:
-            return Slice(view[:position], offset)
+            return _slice(view, position, offset)
         raise CorruptBatch(plan.segment.path, plan.position, reason)
 
     # Finding places
@@ -201,9 +208,9 @@ class LogReader:
             return place[1], offset
         if segment.is_archived:
             return _UNKNOWN, offset
-        return find_batch(segment, self._index_of(segment), offset)
+        return find_batch(segment, self.index_of(segment), offset)
 
-    def _index_of(self, segment: ReadableSegment) -> SparseIndex:
+    def index_of(self, segment: ReadableSegment) -> SparseIndex:
         """A sealed segment's index; the one longest unused is dropped when too many are in memory. Those of the archive
         have a limit of their own, and are asked for by threads.
         """
@@ -223,86 +230,12 @@ class LogReader:
         if len(self._places) > _PLACES_REMEMBERED:
             self._places.popitem(last=False)
 
-    # By time
 
-    def offset_for_time(
-        self, timestamp_ms: int, limits: RecordLimits, segments: Sequence[ReadableSegment] | None = None
-    ) -> tuple[int, int] | None:
-        """The first (offset, timestamp) at or after the given time, below the high watermark; in the whole log, or in
-        the given segments. A thread may look in archived ones only.
-        """
-        for segment in self.log.all_segments() if segments is None else segments:
-            if segment.index.max_timestamp < timestamp_ms or segment.end_offset <= self.log.start_offset:
-                continue
-            start, _ = self._index_of(segment).floor_time(timestamp_ms)
-            for position, header in segment_headers(segment, max(start, self.log.start_offset), 0):
-                if header.base_offset >= self.log.high_watermark:
-                    return None
-                if header.max_timestamp < timestamp_ms:
-                    continue
-                for offset, timestamp in self._records_at(segment, position, limits):
-                    if timestamp >= timestamp_ms and offset >= self.log.start_offset:
-                        return offset, timestamp
-        return None
-
-    def offset_of_max_timestamp(
-        self, limits: RecordLimits, segments: Sequence[ReadableSegment] | None = None
-    ) -> tuple[int, int] | None:
-        """The first record with the greatest timestamp below the high watermark; where to look as above."""
-        best: tuple[int, int] | None = None
-        among = self.log.all_segments() if segments is None else segments
-        for segment in among:
-            if segment.index.max_timestamp < 0 or (
-                best is not None and segment.index.max_timestamp <= best[1]
-            ):
-                continue
-            found = self.offset_for_time(segment.index.max_timestamp, limits, among)
-            if found is None:
-                found = self._greatest_below_watermark(segment, limits)
-            if found is not None and (best is None or found[1] > best[1]):
-                best = found
-        return best
-
-    def _greatest_below_watermark(
-        self, segment: ReadableSegment, limits: RecordLimits
-    ) -> tuple[int, int] | None:
-        """The batch with the segment's greatest timestamp is not visible yet, or compaction has emptied it: walk the
-        others.
-        """
-        best: tuple[int, int] | None = None
-        place: int | None = None
-        for position, header in segment_headers(segment, max(segment.base_offset, self.log.start_offset), 0):
-            if header.base_offset >= self.log.high_watermark:
-                break
-            if header.count and (best is None or header.max_timestamp > best[1]):
-                best, place = (header.base_offset, header.max_timestamp), position
-        if place is None:
-            return None
-        records = self._records_at(segment, place, limits)
-        return max(records, key=lambda pair: (pair[1], -pair[0]))
-
-    def _records_at(
-        self, segment: ReadableSegment, position: int, limits: RecordLimits
-    ) -> list[tuple[int, int]]:
-        """Offset and timestamp of the records that are left in the batch."""
-        file = segment.file
-        head = file.pread(HEADER_SIZE, position)
-        _expect_true_length(segment, position, head)
-        try:
-            return read_stored(file.pread(read_header(head).size, position), limits)
-        except RecordError as error:
-            raise CorruptBatch(file.path, position, error.message) from error
-
-
-def _expect_true_length(segment: ReadableSegment, position: int, head: bytes | bytearray) -> None:
+def expect_true_length(segment: ReadableSegment, position: int, header: BatchHeader) -> None:
     """A batch's length is not under its CRC. In the archive it must lead to the next batch before much is read."""
-    if not segment.is_archived:
+    if not segment.is_archived or header.size <= ARCHIVED_BYTES_MAX:
         return
-    try:
-        header = read_header(head)
-    except RecordError as error:
-        raise CorruptBatch(segment.path, position, error.message) from error
-    if header.size > ARCHIVED_BYTES_MAX and not is_followed(
+    if not is_followed(
         segment.file, position + header.size, segment.size, header.next_offset, segment.end_offset
     ):
         raise CorruptBatch(segment.path, position, "its length does not lead to the next batch")
@@ -337,3 +270,11 @@ def _find_behind_damage(segment: ReadableSegment, position: int, offset: int) ->
     if position >= segment.size:
         raise CorruptBatch(segment.path, position, f"the file that held offset {offset} is missing")
     raise CorruptBatch(segment.path, position, f"no whole batch holds offset {offset}")
+
+
+def _slice(view: memoryview, size: int, next_offset: int) -> Slice:
+    """The first ``size`` bytes. A view keeps all that was read in memory, so a small part of it is copied."""
+    part = view[:size]
+    if size < len(view) // 2:
+        part = memoryview(bytes(part))
+    return Slice(part, next_offset, len(view))

@@ -149,7 +149,7 @@ def _load_producer(producers: Producers, raw: bytes, at: int) -> int:
         at += _PRODUCER_ONE.size
     producer = Producer(producer_id, epoch, seen_ms, None if awaited == _NONE else awaited, coordinator_epoch)
     for _ in range(count):
-        producer.batches.append(RememberedBatch(*_BATCH.unpack_from(raw, at)))
+        producer.remember(RememberedBatch(*_BATCH.unpack_from(raw, at)))
         at += _BATCH.size
     producers.restore(producer)
     return at

@@ -14,7 +14,6 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -77,7 +76,7 @@ class Transactions:
         self._open_max = open_max
         self._aborted_max = aborted_max
         # Ended, but the marker may not be durable yet: first offset, and where the marker is.
-        self._settling: deque[tuple[int, int]] = deque()
+        self._settling: list[tuple[int, int]] = []
         # Columns, because there may be many: 32 bytes for each.
         self._producers = array("q")
         self._firsts = array("q")
@@ -151,8 +150,10 @@ class Transactions:
     def first_unstable(self, high_watermark: int) -> int | None:
         """Where the earliest transaction begins whose end is not known to be durable; ``None`` if there is none."""
         settling = self._settling
-        while settling and settling[0][1] < high_watermark:
-            settling.popleft()
+        settled = 0
+        while settled < len(settling) and settling[settled][1] < high_watermark:
+            settled += 1
+        del settling[:settled]
         first = min((begun for begun, _ in settling), default=None)
         earliest = next(iter(self.open.values()), None)
         if earliest is None:

@@ -27,6 +27,7 @@ from headrace.ops.errors import CannotVerify
 from headrace.ops.report import Report
 from headrace.ops.results import keep
 from headrace.ops.served import read_served
+from headrace.private import make_private_dir
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -178,6 +179,6 @@ class Verifier:
     @contextmanager
     def _folder(self) -> Iterator[Path]:
         """Beside the views, where there is room for as much again."""
-        self._settings.data.mkdir(parents=True, exist_ok=True)
+        make_private_dir(self._settings.data)
         with tempfile.TemporaryDirectory(prefix=".verify-", dir=self._settings.data) as name:
             yield Path(name)

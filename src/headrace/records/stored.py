@@ -82,13 +82,13 @@ def open_batch(batch: Buffer, limits: RecordLimits) -> StoredBatch:
     return StoredBatch(header, plain, records if len(plain) > WINDOW_BYTES_MAX else list(records))
 
 
-def read_stored(batch: Buffer, limits: RecordLimits) -> list[tuple[int, int]]:
+def read_stored(batch: Buffer, limits: RecordLimits) -> Iterator[tuple[int, int]]:
     """Offset and timestamp of each record that is left in a batch."""
     header, _, records = open_batch(batch, limits)
     first, start = header.base_offset, header.base_timestamp
-    if header.uses_append_time:
-        return [(first + record.offset, header.max_timestamp) for record in records]
-    return [(first + record.offset, start + record.timestamp) for record in records]
+    for record in records:
+        timestamp = header.max_timestamp if header.uses_append_time else start + record.timestamp
+        yield first + record.offset, timestamp
 
 
 def thin_batch(stored: StoredBatch, kept: Sequence[int], delete_horizon_ms: int | None = None) -> bytearray:

@@ -7,14 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from headrace.errors import HeadraceError
+from headrace.private import private
 from headrace.readable import readable
+from headrace.settings import BrokerSettings
 
-__all__ = ["BrokerChild", "BrokerFailed"]
+__all__ = ["BrokerChild", "BrokerFailed", "backup_environment", "backup_options"]
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
@@ -41,11 +43,12 @@ class BrokerChild:
         log: Path,
         *,
         options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
         failure: type[HeadraceError] = BrokerFailed,
     ) -> None:
         self._log = log
         self._failure = failure
-        self._log_file: IO[bytes] = log.open("wb")
+        self._log_file: IO[bytes] = open(log, "wb", opener=private)  # noqa: SIM115  for as long as the broker runs
         start = [sys.executable, "-m", "headrace.cli", "broker"]
         command = [*start, "--listen", listen, "--data", str(data), *options]
         # In a session of its own: Ctrl-C is for the parent, which stops its clients first and the broker last.
@@ -54,6 +57,7 @@ class BrokerChild:
             stdout=subprocess.PIPE,
             stderr=self._log_file,
             stdin=subprocess.DEVNULL,
+            env={**os.environ, **(environment or {})},
             start_new_session=True,
             preexec_fn=_end_with_parent,
         )
@@ -107,3 +111,19 @@ class BrokerChild:
         if self._process.stdout is not None:
             self._process.stdout.close()
         return self._process.returncode
+
+
+def backup_options(broker: BrokerSettings) -> list[str]:
+    if broker.backup is None:
+        return []
+    return [
+        *("--backup", str(broker.backup)),
+        *("--backup-every-ms", str(broker.backup_every_ms)),
+        *("--backup-keep-s", str(broker.backup_keep_s)),
+        *(("--backup-key-file", str(broker.backup_key_file)) if broker.backup_key_file else ()),
+    ]
+
+
+def backup_environment(broker: BrokerSettings) -> dict[str, str]:
+    """Process lists show a command line, but not the environment."""
+    return {} if broker.backup_key is None else {"HEADRACE_BROKER__BACKUP_KEY": broker.backup_key}

@@ -30,6 +30,7 @@ class RunMetrics:
         flows: Sequence[FlowRunner],
         followers: Sequence[Follower],
         alerts: AlertWatch | None,
+        hosts: Sequence[str] = (),
     ) -> None:
         self._app = app
         self._flows = flows
@@ -37,7 +38,7 @@ class RunMetrics:
         self._alerts = alerts
         self.address = ""
         self._loop = asyncio.new_event_loop()
-        self._port = MetricsPort(self._page, SystemClock())
+        self._port = MetricsPort(self._page, SystemClock(), hosts=hosts)
         self._thread = threading.Thread(target=self._loop.run_forever, name="metrics", daemon=True)
 
     def start(self, listen: str, *, anyone: bool) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["metrics_page"]
 
-_SAMPLES_MAX = 100_000
+_PAGE_BYTES_MAX = 16 << 20
 
 _LAG_GAUGES = (
     ("headrace_lag_records", "Records that the reader has not read yet.", "lag"),
@@ -37,7 +37,7 @@ _LAG_GAUGES = (
 def metrics_page(
     app: str, flows: Sequence[FlowRunner], followers: Sequence[Follower], alerts: AlertWatch | None
 ) -> bytes:
-    out = Exposition(_SAMPLES_MAX)
+    out = Exposition(_PAGE_BYTES_MAX)
     _flows(app, flows, out)
     _views(app, followers, out)
     if alerts is not None:

@@ -14,12 +14,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.app import App
+from headrace.broker.host_names import split_names
 from headrace.client.cluster import Cluster
 from headrace.client.declaring import ensure_declared
 from headrace.errors import HeadraceError
 from headrace.model.extras import ExtraMissing
 from headrace.model.graph import check
-from headrace.runtime.embedded import BrokerChild
+from headrace.private import make_private_dir
+from headrace.runtime.embedded import BrokerChild, backup_environment, backup_options
 from headrace.runtime.look import AlertLook, FlowLook, Look, ViewLook
 from headrace.runtime.part import Part
 from headrace.settings import Settings
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from headrace.ops.alerts.watch import AlertWatch
     from headrace.runtime.metrics import RunMetrics
     from headrace.runtime.proofs import Proofs
+    from headrace.serve.access_log import LogFile
     from headrace.serve.server import Server
 
 __all__ = ["Run"]
@@ -82,6 +85,7 @@ class Run:
         """Where lags are watched: by a run of the whole app."""
         self.metrics: RunMetrics | None = None
         self.server: Server | None = None
+        self._access_log: LogFile | None = None
         self._tell = tell
         self._warn = warn or tell
         self._rebuild_changed = rebuild_changed
@@ -104,7 +108,7 @@ class Run:
 
         check(self.app)
         rules = rules_of(self.app, self.settings.alerts)
-        self.settings.data.mkdir(parents=True, exist_ok=True)
+        make_private_dir(self.settings.data)
         self._start_log()
         if self._with_views:
             self._start_server()
@@ -123,12 +127,13 @@ class Run:
         log = self.settings.log
         address = log.bootstrap_servers
         if address is None:
-            self.settings.log_dir.mkdir(parents=True, exist_ok=True)
+            make_private_dir(self.settings.log_dir)
             self._broker = BrokerChild(
                 log.listen,
                 self.settings.log_dir,
                 self.settings.data / "broker.log",
-                options=["--durability", log.durability, *_backup_options(self.settings)],
+                options=["--durability", log.durability, *backup_options(self.settings.broker)],
+                environment=backup_environment(self.settings.broker),
             )
             address = self._broker.address
         self.cluster = Cluster(address, log.properties, replication=self.settings.topics.replication)
@@ -212,7 +217,8 @@ class Run:
     def _start_metrics(self, listen: str) -> None:
         from headrace.runtime.metrics import RunMetrics
 
-        self.metrics = RunMetrics(self.app.name, self.flows, self.followers, self.alerts)
+        hosts = split_names(self.settings.metrics.hosts)
+        self.metrics = RunMetrics(self.app.name, self.flows, self.followers, self.alerts, hosts)
         self.metrics.start(listen, anyone=self.settings.metrics.anyone_may_read)
         self._tell(f"metrics are at {self.metrics.address}")
 
@@ -240,11 +246,12 @@ class Run:
 
     def _server(self, listen: str) -> Server:
         from headrace.runtime.live import RunLive
-        from headrace.serve.access_log import line_writer
+        from headrace.serve.access_log import LogFile
         from headrace.serve.server import Server
 
         settings = self.settings
-        log = line_writer(settings.serve.access_log, None)
+        path = settings.serve.access_log or settings.data / "access.log"
+        self._access_log = LogFile(path, settings.serve.access_log_bytes_max)
         return Server(
             self.app,
             self.cluster,
@@ -252,7 +259,7 @@ class Run:
             settings.serve,
             listen,
             warn=self._warn,
-            log=log,
+            log=self._access_log.write,
             live=RunLive(self),
         )
 
@@ -365,6 +372,8 @@ class Run:
     def close(self) -> None:
         if self.server is not None:
             self.server.stop()
+        if self._access_log is not None:
+            self._access_log.close()
         self.stop_flows()
         if self.spark is not None and self._spark_is_ours:
             from headrace.flow.session import stop
@@ -374,14 +383,3 @@ class Run:
             self.metrics.close()
         if self._broker is not None:
             self._broker.stop()
-
-
-def _backup_options(settings: Settings) -> list[str]:
-    broker = settings.broker
-    if broker.backup is None:
-        return []
-    return [
-        *("--backup", str(broker.backup)),
-        *("--backup-every-ms", str(broker.backup_every_ms)),
-        *("--backup-keep-s", str(broker.backup_keep_s)),
-    ]

@@ -9,6 +9,7 @@ ServeError                    (HR-SERVE-…)
 ├── NotLoggedIn         401   no token, or none that is known
 ├── NotAllowed          403   a token without the scope
 ├── OriginRefused       403   a page of another origin
+├── ForwardedRefused    403   a proxy forwarded the request, and there are no tokens
 ├── NotThere            404   no such route, view, topic or row
 ├── MethodUnknown       405
 ├── ReceiptTooSlow      408   the body did not come in time
@@ -22,6 +23,7 @@ ServeError                    (HR-SERVE-…)
 ├── BodyTooLarge        413
 ├── MediaUnknown        415
 ├── KeyReused           422   an Idempotency-Key that came with another body before
+├── ShareTaken          429   the token has all that one token may have
 ├── TooBusy             503   more questions than can be answered at a time
 ├── Draining            503   the server is about to stop
 ├── NotServing          503   nothing of the view can be read yet, or not now
@@ -40,6 +42,7 @@ __all__ = [
     "CursorUnfit",
     "Draining",
     "FilterUnfit",
+    "ForwardedRefused",
     "HostUnknown",
     "KeyReused",
     "MediaUnknown",
@@ -57,6 +60,7 @@ __all__ = [
     "ReplayUnderWay",
     "RequestUnfit",
     "ServeError",
+    "ShareTaken",
     "TokenOutdated",
     "TokenUnfit",
     "TooBusy",
@@ -117,6 +121,10 @@ class OriginRefused(ServeError):
     code, status = "HR-SERVE-ORIGIN", 403
 
 
+class ForwardedRefused(ServeError):
+    code, status = "HR-SERVE-FORWARDED", 403
+
+
 class NotThere(ServeError):
     code, status = "HR-SERVE-NOT-THERE", 404
 
@@ -171,6 +179,11 @@ class MediaUnknown(ServeError):
 
 class KeyReused(ServeError):
     code, status = "HR-SERVE-KEY-REUSED", 422
+
+
+class ShareTaken(ServeError):
+    code, status = "HR-SERVE-SHARE", 429
+    retriable = True
 
 
 class TooBusy(ServeError):

@@ -3,46 +3,57 @@
 A page of another site can make a browser ask a server on the same machine, and by a name whose address it changes (DNS
 rebinding) even read the answers. So only names that the server is known by are answered, and only pages of its own
 origin, or of those that are allowed.
+
+Without tokens everybody on this machine may do everything. A request that a proxy forwards comes from this machine as
+well, but its sender need not be here: such requests are refused as long as there are no tokens.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from headrace.serve.errors import HostUnknown, OriginRefused
+from headrace.broker.host_names import HostNames
+from headrace.serve.errors import ForwardedRefused, HostUnknown, OriginRefused
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
 __all__ = ["Guard"]
 
-_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9._-]+)(?::[0-9]{1,5})?")
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _ALLOWED = "Authorization, Content-Type, Idempotency-Key, If-None-Match"
 _EXPOSED = (
     "ETag, Headrace-Position, Headrace-Token, Headrace-Request-Id, Idempotency-Replayed, Link, Retry-After"
 )
+_FORWARDED = re.compile(r"forwarded|x-forwarded-.*|via|x-real-ip")
 
 
 class Guard:
-    """``hosts`` are names without ports: a port may be forwarded."""
+    """``hosts`` are names without ports: a port may be forwarded. ``needs_token`` says whether anybody needs one."""
 
-    def __init__(self, hosts: Iterable[str], origins: Iterable[str]) -> None:
-        self._hosts = {_bracketed(one.lower()) for one in (*hosts, *_LOOPBACK)}
+    def __init__(self, hosts: Iterable[str], origins: Iterable[str], needs_token: Callable[[], bool]) -> None:
+        self._hosts = HostNames(hosts)
         self._origins = set(origins)
+        self._needs_token = needs_token
 
     def check(self, headers: Headers) -> None:
-        host, *more = headers.getlist("host") or [""]
-        found = _HOST.fullmatch(host)
-        # Of two, whoever stands in front may have believed the other.
-        if found is None or more or found[1].lower() not in self._hosts:
+        self._check_source(headers)
+        forwarded = next((name for name in headers if _FORWARDED.fullmatch(name)), None)
+        if forwarded is not None and not self._needs_token():
+            raise ForwardedRefused(
+                f"a proxy forwarded the request ({forwarded[:60]}), and without tokens its sender would be admin",
+                hint="create a token first: headrace token create NAME --scope SCOPE",
+            )
+
+    def _check_source(self, headers: Headers) -> None:
+        hosts = headers.getlist("host")
+        if not self._hosts.has(hosts):
             raise HostUnknown(
                 "the request names a host that this server is not known by",
                 hint="name it in serve.hosts, if it is yours",
             )
-        origin = headers.get("origin")
+        host, origin = hosts[0], headers.get("origin")
         if origin is not None:
             if origin not in self._origins and origin.lower() not in (
                 f"http://{host}".lower(),
@@ -71,11 +82,6 @@ class Guard:
             "Access-Control-Allow-Headers": _ALLOWED,
             "Access-Control-Max-Age": "600",
         }
-
-
-def _bracketed(host: str) -> str:
-    """As a Host has it."""
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def _refused() -> OriginRefused:

@@ -49,6 +49,12 @@ class Limits:
     sql_memory_bytes: int = 512 << 20
     sql_processes: int = 2
     pg_connections_max: int = 100
+    pg_per_address_max: int = 75
+    pg_per_token_max: int = 50
+    pg_idle_s: float = 1_800.0
+    """Between two messages in PostgreSQL's protocol."""
+    token_share_percent: int = 50
+    """Of statements, searches and subscriptions at a time, for one token."""
     sql_queue_max: int = 50
     """Statements that wait for a process."""
 
@@ -72,5 +78,9 @@ class Limits:
             sql_rows_max=serve.sql_rows_max,
             sql_memory_bytes=serve.sql_memory_mb << 20,
             sql_processes=serve.sql_processes,
+            token_share_percent=serve.token_share_percent,
             pg_connections_max=serve.pg_connections,
+            pg_per_address_max=serve.pg_connections_per_address,
+            pg_per_token_max=serve.pg_connections_per_token,
+            pg_idle_s=serve.pg_idle_ms / 1_000,
         )

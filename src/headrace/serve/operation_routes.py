@@ -12,7 +12,7 @@ from headrace.serve.scope import OPERATIONS, PUBLIC
 
 __all__ = ["OPERATION_ROUTES"]
 
-_SAMPLES_MAX = 20_000
+_PAGE_BYTES_MAX = 4 << 20
 
 
 async def alive(call: Call) -> Answer:
@@ -49,7 +49,7 @@ async def ready(call: Call) -> Answer:
 
 async def metrics(call: Call) -> Answer:
     served = call.served
-    out = Exposition(_SAMPLES_MAX)
+    out = Exposition(_PAGE_BYTES_MAX)
     served.counts.page(out, served.gate.count, served.waiting.waiters, served.work.under_way)
     kept = served.answers.counts()
     for place, kind, short, text in (

@@ -87,6 +87,8 @@ class Route:
     """Which name of the path the scope is about."""
     listed: bool = False
     """Whether any token will do, since the answer has only what the token may see."""
+    any_name: bool = False
+    """Whether the scope for some name will do, since the request says by other means what it is about."""
     parameters: tuple[Parameter, ...] = ()
     body: Body | None = None
     answers: Mapping[int, Told] = field(default_factory=dict)
@@ -102,7 +104,7 @@ class Route:
             raise ValueError(f"{where}: {self.action!r} is no action of headrace.serve.scope")
         if self.named and f"{{{self.named}}}" not in self.path:
             raise ValueError(f"{where} has no {{{self.named}}} that its scope could be about")
-        needs_name = self.action != PUBLIC and ACTIONS[self.action] and not self.listed
+        needs_name = self.action != PUBLIC and ACTIONS[self.action] and not (self.listed or self.any_name)
         if needs_name != bool(self.named):
             raise ValueError(f"{where}: {self.action!r} {'needs a' if needs_name else 'has no'} name")
         if self.socket and (self.method, self.action, self.named) != ("GET", READ_VIEW, "view"):

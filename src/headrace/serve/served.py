@@ -86,11 +86,12 @@ class Served:
         self.answers = Answers((*app.views, *app.computed), limits.cached_bytes_max)
         self.coverage = Coverage(cluster, app)
         self.waiting = Waiting(self.views, self.coverage, self.work, self.clock)
-        self.sql = SqlPool(limits.sql_processes, limits.sql_queue_max, limits.answer_bytes_max)
+        share = limits.token_share_percent
+        self.sql = SqlPool(limits.sql_processes, limits.sql_queue_max, limits.answer_bytes_max, share)
         self.wire = WireCounts()
-        self.observed = Observed(app, cluster, self.views, live, self.clock, report)
+        self.observed = Observed(app, cluster, self.views, live, self.clock, report, share)
         self.topics = Topics(app, cluster, self.coverage)
-        self.console = Console(cluster, self.clock)
+        self.console = Console(cluster, self.clock, share)
         self.subscriptions = Subscriptions(self)
         self.sockets = Gate(
             dataclasses.replace(limits, connections_max=limits.subscribers_max + _SOCKETS_SPARE),

@@ -14,12 +14,14 @@ import os
 import socket
 import threading
 import traceback
+import urllib.parse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.app import App
 from headrace.broker.address import is_loopback, parse_address
+from headrace.broker.host_names import split_names
 from headrace.client.cluster import Cluster
 from headrace.errors import ConfigError, HeadraceError
 from headrace.model.extras import needing
@@ -78,6 +80,7 @@ class Server:
         self._tokens = Tokens(tokens_path(data))
         host, port = parse_address(listen, "serve.listen")
         self._expect_safe(host)
+        self._expect_tokens_behind_proxy(serve)
         self._socket = _bound(host, port)
         self.port = int(self._socket.getsockname()[1])
         self.address = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
@@ -91,7 +94,9 @@ class Server:
             except BaseException:
                 self._socket.close()
                 raise
-        self._guard = Guard([host, *_names(serve.hosts)], _names(serve.origins))
+        self._guard = Guard(
+            [host, *split_names(serve.hosts)], split_names(serve.origins), self._tokens.are_needed
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._ready = threading.Event()
@@ -118,6 +123,17 @@ class Server:
                 hint="make one first: headrace token create NAME --scope read:view:*; or listen on 127.0.0.1",
             )
         self._warn(f"tokens travel over {host} as they are: put TLS in front of it")
+
+    def _expect_tokens_behind_proxy(self, serve: ServeSettings) -> None:
+        """Whoever names other hosts or origins has something in front of it that lets others in."""
+        named = {"serve.hosts": split_names(serve.hosts), "serve.origins": split_names(serve.origins)}
+        for setting, texts in named.items():
+            for text in texts:
+                if not is_loopback(_host_of(text)) and not self._tokens.needed:
+                    raise ConfigError(
+                        f"{setting} names {text[:100]!r}, and there are no tokens: everyone behind it would be admin",
+                        hint="create one first: headrace token create NAME --scope read:view:*; or unset the setting",
+                    )
 
     def start(self) -> None:
         self._thread.start()
@@ -246,8 +262,13 @@ async def _sweep(gates: Sequence[Gate], receive_s: float) -> None:
         await asyncio.sleep(min(_SWEEP_S, receive_s / 4))
 
 
-def _names(text: str) -> list[str]:
-    return [one.strip() for one in text.split(",") if one.strip()]
+def _host_of(name_or_origin: str) -> str:
+    if "//" not in name_or_origin:
+        return name_or_origin.strip("[]")
+    try:
+        return urllib.parse.urlsplit(name_or_origin).hostname or ""
+    except ValueError:
+        return ""
 
 
 def _bound(host: str, port: int) -> socket.socket:

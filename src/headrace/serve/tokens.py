@@ -27,7 +27,8 @@ import msgspec
 
 from headrace.clock import Clock, SystemClock
 from headrace.errors import ConfigError
-from headrace.serve.scope import Scope, parse_scope
+from headrace.private import make_private_dir, private
+from headrace.serve.scope import ADMIN, Scope, parse_scope
 
 __all__ = ["Caller", "Token", "TokenBook", "Tokens", "tokens_path"]
 
@@ -72,6 +73,10 @@ class Caller(msgspec.Struct, frozen=True):
 
     def may(self, action: str, name: str = "") -> bool:
         return any(scope.allows(action, name) for scope in self.scopes)
+
+    def may_some(self, action: str) -> bool:
+        """Whether there is a name for which they may."""
+        return any(scope.action in (action, ADMIN) for scope in self.scopes)
 
 
 class TokenBook:
@@ -122,14 +127,14 @@ class TokenBook:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[_Book]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path.with_suffix(".lock"), "a", opener=_private) as lock:
+        make_private_dir(self.path.parent)
+        with open(self.path.with_suffix(".lock"), "a", opener=private) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield _read(self.path)
 
     def _write(self, book: _Book) -> None:
         made = self.path.with_suffix(".new")
-        with open(made, "wb", opener=_private) as file:
+        with open(made, "wb", opener=private) as file:
             file.write(msgspec.json.format(msgspec.json.encode(book)) + b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -202,7 +207,3 @@ def _read(path: Path) -> _Book:
 
 def _hash(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

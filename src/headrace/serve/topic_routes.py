@@ -131,7 +131,7 @@ async def _plainly(call: Call, topic: str, topic_id: str, records: list[Incoming
 async def _once(call: Call, topic: str, topic_id: str, records: list[Incoming], key: str) -> Outcome:
     served, limits = call.served, call.served.limits
     request = Request(
-        *(call.caller.name, key, topic, topic_id, records),
+        *(call.caller.token_id, key, topic, topic_id, records),
         hashlib.sha256(call.body).hexdigest(),
         served.clock.steady() + limits.write_s,
     )

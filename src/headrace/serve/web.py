@@ -15,6 +15,7 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.routing import compile_path
 
 from headrace.errors import HeadraceError
+from headrace.ops.dead.dead_topic import spring_origin
 from headrace.serve.errors import (
     BodyTooLarge,
     MediaUnknown,
@@ -29,7 +30,7 @@ from headrace.serve.guard import Guard
 from headrace.serve.problem import MEDIA_TYPE, problem_of, unexpected
 from headrace.serve.route import JSON, Answer, Call, Route
 from headrace.serve.safe_headers import SAFE_HEADERS
-from headrace.serve.scope import PUBLIC
+from headrace.serve.scope import PUBLIC, WRITE_TOPIC
 from headrace.serve.served import ANYBODY, NOBODY, Served
 from headrace.serve.subscriptions.door import SocketDoor
 from headrace.serve.tokens import Caller
@@ -192,14 +193,20 @@ class Web:
             raise _not_logged_in("a token is needed")
         if route.listed:
             return
-        if caller.may(route.action, names[route.named] if route.named else ""):
+        if route.any_name:
+            if not caller.may_some(route.action):
+                raise NotAllowed(
+                    f"the token does not allow {route.action} of anything",
+                    hint=f"give it the scope: headrace token create NAME --scope {route.action}:NAME",
+                )
             return
         # Whether the thing is there is not for those to know who may not see it.
-        name = f":{names[route.named]}" if route.named else ""
-        raise NotAllowed(
-            f"the token does not allow {route.action}{name[:100]}",
-            hint="give it the scope: headrace token create NAME --scope SCOPE",
-        )
+        for name in _scoped_names(route.action, names[route.named] if route.named else ""):
+            if not caller.may(route.action, name):
+                raise NotAllowed(
+                    f"the token does not allow {route.action}{f':{name[:100]}' if name else ''}",
+                    hint="give it the scope: headrace token create NAME --scope SCOPE",
+                )
 
     # What they say
 
@@ -308,6 +315,14 @@ def _asked(route: Route, scope: Message, names: Mapping[str, str]) -> dict[str, 
 
 def _allowed(methods: list[Any]) -> list[str]:
     return [*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]
+
+
+def _scoped_names(action: str, name: str) -> list[str]:
+    """What a token must allow. Writing a dead letter needs what writing to its origin needs: it is replayed there."""
+    names = [name]
+    while action == WRITE_TOPIC and (origin := spring_origin(names[-1])) is not None:
+        names.append(origin)
+    return names
 
 
 def _not_logged_in(message: str) -> NotLoggedIn:

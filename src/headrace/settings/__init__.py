@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
+Percent = Annotated[int, msgspec.Meta(ge=1, le=100)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 State = Literal["memory", "rocksdb"]
@@ -52,6 +53,10 @@ class BrokerSettings:
     """How often a moment of the log is shipped there: what the loss of the machine can take."""
     backup_keep_s: Count = 604_800
     """How far back there are moments to restore to."""
+    backup_key_file: Path | None = None
+    """A file with the key for the MAC of the backup's manifests; without a key they carry no MAC."""
+    backup_key: Text | None = field(default=None, repr=False)
+    """The key itself, for an environment that has no files for secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +73,10 @@ class SparkSettings:
     """More options for its JVM, as a shell would take them."""
     conf: Mapping[str, str] = field(default_factory=dict)
     """Any other configuration of Spark, over all that is set by us."""
+    secret_file: Path | None = None
+    """A file with the secret that a standalone cluster authenticates by."""
+    secret: Text | None = field(default=None, repr=False)
+    """The secret itself, for an environment that has no files for secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +130,8 @@ class MetricsSettings:
     """Where ``headrace run`` answers Prometheus; nowhere without it."""
     anyone_may_read: bool = False
     """Whether that may be an address that other machines reach."""
+    hosts: str = ""
+    """Other names that Prometheus asks for it by, with commas in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +144,10 @@ class ServeSettings:
     origins: str = ""
     """Of pages that may ask from a browser, as ``https://shop.example``, with commas in between."""
     access_log: Path | None = None
-    """A file for a line of JSON per request; without one, ``headrace serve`` writes them to standard error."""
+    """A file for a line of JSON per request; without one, ``headrace serve`` writes them to standard error, and
+    ``headrace run`` to ``access.log`` of the data directory."""
+    access_log_bytes_max: Count = 67_108_864
+    """Past so many bytes the access log begins a new file; the one before is kept."""
     connections: Count = 1_000
     threads: Count = 8
     """Questions that are asked of stores and of the log at a time."""
@@ -169,6 +183,12 @@ class ServeSettings:
     """Where it answers in PostgreSQL's protocol too, for reading; without it, nowhere."""
     pg_connections: Count = 100
     """In PostgreSQL's protocol."""
+    pg_connections_per_address: Count = 75
+    """In PostgreSQL's protocol, from one address."""
+    pg_connections_per_token: Count = 50
+    """In PostgreSQL's protocol, with one token."""
+    pg_idle_ms: Count = 1_800_000
+    """Milliseconds without a message after which a connection in PostgreSQL's protocol is closed."""
     sql_ms: Count = 10_000
     """For a statement of SQL; what takes longer is stopped."""
     sql_rows_max: Count = 100_000
@@ -177,6 +197,8 @@ class ServeSettings:
     """For a statement: the rows that it needs, and what it makes of them."""
     sql_processes: Count = 2
     """That answer statements, one at a time each; begun when they are needed."""
+    token_share_percent: Percent = 50
+    """Percent of SQL processes, searches and subscriptions that one token may take; at least one of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

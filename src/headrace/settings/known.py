@@ -73,7 +73,13 @@ def _in_words(kind: Any) -> str:
         least = next(
             (meta.ge for meta in metas if isinstance(meta, msgspec.Meta) and meta.ge is not None), None
         )
-        return _in_words(base) + ("" if least is None else f", at least {least}")
+        most = next(
+            (meta.le for meta in metas if isinstance(meta, msgspec.Meta) and meta.le is not None), None
+        )
+        bounds = ("" if least is None else f", at least {least}") + (
+            "" if most is None else f", at most {most}"
+        )
+        return _in_words(base) + bounds
     if get_origin(kind) is Literal:
         return " or ".join(map(str, get_args(kind)))
     if get_origin(kind) is Mapping:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.private import make_private_dir, private
 from headrace.views.errors import (
     StoreBusy,
     StoreDamaged,
@@ -90,7 +91,7 @@ class CatalogFolder:
     def make(self) -> None:
         """For who writes: the folder, if there is none."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_private_dir(self.folder)
         except (FileExistsError, NotADirectoryError) as error:
             lost = _leading_nowhere(self.folder)
             if lost is not None:
@@ -220,7 +221,7 @@ def sync_folder(path: Path) -> None:
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
+    with open(path, "wb", opener=private) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from headrace.private import create_private, make_private_dir
 from headrace.views.errors import (
     StoreBusy,
     StoreDamaged,
@@ -64,7 +65,8 @@ class SqliteFile:
             )
         with told_as(path):
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_private_dir(path.parent)
+                create_private(path)
                 self.connection = sqlite3.connect(
                     path, timeout=_BUSY_MS / 1_000, isolation_level=None, cached_statements=32
                 )

@@ -10,6 +10,8 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
+from tests.support.waiting import fail_if_ended
+
 __all__ = [
     "END",
     "START",
@@ -117,6 +119,7 @@ class Consumer(ABC):
         while len(seen) < count:
             remaining_s = deadline - time.monotonic()
             assert remaining_s > 0, f"{len(seen)} of {count} records within {timeout_s} s"
+            fail_if_ended(f"{len(seen)} of {count} records")
             # In slices, as users poll: a client that is in one long poll may not join again when it is told to.
             seen += self.poll(min(remaining_s, 1.0))
         return seen
@@ -305,6 +308,7 @@ def wait_for(
                 for one in polling:
                     if one.done():
                         one.result()
+                fail_if_ended(f"{len(seen)} records")
                 if time.monotonic() > deadline:
                     held = [sorted(consumer.held) for consumer in consumers]
                     raise AssertionError(f"not within {timeout_s} s; {len(seen)} records, assignments {held}")

@@ -1,7 +1,4 @@
-"""Clients that send too much, too little, too slowly or never read: over real sockets, under limits that are small.
-
-Beside each of them a good client asks on, and must be answered.
-"""
+"""Clients that send too much, too little, too slowly or never read, under small limits; a good one is answered."""
 
 from __future__ import annotations
 
@@ -22,6 +19,7 @@ from headrace.broker.settings import BrokerSettings
 from headrace.records import RecordLimits, build_batch
 from headrace.wire import Api, decode_response, encode_request
 from headrace.wire import messages as m
+from headrace.wire.codes import ErrorCode
 
 NOON_MS = 1_700_000_000_000
 
@@ -393,3 +391,54 @@ async def test_partitions_of_a_session_take_turns_when_an_answer_does_not_hold_t
         )
         answer = await client.ask(Api.FETCH, 11, ask)
     assert served == ["a", "b", "a", "b"]
+
+
+async def test_a_member_id_that_was_given_out_is_forgotten_when_its_client_hangs_up(
+    scene: Callable[..., Awaitable[Scene]],
+) -> None:
+    world = await scene()
+    request = m.JoinGroupRequest
+    protocols = [request.JoinGroupRequestProtocol(name="range")]
+    ask = request(group_id="g", session_timeout_ms=1_800_000, protocol_type="consumer", protocols=protocols)
+    first = await world.connect()
+    given = await first.ask(Api.JOIN_GROUP, 5, ask)
+    assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    ask.member_id = given.member_id
+    first.writer.close()
+    while world.server.connections:
+        await asyncio.sleep(0.001)
+    second = await world.connect()
+    assert (await second.ask(Api.JOIN_GROUP, 5, ask)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_a_fetch_that_there_is_no_room_to_wait_with_is_answered_without_records(
+    scene: Callable[..., Awaitable[Scene]],
+) -> None:
+    world = await scene(waiting_fetches_bytes_max=6_000)
+    await fill(world, "a", 1)
+    request = m.FetchRequest
+    wanted = [request.FetchPartition(partition=0, fetch_offset=1, partition_max_bytes=1)]
+    topics = [request.FetchTopic(topic="a", partitions=wanted)]
+    ask = request(max_wait_ms=2**31 - 1, min_bytes=1, max_bytes=1, session_epoch=-1, topics=topics)
+    waiting = [await world.connect() for _ in range(2)]
+    for number, client in enumerate(waiting, 1):
+        client.send(encode_request(Api.FETCH, 11, 7, "c", ask))
+        while world.broker.waiting_fetches.used_bytes < number * 2_560:
+            await asyncio.sleep(0.001)
+    third = await world.connect()
+    (topic,) = (await third.ask(Api.FETCH, 11, ask)).responses
+    assert len(topic.partitions[0].records) == 0
+    answer = await produce(third, "a", bytes(build_batch([(b"k", b"v", [])], timestamp_ms=NOON_MS)))
+    assert answer.error_code == 0
+    for client in waiting:
+        (topic,) = (await client.answer(Api.FETCH, 11)).responses
+        assert len(topic.partitions[0].records)
+    assert world.broker.waiting_fetches.used_bytes == 0
+    # A client that hangs up gives its room back.
+    ask.topics[0].partitions[0].fetch_offset = 2
+    waiting[0].send(encode_request(Api.FETCH, 11, 7, "c", ask))
+    while not world.broker.waiting_fetches.used_bytes:
+        await asyncio.sleep(0.001)
+    waiting[0].writer.close()
+    while world.broker.waiting_fetches.used_bytes:
+        await asyncio.sleep(0.001)

@@ -16,6 +16,7 @@ from headrace.broker.metrics import collect
 from headrace.broker.metrics_port import MetricsPort
 from headrace.broker.server import Server
 from headrace.broker.settings import BrokerSettings
+from headrace.clock import SystemClock
 from headrace.wire import Api
 from headrace.wire import messages as m
 
@@ -97,13 +98,16 @@ async def test_every_closed_connection_is_counted_by_what_its_client_did(scene: 
     assert samples['headrace_connections_closed_total{reason="oversized-frame"}'] == 1
 
 
-async def test_a_page_holds_a_bounded_number_of_samples_and_says_how_many_are_left_out() -> None:
-    out = Exposition(2)
+async def test_a_page_has_a_limit_in_bytes_and_says_how_many_samples_are_left_out() -> None:
+    out = Exposition(5_000)
     out.family("kafka_log_log_size", "gauge", "Bytes.")
-    for index in range(5):
-        out.sample("kafka_log_log_size", {"topic": 'a"\\\n', "partition": index}, index)
-    assert out.left_out == 3
-    assert len(read(out.text())) == 2
+    for index in range(10):
+        out.sample("kafka_log_log_size", {"topic": 'a"\\\n' + "é" * 500, "partition": index}, index)
+    shown = len(read(out.text()))
+    assert (shown, out.left_out) == (5, 5)
+    assert len(out.text()) < 5_000 + 1_100
+    out.one("headrace_samples_left_out", "gauge", "Samples.", out.left_out)
+    assert read(out.text())["headrace_samples_left_out"] == 5
 
 
 async def http(port: int, raw: bytes) -> bytes:
@@ -119,23 +123,60 @@ async def test_the_port_answers_one_page_and_closes_whoever_dawdles(tmp_path: Pa
     broker = Broker(BrokerSettings(data_dir=tmp_path / "data", listen_port=0))
     port = MetricsPort(partial(collect, broker, None), broker.clock, deadline_s=0.3)
     await port.listen("127.0.0.1", 0)
-    page = await http(port.port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    page = await http(port.port, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
     head, _, body = page.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ")
     assert b"version=0.0.4" in head
     assert f"Content-Length: {len(body)}".encode() in head
     assert b"kafka_brokers 1\n" in body
-    assert (await http(port.port, b"GET /other HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404 ")
-    assert (await http(port.port, b"POST /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405 ")
+    assert (await http(port.port, b"GET /other HTTP/1.1\r\nHost: [::1]:1\r\n\r\n")).startswith(
+        b"HTTP/1.1 404 "
+    )
+    assert (await http(port.port, b"POST /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")).startswith(
+        b"HTTP/1.1 405 "
+    )
     assert await http(port.port, b"GET /metr") == b""
     assert await http(port.port, b"GET /" + b"x" * 20_000) == b""
     slow = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(40)]
     for reader, writer in slow:
         assert await reader.read() == b""
         writer.close()
-    assert (await http(port.port, b"GET /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    again = await http(port.port, b"GET /metrics HTTP/1.1\r\nHOST:localhost:9\r\n\r\n")
+    assert again.startswith(b"HTTP/1.1 200 ")
     await port.close()
     await broker.stop()
+
+
+@pytest.mark.parametrize(
+    ("listen", "host", "status"),
+    [
+        ("127.0.0.1", "Host: 127.0.0.1:9100", 200),
+        ("127.0.0.1", "host: metrics.example", 200),
+        ("127.0.0.1", "Host: evil.example", 400),
+        ("127.0.0.1", "Host: 127.0.0.1.evil.example", 400),
+        ("127.0.0.1", "Host: 192.0.2.7", 400),
+        ("127.0.0.1", "Host: localhost\r\nHost: evil.example", 400),
+        ("127.0.0.1", "Host:", 400),
+        ("127.0.0.1", "X: y", 400),
+        # Beyond this machine it is asked by its address as well, but by no name of a stranger's.
+        ("0.0.0.0", "Host: 192.0.2.7:9100", 200),
+        ("0.0.0.0", "Host: [2001:db8::1]", 200),
+        ("0.0.0.0", "Host: METRICS.example:1", 200),
+        ("0.0.0.0", "Host: evil.example", 400),
+    ],
+)
+async def test_the_port_answers_only_to_hosts_that_it_is_known_by(
+    listen: str, host: str, status: int
+) -> None:
+    async def collected() -> bytes:
+        return b"a_secret 1\n"
+
+    port = MetricsPort(collected, SystemClock(), hosts=["metrics.example"])
+    await port.listen(listen, 0)
+    answer = await http(port.port, f"GET /metrics HTTP/1.1\r\n{host}\r\n\r\n".encode())
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+    assert (b"a_secret" in answer) == (status == 200)
+    await port.close()
 
 
 async def test_a_scrape_of_many_partitions_lets_others_be_served_between(ask: Asking) -> None:

@@ -146,18 +146,18 @@ async def test_ids_that_were_given_out_and_not_used_have_a_limit() -> None:
 
 
 async def test_what_one_member_brings_has_a_limit() -> None:
-    async with Rig(GroupSettings(subscription_bytes_max=1_000)) as rig:
-        big = Client(rig, protocols=(("range", bytes(1_001)),))
+    async with Rig(GroupSettings(subscription_bytes_max=3_000)) as rig:
+        big = Client(rig, protocols=(("range", bytes(3_001)),))
         assert (await big.join_once()).error is ErrorCode.POLICY_VIOLATION
-        many = Client(rig, protocols=tuple((f"p{index}", b"") for index in range(1_000)))
+        many = Client(rig, protocols=tuple((f"p{index}", b"") for index in range(20)))
         assert (await many.join_once()).error is ErrorCode.POLICY_VIOLATION
         assert rig.groups.list_groups() == []
 
 
 async def test_what_a_group_and_all_groups_hold_has_a_limit() -> None:
-    settings = GroupSettings(group_bytes_max=1_500, all_groups_bytes_max=2_000)
+    settings = GroupSettings(group_bytes_max=15_000, all_groups_bytes_max=28_000)
     async with Rig(settings) as rig:
-        protocols = (("range", bytes(800)),)
+        protocols = (("range", bytes(8_000)),)
         await form(Client(rig, group_id="a", protocols=protocols))
         second = Client(rig, group_id="a", protocols=protocols)
         assert (await second.join()).error is ErrorCode.POLICY_VIOLATION
@@ -170,9 +170,9 @@ async def test_what_a_group_and_all_groups_hold_has_a_limit() -> None:
 
 
 async def test_a_full_group_still_takes_a_static_member_back() -> None:
-    settings = GroupSettings(members_per_group_max=1, group_bytes_max=1_000)
+    settings = GroupSettings(members_per_group_max=1, group_bytes_max=10_000)
     async with Rig(settings) as rig:
-        protocols = (("range", bytes(600)),)
+        protocols = (("range", bytes(6_000)),)
         await form(Client(rig, instance_id="one", protocols=protocols))
         again = Client(rig, instance_id="one", protocols=protocols)
         assert (await again.join()).error is ErrorCode.NONE

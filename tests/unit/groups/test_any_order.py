@@ -17,7 +17,9 @@ from hypothesis import HealthCheck, Phase, event, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from headrace.broker.groups import GroupSettings
+from headrace.broker.groups.budget import GROUP_BYTES
 from headrace.broker.groups.group import State
+from headrace.broker.sizes import text_bytes
 from headrace.errors import StorageError
 from headrace.wire.codes import ErrorCode
 
@@ -362,10 +364,15 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def the_group_is_sound(self) -> None:
         groups = self.rig.groups
-        size = sum(
-            member.size_bytes for group in groups._groups.values() for member in group.members.values()
-        )
-        assert groups._membership.budget.used_bytes == size
+        names = size = waiting = 0
+        for known in groups._groups.values():
+            own = text_bytes(known.id) + text_bytes(known.protocol_type)
+            names += own
+            size += GROUP_BYTES + own + sum(member.size_bytes for member in known.members.values())
+            size += sum(96 + text_bytes(topic) for topic in known.topics or ())
+            waiting += sum(1_024 + text_bytes(member_id) for member_id in known.pending)
+        assert (groups._budget.used_bytes, groups._budget.names_bytes) == (size, names)
+        assert groups._rebalancer._pending.used_bytes == waiting
         group = groups._groups.get("g")
         if group is None:
             return
@@ -382,7 +389,7 @@ class AnyOrder(RuleBasedStateMachine):
         if group.state in (State.STABLE, State.COMPLETING):
             assert group.members
             assert group.protocol is not None
-            assert all(member.supports(group.protocol) for member in group.members.values())
+            assert all(group.protocol in dict(member.protocols) for member in group.members.values())
         for member in group.members.values():
             waits = member.awaits_join or member.awaits_sync
             assert waits or member.session.deadline is not None, "nobody would notice if it fell silent"

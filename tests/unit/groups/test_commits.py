@@ -233,12 +233,15 @@ async def test_the_number_of_offsets_has_a_limit_and_those_that_are_there_can_mo
 
 
 async def test_all_metadata_together_has_a_limit() -> None:
-    async with Rig(GroupSettings(all_offset_metadata_chars_max=10)) as rig:
+    async with Rig(GroupSettings(all_offset_metadata_bytes_max=10)) as rig:
         commit = rig.groups.commit
         assert await commit("g", [("orders", 0, 1, -1, "12345678")]) == [ErrorCode.NONE]
         assert await commit("g", [("orders", 1, 1, -1, "123")]) == [ErrorCode.POLICY_VIOLATION]
         assert await commit("g", [("orders", 0, 2, -1, "1")]) == [ErrorCode.NONE]
         assert await commit("g", [("orders", 1, 1, -1, "123")]) == [ErrorCode.NONE]
+        # In memory one wide character makes all of them wide.
+        assert await commit("g", [("orders", 0, 2, -1, "😀")]) == [ErrorCode.NONE]
+        assert await commit("g", [("orders", 0, 2, -1, "a😀")]) == [ErrorCode.POLICY_VIOLATION]
 
 
 async def test_offsets_of_topics_that_nobody_reads_can_be_deleted() -> None:

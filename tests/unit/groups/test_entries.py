@@ -19,6 +19,7 @@ from headrace.broker.groups.entries import (
     encode_entry,
 )
 from headrace.broker.groups.kept import Kept
+from headrace.broker.sizes import text_bytes
 from headrace.errors import DamagedState
 
 from .journal import MemoryJournal
@@ -71,7 +72,7 @@ def contents(kept: Kept) -> object:
         (group, row.topic, row.partition): row for group in offsets.groups() for row in offsets.rows(group)
     }
     assert offsets.count == len(rows)
-    assert offsets.metadata_chars == sum(len(row.metadata) for row in rows.values())
+    assert offsets.metadata_bytes == sum(text_bytes(row.metadata) for row in rows.values())
     return kept.groups, rows
 
 

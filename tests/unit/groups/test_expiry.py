@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from headrace.broker.groups import ExpiredOffset, GroupSettings
 from headrace.errors import PartitionFenced
 from headrace.wire.codes import ErrorCode
 
-from .rig import START_MS, Client, Rig, form, settle, subscription
+from .rig import START_MS, Client, Rig, Topics, form, settle, subscription
 
 DAY_MS = 24 * 3600 * 1000
 WEEK_MS = 7 * DAY_MS
@@ -192,3 +194,20 @@ async def test_an_expiry_that_the_journal_did_not_take_drops_nothing() -> None:
             await rig.groups.expire(START_MS + WEEK_MS)
         assert rig.committed() == 1
         assert rig.groups.offsets_expired == 0
+
+
+async def test_a_clean_up_of_many_offsets_lets_others_run_and_leaves_what_they_commit() -> None:
+    async with Rig(topics=Topics(orders=6_000)) as rig:
+        for group_id in ("a", "b", "c"):
+            commits = [("orders", index, 1, -1, "") for index in range(6_000)]
+            assert set(await rig.groups.commit(group_id, commits)) == {ErrorCode.NONE}
+        running = asyncio.ensure_future(rig.groups.expire(START_MS + WEEK_MS))
+        await asyncio.sleep(0)
+        assert not running.done()
+        rig.clock.wall_ms += WEEK_MS
+        late = asyncio.ensure_future(rig.commit(2, group_id="c"))
+        expired = {(gone.group_id, gone.partition) for gone in await running}
+        assert {("a", 0), ("b", 0)} <= expired
+        assert ("c", 0) not in expired
+        assert await late is ErrorCode.NONE
+        assert rig.committed(group_id="c") == 2

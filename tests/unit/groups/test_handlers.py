@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.limits import BrokerLimits
+from headrace.broker.notices import Notices
 from headrace.broker.request import Request
 from headrace.wire import Api, decode, encode, versions
 from headrace.wire import messages as m
@@ -23,7 +25,7 @@ async def call(rig: Rig, api: Api, version: int, message: Any) -> Any:
     """Send it as bytes of that version and read the answer from bytes of that version."""
     asked = decode(type(message), version, encode(message, version), 0)
     handler = importlib.import_module(f"headrace.broker.handlers.{api.name.lower()}")
-    broker: Any = SimpleNamespace(groups=rig.groups)
+    broker: Any = SimpleNamespace(groups=rig.groups, limits=BrokerLimits(), notices=Notices(rig.clock))
     answer = await handler.handle(broker, Request(api, version, 1, "app", asked, "127.0.0.1"))
     return decode(type(answer), version, encode(answer, version), 0)
 

@@ -21,18 +21,23 @@ TOPICS = st.lists(st.text(max_size=30), max_size=5)
 @given(topics=TOPICS)
 def test_the_topics_of_every_version_are_read(version: int, topics: list[str]) -> None:
     body = encode(m.ConsumerProtocolSubscription(topics=topics, user_data=b"mine"), version)
-    assert subscribed_topics(struct.pack(">h", version) + bytes(body)) == set(topics)
+    assert subscribed_topics(struct.pack(">h", version) + bytes(body), 5) == topics
 
 
 def test_versions_yet_to_come_are_read_as_far_as_they_are_known() -> None:
-    assert subscribed_topics(subscription("orders", version=99) + b"news") == {"orders"}
+    assert subscribed_topics(subscription("orders", version=99) + b"news", 1) == ["orders"]
 
 
 @given(st.binary(max_size=40))
 def test_bytes_that_are_no_subscription_are_no_error(data: bytes) -> None:
-    topics = subscribed_topics(data)
+    topics = subscribed_topics(data, 100)
     assert topics is None or all(isinstance(topic, str) for topic in topics)
 
 
 def test_an_absurd_count_is_refused_at_once() -> None:
-    assert subscribed_topics(struct.pack(">hi", 1, 2**31 - 1) + bytes(100)) is None
+    assert subscribed_topics(struct.pack(">hi", 1, 2**31 - 1) + bytes(100), 2**31) is None
+
+
+def test_more_names_than_are_read_are_no_topics() -> None:
+    assert subscribed_topics(subscription("a", "b"), 2) == ["a", "b"]
+    assert subscribed_topics(subscription("a", "b"), 1) is None

@@ -13,12 +13,13 @@ from headrace.files import SystemFiles
 from headrace.log.pace import Interrupted
 from headrace.log.reader import LogReader
 from headrace.log.retention import outlived, trim
-from headrace.records import RecordLimits
 from headrace.testing.faulty_files import Crash, FaultyFiles
 from tests.support.s3 import S3Server
 from tests.unit.log.archives import CONFIG, InBucket, InFolder, Place, archive_now, begun, expected_names
 from tests.unit.log.compacting import COMPACTING, began, put, read_all, run, seal
 from tests.unit.log.conftest import NOW_MS, append, values_from
+
+from .by_time import offset_for_time
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -51,8 +52,8 @@ def test_reading_crosses_the_archive_and_the_partition_unseen(place: Place) -> N
     assert {path.name for path in place.home.glob("*.log")} == {segment.path.name for segment in log.segments}
     assert place.archive.names() == expected_names(log)
     reader = LogReader(log)
-    assert reader.offset_for_time(NOW_MS + 3, RecordLimits()) == (3, NOW_MS + 3)
-    assert reader.offset_for_time(NOW_MS + first, RecordLimits()) == (first, NOW_MS + first)
+    assert offset_for_time(reader.log, NOW_MS + 3) == (3, NOW_MS + 3)
+    assert offset_for_time(reader.log, NOW_MS + first) == (first, NOW_MS + first)
     log.close()
     again = place.open()
     assert (again.start_offset, again.end_offset) == (0, 40)
@@ -86,7 +87,7 @@ def test_an_archive_that_is_away_fails_its_own_range_only(place: Place) -> None:
         assert raised.value.retriable
         assert "offsets 0 to" in str(raised.value)
         assert again.archive.segments[0].path in str(raised.value)
-        assert reader.offset_for_time(NOW_MS + first, RecordLimits()) == (first, NOW_MS + first)
+        assert offset_for_time(again, NOW_MS + first) == (first, NOW_MS + first)
         # Nothing is moved to where it is not, and nothing is deleted.
         for number in range(40, 60):
             append(again, b"value-%d" % number)
@@ -140,7 +141,7 @@ def test_an_index_that_is_damaged_in_the_archive_is_made_again(place: Place) -> 
     archive_now(log)
     place.archive.change(f"{0:020d}.index", 66)
     assert values_from(log) == EVERYTHING
-    assert LogReader(log).offset_for_time(NOW_MS + 2, RecordLimits()) == (2, NOW_MS + 2)
+    assert offset_for_time(log, NOW_MS + 2) == (2, NOW_MS + 2)
 
 
 def test_a_damaged_list_of_the_archive_is_not_taken_for_an_empty_one(place: Place) -> None:

@@ -15,9 +15,9 @@ from headrace.log.archive_bucket import PART_BYTES, BucketStore
 from headrace.log.config import LogConfig
 from headrace.log.partition import PartitionLog
 from headrace.log.reader import LogReader
-from headrace.records import RecordLimits
 from tests.support.s3 import S3Server
 from tests.unit.log.archives import InBucket, Place, archive_now
+from tests.unit.log.by_time import offset_for_time
 from tests.unit.log.conftest import NOW_MS, append
 
 BLOCK, PART = 4096, 16384
@@ -68,8 +68,7 @@ def test_a_read_and_a_look_up_by_time_take_a_few_blocks(large: Large) -> None:
     assert LogReader(large.log).read(middle, 600).next_offset > middle
     assert 0 < sum(large.asked()) <= 4 * BLOCK
     wanted = 2 * middle - 2
-    found = LogReader(large.log).offset_for_time(NOW_MS + wanted, RecordLimits())
-    assert found == (wanted, NOW_MS + wanted)
+    assert offset_for_time(large.log, NOW_MS + wanted) == (wanted, NOW_MS + wanted)
     assert sum(large.asked()) <= 8 * BLOCK
 
 

@@ -28,6 +28,8 @@ from tests.unit.log.compacting import (
 )
 from tests.unit.log.conftest import NOW_MS, Desk
 
+from .by_time import offset_for_time, offset_of_max_timestamp
+
 
 def opened(desk: Desk, **changes: object) -> PartitionLog:
     return desk.open(config=replace(COMPACTING, **changes))  # type: ignore[arg-type]
@@ -135,11 +137,11 @@ def test_a_horizon_keeps_the_timestamps_of_its_batch(desk: Desk) -> None:
     seal(log)
     compact(log)
     reader = LogReader(log)
-    assert reader.offset_for_time(NOW_MS - 5000, RecordLimits()) == (0, NOW_MS - 5000)
-    assert reader.offset_for_time(NOW_MS - 4999, RecordLimits()) == (2, NOW_MS)
+    assert offset_for_time(reader.log, NOW_MS - 5000) == (0, NOW_MS - 5000)
+    assert offset_for_time(reader.log, NOW_MS - 4999) == (2, NOW_MS)
     compact(log, now_ms=NOW_MS + 1000)
-    assert reader.offset_for_time(NOW_MS - 5000, RecordLimits()) == (1, NOW_MS - 5000)
-    assert reader.offset_of_max_timestamp(RecordLimits()) == (2, NOW_MS)
+    assert offset_for_time(reader.log, NOW_MS - 5000) == (1, NOW_MS - 5000)
+    assert offset_of_max_timestamp(reader.log) == (2, NOW_MS)
 
 
 def test_records_younger_than_the_least_lag_are_left_alone(desk: Desk) -> None:
@@ -362,8 +364,8 @@ def test_a_log_without_any_record_left_still_has_an_age(desk: Desk) -> None:
     compact(log, now_ms=NOW_MS + 1)
     assert sorted(read_all(log).records) == [1]
     assert log.segments[0].index.max_timestamp == NOW_MS - 100
-    assert LogReader(log).offset_of_max_timestamp(RecordLimits()) == (1, NOW_MS)
-    assert LogReader(log).offset_for_time(NOW_MS - 100, RecordLimits()) == (1, NOW_MS)
+    assert offset_of_max_timestamp(log) == (1, NOW_MS)
+    assert offset_for_time(log, NOW_MS - 100) == (1, NOW_MS)
 
 
 def test_what_compaction_noted_is_not_trusted_when_it_is_damaged(desk: Desk) -> None:

@@ -8,8 +8,9 @@ import pytest
 from headrace.errors import CorruptBatch, DamagedState
 from headrace.log.partition import PartitionLog
 from headrace.log.reader import LogReader
-from headrace.records import RecordLimits
 from tests.unit.log.conftest import NOW_MS, Desk, append, values_from
+
+from .by_time import offset_for_time
 
 Filled = Callable[..., PartitionLog]
 
@@ -86,7 +87,7 @@ def test_a_damaged_or_missing_index_is_made_again(filled: Filled, desk: Desk, ha
     again = desk.open()
     assert again.report.indexes_rebuilt == len(again.segments)
     assert values_from(again) == {offset: b"value-%d" % offset for offset in range(120)}
-    assert LogReader(again).offset_for_time(NOW_MS + 20, RecordLimits()) == (60, NOW_MS + 20)
+    assert offset_for_time(again, NOW_MS + 20) == (60, NOW_MS + 20)
 
 
 def test_index_columns_that_rot_later_are_made_again_from_the_log(filled: Filled, desk: Desk) -> None:

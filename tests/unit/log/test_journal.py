@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,29 @@ async def test_a_snapshot_replaces_the_past_and_loses_no_entry_of_concurrent_wri
     assert journal.log.size_bytes < 60_000
     again = await opened(tmp_path / "j", committer)
     assert sorted(again.entries) == sorted(b"%d-%d" % (n, i) for n in range(8) for i in range(40))
+    await committer.close()
+
+
+async def test_a_large_snapshot_is_taken_in_turns_and_misses_nothing(tmp_path: Path) -> None:
+    committer = Committer()
+    journal = await opened(tmp_path / "j", committer, snapshot_after_bytes=0)
+    state = [b"%d" % number for number in range(3_000)]
+    turn, taken_in = 0, set()
+
+    def source() -> Iterator[bytes]:
+        for entry in state:
+            taken_in.add(turn)
+            yield entry
+
+    await journal.write([b"first"])
+    journal.on_snapshot(source)
+    running = asyncio.ensure_future(journal.write([b"last"]))
+    while not running.done():
+        turn += 1
+        await asyncio.sleep(0)
+    assert len(taken_in) >= 6
+    again = await opened(tmp_path / "j", committer)
+    assert again.entries == [*state, b"last"]
     await committer.close()
 
 

@@ -13,8 +13,9 @@ from headrace.files import SystemFile, SystemFiles
 from headrace.log.partition import PartitionLog
 from headrace.log.producers import OutOfOrderSequence, StaleProducerEpoch
 from headrace.log.reader import LogReader
-from headrace.records import RecordLimits
 from tests.unit.log.conftest import NOW_MS, Desk, append, values_from
+
+from .by_time import offset_for_time, offset_of_max_timestamp
 
 Filled = Callable[..., PartitionLog]
 
@@ -198,19 +199,19 @@ def test_time_looks_up_the_first_record_at_or_after(filled: Filled) -> None:
     log = filled()
     reader = LogReader(log)
     for number in range(40):
-        assert reader.offset_for_time(NOW_MS + number, RecordLimits()) == (number * 3, NOW_MS + number)
-    assert reader.offset_for_time(0, RecordLimits()) == (0, NOW_MS)
-    assert reader.offset_for_time(NOW_MS + 40, RecordLimits()) is None
-    assert reader.offset_of_max_timestamp(RecordLimits()) == (117, NOW_MS + 39)
+        assert offset_for_time(reader.log, NOW_MS + number) == (number * 3, NOW_MS + number)
+    assert offset_for_time(reader.log, 0) == (0, NOW_MS)
+    assert offset_for_time(reader.log, NOW_MS + 40) is None
+    assert offset_of_max_timestamp(reader.log) == (117, NOW_MS + 39)
 
 
 def test_the_greatest_timestamp_is_found_below_the_high_watermark_only(filled: Filled) -> None:
     log = filled()
     append(log, b"future", timestamp_ms=NOW_MS + 10**6)
     reader = LogReader(log)
-    assert reader.offset_of_max_timestamp(RecordLimits()) == (117, NOW_MS + 39)
+    assert offset_of_max_timestamp(reader.log) == (117, NOW_MS + 39)
     log.sync_now()
-    assert reader.offset_of_max_timestamp(RecordLimits()) == (120, NOW_MS + 10**6)
+    assert offset_of_max_timestamp(reader.log) == (120, NOW_MS + 10**6)
 
 
 def test_epochs_tell_how_far_each_run_wrote(filled: Filled, desk: Desk) -> None:

@@ -50,7 +50,7 @@ def test_what_is_kept_of_a_batch_is_as_it_was(
     assert header.max_timestamp == NOW_MS
     found = open_batch(thinned, LIMITS).records
     assert [(100 + r.offset, r.key, r.value) for r in found] == [(r.offset, r.key, r.value) for r in wanted]
-    assert read_stored(thinned, LIMITS) == [(r.offset, r.timestamp) for r in wanted]
+    assert list(read_stored(thinned, LIMITS)) == [(r.offset, r.timestamp) for r in wanted]
 
 
 @pytest.mark.parametrize("sizes", [[10, 900_000, 900_000, 10], [3_000_000, 5], [5, 2_000_000]])
@@ -75,11 +75,11 @@ def test_a_stretched_batch_keeps_its_records_and_its_last_sequence() -> None:
         base_sequence=3,
     )
     header = read_header(batch)
-    records = read_stored(batch, LIMITS)
+    records = list(read_stored(batch, LIMITS))
     stretch_batch(batch, header, 1000)
     stretched = read_header(batch)
     assert (stretched.next_offset, stretched.last_sequence) == (1000, header.last_sequence)
-    assert read_stored(batch, LIMITS) == records
+    assert list(read_stored(batch, LIMITS)) == records
     wrapped = header._replace(base_sequence=0)
     assert wrapped.last_sequence == 1
 
@@ -96,7 +96,7 @@ def test_an_emptied_batch_tells_of_its_producer_and_of_no_transaction() -> None:
     )
     header = read_header(batch)
     shell = read_header(empty_batch(header))
-    assert read_stored(empty_batch(header), LIMITS) == []
+    assert list(read_stored(empty_batch(header), LIMITS)) == []
     assert (shell.producer_id, shell.producer_epoch, shell.last_sequence) == (7, 2, 7)
     assert (shell.last_offset_delta, shell.is_transactional, shell.codec, shell.size) == (2, False, 0, 61)
 
@@ -105,7 +105,7 @@ def test_a_cover_belongs_to_nobody() -> None:
     cover = cover_batch(10, 25, 3, -1)
     header = read_header(cover)
     assert (header.base_offset, header.next_offset, header.count, header.producer_id) == (10, 25, 0, -1)
-    assert read_stored(cover, LIMITS) == []
+    assert list(read_stored(cover, LIMITS)) == []
 
 
 def test_a_stored_batch_that_fails_its_check_is_not_opened() -> None:

@@ -50,7 +50,7 @@ def used(step_s: float) -> Iterator[float]:
 def test_a_part_is_measured_when_it_is_named_or_when_all_are() -> None:
     assert chosen(None, quick=False) == list(PARTS)
     assert chosen(["many", "stores"], quick=True) == ["stores", "many"]
-    assert set(PARTS) - set(chosen(None, quick=True)) == {"start", "memory", "cluster"}
+    assert set(PARTS) - set(chosen(None, quick=True)) == {"start", "recovery", "memory", "cluster"}
 
 
 def test_a_task_reaches_its_driver_as_it_is(tmp_path: Path) -> None:

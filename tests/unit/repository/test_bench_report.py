@@ -15,6 +15,7 @@ from bench.report import comparison_row, earlier_rows, fault_row, write_faults, 
 RATE = {"name": "produce", "peer": "Apache Kafka 4.3", "us": 2.0, "them": 1.0, "unit": "msg/s", "goal": 1.0}
 X1 = {
     "fault": "X1",
+    "held": True,
     "runs": 20,
     "hits": 19,
     "lost": 0,
@@ -22,6 +23,11 @@ X1 = {
     "peak_rss_mb": 31.26,
     "seeds": [7, 3, 7],
     "caught_unprotected": True,
+    "failures": [],
+    "commit": "c0ffee",
+    "date": "2026-03-01",
+    "code": "0123456789abcdef",
+    "covers": ["src/headrace/log"],
 }
 
 
@@ -123,10 +129,20 @@ def test_an_earlier_file_of_another_shape_is_not_overwritten(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "change",
-    [{"fault": "kill"}, {"runs": 0}, {"lost": -1}, {"seeds": []}, {"caught_unprotected": 1}, {"more": 1}],
+    [
+        *(
+            {"fault": "kill"},
+            {"runs": 0},
+            {"lost": -1},
+            {"seeds": []},
+            {"caught_unprotected": 1},
+            {"more": 1},
+        ),
+        *({"held": False}, {"failures": [{"seed": 1}]}, {"commit": ""}, {"covers": []}),
+    ],
 )
 def test_a_fault_row_that_says_nothing_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"fault|run|must be a|has the keys"):
+    with pytest.raises(ValueError, match=r"fault|run|must be a|has the keys|covers"):
         fault_row(X1 | change)
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from bench.faults import FAULTS
+from bench.faults.covered import code_digest
 from bench.pages import PAGES, rendered
+from bench.report import earlier_rows, write_faults
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -24,9 +26,44 @@ def test_every_fault_is_explained_once() -> None:
     assert set(re.findall(r"(?m)^\| (X\d+) \|", counted)) <= set(named)
 
 
+def test_a_row_says_whether_it_held_failed_or_is_stale(tmp_path: Path) -> None:
+    (page,) = (page for page in PAGES if page.stem == "faults")
+    covers = FAULTS["X1"].covers
+    row = {
+        "fault": "X1",
+        "held": True,
+        "runs": 1,
+        "hits": 1,
+        "lost": 0,
+        "duplicated": 0,
+        "peak_rss_mb": 1.0,
+        "seeds": [1],
+        "caught_unprotected": True,
+        "failures": [],
+        "commit": "c0ffee" * 7,
+        "date": "2026-03-01",
+        "code": code_digest(covers),
+        "covers": covers,
+    }
+    failed = {"held": False, "failures": [{"seed": 7, "problems": ["lost"]}]}
+    for change, result in (({}, "held"), (failed, "FAILED (seeds 7)"), ({"code": "of before"}, "stale")):
+        write_faults([{**row, **change}], tmp_path)
+        text = rendered(page, tmp_path)
+        assert f"| X1 | {result} | 1 | 1 | 0 | 0 | 1 MB | yes | c0ffeec0ffee | 2026-03-01 |" in text
+        assert "Not counted yet: X2, X3, " in text
+
+
 def test_what_was_not_measured_yet_is_said_so(tmp_path: Path) -> None:
     (page,) = (page for page in PAGES if page.stem == "performance")
     assert "<!-- begin serve -->\n\nNot measured yet.\n\n<!-- end serve -->" in rendered(page, tmp_path)
+
+
+def test_the_memory_of_the_page_is_held_against_when_it_was_opened() -> None:
+    rows = [row for row in earlier_rows("page") if row["unit"] == "MB" and row["goal"] is not None]
+    assert [row["name"].partition(" after ")[0] for row in rows] == ["the page's heap", "the server's memory"]
+    for row in rows:
+        assert (row["peer"], row["goal"]) == ("the same when it was opened", 0.9)
+        assert row["met"] is (row["ratio"] >= row["goal"])
 
 
 def test_a_page_without_its_marks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ PINNED: dict[str, set[str]] = {
     "headrace.app": {"App"},
     "headrace.broker": set(),
     "headrace.checksum": {"crc32c"},
+    "headrace.private": {"DIR_MODE", "FILE_MODE", "create_private", "make_private_dir", "private"},
     "headrace.readable": {"readable"},
     "headrace.cli": {"main"},
     "headrace.client": set(),

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from tests.plugins.capabilities import Capability, read_table, unproven
+from tools.places import ROOT
 
 pytest_plugins = ["pytester"]
 
@@ -45,7 +51,9 @@ def test_a_test_process_that_dies_ends_the_run_as_a_failure(pytester: pytest.Pyt
     result.stdout.fnmatch_lines(["the test process gw? ended by SIGABRT in test_dies.py::test_a[[]3[]]"])
 
 
-def test_only_the_peer_gets_a_second_chance(pytester: pytest.Pytester) -> None:
+def test_only_kafka_s_half_is_retried_and_each_retry_is_printed_and_counted(
+    pytester: pytest.Pytester,
+) -> None:
     pytester.makepyfile(
         test_it="""
         import pytest
@@ -56,24 +64,60 @@ def test_only_the_peer_gets_a_second_chance(pytester: pytest.Pytester) -> None:
             made.append(object())
             yield len(made)
 
-        @pytest.mark.parametrize("cluster", ["kafka"])
+        @pytest.mark.parametrize("cluster", [pytest.param("kafka", marks=pytest.mark.kafka_half)])
         def test_reference(cluster, fresh):
-            assert fresh == 3
+            assert fresh == 3, "Kafka was busy"
 
-        @pytest.mark.parametrize("cluster", ["kafka"])
-        def test_lost(cluster, fresh):
-            assert False
+        @pytest.mark.kafka_half
+        def test_lost(fresh):
+            assert False, "Kafka was lost"
 
+        @pytest.mark.parametrize("client", ["kafka-python"])
         @pytest.mark.parametrize("cluster", ["headrace"])
-        def test_tested(cluster, fresh):
-            assert fresh == 8
+        def test_ours(cluster, client, fresh):
+            assert fresh == 8, "once"
+
+        def test_compared(kafka_half):
+            ours, theirs = 2, []
+
+            def observe():
+                theirs.append(object())
+                return len(theirs)
+
+            def check(found):
+                assert found == ours, f"observation {found}"
+
+            kafka_half.compare(observe, check)
+
+        def test_ours_differs(kafka_half):
+            def check(found):
+                assert found == 2, f"not {found}"
+
+            kafka_half.compare(lambda: 1, check)
         """
     )
-    result = pytester.runpytest_subprocess("-p", "tests.plugins.peer", "-p", "no:cacheprovider")
-    result.assert_outcomes(passed=1, failed=2)
-    told = result.stderr.str()
-    # What is tried again is told with its reason: it may be a finding all the same.
-    assert told.count("failed: once more") == told.count("AssertionError") == 4
+    for processes in ((), ("-p", "xdist", "-n", "1")):
+        result = pytester.runpytest_subprocess(
+            "-p", "tests.plugins.kafka_half", "-p", "no:cacheprovider", *processes
+        )
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        said = result.stdout.str()
+        retries = said[said.index("retried on Apache Kafka") :]
+        for why, count in (("Kafka was busy", 2), ("Kafka was lost", 2), ("observation 1", 1), ("not 1", 2)):
+            assert len(re.findall(rf"AssertionError: {why}|^{why}", retries, re.MULTILINE)) >= count, why
+        assert re.search(r"3 failed, 2 passed, 7 retried on Apache Kafka in", said.splitlines()[-1])
+
+
+@pytest.mark.parametrize("failing", ["test", "run FOR=20", "check", None])
+def test_the_gate_ends_at_the_first_command_that_fails(tmp_path: Path, failing: str | None) -> None:
+    make, done = tmp_path / "make", tmp_path / "done"
+    make.write_text(f'#!/bin/sh\necho "$*" >> {done}\ntest "$*" != "{failing}"\n')
+    make.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    ended = subprocess.run([ROOT / ".ci" / "run"], env={**os.environ, "PATH": path}, check=False).returncode
+    commands = ["test", "run FOR=20", "check"]
+    assert (ended == 0) == (failing is None)
+    assert done.read_text().splitlines() == commands[: commands.index(failing) + 1 if failing else None]
 
 
 def test_a_claim_holds_while_its_tests_run_and_pass(pytester: pytest.Pytester) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from headrace.broker.transactions import EndAnswer
+import pytest
+
+from headrace.broker.transactions import EndAnswer, endings
 from headrace.wire.codes import ErrorCode
 
 from .rig import NONE, Producer, Rig, both, settle
@@ -242,3 +244,46 @@ async def test_transactions_that_end_together_share_their_writes() -> None:
         before = rig.journal.writes
         assert set(await asyncio.gather(*(one.commit() for one in producers))) == {NONE}
         assert rig.journal.writes <= before + 2
+
+
+@both
+async def test_markers_of_many_partitions_are_written_in_turns_and_nothing_else_begins_meanwhile(
+    second: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endings, "_MARKED_AT_ONCE", 1)
+    async with Rig() as rig:
+        producer = await Producer.started(rig, second=second)
+        for value, place in (("a", ("orders", 0)), ("b", ("orders", 1)), ("c", ("payments", 0))):
+            assert producer.write(value, *place) is NONE
+        before = producer.who
+        assert await producer.commit() is NONE
+        states = {rig.state()}
+        assert rig.transactions.is_marking(producer.producer)
+        assert (
+            rig.transactions.add_partitions(*producer.who, [("orders", 0)])
+            is ErrorCode.CONCURRENT_TRANSACTIONS
+        )
+        assert rig.transactions.admit(*before, "orders", 1, adds=True) is not NONE
+        await settle()
+        states.add(rig.state())
+        assert states == {"PrepareCommit", "CompleteCommit"}
+        assert not rig.transactions.is_marking(producer.producer)
+        rig.partition().sync()
+        assert rig.committed() == (["a"], ["b"])
+        assert producer.write("d") is NONE
+        assert await producer.abort() is NONE
+
+
+async def test_a_start_writes_the_markers_that_a_stop_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endings, "_MARKED_AT_ONCE", 1)
+    async with Rig() as rig:
+        producer = await Producer.started(rig)
+        producer.write("a")
+        producer.write("b", "orders", 1)
+        assert await producer.commit() is NONE
+        assert rig.state() == "PrepareCommit"
+        await rig.crash()
+        assert rig.state() == "CompleteCommit"
+        rig.partition().sync()
+        rig.partition("orders", 1).sync()
+        assert rig.committed() == (["a"], ["b"])

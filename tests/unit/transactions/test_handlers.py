@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from headrace.broker.handlers import produce
 from headrace.broker.request import Request
+from headrace.broker.transactions import endings
 from headrace.records import build_batch
 from headrace.wire import Api, versions
 from headrace.wire import messages as m
@@ -177,6 +179,8 @@ async def test_transactions_are_described_and_listed(ask: Asking) -> None:
     assert (unknown.unknown_state_filters, unknown.transaction_states) == (["ongoing"], [])
     refused = await ask(Api.LIST_TRANSACTIONS, transactional_id_pattern="(")
     assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert await listed(transactional_id_pattern="(" * 40 + ")" * 40) == []
+    assert await listed(transactional_id_pattern="(?i)APP-\\pL+") == ["app-one", "app-two"]
 
 
 @pytest.mark.parametrize("version", range(3, versions(Api.INIT_PRODUCER_ID)[1] + 1))
@@ -206,3 +210,34 @@ async def test_an_open_transaction_goes_on_after_a_stop_and_a_decided_one_stays_
     assert (first.last_stable_offset, second.last_stable_offset) == (2, 0)
     assert (await ask(Api.END_TXN, committed=True, **fields(two))).error_code == 0
     assert await fetched(ask, 9, "g", stable=True) == (0, 5)
+
+
+async def test_no_batch_joins_a_transaction_that_was_decided_and_is_being_marked(
+    ask: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the first protocol, which keeps the epoch."""
+    monkeypatch.setattr(endings, "_MARKED_AT_ONCE", 1)
+    await ask.create("a")
+    await ask.create("b")
+    who = await held(ask)
+    await add(ask, 3, who, "a", [0])
+    await add(ask, 3, who, "b", [0])
+    assert [await write(ask, who, topic, version=9) for topic in ("a", "b")] == [0, 0]
+    loop = asyncio.get_running_loop()
+    call_soon, turns = loop.call_soon, []
+
+    def hold_markers(callback: Any, *arguments: Any, **how: Any) -> Any:
+        if getattr(callback, "__name__", "") == "_mark_some":
+            turns.append(lambda: callback(*arguments))
+            return None
+        return call_soon(callback, *arguments, **how)
+
+    monkeypatch.setattr(loop, "call_soon", hold_markers)
+    ended = await ask(Api.END_TXN, 4, committed=True, **fields(who))
+    assert (ended.error_code, len(turns)) == (0, 1)
+    assert await write(ask, who, "b", sequence=1, version=9) == ErrorCode.NOT_ENOUGH_REPLICAS
+    monkeypatch.setattr(loop, "call_soon", call_soon)
+    turns.pop()()
+    await asyncio.sleep(0)
+    await add(ask, 3, who, "b", [0])
+    assert await write(ask, who, "b", sequence=1, version=9) == 0

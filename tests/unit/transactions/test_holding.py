@@ -11,6 +11,7 @@ from headrace.wire.codes import ErrorCode
 
 from .rig import MINUTE_MS, Producer, Rig, settle
 
+POLICY = ErrorCode.POLICY_VIOLATION
 NONE, FENCED = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED
 
 
@@ -209,3 +210,38 @@ async def test_an_id_that_nobody_used_for_long_is_forgotten_also_on_disk() -> No
         await rig.crash()
         assert (rig.state("rested"), rig.state("busy")) == (None, "Ongoing")
         assert rested.write("b") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+async def test_all_transactional_ids_together_have_a_limit_in_bytes() -> None:
+    async with Rig(TransactionSettings(all_ids_bytes_max=30)) as rig:
+        assert (await rig.transactions.init("x" * 20, MINUTE_MS)).error is NONE
+        assert (await rig.transactions.init("y" * 11, MINUTE_MS)).error is POLICY
+        # One character that is not ASCII makes all of them wide.
+        assert (await rig.transactions.init("zzé", MINUTE_MS)).error is POLICY
+        assert (await rig.transactions.init("z" * 10, MINUTE_MS)).error is NONE
+        assert (await rig.transactions.init("x" * 20, MINUTE_MS)).error is NONE
+        await rig.crash()
+        assert (await rig.transactions.init("y", MINUTE_MS)).error is POLICY
+
+
+async def test_an_id_that_could_not_be_written_gives_its_room_back() -> None:
+    async with Rig(TransactionSettings(all_ids_bytes_max=30)) as rig:
+        rig.ids.fails = True
+        assert (await rig.transactions.init("x" * 20, MINUTE_MS)).error is ErrorCode.NOT_COORDINATOR
+        rig.ids.fails = False
+        assert (await rig.transactions.init("y" * 20, MINUTE_MS)).error is NONE
+
+
+async def test_groups_of_open_transactions_have_a_limit_in_bytes() -> None:
+    async with Rig(TransactionSettings(all_groups_bytes_max=1_000)) as rig:
+        one, two = await Producer.started(rig, "one"), await Producer.started(rig, "two")
+
+        def add(producer: Producer, group_id: str) -> ErrorCode:
+            return rig.transactions.add_group(*producer.who, group_id)
+
+        assert add(one, "g" * 1_025) is ErrorCode.INVALID_GROUP_ID
+        assert add(one, "g" * 700) is NONE
+        assert add(one, "g" * 700) is NONE
+        assert add(two, "h" * 100) is POLICY
+        assert await one.commit() is NONE
+        assert add(two, "h" * 100) is NONE

@@ -35,10 +35,12 @@ USUAL = {
 class Talk:
     """Names are the same on both servers; what a server makes up itself is replaced in the notes by what it is."""
 
-    def __init__(self, raw: Raw, connect: Callable[[], Raw], stem: str) -> None:
+    def __init__(self, raw: Raw, connect: Callable[[], Raw], stem: str, *, is_kafka: bool) -> None:
         self.raw = raw
         self.connect = connect
         self.stem = stem
+        # Kafka may answer that it is to be asked again; our broker may not.
+        self.is_kafka = is_kafka
         self.ids: dict[str, str] = {}
         self.notes: list[tuple[str, Any]] = []
 
@@ -61,7 +63,7 @@ class Talk:
         return name
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        """For what a server does a moment after it has answered."""
+        """For what a server does a moment after it has answered, such as the marks of a transaction that is decided."""
         until(condition, "the server has caught up with its answer", pause_s=0.01)
 
     def leads(self, topic: str, partitions: int) -> bool:
@@ -92,6 +94,10 @@ class Talk:
             connection.close()
         self.notes.append((label, self.plain(answer)))
         return answer
+
+    def comparable(self) -> list[tuple[str, Any]]:
+        """The notes without the names that only this conversation uses."""
+        return [(label, _without(self.stem, noted)) for label, noted in self.notes]
 
     def plain(self, answer: Any) -> Any:
         """An answer with the server's own inventions replaced, so that two servers' answers can be equal."""
@@ -140,6 +146,16 @@ class Talk:
         if key in ("producerId", "logAppendTimeMs") and value >= 0:
             return "a number"
         return value
+
+
+def _without(stem: str, noted: Any) -> Any:
+    if isinstance(noted, str):
+        return noted.replace(stem, "stem")
+    if isinstance(noted, dict):
+        return {name: _without(stem, value) for name, value in noted.items()}
+    if isinstance(noted, list | tuple):
+        return [_without(stem, value) for value in noted]
+    return noted
 
 
 def batches(records: str | None) -> list[tuple[int, int, int]] | None:

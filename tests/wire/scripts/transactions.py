@@ -1,8 +1,8 @@
 """Transactions, request by request: who holds an id, what is part of its transaction, and how it ends.
 
 Kafka ends a transaction in the background and answers 51 (try again) meanwhile, and once more to whoever takes over an
-id with an open transaction; the embedded broker is done when it answers. So every question here is asked until the
-answer is another one, and states are noted when they are final.
+id with an open transaction; our broker has decided when it answers. So Kafka is asked until the answer is another one,
+our broker once, and states are noted when they are final.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ def codes(answer: Any) -> list[int]:
 
 
 def patiently(talk: Talk, api: str, version: int, /, **fields: Any) -> Any:
+    if not talk.is_kafka:
+        return talk.raw.ask(api, version, **fields)
     answers: list[Any] = []
 
     def settled() -> bool:

@@ -5,8 +5,10 @@ Everything here runs in the thread that the keeper waits for, but for the few fi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
+from headrace.broker.backup.authenticity import Authenticity
 from headrace.broker.backup.errors import BackupAway, BackupDamaged, BackupOfAnother, NoSuchMoment
 from headrace.broker.backup.folder import NEW, BackupFolder, Belongs, sequence_of
 from headrace.broker.backup.manifest import FORMAT, Manifest, ManifestName, Part, encode
@@ -14,6 +16,8 @@ from headrace.broker.backup.pruning import Dropped, kept_moments, kept_names, re
 from headrace.broker.data_dir import DataDir
 
 __all__ = ["Books"]
+
+_log = logging.getLogger("headrace.broker")
 
 _BASE_SERVES = 360
 """So many manifests are told on top of one full one, at the most."""
@@ -59,7 +63,7 @@ class Books:
         names = folder.names()
         for name in reversed(names):
             try:
-                newest = folder.load(name, names)
+                newest = folder.load(name, names, authentic=False)
             except (BackupDamaged, NoSuchMoment):
                 continue
             return newest
@@ -88,6 +92,7 @@ class Books:
         if self._names:
             self.next_sequence = self._names[-1].sequence + 1
             self.last_moment_ms = max(name.moment_ms for name in self._names)
+        newest = self._trusted(newest)
         self.has_moment = newest is not None and newest.complete
         parts = {} if newest is None else newest.parts
         used = {(place, file) for place, part in parts.items() for file in part.files()}
@@ -99,6 +104,20 @@ class Books:
                 self._dropped.append(Dropped(place, file, created or 0, self.next_sequence))
         self._begun = True
         return parts
+
+    def _trusted(self, newest: Manifest | None) -> Manifest | None:
+        """What is named in a manifest without the MAC of the key must not be named again in one with it."""
+        if newest is None or not self._folder.has_key:
+            return newest
+        found = self._folder.authenticity(newest.name)
+        if found is Authenticity.AUTHENTIC:
+            return newest
+        _log.warning(
+            "the newest manifest in %s is not authentic: %s; everything is shipped again",
+            self._folder.path,
+            found.value,
+        )
+        return None
 
     def absent(self, parts: Mapping[str, Part]) -> dict[str, frozenset[str]]:
         """Files of the newest moment that somebody has removed or cut, by place. A mount that was away may come back as

@@ -5,6 +5,7 @@ HeadraceError
     ├── BackupAway             HR-BACKUP-AWAY       the folder cannot be used now; that may pass
     ├── BackupOfAnother        HR-BACKUP-OTHER      the folder is another broker's, or another one writes to it
     ├── BackupDamaged          HR-BACKUP-DAMAGED    a piece or a manifest is not what was written
+    ├── BackupUnauthentic      HR-BACKUP-MAC        a manifest without the MAC of the configured key
     └── NoSuchMoment           HR-BACKUP-MOMENT     there is no manifest of what was asked for
 """
 
@@ -12,7 +13,14 @@ from __future__ import annotations
 
 from headrace.errors import HeadraceError
 
-__all__ = ["BackupAway", "BackupDamaged", "BackupError", "BackupOfAnother", "NoSuchMoment"]
+__all__ = [
+    "BackupAway",
+    "BackupDamaged",
+    "BackupError",
+    "BackupOfAnother",
+    "BackupUnauthentic",
+    "NoSuchMoment",
+]
 
 
 class BackupError(HeadraceError):
@@ -30,6 +38,10 @@ class BackupOfAnother(BackupError):
 
 class BackupDamaged(BackupError):
     code = "HR-BACKUP-DAMAGED"
+
+
+class BackupUnauthentic(BackupError):
+    code = "HR-BACKUP-MAC"
 
 
 class NoSuchMoment(BackupError):

@@ -22,17 +22,34 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
-from headrace.broker.backup.errors import BackupAway, BackupDamaged, BackupError, NoSuchMoment
-from headrace.broker.backup.manifest import FORMAT, Manifest, ManifestName, decode, encode
+from headrace.broker.backup.authenticity import Authenticity
+from headrace.broker.backup.errors import (
+    BackupAway,
+    BackupDamaged,
+    BackupError,
+    BackupUnauthentic,
+    NoSuchMoment,
+)
+from headrace.broker.backup.manifest import (
+    FORMAT,
+    Manifest,
+    ManifestName,
+    authenticity_in,
+    decode,
+    encode,
+)
 from headrace.files import Buffer, File, Files, SystemFiles
 
-__all__ = ["NEW", "BackupFolder", "Belongs", "sequence_of"]
+__all__ = ["NEW", "BackupFolder", "Belongs", "open_regular", "sequence_of"]
 
 _MANIFESTS, _PIECES, _IDENTITY = "manifests", "pieces", "backup.json"
 NEW = ".new"
+_IDENTITY_BYTES_MAX = 1 << 16
+_MANIFEST_BYTES_MAX = 1 << 30
 _SEQUENCE = re.compile(r"-(\d{10})-([0-9a-f]{8})\.(?:piece|state)")
 # What file systems answer that cannot sync a directory, and need not.
 _NO_DIR_SYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EBADF)
@@ -48,10 +65,29 @@ class Belongs(msgspec.Struct, frozen=True):
 
 
 class BackupFolder:
-    def __init__(self, path: Path, files: Files | None = None) -> None:
+    """With a ``key``, manifests are written with its MAC, and read only with it unless ``accepts_unauthentic``."""
+
+    def __init__(
+        self,
+        path: Path,
+        files: Files | None = None,
+        *,
+        key: bytes | None = None,
+        accepts_unauthentic: bool = False,
+    ) -> None:
         self.path = path
         self._files = files or SystemFiles()
+        self._key = key
+        self._accepts_unauthentic = accepts_unauthentic
         self._ready: set[Path] = set()
+
+    @property
+    def has_key(self) -> bool:
+        return self._key is not None
+
+    @property
+    def expects_authentic(self) -> bool:
+        return self._key is not None and not self._accepts_unauthentic
 
     @property
     def manifests(self) -> Path:
@@ -65,7 +101,8 @@ class BackupFolder:
     def belongs(self) -> Belongs | None:
         """``None`` where the folder is there and holds no backup; raises ``BackupAway`` where it is not there."""
         try:
-            raw = (self.path / _IDENTITY).read_bytes()
+            with open_regular(self.path / _IDENTITY) as file:
+                raw = file.read(_IDENTITY_BYTES_MAX)
         except FileNotFoundError:
             if self.path.is_dir():
                 return None
@@ -109,25 +146,63 @@ class BackupFolder:
             return []
         return sorted(name for name in map(ManifestName.read, listed) if name is not None)
 
-    def load(self, name: ManifestName, names: list[ManifestName] | None = None) -> Manifest:
-        """A moment in full."""
-        found = self._read(name)
+    def load(
+        self, name: ManifestName, names: list[ManifestName] | None = None, *, authentic: bool | None = None
+    ) -> Manifest:
+        """A moment in full. ``authentic`` says whether it must be, where that is not what the folder expects."""
+        authentic = self.expects_authentic if authentic is None else authentic
+        found = self._read(name, authentic)
         if found.base is None:
             return found
-        for other in self.names() if names is None else names:
-            if other.sequence == found.base and other.base == other.sequence:
-                base = self._read(other)
-                if base.line == found.line:
-                    return found.over(base)
+        return found.over(self._base(found, self.names() if names is None else names, authentic))
+
+    def _base(self, manifest: Manifest, names: list[ManifestName], authentic: bool) -> Manifest:
+        for other in names:
+            if other.sequence == manifest.base and other.base == other.sequence:
+                base = self._read(other, authentic)
+                if base.line == manifest.line:
+                    return base
         raise BackupDamaged(
-            f"the manifest {name.file} needs number {found.base}, which is not there",
+            f"the manifest {manifest.name.file} needs number {manifest.base}, which is not there",
             hint="headrace backup check FOLDER says which moments are whole",
         )
 
-    def _read(self, name: ManifestName) -> Manifest:
+    def authenticity(self, name: ManifestName) -> Authenticity:
+        """Of a moment: of its manifest, and of the one that it is on top of."""
+        found = self._read(name, authentic=False)
+        told = [name]
+        if found.base is not None:
+            told.append(self._base(found, self.names(), authentic=False).name)
+        each = {authenticity_in(self._raw(one), self._key) for one in told}
+        worst_first = (
+            Authenticity.WRONG,
+            Authenticity.MISSING,
+            Authenticity.UNCHECKED,
+            Authenticity.AUTHENTIC,
+        )
+        return next(one for one in worst_first if one in each)
+
+    def _read(self, name: ManifestName, authentic: bool) -> Manifest:
+        path = self.manifests / name.file
+        raw = self._raw(name)
+        if authentic and (found := authenticity_in(raw, self._key)) is not Authenticity.AUTHENTIC:
+            raise BackupUnauthentic(
+                f"the manifest {path} is not authentic: {found.value}",
+                hint="check broker.backup_key; headrace backup list FOLDER shows which moments are authentic",
+            )
+        manifest = decode(raw, str(path))
+        if manifest.name != name:
+            raise BackupDamaged(
+                f"the manifest {path} is damaged: it says that it is {manifest.name.file}",
+                hint="headrace backup check FOLDER says which moments are whole",
+            )
+        return manifest
+
+    def _raw(self, name: ManifestName) -> bytes:
         path = self.manifests / name.file
         try:
-            raw = path.read_bytes()
+            with open_regular(path) as file:
+                raw = file.read(_MANIFEST_BYTES_MAX + 1)
         except FileNotFoundError as error:
             raise NoSuchMoment(
                 f"the manifest {path} is not there",
@@ -135,10 +210,12 @@ class BackupFolder:
             ) from error
         except OSError as error:
             raise BackupDamaged(f"the manifest {path} cannot be read: {error}") from error
-        return decode(raw, str(path))
+        if len(raw) > _MANIFEST_BYTES_MAX:
+            raise BackupDamaged(f"the manifest {path} has more than {_MANIFEST_BYTES_MAX} bytes")
+        return raw
 
     def add(self, manifest: Manifest) -> None:
-        self.write(self.manifests / manifest.name.file, [encode(manifest)])
+        self.write(self.manifests / manifest.name.file, [encode(manifest, self._key)])
 
     # Files
 
@@ -232,6 +309,15 @@ class BackupFolder:
                 self._files.remove_dir(one)
             except OSError:
                 return
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """For reading. A link could lead out of the folder; a pipe or a device would never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return open(descriptor, "rb")
 
 
 def sequence_of(file: str) -> int | None:

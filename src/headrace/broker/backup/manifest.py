@@ -2,8 +2,12 @@
 
     manifests/<sequence, 10 digits>-<moment in ms, 13 digits>-<base's sequence, 10 digits>-<run, 8 hex digits>.json
 
-One line of JSON, and behind it a line with its CRC-32C in eight hex digits. It names, for the two journals and for
-every partition, the offsets that it begins and ends at, and the pieces that hold its segments, each with its checksum.
+One line of JSON, and behind it a line with its CRC-32C in eight hex digits and, where the broker has a key, a space and
+its MAC (``authenticity``). It names, for the two journals and for every partition, the offsets that it begins and ends
+at, and the pieces that hold its segments, each with its checksum and its SHA-256.
+
+Places and names of files become paths. So each has a pattern, and a manifest with any other name is refused as a whole
+when it is decoded.
 
 A *full* manifest names everything. Any other has a ``base``, the sequence of a full one, and names what is different
 from that, so at most two files are read for a moment, and writing one costs what has changed.
@@ -16,10 +20,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
+from headrace.broker.backup.authenticity import Authenticity, authenticity_of, mac_of
 from headrace.broker.backup.errors import BackupDamaged
 from headrace.checksum import crc32c
 from headrace.log.mark import Mark
@@ -35,6 +41,7 @@ __all__ = [
     "Restored",
     "Run",
     "StateCopy",
+    "authenticity_in",
     "decode",
     "encode",
     "place_of",
@@ -42,7 +49,20 @@ __all__ = [
 
 FORMAT = 1
 METADATA, GROUPS = "metadata", "groups"
-_NAME = re.compile(r"(\d{10})-(\d{13})-(\d{10})-([0-9a-f]{8})\.json")
+_NAME = re.compile(r"([0-9]{10})-([0-9]{13})-([0-9]{10})-([0-9a-f]{8})\.json")
+
+TopicId = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+Place = Annotated[str, Meta(pattern=r"\A(?:metadata|groups|[0-9a-f]{32}/(?:0|[1-9][0-9]{0,8}))\Z")]
+PieceFile = Annotated[str, Meta(pattern=r"\A[0-9]{20}-[0-9]{12}-[0-9]{10}-[0-9a-f]{8}\.piece\Z")]
+StateFile = Annotated[str, Meta(pattern=r"\A[0-9]{20}-[0-9]{10}-[0-9a-f]{8}\.state\Z")]
+ManifestFile = Annotated[str, Meta(pattern=rf"\A{_NAME.pattern}\Z")]
+TopicName = Annotated[str, Meta(pattern=r"\A[a-zA-Z0-9._-]{1,249}\Z")]
+RunId = Annotated[str, Meta(pattern=r"\A[0-9a-f]{8}\Z")]
+Identifier = Annotated[str, Meta(pattern=r"\A[a-zA-Z0-9_-]{1,64}\Z")]
+Sha256 = Annotated[str, Meta(pattern=r"\A(?:[0-9a-f]{64})?\Z")]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Crc = Annotated[int, Meta(ge=0, lt=2**32)]
+Number = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 def place_of(topic_id: bytes, partition: int) -> str:
@@ -53,11 +73,13 @@ def place_of(topic_id: bytes, partition: int) -> str:
 class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Bytes of a segment, from ``at`` on, in a file of their own. ``level``: how often such were joined to make it."""
 
-    file: str
-    at: int
-    size: int
-    crc: int
-    level: int = 0
+    file: PieceFile
+    at: Count
+    size: Count
+    crc: Crc
+    level: Count = 0
+    sha256: Sha256 = ""
+    """Empty in pieces of releases that wrote none."""
 
     @property
     def end(self) -> int:
@@ -67,7 +89,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A segment: its pieces, back to back from byte 0."""
 
-    base_offset: int
+    base_offset: Count
     pieces: tuple[Piece, ...] = ()
 
     @property
@@ -78,27 +100,28 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class StateCopy(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A copy of the partition's newest ``.state``."""
 
-    file: str
-    offset: int
-    size: int
-    crc: int
+    file: StateFile
+    offset: Count
+    size: Count
+    crc: Crc
+    sha256: Sha256 = ""
 
 
 class Part(msgspec.Struct, frozen=True, gc=False):
     """A partition or a journal at that moment. It ends at ``position`` of the segment that begins at ``segment``."""
 
-    start: int
-    end: int
-    segment: int
-    position: int
+    start: Count
+    end: Count
+    segment: Count
+    position: Count
     segments: tuple[Run, ...]
-    synced: tuple[int, int] = (0, 0)
+    synced: tuple[Count, Count] = (0, 0)
     """Segment and position up to which the broker's own disk had it for sure. What lies behind may not be there after
     a power loss, where the broker does not wait for the disk.
     """
     state: StateCopy | None = None
-    compacted: tuple[int, int, int] | None = None
-    archived: tuple[tuple[int, int, int, int], ...] = ()
+    compacted: tuple[Count, Count, Number] | None = None
+    archived: tuple[tuple[Count, Count, Count, Number], ...] = ()
     """Segments that lie in the archive only: what the backup has of it is among ``segments``."""
 
     @property
@@ -121,35 +144,35 @@ class Part(msgspec.Struct, frozen=True, gc=False):
 class Restored(msgspec.Struct, frozen=True, gc=False):
     """That this log was once restored: when, and where each partition ended then."""
 
-    at_ms: int
-    manifest: str
-    ends: dict[str, int]
+    at_ms: Number
+    manifest: ManifestFile
+    ends: dict[Place, Count]
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
-    sequence: int
-    run: str
+    sequence: Count
+    run: RunId
     """Of the broker that wrote it: another one with each start."""
-    cluster_id: str
-    line: str
-    moment_ms: int
+    cluster_id: Identifier
+    line: Identifier
+    moment_ms: Count
     """By trusted time, which is behind for an hour when the broker was down for long; what is kept goes by it."""
-    starts: int
-    next_producer_id: int
-    last_trusted_ms: int
+    starts: Count
+    next_producer_id: Count
+    last_trusted_ms: Number
     complete: bool = True
     """False for one that only says how far the first copy has come: it is no moment, and nothing to restore."""
-    base: int | None = None
-    topics: dict[str, str]
+    base: Count | None = None
+    topics: dict[TopicId, TopicName]
     """Names by id, of those whose partitions are in it."""
-    parts: dict[str, Part]
-    gone: tuple[str, ...] = ()
+    parts: dict[Place, Part]
+    gone: tuple[Place, ...] = ()
     """What the base has and this has not."""
-    stale: tuple[str, ...] = ()
+    stale: tuple[Place, ...] = ()
     """Places whose files could not be read then: what is named of them is older than the moment, or nothing."""
     restored: tuple[Restored, ...] = ()
-    wall_ms: int = 0
+    wall_ms: Number = 0
     """When it was taken, as people tell the time."""
 
     @property
@@ -221,14 +244,21 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Manifest)
 
 
-def encode(manifest: Manifest) -> bytes:
+def encode(manifest: Manifest, key: bytes | None = None) -> bytes:
     body = _encoder.encode(manifest)
-    return body + b"\n%08x\n" % crc32c(body)
+    mac = "" if key is None else f" {mac_of(key, body)}"
+    return body + f"\n{crc32c(body):08x}{mac}\n".encode()
+
+
+def authenticity_in(raw: bytes, key: bytes | None) -> Authenticity:
+    body, _, mac = _split(raw)
+    return authenticity_of(body, mac, key)
 
 
 def decode(raw: bytes, where: str) -> Manifest:
-    body, _, check = raw.removesuffix(b"\n").rpartition(b"\n")
-    if check != b"%08x" % crc32c(body):
+    """Raises ``BackupDamaged`` unless all of it is as it was written, with names that can be no other path."""
+    body, crc, _ = _split(raw)
+    if crc != f"{crc32c(body):08x}":
         raise _damaged(where, "its checksum does not match")
     try:
         told = msgspec.json.decode(body, type=Mapping[str, msgspec.Raw])
@@ -239,8 +269,15 @@ def decode(raw: bytes, where: str) -> Manifest:
                 hint="use the release that wrote it",
             )
         return _decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _damaged(where, str(error)) from error
+
+
+def _split(raw: bytes) -> tuple[bytes, str, str]:
+    """The JSON, its checksum, and its MAC, which may be empty."""
+    body, _, checks = raw.removesuffix(b"\n").rpartition(b"\n")
+    crc, _, mac = checks.decode("ascii", "replace").partition(" ")
+    return body, crc, mac
 
 
 def _damaged(where: str, reason: str) -> BackupDamaged:

@@ -32,7 +32,7 @@ def open_backup(broker: Broker, data_dir: DataDir, path: Path | None, files: Fil
             f"the backup folder {path} is in the data directory {data_dir.path}, and would be lost with it",
             hint="give a folder on another disk with --backup, or an object store's mount",
         )
-    folder = BackupFolder(path, files)
+    folder = BackupFolder(path, files, key=broker.settings.backup_key)
     books = Books(folder, data_dir)
     try:
         books.expect_newer(books.expect_ours())

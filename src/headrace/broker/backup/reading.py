@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 
 from headrace.broker.backup.batch_walk import BatchWalk
-from headrace.broker.backup.errors import BackupDamaged, NoSuchMoment
-from headrace.broker.backup.folder import BackupFolder
+from headrace.broker.backup.errors import BackupDamaged, BackupUnauthentic, NoSuchMoment
+from headrace.broker.backup.folder import BackupFolder, open_regular
 from headrace.broker.backup.manifest import Manifest, Piece, Run, StateCopy
 from headrace.checksum import crc32c
 
@@ -47,7 +48,7 @@ class PieceReader:
             yield from self._piece(place, run, piece)
 
     def state(self, place: str, state: StateCopy) -> bytes:
-        as_piece = Piece(state.file, 0, state.size, state.crc)
+        as_piece = Piece(state.file, 0, state.size, state.crc, sha256=state.sha256)
         return b"".join(self._checked(place, as_piece, lambda: None))
 
     def read(self, place: str, run: Run, piece: Piece) -> None:
@@ -61,14 +62,21 @@ class PieceReader:
     def _checked(self, place: str, piece: Piece, whole_to: Callable[[], int | None]) -> Iterator[bytes]:
         path = self._folder.piece(place, piece.file)
         crc = size = 0
+        sha256 = hashlib.sha256()
+        if not piece.sha256 and self._folder.expects_authentic:
+            raise BackupUnauthentic(
+                f"the piece {path} of {self._manifest.label(place)} is not authentic: no SHA-256 is in the manifest",
+                hint="take a moment that a broker with the key has written since: headrace backup list FOLDER",
+            )
 
         def damaged(reason: str) -> DamagedPiece:
             return DamagedPiece(self._manifest.label(place), str(path), reason, whole_to())
 
         try:
-            with path.open("rb") as file:
-                while chunk := file.read(_CHUNK_BYTES):
+            with open_regular(path) as file:
+                while size <= piece.size and (chunk := file.read(_CHUNK_BYTES)):
                     crc = crc32c(chunk, crc)
+                    sha256.update(chunk)
                     size += len(chunk)
                     self._moved(len(chunk))
                     if size <= piece.size:
@@ -84,9 +92,12 @@ class PieceReader:
         except OSError as error:
             raise damaged(f"it cannot be read: {error}") from error
         if size != piece.size:
-            raise damaged(f"it has {size} bytes, and {piece.size} were written")
+            more = "at least " if size > piece.size else ""
+            raise damaged(f"it has {more}{size} bytes, and {piece.size} were written")
         if crc != piece.crc:
             raise damaged(f"its checksum is {crc:08x}, and was {piece.crc:08x} when it was written")
+        if piece.sha256 and sha256.hexdigest() != piece.sha256:
+            raise damaged("its SHA-256 is not what it was when it was written")
 
     def _whole_to(self, place: str, run: Run, damaged: Piece) -> int | None:
         """Where the last batch ends that lies wholly before a piece."""
@@ -97,7 +108,8 @@ class PieceReader:
             if piece.at >= damaged.at:
                 break
             try:
-                walk.feed(self._folder.piece(place, piece.file).read_bytes())
+                with open_regular(self._folder.piece(place, piece.file)) as file:
+                    walk.feed(file.read(piece.size))
             except OSError:
                 break
         return max(walk.end_offset, self._manifest.parts[place].start)

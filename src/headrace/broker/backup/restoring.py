@@ -45,6 +45,7 @@ from headrace.log.committer import Committer
 from headrace.log.journal import Journal, check_journal
 from headrace.log.partition import PartitionLog
 from headrace.log.segment import write_whole
+from headrace.private import make_private_dir
 
 __all__ = ["Restoring", "RestoringReport"]
 
@@ -97,7 +98,7 @@ class Restoring:
     def run(self) -> RestoringReport:
         files, data = self._files, self._data
         try:
-            data.mkdir(parents=True, exist_ok=True)
+            make_private_dir(data)
             lock = files.lock(data / _LOCK)
         except LockHeld:
             raise DataDirInUse(

@@ -10,6 +10,7 @@ never takes the place of a good copy.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -140,10 +141,12 @@ class Shipping:
         name = f"{base:020d}-{wanted.at:012d}-{self.sequence:010d}-{self.run}.piece"
         replaced = [one for one in known if wanted.at <= one.at and one.end <= wanted.end]
         crcs = _Crcs(replaced)
+        sha256 = hashlib.sha256()
 
         def watched() -> Iterator[bytes]:
             for chunk in self._chunks(file, wanted.at, wanted.end):
                 crcs.add(chunk)
+                sha256.update(chunk)
                 yield chunk
             different = crcs.different()
             if different is not None:
@@ -155,7 +158,7 @@ class Shipping:
 
         self.folder.write(self.folder.piece(place, name), watched())
         self.written_bytes += wanted.size
-        return Piece(name, wanted.at, wanted.size, crcs.all, wanted.level)
+        return Piece(name, wanted.at, wanted.size, crcs.all, wanted.level, sha256.hexdigest())
 
     def _state(self, place: str, file: File, offset: int) -> StateCopy:
         try:
@@ -165,7 +168,7 @@ class Shipping:
         name = f"{offset:020d}-{self.sequence:010d}-{self.run}.state"
         self.folder.write(self.folder.piece(place, name), [raw])
         self.written_bytes += len(raw)
-        return StateCopy(name, offset, len(raw), crc32c(raw))
+        return StateCopy(name, offset, len(raw), crc32c(raw), hashlib.sha256(raw).hexdigest())
 
     def _chunks(self, file: ReadableFile, position: int, end: int) -> Iterator[bytes]:
         while position < end:

@@ -35,6 +35,8 @@ class JoinAsk:
     id_required: bool = True
     #: From version 9 a leader can be told that no new assignment is wanted.
     can_skip_assignment: bool = True
+    #: What stands for the connection of the client; an id that it is given ends with it.
+    connection: object | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from headrace.broker.groups.answers import ExpiredOffset
+from headrace.broker.groups.budget import Budget
 from headrace.broker.groups.entries import (
     GroupGone,
     OffsetRow,
@@ -25,6 +26,7 @@ from headrace.broker.groups.rebalancer import Rebalancer, write_error
 from headrace.broker.groups.settings import GroupSettings
 from headrace.broker.groups.subscription import CONSUMER_PROTOCOL_TYPE
 from headrace.broker.groups.topic_names import TopicNames
+from headrace.broker.sizes import text_bytes
 from headrace.wire.codes import ErrorCode
 
 __all__ = ["Commit", "Commits"]
@@ -34,6 +36,8 @@ Commit = tuple[str, int, int, int, str | None]
 
 
 _FOREVER_MS = 2**63 - 1
+_PENDING_WEIGHT = 2
+_ROWS_AT_ONCE = 5_000
 
 
 class Commits:
@@ -44,9 +48,11 @@ class Commits:
         rebalancer: Rebalancer,
         ledger: Ledger,
         topics: TopicNames,
+        budget: Budget,
         trusted_ms: Callable[[], int],
     ) -> None:
         self._groups = groups
+        self._budget = budget
         self._settings = settings
         self._rebalancer = rebalancer
         self._ledger = ledger
@@ -141,7 +147,7 @@ class Commits:
                 return ErrorCode.INVALID_GROUP_ID
             if generation >= 0:
                 return ErrorCode.GROUP_ID_NOT_FOUND if knows_group_not_found else ErrorCode.ILLEGAL_GENERATION
-            if len(self._groups) >= self._settings.groups_max:
+            if len(self._groups) >= self._settings.groups_max or not self._budget.has_room_for(group_id):
                 return ErrorCode.POLICY_VIOLATION
             return ErrorCode.NONE
         if generation < 0 and group.state is State.EMPTY:
@@ -175,8 +181,8 @@ class Commits:
         # The last one counts where a request names a partition twice.
         rows: dict[tuple[str, int], OffsetRow] = {}
         pending = self._pending
-        count = offsets.count + pending.count
-        chars = offsets.metadata_chars + pending.metadata_chars
+        count = offsets.count + _PENDING_WEIGHT * pending.count
+        size = offsets.metadata_bytes + pending.metadata_bytes
         for index, (topic, partition, offset, leader_epoch, metadata) in enumerate(commits):
             if errors[index]:
                 continue
@@ -189,15 +195,15 @@ class Commits:
                 if transaction is None
                 else pending.get(transaction, group_id, topic, partition)
             )
-            more = 1 if old is None else 0
-            more_chars = len(text) if old is None else len(text) - len(old.metadata)
-            if (more and count >= limits.offsets_max) or (
-                more_chars > 0 and chars + more_chars > limits.all_offset_metadata_chars_max
+            more = 0 if old is not None else 1 if transaction is None else _PENDING_WEIGHT
+            more_bytes = text_bytes(text) - (0 if old is None else text_bytes(old.metadata))
+            if (more and count + more > limits.offsets_max) or (
+                more_bytes > 0 and size + more_bytes > limits.all_offset_metadata_bytes_max
             ):
                 errors[index] = ErrorCode.POLICY_VIOLATION
                 continue
             count += more
-            chars += more_chars
+            size += more_bytes
             rows[topic, partition] = OffsetRow(
                 topic, partition, offset, leader_epoch, text, now_ms, expires_ms
             )
@@ -268,8 +274,15 @@ class Commits:
         """
         expired: list[ExpiredOffset] = []
         writes: list[asyncio.Future[Exception | None]] = []
-        for group in [group for group in self._groups.values() if self._is_at_rest(group.id)]:
+        seen = 0
+        for group in list(self._groups.values()):
+            if seen > _ROWS_AT_ONCE:
+                seen = 0
+                await asyncio.sleep(0)
+            if self._groups.get(group.id) is not group or not self._is_at_rest(group.id):
+                continue
             rows = list(self._offsets.rows(group.id))
+            seen += 1 + len(rows)
             old = [row for row in rows if self._is_expired(group, row, now_ms)]
             expired += [ExpiredOffset(group.id, row.topic, row.partition, row.offset) for row in old]
             if len(old) == len(rows) and self._is_idle(group, now_ms):

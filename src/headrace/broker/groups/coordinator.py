@@ -27,6 +27,7 @@ from headrace.broker.groups.answers import (
     SyncAnswer,
     SyncAsk,
 )
+from headrace.broker.groups.budget import Budget
 from headrace.broker.groups.commits import Commit, Commits
 from headrace.broker.groups.entries import Entry, GroupGone, OffsetRow, OffsetsEntry, TransactionOffsets
 from headrace.broker.groups.group import Group, State
@@ -67,9 +68,16 @@ class GroupCoordinator:
             clock, interval_ms=settings.tick_interval_ms, stall_ms_min=settings.stall_ms_min
         )
         self._ledger = Ledger(journal, self._applied)
-        self._rebalancer = Rebalancer(settings, self._ticker.timers, self._ledger, trusted_ms)
-        self._membership = Membership(self._groups, settings, self._rebalancer, self._ledger, trusted_ms)
-        self._commits = Commits(self._groups, settings, self._rebalancer, self._ledger, topics, trusted_ms)
+        self._budget = Budget(settings)
+        self._rebalancer = Rebalancer(
+            settings, self._ticker.timers, self._ledger, self._budget, trusted_ms, self._forget_unused
+        )
+        self._membership = Membership(
+            self._groups, settings, self._rebalancer, self._ledger, self._budget, trusted_ms
+        )
+        self._commits = Commits(
+            self._groups, settings, self._rebalancer, self._ledger, topics, self._budget, trusted_ms
+        )
         self._runs = False
         self._load()
 
@@ -77,6 +85,11 @@ class GroupCoordinator:
     def ledger(self) -> Ledger:
         """Also that of the transactions: offsets and the decision that they hang on must not come apart."""
         return self._ledger
+
+    @property
+    def used_bytes(self) -> int:
+        """What all groups take."""
+        return self._budget.used_bytes
 
     # -- life
 
@@ -127,6 +140,10 @@ class GroupCoordinator:
         if not self._runs:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return await self._membership.leave(group_id, leaving)
+
+    def forget_connection(self, connection: object) -> None:
+        """A connection has closed: the member ids that were given over it and not joined with are gone."""
+        self._rebalancer.forget_connection(connection)
 
     # -- offsets
 
@@ -253,7 +270,7 @@ class GroupCoordinator:
     def _load(self) -> None:
         kept = self._ledger.kept
         for entry in kept.groups.values():
-            group = Group.from_entry(entry, self._membership.budget)
+            group = Group.from_entry(entry, self.settings, self._budget)
             if group.members and group.leader not in group.members:
                 raise DamagedState(
                     f"group {entry.group!r} is led by {entry.leader!r}, who is no member of it",
@@ -272,8 +289,24 @@ class GroupCoordinator:
             if group is not None and group.state is State.EMPTY and not group.pending:
                 self._rebalancer.bury(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
                 del self._groups[entry.group]
+                group.release()
+
+    def _forget_unused(self, group: Group) -> None:
+        """Nobody has ever joined the group, nor committed for it: it is as if it had not been named."""
+        kept = self._ledger.kept
+        if (
+            group.generation == 0
+            and group.id not in kept.groups
+            and self._ledger.is_settled(group.id)
+            and not kept.offsets.of_group(group.id)
+            and not kept.pending.has_group(group.id)
+            and self._groups.get(group.id) is group
+        ):
+            self._rebalancer.bury(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            del self._groups[group.id]
+            group.release()
 
     def _ensure(self, group_id: str) -> None:
         """Offsets that were committed without members make a group of their own, which has no protocol."""
         if group_id not in self._groups:
-            self._groups[group_id] = Group(group_id, self._membership.budget, self._trusted_ms())
+            self._groups[group_id] = Group(group_id, self.settings, self._budget, self._trusted_ms())

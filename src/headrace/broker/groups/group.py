@@ -17,13 +17,20 @@ from collections import Counter
 from enum import Enum
 
 from headrace.broker.groups.answers import DescribedGroup, JoinAnswer, ListedGroup
+from headrace.broker.groups.budget import GROUP_BYTES, Budget
 from headrace.broker.groups.entries import GroupEntry, MemberEntry
 from headrace.broker.groups.member import Member, Protocols
+from headrace.broker.groups.pending_members import PendingMember
+from headrace.broker.groups.settings import GroupSettings
 from headrace.broker.groups.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from headrace.broker.groups.timers import Timer
+from headrace.broker.sizes import text_bytes
 from headrace.wire.codes import ErrorCode
 
-__all__ = ["Budget", "Group", "State"]
+__all__ = ["Group", "State"]
+
+
+_TOPIC_BYTES = 96
 
 
 class State(Enum):
@@ -43,18 +50,10 @@ _MOVES = {
 }
 
 
-class Budget:
-    """Bytes that the members of all groups hold."""
-
-    __slots__ = ("used_bytes",)
-
-    def __init__(self) -> None:
-        self.used_bytes = 0
-
-
 class Group:
-    def __init__(self, group_id: str, budget: Budget, since_ms: int) -> None:
+    def __init__(self, group_id: str, settings: GroupSettings, budget: Budget, since_ms: int) -> None:
         self.id = group_id
+        self._settings = settings
         self.state = State.EMPTY
         self.previous = State.EMPTY
         self.since_ms = since_ms
@@ -65,11 +64,12 @@ class Group:
         self.members: dict[str, Member] = {}
         self.static: dict[str, str] = {}
         #: Ids given out whose owners have not come back with them yet.
-        self.pending: dict[str, Timer] = {}
+        self.pending: dict[str, PendingMember] = {}
         #: Members of this generation that have not asked for their assignment yet.
         self.unsynced: set[str] = set()
         #: The topics of all members; None when they cannot be known.
         self.topics: frozenset[str] | None = None
+        #: Of its members.
         self.size_bytes = 0
         self.join_timer = Timer(_unset)
         self.sync_timer = Timer(_unset)
@@ -81,6 +81,14 @@ class Group:
         #: When the last member left: settles once the journal has it.
         self.emptied: asyncio.Future[Exception | None] | None = None
         self._budget = budget
+        self._topics_bytes = 0
+        names = text_bytes(group_id)
+        budget.count(GROUP_BYTES + names, names)
+
+    def release(self) -> None:
+        """The group is forgotten: give back what it counts for."""
+        names = text_bytes(self.id) + text_bytes(self.protocol_type)
+        self._budget.count(-(GROUP_BYTES + names + self.size_bytes + self._topics_bytes), -names)
 
     # -- state
 
@@ -98,7 +106,7 @@ class Group:
         else:
             self.protocol = None
             self.enter(State.EMPTY, now_ms)
-        self.topics = self.subscribed()
+        self.note_topics()
 
     @property
     def all_joined(self) -> bool:
@@ -113,7 +121,7 @@ class Group:
     def add(self, member: Member, protocol_type: str) -> None:
         assert member.id not in self.members
         if not self.members:
-            self.protocol_type = protocol_type
+            self._take_protocol_type(protocol_type)
         if member.instance_id is not None:
             assert member.instance_id not in self.static
             self.static[member.instance_id] = member.id
@@ -178,7 +186,12 @@ class Group:
 
     def _count(self, size_bytes: int) -> None:
         self.size_bytes += size_bytes
-        self._budget.used_bytes += size_bytes
+        self._budget.count(size_bytes)
+
+    def _take_protocol_type(self, protocol_type: str | None) -> None:
+        more = text_bytes(protocol_type) - text_bytes(self.protocol_type)
+        self._budget.count(more, more)
+        self.protocol_type = protocol_type
 
     # -- protocols
 
@@ -188,15 +201,21 @@ class Group:
             return bool(protocol_type and protocols)
         if protocol_type != self.protocol_type:
             return False
-        return any(all(m.supports(name) for m in self.members.values()) for name, _ in protocols)
+        common = self._common_protocols()
+        return any(name in common for name, _ in protocols) if self.members else bool(protocols)
 
     def elect_protocol(self) -> str:
         """Every member votes for the first of its protocols that all have; the most votes win."""
-        common = set.intersection(*({name for name, _ in m.protocols} for m in self.members.values()))
+        common = self._common_protocols()
         votes = Counter(
             next(name for name, _ in member.protocols if name in common) for member in self.members.values()
         )
         return votes.most_common(1)[0][0]
+
+    def _common_protocols(self) -> set[str]:
+        """The protocols that every member has."""
+        names = ({name for name, _ in member.protocols} for member in self.members.values())
+        return set.intersection(*names) if self.members else set()
 
     def is_subscribed(self, topic: str) -> bool:
         """When a consumer group's topics are not known, any may be one of them."""
@@ -204,16 +223,28 @@ class Group:
             return topic in self.topics
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
-    def subscribed(self) -> frozenset[str] | None:
+    def note_topics(self) -> None:
+        """Find the topics of all members again, as far as there is room for them."""
+        self._budget.count(-self._topics_bytes)
+        self.topics, self._topics_bytes = self._subscribed()
+        self._budget.count(self._topics_bytes)
+
+    def _subscribed(self) -> tuple[frozenset[str] | None, int]:
+        """The topics, None if they cannot be known, and what they take."""
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            return None
-        topics: frozenset[str] = frozenset()
+            return None, 0
+        topics: set[str] = set()
+        names_left = self._settings.subscribed_names_max
         for member in self.members.values():
-            of_member = subscribed_topics(member.subscription(self.protocol))
+            of_member = subscribed_topics(member.subscription(self.protocol), names_left)
             if of_member is None:
-                return None
-            topics |= of_member
-        return topics
+                return None, 0
+            names_left -= len(of_member)
+            topics.update(of_member)
+        size = sum(_TOPIC_BYTES + text_bytes(topic) for topic in topics)
+        if size > self._settings.subscribed_bytes_max or not self._budget.has_room(size):
+            return None, 0
+        return frozenset(topics), size
 
     # -- answers
 
@@ -273,8 +304,8 @@ class Group:
         )
 
     @classmethod
-    def from_entry(cls, entry: GroupEntry, budget: Budget) -> Group:
-        group = cls(entry.group, budget, entry.since_ms)
+    def from_entry(cls, entry: GroupEntry, settings: GroupSettings, budget: Budget) -> Group:
+        group = cls(entry.group, settings, budget, entry.since_ms)
         for kept in entry.members:
             member = Member(
                 kept.id,
@@ -288,11 +319,11 @@ class Group:
             )
             group.add(member, entry.protocol_type or "")
         group.generation = entry.generation
-        group.protocol_type = entry.protocol_type
+        group._take_protocol_type(entry.protocol_type)
         group.protocol = entry.protocol
         group.leader = entry.leader
         group.state = State.STABLE if entry.members else State.EMPTY
-        group.topics = group.subscribed()
+        group.note_topics()
         return group
 
 

@@ -16,7 +16,7 @@ so a snapshot never misses an entry that the journal has already counted as writ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from headrace.broker.groups.entries import (
@@ -132,8 +132,8 @@ class Ledger:
             if left:
                 self._unsettled[group] = left
 
-    def _snapshot(self) -> list[bytes]:
-        return [encode_entry(entry) for entry in self.kept.snapshot()]
+    def _snapshot(self) -> Iterator[bytes]:
+        return map(encode_entry, self.kept.snapshot())
 
 
 def _group_of(entry: Entry) -> str | None:

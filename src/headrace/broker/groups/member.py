@@ -8,17 +8,29 @@ from typing import TypeVar
 
 from headrace.broker.groups.answers import DescribedMember, JoinAnswer, SyncAnswer
 from headrace.broker.groups.timers import Timer
+from headrace.broker.sizes import text_bytes
 from headrace.wire.codes import ErrorCode
 
-__all__ = ["Member", "Protocols", "subscription_bytes"]
+__all__ = ["Member", "Protocols", "member_bytes"]
 
 Protocols = tuple[tuple[str, bytes], ...]
 
 Answer = TypeVar("Answer")
 
 
-def subscription_bytes(protocols: Protocols) -> int:
-    return sum(len(name) + len(metadata) for name, metadata in protocols)
+# A member with its timer and its entry in the journal, and a protocol with its two objects.
+_MEMBER_BYTES = 1_024
+_PROTOCOL_BYTES = 192
+
+
+def member_bytes(member_id: str, instance_id: str | None, client_id: str, protocols: Protocols) -> int:
+    """What keeping a member costs without its assignment."""
+    names = text_bytes(member_id) + text_bytes(instance_id) + text_bytes(client_id)
+    return (
+        _MEMBER_BYTES
+        + names
+        + sum(_PROTOCOL_BYTES + text_bytes(name) + len(metadata) for name, metadata in protocols)
+    )
 
 
 def _nothing() -> None:
@@ -71,14 +83,8 @@ class Member:
 
     @property
     def size_bytes(self) -> int:
-        """What keeping it costs, as far as a client decides it."""
-        return (
-            len(self.id)
-            + len(self.instance_id or "")
-            + len(self.client_id)
-            + subscription_bytes(self.protocols)
-            + len(self.assignment)
-        )
+        """What keeping it costs."""
+        return member_bytes(self.id, self.instance_id, self.client_id, self.protocols) + len(self.assignment)
 
     @property
     def awaits_join(self) -> bool:
@@ -92,9 +98,6 @@ class Member:
     def is_excused(self) -> bool:
         """A member whose request is parked here cannot be blamed for missing heartbeats."""
         return not self.is_new and (self.awaits_join or self.awaits_sync)
-
-    def supports(self, protocol: str) -> bool:
-        return any(name == protocol for name, _ in self.protocols)
 
     def subscription(self, protocol: str | None) -> bytes:
         for name, metadata in self.protocols:

@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from headrace.broker.groups.answers import JoinAnswer, JoinAsk, LeaveAsk, SyncAnswer, SyncAsk
-from headrace.broker.groups.group import Budget, Group, State
+from headrace.broker.groups.budget import Budget
+from headrace.broker.groups.group import Group, State
 from headrace.broker.groups.ledger import Ledger
-from headrace.broker.groups.member import Member, subscription_bytes
+from headrace.broker.groups.member import Member, member_bytes
 from headrace.broker.groups.rebalancer import Rebalancer, write_error
 from headrace.broker.groups.settings import GroupSettings
+from headrace.broker.sizes import text_bytes
 from headrace.wire.codes import ErrorCode
 
 __all__ = ["Membership"]
@@ -29,9 +31,10 @@ class Membership:
         settings: GroupSettings,
         rebalancer: Rebalancer,
         ledger: Ledger,
+        budget: Budget,
         trusted_ms: Callable[[], int],
     ) -> None:
-        self.budget = Budget()
+        self._budget = budget
         self._groups = groups
         self._settings = settings
         self._rebalancer = rebalancer
@@ -44,15 +47,20 @@ class Membership:
         limits = self._settings
         if not 0 < len(ask.group_id) <= limits.group_id_chars_max:
             return JoinAnswer(ErrorCode.INVALID_GROUP_ID, ask.member_id)
+        if len(ask.protocol_type) > limits.protocol_type_chars_max:
+            return JoinAnswer(ErrorCode.POLICY_VIOLATION, ask.member_id)
         if not limits.session_timeout_ms_min <= ask.session_timeout_ms <= limits.session_timeout_ms_max:
             return JoinAnswer(ErrorCode.INVALID_SESSION_TIMEOUT, ask.member_id)
         group = self._groups.get(ask.group_id)
         if group is None:
             if ask.member_id:
                 return JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, ask.member_id)
-            if len(self._groups) >= limits.groups_max:
+            if len(self._groups) >= limits.groups_max or not self._fits_new(ask):
                 return JoinAnswer(ErrorCode.POLICY_VIOLATION)
-            group = Group(ask.group_id, self.budget, self._trusted_ms())
+            if not (ask.protocol_type and ask.protocols):
+                return JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            group = Group(ask.group_id, limits, self._budget, self._trusted_ms())
+            self._groups[group.id] = group
         if not self._has_room(group, ask):
             if ask.member_id in group.members:
                 # The group shrinks to its limit: whoever comes too late is out, and no longer waited for.
@@ -61,7 +69,6 @@ class Membership:
             return JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED)
         if not self._fits(group, ask):
             return JoinAnswer(ErrorCode.POLICY_VIOLATION, ask.member_id)
-        self._groups[group.id] = group
         if not group.accepts(ask.protocol_type, ask.protocols):
             return JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ask.member_id)
         waiter: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
@@ -80,15 +87,22 @@ class Membership:
             return (member is not None and member.awaits_join) or joined < most
         return group.state is State.EMPTY or member is not None or len(group.members) < most
 
+    def _fits_new(self, ask: JoinAsk) -> bool:
+        size = _size(ask)
+        return size <= self._settings.subscription_bytes_max and self._budget.has_room_for(
+            ask.group_id, ask.protocol_type, size
+        )
+
     def _fits(self, group: Group, ask: JoinAsk) -> bool:
-        size = len(ask.client_id) + len(ask.instance_id or "") + subscription_bytes(ask.protocols)
-        if size > self._settings.subscription_bytes_max:
-            return False
+        size = _size(ask)
         before = _current(group, ask)
         more = size - (before.size_bytes if before is not None else 0)
+        # Without members the group takes the protocol type of the one who asks.
+        names = 0 if group.members else text_bytes(ask.protocol_type) - text_bytes(group.protocol_type)
         return (
-            group.size_bytes + more <= self._settings.group_bytes_max
-            and self.budget.used_bytes + more <= self._settings.all_groups_bytes_max
+            size <= self._settings.subscription_bytes_max
+            and group.size_bytes + more <= self._settings.group_bytes_max
+            and self._budget.has_room(more + names, names)
         )
 
     def _join_new(self, group: Group, ask: JoinAsk, waiter: asyncio.Future[JoinAnswer]) -> JoinAnswer | None:
@@ -96,7 +110,9 @@ class Membership:
         if ask.instance_id is not None and ask.instance_id in group.static:
             self._replace_static(group, ask, member_id, waiter)
         elif ask.instance_id is None and ask.id_required:
-            self._rebalancer.add_pending(group, member_id, ask.session_timeout_ms)
+            if not self._rebalancer.add_pending(group, member_id, ask.session_timeout_ms, ask.connection):
+                # Ids that were given out come back or expire: clients wait a little and ask again.
+                return JoinAnswer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             return JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id)
         else:
             self._add(group, ask, member_id, waiter)
@@ -153,7 +169,7 @@ class Membership:
             self._rebalancer.rebalance(group)
             return
         generation = group.generation
-        group.topics = group.subscribed()
+        group.note_topics()
 
         def stored(error: Exception | None) -> None:
             if group.state is not State.STABLE or group.generation != generation:
@@ -172,7 +188,7 @@ class Membership:
             self._rebalancer.unwatch(member)
             member.answer_join(JoinAnswer(write_error(error)))
             group.replace(member.id, old)
-            group.topics = group.subscribed()
+            group.note_topics()
             self._rebalancer.watch(group, old)
 
         self._ledger.submit(group.entry(), stored)
@@ -252,6 +268,12 @@ class Membership:
 async def _emptied(group: Group) -> Exception | None:
     """If nobody is left, wait until the journal has that."""
     return await group.emptied if group.state is State.EMPTY and group.emptied is not None else None
+
+
+def _size(ask: JoinAsk) -> int:
+    """What the member will take; an id that it has yet to be given is made from its client or instance id."""
+    member_id = ask.member_id or ask.instance_id or ask.client_id
+    return member_bytes(member_id, ask.instance_id, ask.client_id, ask.protocols)
 
 
 def _current(group: Group, ask: JoinAsk) -> Member | None:

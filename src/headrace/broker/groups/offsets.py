@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from headrace.broker.groups.entries import OffsetRow
+from headrace.broker.sizes import text_bytes
 
 __all__ = ["Offsets"]
 
@@ -15,7 +16,7 @@ class Offsets:
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, OffsetRow]]] = {}
         self.count = 0
-        self.metadata_chars = 0
+        self.metadata_bytes = 0
 
     def get(self, group: str, topic: str, partition: int) -> OffsetRow | None:
         return self._groups.get(group, _NONE).get(topic, {}).get(partition)
@@ -39,31 +40,34 @@ class Offsets:
         if old is None:
             self.count += 1
         else:
-            self.metadata_chars -= len(old.metadata)
-        self.metadata_chars += len(row.metadata)
+            self.metadata_bytes -= text_bytes(old.metadata)
+        self.metadata_bytes += text_bytes(row.metadata)
         partitions[row.partition] = row
 
     def remove(self, group: str, topic: str, partition: int) -> None:
-        self._drop(group, lambda row: row.topic == topic and row.partition == partition, (topic,))
+        by_topic = self._groups.get(group, {})
+        row = by_topic.get(topic, {}).pop(partition, None)
+        if row is not None:
+            self._forget([row])
+            self._drop_empty(group, by_topic, topic)
 
     def remove_group(self, group: str) -> None:
-        self._drop(group, lambda _: True, tuple(self.of_group(group)))
+        for partitions in self._groups.pop(group, {}).values():
+            self._forget(partitions.values())
 
     def remove_topic(self, topic: str) -> None:
         for group in [group for group, topics in self._groups.items() if topic in topics]:
-            self._drop(group, lambda _: True, (topic,))
+            by_topic = self._groups[group]
+            self._forget(by_topic[topic].values())
+            by_topic[topic].clear()
+            self._drop_empty(group, by_topic, topic)
 
-    def _drop(self, group: str, gone: Callable[[OffsetRow], bool], topics: Iterable[str]) -> None:
-        by_topic = self._groups.get(group)
-        if by_topic is None:
-            return
-        for topic in topics:
-            partitions = by_topic.get(topic, {})
-            for row in [row for row in partitions.values() if gone(row)]:
-                del partitions[row.partition]
-                self.count -= 1
-                self.metadata_chars -= len(row.metadata)
-            if not partitions:
-                by_topic.pop(topic, None)
+    def _forget(self, rows: Collection[OffsetRow]) -> None:
+        self.count -= len(rows)
+        self.metadata_bytes -= sum(text_bytes(row.metadata) for row in rows)
+
+    def _drop_empty(self, group: str, by_topic: dict[str, dict[int, OffsetRow]], topic: str) -> None:
+        if not by_topic[topic]:
+            del by_topic[topic]
         if not by_topic:
             del self._groups[group]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import TypeVar
 
 from headrace.broker.groups.entries import OffsetRow
+from headrace.broker.sizes import text_bytes
 
 __all__ = ["PendingOffsets"]
 
@@ -25,7 +26,7 @@ class PendingOffsets:
         self._places: dict[Place, int] = {}
         self._groups: dict[str, int] = {}
         self.count = 0
-        self.metadata_chars = 0
+        self.metadata_bytes = 0
 
     def put(self, transaction: str, group: str, row: OffsetRow) -> None:
         places = self._transactions.setdefault(transaction, {})
@@ -36,8 +37,8 @@ class PendingOffsets:
             self._places[place] = self._places.get(place, 0) + 1
             self._groups[group] = self._groups.get(group, 0) + 1
         else:
-            self.metadata_chars -= len(old.metadata)
-        self.metadata_chars += len(row.metadata)
+            self.metadata_bytes -= text_bytes(old.metadata)
+        self.metadata_bytes += text_bytes(row.metadata)
         places[place] = row
 
     def get(self, transaction: str, group: str, topic: str, partition: int) -> OffsetRow | None:
@@ -91,7 +92,7 @@ class PendingOffsets:
 
     def _forget(self, place: Place, row: OffsetRow) -> None:
         self.count -= 1
-        self.metadata_chars -= len(row.metadata)
+        self.metadata_bytes -= text_bytes(row.metadata)
         _less(self._places, place)
         _less(self._groups, place[0])
 

@@ -15,11 +15,13 @@ from collections.abc import Callable
 from functools import partial
 
 from headrace.broker.groups.answers import JoinAnswer, SyncAnswer
+from headrace.broker.groups.budget import Budget
 from headrace.broker.groups.group import Group, State
 from headrace.broker.groups.ledger import Ledger
 from headrace.broker.groups.member import Member
+from headrace.broker.groups.pending_members import PendingMembers
 from headrace.broker.groups.settings import GroupSettings
-from headrace.broker.groups.timers import Timer, Timers
+from headrace.broker.groups.timers import Timers
 from headrace.errors import StorageError
 from headrace.wire.codes import ErrorCode
 
@@ -33,23 +35,44 @@ def write_error(error: Exception) -> ErrorCode:
 
 class Rebalancer:
     def __init__(
-        self, settings: GroupSettings, timers: Timers, ledger: Ledger, trusted_ms: Callable[[], int]
+        self,
+        settings: GroupSettings,
+        timers: Timers,
+        ledger: Ledger,
+        budget: Budget,
+        trusted_ms: Callable[[], int],
+        unused: Callable[[Group], None],
     ) -> None:
+        """``unused`` is called with a group that has no members and in which nobody holds an id any more."""
+        self._unused = unused
         self._settings = settings
         self._timers = timers
+        self._budget = budget
+        self._pending = PendingMembers(timers, settings.pending_members_bytes_max)
         self._ledger = ledger
         self._trusted_ms = trusted_ms
 
     # -- members come and go
 
-    def add_pending(self, group: Group, member_id: str, session_timeout_ms: int) -> None:
-        """An id was given out; it is good for one session time-out."""
-        timer = Timer(partial(self._forget_pending, group, member_id))
-        group.pending[member_id] = timer
-        self._timers.start(timer, session_timeout_ms)
+    def add_pending(
+        self, group: Group, member_id: str, session_timeout_ms: int, connection: object | None
+    ) -> bool:
+        """Note an id that is given out, for one session time-out; false if there is no room for it."""
+        if not self._pending.has_room(member_id):
+            if group.state is State.EMPTY and not group.pending:
+                self._unused(group)
+            return False
+        forget = partial(self._forget_pending, group, member_id)
+        self._pending.add(group, member_id, session_timeout_ms, connection, forget)
+        return True
 
     def drop_pending(self, group: Group, member_id: str) -> None:
-        self._timers.stop(group.pending.pop(member_id))
+        self._pending.remove(group, member_id)
+
+    def forget_connection(self, connection: object) -> None:
+        """Drop the ids that were given over a connection that has closed."""
+        for group, member_id in self._pending.of_connection(connection):
+            self._forget_pending(group, member_id)
 
     def add_member(self, group: Group, member: Member, protocol_type: str) -> None:
         """The member's join must be parked already."""
@@ -86,9 +109,11 @@ class Rebalancer:
         self._after_removal(group)
 
     def _forget_pending(self, group: Group, member_id: str) -> None:
-        del group.pending[member_id]
+        self._pending.remove(group, member_id)
         if group.state is State.PREPARING and group.all_joined:
             self.complete_join(group)
+        elif group.state is State.EMPTY and not group.pending:
+            self._unused(group)
 
     def _after_removal(self, group: Group) -> None:
         if group.state in (State.STABLE, State.COMPLETING):
@@ -175,10 +200,11 @@ class Rebalancer:
         if group.storing == group.generation:
             return
         sizes = [len(assignments.get(member_id, b"")) for member_id in group.members]
-        held = group.size_bytes - sum(len(member.assignment) for member in group.members.values())
+        more = sum(sizes) - sum(len(member.assignment) for member in group.members.values())
         if (
             max(sizes) > self._settings.assignment_bytes_max
-            or held + sum(sizes) > self._settings.group_bytes_max
+            or group.size_bytes + more > self._settings.group_bytes_max
+            or not self._budget.has_room(more)
         ):
             self._assignments_failed(group, ErrorCode.UNKNOWN_SERVER_ERROR)
             return
@@ -233,9 +259,10 @@ class Rebalancer:
 
     def bury(self, group: Group, error: ErrorCode) -> None:
         """The group is deleted or the coordinator stops: nobody is left waiting, no timer running."""
-        for timer in (group.join_timer, group.sync_timer, *group.pending.values()):
+        for timer in (group.join_timer, group.sync_timer):
             self._timers.stop(timer)
-        group.pending.clear()
+        for member_id in list(group.pending):
+            self._pending.remove(group, member_id)
         group.enter(State.DEAD, self._trusted_ms())
         for member in group.members.values():
             self._timers.stop(member.session)

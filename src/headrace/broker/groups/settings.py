@@ -39,17 +39,27 @@ class GroupSettings:
     groups_max: int = 10_000
     #: ``group.max.size``, and as many again that hold a member id but have not joined with it yet.
     members_per_group_max: int = 1_000
+    #: Kafka has no limit but the protocol's 32,767. Types in use are ``consumer``, ``connect`` and ``sr``.
+    protocol_type_chars_max: int = 256
+    #: Ids and protocol types of all groups, which one answer to ListGroups holds.
+    all_group_names_bytes_max: int = 8 << 20
+    #: Ids of all groups that were given out and not joined with yet.
+    pending_members_bytes_max: int = 8 << 20
     #: Names and subscriptions of one member.
     subscription_bytes_max: int = 1 << 20
     #: What the leader assigns to one member.
     assignment_bytes_max: int = 1 << 20
-    #: Subscriptions and assignments of one group: what one journal entry must hold.
+    #: Members of one group with their subscriptions and assignments: what one journal entry must hold.
     group_bytes_max: int = 8 << 20
-    #: The same over all groups.
-    all_groups_bytes_max: int = 64 << 20
-    #: Committed offsets over all groups.
-    offsets_max: int = 500_000
+    #: Memory of all groups with their members, and of the topics that they are known to subscribe to.
+    all_groups_bytes_max: int = 48 << 20
+    #: The most topics of a group that are remembered, in bytes, and the most names that are read to find them. Of a
+    #: group with more, any topic counts as subscribed.
+    subscribed_bytes_max: int = 1 << 20
+    subscribed_names_max: int = 100_000
+    #: Committed offsets over all groups. One that waits for the end of a transaction counts twice.
+    offsets_max: int = 250_000
     #: ``offset.metadata.max.bytes``; like Kafka's it counts characters.
     offset_metadata_chars_max: int = 4_096
     #: The metadata of all committed offsets together.
-    all_offset_metadata_chars_max: int = 16 << 20
+    all_offset_metadata_bytes_max: int = 16 << 20

@@ -18,13 +18,14 @@ _VERSION_AND_COUNT = struct.Struct(">hi")
 _LENGTH = struct.Struct(">h")
 
 
-def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
+def subscribed_topics(subscription: bytes, names_max: int) -> list[str] | None:
+    """The names as they come; ``None`` also for more than ``names_max``."""
     try:
         version, count = _VERSION_AND_COUNT.unpack_from(subscription)
         # Each name takes two bytes at least, so an absurd count is refused before anything is built.
-        if version < 0 or count < 0 or count * _LENGTH.size > len(subscription):
+        if version < 0 or not 0 <= count <= names_max or count * _LENGTH.size > len(subscription):
             return None
-        topics: set[str] = set()
+        topics: list[str] = []
         position = _VERSION_AND_COUNT.size
         for _ in range(count):
             (length,) = _LENGTH.unpack_from(subscription, position)
@@ -32,8 +33,8 @@ def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
             end = position + length
             if length < 0 or end > len(subscription):
                 return None
-            topics.add(subscription[position:end].decode())
+            topics.append(subscription[position:end].decode())
             position = end
     except (struct.error, UnicodeDecodeError):
         return None
-    return frozenset(topics)
+    return topics

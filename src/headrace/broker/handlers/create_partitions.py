@@ -43,7 +43,7 @@ async def _would_break_order(broker: Broker, growth: Growth) -> Refusal | None:
     topic = broker.catalog.topic(growth.name)
     if topic is None or growth.count <= topic.partitions or topic.configs.get(FORCE_CONFIG) == "true":
         return None
-    if not await holds_keys(broker.partitions.of_topic(topic.name), broker.limits.records):
+    if not await holds_keys(broker.partitions.of_topic(topic.name), broker.limits.records, broker.walker):
         return None
     return Refusal(
         ErrorCode.POLICY_VIOLATION,

@@ -9,6 +9,7 @@ from headrace.broker import configs
 from headrace.broker.new_topic import NewTopic
 from headrace.broker.refusal import Refusal
 from headrace.broker.topic import Topic
+from headrace.broker.turns import give_turn
 from headrace.wire import messages as m
 from headrace.wire.codes import ErrorCode
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["handle"]
 
 _CONFIGS_SINCE = 5
+_AT_ONCE = 50
 
 
 async def handle(broker: Broker, request: Request) -> Any:
@@ -27,12 +29,13 @@ async def handle(broker: Broker, request: Request) -> Any:
     times = Counter(topic.name for topic in message.topics)
     wanted = [_new_topic(topic) for topic in message.topics if times[topic.name] == 1]
     results = await broker.catalog.create(wanted, validate_only=message.validate_only)
-    answers = [
-        _answer(broker, request.version, new.name, result)
-        for new, result in zip(wanted, results, strict=True)
-    ]
+    answers = []
+    shown = _ShownConfigs(broker) if request.version >= _CONFIGS_SINCE else None
+    for number, (new, result) in enumerate(zip(wanted, results, strict=True), 1):
+        answers.append(_answer(new.name, result, shown))
+        await give_turn(number, _AT_ONCE)
     twice = Refusal(ErrorCode.INVALID_REQUEST, "the request names this topic more than once")
-    answers += [_answer(broker, request.version, name, twice) for name in times if times[name] > 1]
+    answers += [_answer(name, twice, shown) for name in times if times[name] > 1]
     return m.CreateTopicsResponse(topics=answers)
 
 
@@ -46,7 +49,27 @@ def _new_topic(topic: Message) -> NewTopic:
     )
 
 
-def _answer(broker: Broker, version: int, name: str, result: Topic | Refusal) -> Any:
+class _ShownConfigs:
+    """The configuration of topics as the response has it; the same for all that have the same overrides."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._built: dict[tuple[tuple[str, str], ...], list[Any]] = {}
+
+    def of(self, topic: Topic) -> list[Any]:
+        overrides = tuple(sorted(topic.configs.items()))
+        built = self._built.get(overrides)
+        if built is None:
+            built = self._built[overrides] = [
+                m.CreateTopicsResponse.CreatableTopicConfigs(
+                    name=entry.key.name, value=entry.value, config_source=entry.source
+                )
+                for entry in configs.describe_topic(topic.configs, self._broker.catalog.configs)
+            ]
+        return built
+
+
+def _answer(name: str, result: Topic | Refusal, shown: _ShownConfigs | None) -> Any:
     if isinstance(result, Refusal):
         return m.CreateTopicsResponse.CreatableTopicResult(
             name=name, error_code=result.error_code, error_message=result.text
@@ -58,11 +81,6 @@ def _answer(broker: Broker, version: int, name: str, result: Topic | Refusal) ->
         num_partitions=result.partitions,
         replication_factor=1,
     )
-    if version >= _CONFIGS_SINCE:
-        answer.configs = [
-            m.CreateTopicsResponse.CreatableTopicConfigs(
-                name=entry.key.name, value=entry.value, config_source=entry.source
-            )
-            for entry in configs.describe_topic(result.configs, broker.catalog.configs)
-        ]
+    if shown is not None:
+        answer.configs = shown.of(result)
     return answer

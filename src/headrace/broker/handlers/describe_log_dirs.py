@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.named_once import partitions_once
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
@@ -19,12 +21,13 @@ _UNKNOWN = -1
 
 async def handle(broker: Broker, request: Request) -> Any:
     wanted = request.message.topics
+    named: Mapping[str, Iterable[int]]
     if wanted is None:
-        pairs = [(topic.name, range(topic.partitions)) for topic in broker.catalog.topics()]
+        named = {topic.name: range(topic.partitions) for topic in broker.catalog.topics()}
     else:
-        pairs = [(topic.topic, topic.partitions) for topic in wanted]
+        named = partitions_once((topic.topic, topic.partitions) for topic in wanted)
     topics = []
-    for name, indexes in pairs:
+    for name, indexes in named.items():
         partitions = [found for index in indexes if (found := _partition(broker, name, index)) is not None]
         if partitions:
             topics.append(m.DescribeLogDirsResponse.DescribeLogDirsTopic(name=name, partitions=partitions))

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Fetching", "begin"]
 
 _ARCHIVE_WAIT_S = 0.5
+_ABORTED_BYTES = 128
 
 
 def begin(broker: Broker, request: Request) -> Fetching:
@@ -51,10 +52,17 @@ class Fetching:
     """One fetch under way. ``attempt`` may be called again and again until it gives the response."""
 
     def __init__(self, broker: Broker, request: Request) -> None:
+        message = request.message
         self._broker = broker
-        self._version = request.version
-        self._message = request.message
-        self._committed = bool(request.message.isolation_level)
+        # Not the message itself: a fetch may wait for long, and has its partitions in the session already.
+        self._max_bytes: int = message.max_bytes
+        self._min_bytes: int = message.min_bytes
+        self._is_replica = max(message.replica_id, message.replica_state.replica_id) >= 0
+        self._committed = bool(message.isolation_level)
+        self._names_unknown = False
+        self.found_bytes = 0
+        """Of records, in the last attempt."""
+        self.max_wait_s = max(message.max_wait_ms, 0) / 1000
         self._cold: list[_Cold] = []
         self._cold_bytes = 0
         self._is_late = False
@@ -63,13 +71,9 @@ class Fetching:
         self.session: FetchSession | None = None
         self.refused: ErrorCode | None = None
         try:
-            self.session = broker.fetch_sessions.begin(request.version, request.message)
+            self.session = broker.fetch_sessions.begin(request.version, message)
         except SessionRefused as error:
             self.refused = error.code
-
-    @property
-    def max_wait_s(self) -> float:
-        return float(max(self._message.max_wait_ms, 0)) / 1000
 
     @property
     def is_cold(self) -> bool:
@@ -88,21 +92,24 @@ class Fetching:
         last = last or self._is_late
         self._cold = []
         self._cold_bytes = 0
+        self._names_unknown = False
         answers: list[tuple[Wanted, Any]] = []
-        budget = min(self._message.max_bytes, self._broker.fetch_bytes_max)
+        budget = min(self._max_bytes, self._broker.fetch_bytes_max)
         total = 0
         has_error = False
         incremental = self.session.incremental
         for wanted in self.session.wanted.values():
             if incremental and self._is_quiet(wanted):
                 continue
-            answer, size = self._answer(wanted, budget - total - self._cold_bytes, nothing_yet=total == 0)
-            total += size
+            answer, size = self._answer(wanted, budget - self._cold_bytes, nothing_yet=total == 0)
+            total += len(answer.records)
+            budget -= size
             has_error = has_error or bool(answer.error_code)
             answers.append((wanted, answer))
+        self.found_bytes = total
         if self._cold and not last:
             return None
-        if not (last or has_error or total >= self._message.min_bytes):
+        if not (last or has_error or total >= self._min_bytes):
             self._read.clear()
             return None
         return self._respond(answers)
@@ -146,7 +153,7 @@ class Fetching:
         return plan, data
 
     def _find(self, wanted: Wanted) -> Partition | ErrorCode:
-        if max(self._message.replica_id, self._message.replica_state.replica_id) >= 0:
+        if self._is_replica:
             # Another broker that wants to copy from this one: there are no copies here.
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         name = wanted.topic
@@ -172,10 +179,12 @@ class Fetching:
         )
 
     def _answer(self, wanted: Wanted, budget: int, *, nothing_yet: bool) -> tuple[Any, int]:
+        """What is said of a partition, and what of the budget that costs."""
         partition = self._find(wanted)
         if not isinstance(partition, Partition):
             answer = self._blank(wanted, partition)
             if partition is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                self._names_unknown = True
                 # Kafka's list is empty for what it does not know, and null where reading failed.
                 answer.aborted_transactions = []
             return answer, 0
@@ -209,7 +218,7 @@ class Fetching:
                 )
                 for aborted in partition.aborted_between(wanted.fetch_offset, piece.next_offset)
             ]
-        return answer, len(piece)
+        return answer, piece.read_bytes + _ABORTED_BYTES * len(answer.aborted_transactions or ())
 
     @staticmethod
     def _blank(wanted: Wanted, code: ErrorCode) -> Any:
@@ -264,6 +273,8 @@ class Fetching:
 
     def _respond(self, answers: list[tuple[Wanted, Any]]) -> Any:
         assert self.session is not None
+        if self._names_unknown and self.session.id:
+            self._broker.fetch_sessions.close(self.session)
         response = m.FetchResponse(session_id=self.session.id)
         topics: dict[bytes | str, Any] = {}
         for wanted, answer in answers:

@@ -25,7 +25,7 @@ async def handle(broker: Broker, request: Request) -> Any:
         return m.FindCoordinatorResponse(**place)
     coordinator = m.FindCoordinatorResponse.Coordinator
     return m.FindCoordinatorResponse(
-        coordinators=[coordinator(key=key, **place) for key in message.coordinator_keys]
+        coordinators=[coordinator(key=key, **place) for key in dict.fromkeys(message.coordinator_keys)]
     )
 
 

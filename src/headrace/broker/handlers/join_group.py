@@ -6,12 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.groups import JoinAsk
 from headrace.wire import messages as m
+from headrace.wire.codes import ErrorCode
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.broker.request import Request
 
 __all__ = ["handle"]
+
+_LIMITED = (
+    ErrorCode.POLICY_VIOLATION,
+    ErrorCode.GROUP_MAX_SIZE_REACHED,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+)
 
 
 async def handle(broker: Broker, request: Request) -> Any:
@@ -31,8 +38,16 @@ async def handle(broker: Broker, request: Request) -> Any:
             protocols=tuple((protocol.name, bytes(protocol.metadata)) for protocol in message.protocols),
             id_required=version >= 4,
             can_skip_assignment=version >= 9,
+            connection=request.connection,
         )
     )
+    if answer.error in _LIMITED:
+        broker.notices.limit(
+            "group-limit",
+            f"JoinGroup from {request.client_host} for group {message.group_id[:80]!r} is refused: its member, the"
+            f" group or all groups take more than their limit",
+            {"client": request.client_host},
+        )
     member = m.JoinGroupResponse.JoinGroupResponseMember
     return m.JoinGroupResponse(
         error_code=answer.error,

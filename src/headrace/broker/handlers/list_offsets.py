@@ -83,7 +83,7 @@ async def _find(broker: Broker, request: Request, name: str, part: Message, wait
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     check_epoch(partition, part.current_leader_epoch)
     try:
-        return await _place(partition, time, request.message.isolation_level, wait_s)
+        return await _place(broker, partition, time, request.message.isolation_level, wait_s)
     except CorruptBatch as error:
         broker.say_damage(error)
         raise Refusal(ErrorCode.CORRUPT_MESSAGE) from error
@@ -91,7 +91,9 @@ async def _find(broker: Broker, request: Request, name: str, part: Message, wait
         raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR) from error
 
 
-async def _place(partition: Partition, time: int, isolation_level: int, wait_s: float) -> Place:
+async def _place(
+    broker: Broker, partition: Partition, time: int, isolation_level: int, wait_s: float
+) -> Place:
     if time == _LATEST:
         return _end(partition, isolation_level), -1, partition.leader_epoch
     if time in (_EARLIEST, _EARLIEST_LOCAL):
@@ -99,10 +101,13 @@ async def _place(partition: Partition, time: int, isolation_level: int, wait_s: 
         return start, -1, epoch_at(partition, start)
     if time in (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD):
         return _NOWHERE
-    if time == _MAX_TIMESTAMP:
-        found = await partition.offset_of_max_timestamp(wait_s)
-    else:
-        found = await partition.offset_for_time(time, wait_s)
+    # Reads and walks of many partitions add up: others are served between them.
+    await asyncio.sleep(0)
+    found = await (
+        partition.offset_of_max_timestamp(broker.walker, wait_s)
+        if time == _MAX_TIMESTAMP
+        else partition.offset_for_time(time, broker.walker, wait_s)
+    )
     if found is None or found[0] >= _end(partition, isolation_level):
         return _NOWHERE
     offset, timestamp = found

@@ -20,7 +20,9 @@ from headrace.broker.new_topic import NewTopic
 from headrace.broker.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from headrace.broker.refusal import Refusal
 from headrace.broker.topic import NO_TOPIC_ID, Topic
+from headrace.broker.weights import elements_max_of
 from headrace.wire import messages as m
+from headrace.wire.api import Api
 from headrace.wire.codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -92,6 +94,8 @@ async def _create_missing(broker: Broker, names: list[str]) -> dict[str, Refusal
     ]
     if not wanted:
         return {}
+    # No more at once than CreateTopics may ask for. Clients ask again for topics that they are told are unknown.
+    del wanted[elements_max_of(Api.CREATE_TOPICS, broker.limits.request_elements_max) :]
     results = await broker.catalog.create(wanted)
     return {
         new.name: result for new, result in zip(wanted, results, strict=True) if isinstance(result, Refusal)

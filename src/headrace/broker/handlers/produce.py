@@ -1,16 +1,19 @@
 """Produce: append each batch, and answer when all of them are as durable as the broker promises.
 
-The appends happen in ``begin``, in the order in which requests arrive; only the wait for the disk is shared
-out. A batch that is part of a transaction is written only if the coordinator takes the partition for a part of it.
+The appends happen in ``begin``, in the order in which the requests of a connection arrive; only the wait for the disk
+is shared out. A batch that is part of a transaction is written only if the coordinator takes the partition for a part
+of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.partition import Accepted, Partition, ProduceRefused
+from headrace.broker.turns import give_turn
 from headrace.errors import StorageError
 from headrace.records import HEADER_SIZE
 from headrace.wire import messages as m
@@ -20,7 +23,9 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.broker.request import Request
 
-__all__ = ["Produced", "begin"]
+__all__ = ["APPENDED_AT_ONCE", "Produced", "begin", "begin_in_turns"]
+
+APPENDED_AT_ONCE = 200
 
 _ZSTD = 4
 _ZSTD_FROM = 7
@@ -74,9 +79,24 @@ class Produced:
 
 
 def begin(broker: Broker, request: Request) -> Produced:
+    produced = Produced(m.ProduceResponse())
+    for _ in _appends(broker, request, produced):
+        pass
+    return produced
+
+
+async def begin_in_turns(broker: Broker, request: Request) -> Produced:
+    """As ``begin``, for many batches: others are served between them."""
+    produced = Produced(m.ProduceResponse())
+    for number, _ in enumerate(_appends(broker, request, produced), 1):
+        await give_turn(number, APPENDED_AT_ONCE)
+    return produced
+
+
+def _appends(broker: Broker, request: Request, produced: Produced) -> Iterator[None]:
+    """One step for each partition of the request."""
     message = request.message
-    response = m.ProduceResponse()
-    produced = Produced(response)
+    response = produced.response
     now_ms = broker.clock.now_ms()
     trusted_ms = broker.trusted_time.now_ms()
     refused_whole = _refused_whole(message)
@@ -114,7 +134,7 @@ def begin(broker: Broker, request: Request) -> Produced:
                     )
                     for index in refused.records
                 ]
-    return produced
+            yield
 
 
 def _codec_of(records: memoryview) -> int:
@@ -156,7 +176,8 @@ def _admit(
     producer_id, epoch = producer
     open_one = partition.open_transactions().get(producer_id)
     # Where it is open it was admitted before, and what cannot be written to shall not become part of one.
-    if partition.is_lost or (open_one is not None and open_one.producer_epoch == epoch):
+    is_open = open_one is not None and open_one.producer_epoch == epoch
+    if partition.is_lost or (is_open and not broker.transactions.is_marking(producer_id)):
         return
     code = broker.transactions.admit(
         request.message.transactional_id,

@@ -7,7 +7,6 @@ from headrace.broker.transactions.answers import (
     ListedTransaction,
 )
 from headrace.broker.transactions.coordinator import TransactionCoordinator
-from headrace.broker.transactions.pattern import Pattern, PatternRefused
 from headrace.broker.transactions.ports import MarkedPartition, MarkedPartitions, ProducerIds
 from headrace.broker.transactions.settings import TransactionSettings
 from headrace.broker.transactions.transaction import State
@@ -19,8 +18,6 @@ __all__ = [
     "ListedTransaction",
     "MarkedPartition",
     "MarkedPartitions",
-    "Pattern",
-    "PatternRefused",
     "ProducerIds",
     "State",
     "TransactionCoordinator",

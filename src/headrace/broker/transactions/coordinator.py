@@ -32,16 +32,17 @@ from headrace.broker.transactions.answers import (
 )
 from headrace.broker.transactions.endings import Endings
 from headrace.broker.transactions.holders import Holders
-from headrace.broker.transactions.pattern import Pattern
 from headrace.broker.transactions.ports import MarkedPartitions, ProducerIds
 from headrace.broker.transactions.recovery import recover
 from headrace.broker.transactions.settings import TransactionSettings
+from headrace.broker.transactions.table import TransactionTable
 from headrace.broker.transactions.transaction import (
     EPOCH_GIVEN_MAX,
     NOBODY,
     PREPARED,
     State,
     Transaction,
+    group_bytes,
 )
 from headrace.clock import Clock
 from headrace.errors import StorageError
@@ -87,7 +88,7 @@ class TransactionCoordinator:
             trusted_ms,
             coordinator_epoch,
         )
-        self._by_id: dict[str, Transaction] = {}
+        self._by_id = TransactionTable()
         self._holders = Holders(self._by_id, settings, self._endings, producer_ids, stamp_ms, self._new)
         self._runs = False
 
@@ -98,13 +99,14 @@ class TransactionCoordinator:
         for entry in self._ledger.kept.transactions.values():
             transaction = self._new(entry.id)
             transaction.restore(entry)
-            self._by_id[entry.id] = transaction
+            self._by_id.add(transaction)
         await recover(self._by_id, self._ledger, self._partitions, self._topics, self._endings)
         self._runs = True
         self._ticker.start()
         for transaction in self._by_id.values():
             if transaction.state is State.ONGOING:
                 self._endings.added += len(transaction.partitions)
+                self._endings.groups_bytes += transaction.groups_bytes
                 self._ticker.timers.start(transaction.timer, transaction.timeout_ms)
             elif transaction.unmarked:
                 self._ticker.timers.start(transaction.timer, self.settings.retry_ms)
@@ -112,6 +114,7 @@ class TransactionCoordinator:
     async def stop(self) -> None:
         """Let what was submitted reach the disk. An open transaction is there again after the next start."""
         self._runs = False
+        self._endings.is_stopped = True
         self._ticker.stop()
         await self._ledger.drain()
 
@@ -171,6 +174,10 @@ class TransactionCoordinator:
             return ErrorCode.TRANSACTION_ABORTABLE
         return self._add(transaction, (place,))
 
+    def is_marking(self, producer_id: int) -> bool:
+        """Whether the producer's last transaction is decided, and its partitions are being marked turn by turn."""
+        return self._endings.is_marking(producer_id)
+
     def add_partitions(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Sequence[tuple[str, int]]
     ) -> ErrorCode:
@@ -200,8 +207,15 @@ class TransactionCoordinator:
             return ErrorCode.NONE
         if not (adds or transaction.restored):
             return ErrorCode.INVALID_TXN_STATE
-        if len(transaction.groups) >= self.settings.groups_per_transaction_max:
+        if len(group_id) > self.settings.group_id_chars_max:
+            return ErrorCode.INVALID_GROUP_ID
+        more = group_bytes(group_id)
+        if (
+            len(transaction.groups) >= self.settings.groups_per_transaction_max
+            or self._endings.groups_bytes + more > self.settings.all_groups_bytes_max
+        ):
             return ErrorCode.POLICY_VIOLATION
+        self._endings.groups_bytes += more
         transaction.groups.add(group_id)
         self._begin(transaction)
         return ErrorCode.NONE
@@ -224,15 +238,14 @@ class TransactionCoordinator:
         return ErrorCode.NONE, transaction
 
     def _add(self, transaction: Transaction, partitions: Partitions) -> ErrorCode:
-        wanted = transaction.partitions.union(partitions)
-        more = len(wanted) - len(transaction.partitions)
-        if more and (
-            len(wanted) > self.settings.partitions_per_transaction_max
-            or self._endings.added + more > self.settings.all_partitions_max
+        new = {place for place in partitions if place not in transaction.partitions}
+        if new and (
+            len(transaction.partitions) + len(new) > self.settings.partitions_per_transaction_max
+            or self._endings.added + len(new) > self.settings.all_partitions_max
         ):
             return ErrorCode.POLICY_VIOLATION
-        self._endings.added += more
-        transaction.partitions = wanted
+        self._endings.added += len(new)
+        transaction.partitions |= new
         self._begin(transaction)
         return ErrorCode.NONE
 
@@ -333,7 +346,6 @@ class TransactionCoordinator:
         states: Collection[str] = (),
         producer_ids: Collection[int] = (),
         open_ms_min: int = -1,
-        pattern: Pattern | None = None,
     ) -> list[ListedTransaction]:
         """All transactional ids, or those that every given filter lets through."""
         now_ms = self._stamp_ms()
@@ -344,7 +356,6 @@ class TransactionCoordinator:
             and (not states or transaction.state.value in states)
             and (not producer_ids or transaction.producer in producer_ids)
             and (open_ms_min < 0 or now_ms - transaction.began_ms > open_ms_min)
-            and (pattern is None or pattern.matches(transaction.id))
         ]
 
     async def expire(self, now_ms: int) -> list[str]:
@@ -369,7 +380,7 @@ class TransactionCoordinator:
     def _forgotten(self, transaction: Transaction) -> Callable[[], None]:
         def forgotten() -> None:
             transaction.state = State.DEAD
-            self._by_id.pop(transaction.id, None)
+            self._by_id.remove(transaction.id)
 
         return forgotten
 

@@ -3,7 +3,8 @@
 The decision is one entry in the journal that groups and their offsets share, so the offsets of a committed
 transaction become committed by that very entry. From the moment it is durable the transaction is committed, or
 aborted, whatever happens; the markers only say so where the records are. They are written in the same turn of
-the loop, so nothing of the producer's next transaction comes before them, and their sync is waited for by nobody.
+the loop, or where there are very many in the next ones, in which nothing of the producer is taken (``is_marking``). So
+nothing of its next transaction comes before them, and their sync is waited for by nobody.
 
 A crash may lose markers that were not synced. So the entry names the partitions with the transaction's first
 offset in each, and so does every later entry about the same id until the marker is known to be on disk. A start
@@ -18,7 +19,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -37,6 +40,12 @@ from headrace.wire.codes import ErrorCode
 __all__ = ["Endings"]
 
 _log = logging.getLogger("headrace.broker")
+
+
+MarkerKey = tuple[bytes, int, int, int]
+"""Of a marker that may not be on disk yet: topic id, partition, producer, first offset of the transaction there."""
+
+_MARKED_AT_ONCE = 500
 
 
 class Endings:
@@ -61,8 +70,13 @@ class Endings:
         self._stamp_ms = stamp_ms
         self._trusted_ms = trusted_ms
         self._coordinator_epoch = coordinator_epoch
+        #: The coordinator has stopped: nothing is written any more.
+        self.is_stopped = False
+        self._marking: set[int] = set()
         #: Partitions of all open transactions.
         self.added = 0
+        #: What the groups of all open transactions take.
+        self.groups_bytes = 0
         #: Since the start: how transactions ended, and how many of them because they took too long.
         self.committed = self.aborted = self.timed_out = 0
         #: Since the start: requests that were turned away because their producer has a successor.
@@ -145,10 +159,28 @@ class Endings:
     # -- the markers
 
     def mark(self, transaction: Transaction) -> None:
-        """Write the markers that are missing, and let the id go on when none is."""
+        """Write the markers that are missing, and let the id go on when none is. Of very many, some at a time: others
+        are served between them, and requests about this id are told to try again.
+        """
+        unsynced: dict[tuple[bytes, int, int], list[MarkerKey]] = {}
+        for key in transaction.unsynced:
+            unsynced.setdefault(key[:3], []).append(key)
+        self._mark_some(transaction, iter(transaction.unmarked), [], unsynced)
+
+    def _mark_some(
+        self,
+        transaction: Transaction,
+        places: Iterator[tuple[str, int]],
+        left: list[tuple[str, int]],
+        unsynced: dict[tuple[bytes, int, int], list[MarkerKey]],
+    ) -> None:
+        if self.is_stopped:
+            # The next start finds the decision, and what lacks its marker.
+            return
+        self._marking.discard(transaction.producer)
         committed = transaction.state is State.PREPARE_COMMIT
-        left: list[tuple[str, int]] = []
-        for name, index in transaction.unmarked:
+        some = list(islice(places, _MARKED_AT_ONCE))
+        for name, index in some:
             try:
                 written = self.mark_one(
                     name,
@@ -168,13 +200,25 @@ class Endings:
                     )
                 left.append((name, index))
             else:
-                self._await_sync(transaction, name, index, written)
+                topic_id = self._topics.id_of(name) or b""
+                if keys := unsynced.get((topic_id, index, transaction.producer)):
+                    self.when_synced(written, partial(self.forget, transaction, keys))
+        if len(some) == _MARKED_AT_ONCE:
+            self._marking.add(transaction.producer)
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._mark_some, transaction, places, left, unsynced)
+            return
         transaction.unmarked = left
         if left:
             self._timers.start(transaction.timer, self._settings.retry_ms)
         else:
             self.added -= len(transaction.partitions)
+            self.groups_bytes -= transaction.groups_bytes
             transaction.complete(committed=committed)
+
+    def is_marking(self, producer: int) -> bool:
+        """Whether some partitions of a transaction that was decided are yet to get their markers, in the next turns."""
+        return producer in self._marking
 
     def mark_one(
         self, name: str, index: int, producer: int, epoch: int, *, committed: bool
@@ -207,12 +251,6 @@ class Endings:
             else:
                 then(written)
 
-    def _await_sync(self, transaction: Transaction, name: str, index: int, written: Written | None) -> None:
-        topic_id = self._topics.id_of(name)
-        keys = [key for key in transaction.unsynced if key[:3] == (topic_id, index, transaction.producer)]
-        if keys:
-            self.when_synced(written, lambda: self.forget(transaction, keys))
-
     @staticmethod
     def when_synced(written: Written | None, then: Callable[[], None]) -> None:
         """Where the sync fails, the partition takes nothing more before the next start, which marks again."""
@@ -228,7 +266,7 @@ class Endings:
         durable.add_done_callback(synced)
 
     @staticmethod
-    def forget(transaction: Transaction, keys: Iterable[tuple[bytes, int, int, int]]) -> None:
+    def forget(transaction: Transaction, keys: Iterable[MarkerKey]) -> None:
         for key in keys:
             transaction.unsynced.pop(key, None)
 
@@ -269,5 +307,5 @@ class Endings:
             self.decide(transaction, commit=False, bumps=True)
 
 
-def _key(touched: Touched) -> tuple[bytes, int, int, int]:
+def _key(touched: Touched) -> MarkerKey:
     return touched.topic, touched.partition, touched.producer, touched.first_offset

@@ -10,10 +10,12 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from headrace.broker.sizes import text_bytes
 from headrace.broker.transactions.answers import InitAnswer
 from headrace.broker.transactions.endings import Endings
 from headrace.broker.transactions.ports import ProducerIds
 from headrace.broker.transactions.settings import TransactionSettings
+from headrace.broker.transactions.table import TransactionTable
 from headrace.broker.transactions.transaction import (
     EPOCH_GIVEN_MAX,
     NOBODY,
@@ -29,7 +31,7 @@ __all__ = ["Holders"]
 class Holders:
     def __init__(
         self,
-        by_id: dict[str, Transaction],
+        by_id: TransactionTable,
         settings: TransactionSettings,
         endings: Endings,
         producer_ids: ProducerIds,
@@ -57,9 +59,12 @@ class Holders:
             return InitAnswer(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         transaction = self._by_id.get(transactional_id)
         if transaction is None:
-            if len(self._by_id) >= self._settings.ids_max:
+            if (
+                len(self._by_id) >= self._settings.ids_max
+                or self._by_id.ids_bytes + text_bytes(transactional_id) > self._settings.all_ids_bytes_max
+            ):
                 return InitAnswer(ErrorCode.POLICY_VIOLATION)
-            transaction = self._by_id[transactional_id] = self._new_one(transactional_id)
+            transaction = self._by_id.add(self._new_one(transactional_id))
             return await self._take(transaction, timeout_ms, epoch=0, last_epoch=-1, renews=True)
         if transaction.is_between:
             return InitAnswer(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -118,7 +123,7 @@ class Holders:
     def _not_taken(self, transaction: Transaction) -> None:
         transaction.busy = False
         if transaction.producer == NOBODY:
-            self._by_id.pop(transaction.id, None)
+            self._by_id.remove(transaction.id)
 
 
 def _may_go_on(transaction: Transaction, producer_id: int, epoch: int) -> bool:

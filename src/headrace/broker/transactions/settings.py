@@ -27,8 +27,12 @@ class TransactionSettings:
 
     #: Kafka has no limit but the protocol's 32,767.
     id_chars_max: int = 1_024
-    ids_max: int = 50_000
+    ids_max: int = 30_000
+    #: All ids, which one answer to ListTransactions holds.
+    all_ids_bytes_max: int = 8 << 20
     partitions_per_transaction_max: int = 10_000
     groups_per_transaction_max: int = 1_000
+    group_id_chars_max: int = 1_024
     #: Over all open transactions.
-    all_partitions_max: int = 500_000
+    all_partitions_max: int = 300_000
+    all_groups_bytes_max: int = 8 << 20

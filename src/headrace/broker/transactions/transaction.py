@@ -17,8 +17,9 @@ from enum import Enum
 
 from headrace.broker.groups.entries import Touched, TransactionEntry
 from headrace.broker.groups.timers import Timer
+from headrace.broker.sizes import text_bytes
 
-__all__ = ["EPOCH_GIVEN_MAX", "NOBODY", "PREPARED", "State", "Transaction"]
+__all__ = ["EPOCH_GIVEN_MAX", "NOBODY", "PREPARED", "State", "Transaction", "group_bytes"]
 
 NOBODY = -1
 #: The last epoch that a producer is given. The one above it is kept for fencing.
@@ -99,6 +100,10 @@ class Transaction:
         self.unsynced: dict[tuple[bytes, int, int, int], Touched] = {}
 
     @property
+    def groups_bytes(self) -> int:
+        return sum(map(group_bytes, self.groups))
+
+    @property
     def is_exhausted(self) -> bool:
         return self.epoch >= EPOCH_GIVEN_MAX
 
@@ -152,3 +157,8 @@ class Transaction:
             changed_ms=self.changed_ms,
             touched=tuple(self.unsynced.values()),
         )
+
+
+def group_bytes(group_id: str) -> int:
+    """What a group of a transaction takes: its id and a place in a set."""
+    return 128 + text_bytes(group_id)

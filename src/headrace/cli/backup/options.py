@@ -29,13 +29,16 @@ To = Annotated[
 ]
 
 
-def folder_of(session: Session, given: Path | None) -> BackupFolder:
+def folder_of(session: Session, given: Path | None, *, accepts_unauthentic: bool = False) -> BackupFolder:
+    from headrace.broker.backup.authenticity import read_key
     from headrace.broker.backup.folder import BackupFolder
 
-    path = given or session.loaded.settings.broker.backup
+    broker = session.loaded.settings.broker
+    path = given or broker.backup
     if path is None:
         raise UsageError("no backup is named", hint="give its folder, or set broker.backup")
-    return BackupFolder(path)
+    key = read_key(broker)
+    return BackupFolder(path, key=key, accepts_unauthentic=accepts_unauthentic)
 
 
 def shown_time(ms: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,10 @@ from headrace.cli.backup.options import Folder, To
 from headrace.cli.errors import UsageError
 from headrace.cli.session import Session
 from headrace.cli.verb import verb
+
+if TYPE_CHECKING:
+    from headrace.broker.backup.folder import BackupFolder
+    from headrace.broker.backup.manifest import Manifest
 
 __all__ = ["restore"]
 
@@ -46,6 +50,13 @@ def restore(
             help="End this partition there instead; may be repeated.",
         ),
     ] = None,
+    unauthentic: Annotated[
+        bool,
+        typer.Option(
+            "--accept-unauthentic",
+            help="Restore although the backup has no MAC of the configured key (default: refuse).",
+        ),
+    ] = False,
 ) -> None:
     """Make a data directory out of a moment of a backup: the newest, unless --at or --to says otherwise.
 
@@ -55,6 +66,9 @@ def restore(
 
     --offsets cuts single partitions further: to whole batches, and without regard to transactions that lie across.
     Groups that had read more are set back to the new end.
+
+    With a key (broker.backup_key_file, or HEADRACE_BROKER__BACKUP_KEY) a moment without its MAC is refused, and so are
+    pieces that the MAC does not cover. Without a key it is said whether there is a MAC.
     """
     from headrace.broker.backup.choosing import choose, cuts_of
     from headrace.broker.backup.restoring import Restoring
@@ -67,10 +81,11 @@ def restore(
     if at is not None and to is not None:
         raise UsageError("--at and --to both name a moment", hint="give one of them")
     clock = SystemClock()
-    found = folder_of(session, folder)
+    found = folder_of(session, folder, accepts_unauthentic=unauthentic)
     at_ms = None if at is None else parse_moment(at, clock.now_ms()).ms
     manifest = choose(found, at_ms=at_ms, to=to)
     cuts = cuts_of(manifest, _parsed(offsets or ()))
+    _warn_unless_authentic(session, found, manifest)
     moved = Progress(session, "restored", manifest.bytes()).moved
     report = Restoring(found, data, manifest, cuts, clock=clock, moved=moved).run()
     session.out.table(
@@ -104,6 +119,17 @@ def restore(
         )
     for one in report.damage:
         session.out.warn(f"it was damaged already when it was backed up: {one}")
+
+
+def _warn_unless_authentic(session: Session, folder: BackupFolder, manifest: Manifest) -> None:
+    from headrace.broker.backup.authenticity import Authenticity
+
+    found = folder.authenticity(manifest.name)
+    if found is not Authenticity.AUTHENTIC:
+        session.out.warn(
+            f"moment {manifest.sequence} is not known to be authentic: {found.value};"
+            " whoever can write to the folder can change what is restored"
+        )
 
 
 def _parsed(texts: Sequence[str]) -> dict[tuple[str, int], int]:

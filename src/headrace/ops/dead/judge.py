@@ -1,7 +1,7 @@
 """What becomes of a letter when it is written back: where to, or why not.
 
-A letter's headers are only what somebody wrote. So a record goes to topics that the app declares and that no flow
-writes, whatever a letter says.
+A letter's headers are only what somebody wrote. So a record goes to a topic that the letters of its dead-letter topic
+come from, if the app declares it and no flow writes it, whatever a letter says.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from headrace.client.cluster import Cluster
 from headrace.model.errors import ValueDoesNotFit
 from headrace.model.topic import Topic
 from headrace.model.values import codec_of
+from headrace.ops.dead.dead_topic import dead_topics
 from headrace.ops.dead.letter import REPLAY, Header, Letter, Origin, Place
 from headrace.ops.dead.mark import Mark
 
@@ -65,6 +66,9 @@ class Judge:
         self._cluster = cluster
         self._app = app
         self._declared = {topic.name: topic for topic in app.topics}
+        self._origins: dict[str, frozenset[str]] = {}
+        for dead in dead_topics(app):
+            self._origins[dead.name] = self._origins.get(dead.name, frozenset()) | dead.origins
         self._targets: dict[str, Target | None] = {}
 
     def why_not(self, letter: Letter) -> str:
@@ -77,12 +81,20 @@ class Judge:
         topic = self._declared.get(name)
         if topic is not None:
             flow = self._app.writer_of(topic)
-            return "" if flow is None else _derived(name, flow.name)
+            return self._foreign(letter.place.topic, name) if flow is None else _derived(name, flow.name)
         for one in self._app.topics:
             flow = self._app.writer_of(one)
             if flow is not None and re.fullmatch(re.escape(one.name) + r"\.g[0-9]+", name):
                 return _derived(name, flow.name)
         return f"the app does not declare topic {name[:250]!r}, so nothing of it reads there"
+
+    def _foreign(self, dead: str, origin: str) -> str:
+        """Empty where letters of the topic come from there."""
+        origins = self._origins.get(dead, frozenset())
+        if origin in origins:
+            return ""
+        known = ", ".join(sorted(origins)) or "no topic of the app"
+        return f"letters of {dead!r} come from {known[:250]}, and this one names {origin[:250]!r}"
 
     def judge(self, letter: Letter, mark: Mark | None, headers: tuple[Header, ...] | None) -> Result:
         """``mark`` is the one that counts; ``headers`` are the record's own, None where nobody knows them."""

@@ -14,10 +14,10 @@ __all__ = ["Console"]
 class Console:
     """Made in the event loop that serves."""
 
-    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+    def __init__(self, cluster: Cluster, clock: Clock, share_percent: int) -> None:
         self.topics = LogTopics(cluster, clock)
         self.groups = GroupLooks(cluster, clock)
-        self.searches = Searches(cluster)
+        self.searches = Searches(cluster, share_percent)
 
     async def close(self) -> None:
         await self.searches.close()

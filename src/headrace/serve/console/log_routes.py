@@ -47,7 +47,7 @@ async def describe_log_topic(call: Call) -> Answer:
             **topic_detail(served.cluster, found, served.clock.now_ms()),
             **ends_of(served.app, name, groups),
             "kind": known.kind if known else None,
-            "writable": known.is_ours if known else not whose_topic(served.app, name),
+            "writable": known.is_ours if known else not whose_topic(name),
             "declared": known is not None,
         }
 
@@ -89,7 +89,7 @@ async def search_topic(call: Call) -> Answer:
             lambda: b"".join(search(served.cluster, ask, served.clock)), limits.read_s, LOG
         )
         return Answer(found, media_type=NDJSON, headers=_NO_BUFFER)
-    process = await served.console.searches.begin(ask)
+    process = await served.console.searches.begin(ask, call.caller.token_id)
 
     def stream(receive: Receive) -> AsyncGenerator[bytes]:
         return served.console.searches.lines(process, receive, call.request_id)
@@ -121,7 +121,7 @@ async def write_record(call: Call) -> Answer:
             f"topic {topic!r} is declared by the app, and what is written to it must fit",
             hint=f"write it by POST /v1/topics/{topic}/records, if it is not derived",
         )
-    if whose := whose_topic(served.app, topic):
+    if whose := whose_topic(topic):
         raise TopicDerived(f"topic {topic[:100]!r} is written by {whose} alone", hint="write another one")
 
     def write() -> Written:
@@ -170,11 +170,13 @@ LOG_ROUTES = (
         parameters=(_TOPIC,),
         body=Body("SearchBody", "What to look for, and where."),
         answers={200: Told("Lines of JSON.", media_type=NDJSON)},
-        problems=(404, 413, 415, 503, 504),
+        problems=(404, 413, 415, 429, 503, 504),
     ),
     Route(
         *("POST", "/v1/log/topics/{topic}/records", WRITE_TOPIC, write_record, "Write one record as it is"),
-        about="To a topic that the app does not declare; what is declared is written by /v1/topics/{topic}/records.",
+        about="To a topic that the app does not declare; what is declared is written by /v1/topics/{topic}/records."
+        " Topics that lie beside flows, views and apps (.progress, .late, .dead, .alerts, .g1) are refused, of any"
+        " app. Writing to Spring's dead letters (.DLT, -dlt) needs the scope for the topic that they came from, too.",
         named="topic",
         parameters=(_TOPIC,),
         body=Body("RawRecord", "The record."),

@@ -23,6 +23,7 @@ from headrace.serve.console.search_worker import Job
 from headrace.serve.errors import NotServing, ServeError, TooBusy
 from headrace.serve.problem import problem_of
 from headrace.serve.route import Receive
+from headrace.serve.shares import Shares
 
 __all__ = ["Searches"]
 
@@ -41,28 +42,27 @@ _LAST_CHARS = 12
 class Searches:
     """In one event loop."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, share_percent: int) -> None:
         self._cluster = cluster
-        self._running: set[asyncio.subprocess.Process] = set()
+        self._running: dict[asyncio.subprocess.Process, str] = {}
+        """With the id of the token that each is for."""
         self._unheard: set[asyncio.subprocess.Process] = set()
         """Whose lines nobody reads yet."""
         self._ending: set[asyncio.Task[None]] = set()
         """Of those that are being ended: whoever began that may be gone before it is done."""
-        self._begun = 0
+        self._begun = Shares("searches", _AT_ONCE_MAX, share_percent)
 
-    async def begin(self, ask: Ask) -> asyncio.subprocess.Process:
+    async def begin(self, ask: Ask, token_id: str) -> asyncio.subprocess.Process:
         """Once the expression is known to be one."""
         if find_spec("cel") is None:
             raise NotServing(
                 "common-expression-language is not installed, and searching with an expression needs it",
                 hint="pip install 'headrace[serve]'",
             )
-        if self._begun >= _AT_ONCE_MAX:
-            raise TooBusy(
-                f"{self._begun} searches are under way, and that is all at a time",
-                hint="ask again in a moment",
-            )
-        self._begun += 1
+        self._begun.expect_share(token_id)
+        if self._begun.is_full:
+            raise TooBusy(f"too many searches (limit {_AT_ONCE_MAX})", hint="ask again in a moment")
+        self._begun.take(token_id)
         process = None
         try:
             process = await asyncio.create_subprocess_exec(
@@ -73,13 +73,16 @@ class Searches:
                 start_new_session=True,
                 limit=_LINE_BYTES_MAX,
             )
-            self._running.add(process)
+            self._running[process] = token_id
             job = Job(self._cluster.bootstrap, dict(self._cluster.properties), _MEMORY_BYTES, ask)
             first = await self._first(process, msgspec.json.encode(job) + b"\n")
             if "problem" in first:
                 raise _told(first["problem"])
         except BaseException:
-            await asyncio.shield(self._end(process))
+            if process is None:
+                self._begun.give_back(token_id)
+            else:
+                await asyncio.shield(self._end(process))
             raise
         # Whoever asked may be gone before the answer begins, and then nobody else ends it.
         self._unheard.add(process)
@@ -138,15 +141,13 @@ class Searches:
             gone.cancel()
             await asyncio.shield(self._end(process))
 
-    async def _end(self, process: asyncio.subprocess.Process | None) -> None:
-        if process is None:
-            self._begun -= 1
-        elif process in self._running:
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        if process in self._running:
             await asyncio.shield(self._end_soon(process))
 
     def _end_soon(self, process: asyncio.subprocess.Process) -> asyncio.Task[None]:
-        self._begun -= process in self._running
-        self._running.discard(process)
+        if process in self._running:
+            self._begun.give_back(self._running.pop(process))
         self._unheard.discard(process)
         ending = asyncio.create_task(_ended_process(process))
         self._ending.add(ending)

@@ -16,16 +16,15 @@ __all__ = ["EVERY_MS", "MEDIA_TYPE", "follow_now"]
 MEDIA_TYPE = "text/event-stream"
 EVERY_MS = (50, 60_000, 1_000)
 """At least, at most, and by default."""
-_STREAMS_MAX = 100
 _RETRY = b"retry: 1000\n\n"
 _BEAT = b": still here\n\n"
 
 
 async def follow_now(call: Call) -> Answer:
-    if call.served.observed.streams >= _STREAMS_MAX:
-        raise TooBusy(
-            f"{_STREAMS_MAX} follow already, and that is all at a time", hint="ask for /v1/app/now instead"
-        )
+    streams = call.served.observed.streams
+    streams.expect_share(call.caller.token_id)
+    if streams.is_full:
+        raise TooBusy(f"too many streams (limit {streams.total})", hint="ask for /v1/app/now instead")
     return Answer(
         b"",
         media_type=MEDIA_TYPE,
@@ -38,7 +37,7 @@ async def _events(call: Call, receive: Receive) -> AsyncGenerator[bytes]:
     observed, clock = call.served.observed, call.served.clock
     every_s = call.asked.get("every_ms", EVERY_MS[2]) / 1_000
     beat_s = call.served.limits.heartbeat_s
-    observed.streams += 1
+    observed.streams.take(call.caller.token_id)
     gone = asyncio.create_task(_until_gone(receive))
     try:
         yield _RETRY
@@ -60,7 +59,7 @@ async def _events(call: Call, receive: Receive) -> AsyncGenerator[bytes]:
                 await waiting
     finally:
         gone.cancel()
-        observed.streams -= 1
+        observed.streams.give_back(call.caller.token_id)
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -13,11 +13,13 @@ from headrace.serve.errors import NotServing, NotThere
 from headrace.serve.live import Live
 from headrace.serve.observed.history import Ring
 from headrace.serve.observed.sampler import Sample, Sampler
+from headrace.serve.shares import Shares
 from headrace.serve.views import Views
 
 __all__ = ["Observed"]
 
 _FIRST_S = 10.0
+_STREAMS_MAX = 100
 
 
 class Observed:
@@ -31,12 +33,12 @@ class Observed:
         live: Live | None,
         clock: Clock,
         report: Callable[[str, BaseException], None],
+        share_percent: int,
     ) -> None:
         self.app = app
         self.live = live
         self.graph = graph_of(app, live.feed if live else "")
-        self.streams = 0
-        """That go on at the moment."""
+        self.streams = Shares("streams of what the app is doing", _STREAMS_MAX, share_percent)
         self.latest: Sample | None = None
         self.draining = False
         self._report = report

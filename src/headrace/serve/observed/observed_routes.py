@@ -71,7 +71,7 @@ OBSERVED_ROUTES = (
         about="The same document as server-sent events, as often as it is made, or less often.",
         parameters=(integer("every_ms", "How long between two, at least.", *EVERY_MS),),
         answers={200: Told("Events, each with one document as its data.", media_type=MEDIA_TYPE)},
-        problems=(503,),
+        problems=(429, 503),
     ),
     Route(
         *("GET", "/v1/app/history", OPERATIONS, tell_history, "The last quarter of an hour of a part"),

@@ -90,19 +90,27 @@ class Asker:
             counts.under_way -= 1
             took_s = served.clock.steady() - began
             counts.note(took_s, rows)
-            served.access_log.note(
-                now_ms=served.clock.now_ms(),
-                request_id=f"pg-{self._number}-{self._asked}",
-                method="SELECT",
-                route=_ROUTE,
-                names={},
-                caller=caller.name,
-                peer=self._channel.peer,
-                status=status,
-                code=code,
-                took_s=took_s,
-                sent_bytes=size,
-            )
+            self._note("SELECT", caller.name, status, code, took_s, size)
+
+    def note_refused(self, status: int, code: str) -> None:
+        """A login that was refused, or a token that is not known any more."""
+        self._note("LOGIN", "", status, code, 0.0, 0)
+
+    def _note(self, method: str, caller: str, status: int, code: str, took_s: float, size: int) -> None:
+        served = self._served
+        served.access_log.note(
+            now_ms=served.clock.now_ms(),
+            request_id=f"pg-{self._number}-{self._asked}",
+            method=method,
+            route=_ROUTE,
+            names={},
+            caller=caller,
+            peer=self._channel.peer,
+            status=status,
+            code=code,
+            took_s=took_s,
+            sent_bytes=size,
+        )
 
     async def _asking(self, caller: Caller, login: Login, portal: Portal, began: float) -> Answered:
         prepared, limits = portal.prepared, self._served.limits

@@ -6,6 +6,7 @@ import asyncio
 import struct
 
 from headrace.serve.limits import Limits
+from headrace.serve.pgwire import frames
 from headrace.serve.pgwire.frames import Fields, Unfit
 
 __all__ = ["Channel", "Ended"]
@@ -43,8 +44,15 @@ class Channel:
         return Fields(await self._reader.readexactly(length - 4))
 
     async def next(self, bytes_max: int | None = None) -> tuple[bytes, Fields]:
-        """It may come when it likes; from its first byte on it has its time."""
-        letter = await self._reader.readexactly(1)
+        """Wait for a message until the connection counts as idle; from its first byte on it must come in time."""
+        idle_s = self._limits.pg_idle_s
+        try:
+            async with asyncio.timeout(idle_s):
+                letter = await self._reader.readexactly(1)
+        except TimeoutError:
+            told = f"no message came for {idle_s:g} s"
+            hint = "connect again, or raise serve.pg_idle_ms"
+            raise Ended("idle", frames.error("57P05", told, hint=hint, fatal=True)) from None
         most = self._limits.body_bytes_max if bytes_max is None else bytes_max
         async with asyncio.timeout(self._limits.receive_s):
             (length,) = struct.unpack(">i", await self._reader.readexactly(4))
@@ -61,5 +69,6 @@ class Channel:
             self._writer.transport.abort()
             raise ConnectionError from None
 
-    def close(self) -> None:
-        self._writer.close()
+    def drop(self) -> None:
+        """At once, whatever has not been sent."""
+        self._writer.transport.abort()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from headrace.serve.pgwire import frames
 from headrace.serve.pgwire.channel import Channel, Ended
 from headrace.serve.pgwire.frames import Fields, Unfit
+from headrace.serve.scope import READ_VIEW
 from headrace.serve.tokens import Caller
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ class Login:
                     fatal=True,
                 ),
             )
+        if not found.may_some(READ_VIEW):
+            told = f"the token has no scope {READ_VIEW}, and nothing else is answered here"
+            hint = f"headrace token create NAME --scope {READ_VIEW}:NAME"
+            raise Ended("scope", frames.error("42501", told, hint=hint, fatal=True))
         return found
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.serve.pgwire import frames
+from headrace.serve.pgwire.admission import Admission, Refused
 from headrace.serve.pgwire.channel import Channel, Ended
 from headrace.serve.pgwire.kept import Kept
 from headrace.serve.pgwire.session import Session
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["Listener"]
 
 _BUFFER_BYTES = 64 * 1024
-_SPARE = 20
-"""Connections beyond the limit, for who has not said yet what it wants: it may be to cancel."""
 _KEPT_COUNT_MAX = 400
 _KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6))
 
@@ -33,7 +32,10 @@ class Listener:
         self._anybody = anybody
         self._report = report
         self._sessions: dict[int, Session] = {}
-        self._entered: set[int] = set()
+        limits = served.limits
+        self._admission = Admission(
+            limits.pg_connections_max, limits.pg_per_address_max, limits.pg_per_token_max
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
@@ -51,11 +53,16 @@ class Listener:
         number = next(self._numbers) % 2**31
         try:
             _keep_alive(writer)
-            if len(self._sessions) >= limits.pg_connections_max + _SPARE:
-                counts.ended["full"] += 1
-                writer.write(self._full())
-                return
             channel = Channel(reader, writer, limits)
+            try:
+                dropped = self._admission.connect(number, channel.peer)
+            except Refused as refused:
+                counts.ended["full"] += 1
+                writer.write(_told(refused))
+                return
+            if dropped is not None:
+                counts.ended["made room"] += 1
+                self._sessions[dropped].drop()
             session = Session(
                 self._served,
                 channel,
@@ -63,7 +70,7 @@ class Listener:
                 Kept(counts.kept, 2 * limits.answer_bytes_max, _KEPT_COUNT_MAX),
                 anybody=self._anybody,
                 cancel=self._cancel,
-                enter=lambda: self._enter(number),
+                enter=lambda caller: self._enter(number, caller),
                 report=self._report,
             )
             self._sessions[number] = session
@@ -75,20 +82,16 @@ class Listener:
         finally:
             counts.connections -= 1
             self._sessions.pop(number, None)
-            self._entered.discard(number)
+            self._admission.disconnect(number)
             self._tasks.discard(task)
             with contextlib.suppress(Exception):
                 writer.close()
 
-    def _enter(self, number: int) -> None:
-        if len(self._entered) >= self._served.limits.pg_connections_max:
-            raise Ended("full", self._full())
-        self._entered.add(number)
-
-    def _full(self) -> bytes:
-        most = self._served.limits.pg_connections_max
-        told = f"there are {most} connections, and that is all at a time"
-        return frames.error("53300", told, hint="close some, or raise serve.pg_connections", fatal=True)
+    def _enter(self, number: int, caller: Caller) -> None:
+        try:
+            self._admission.log_in(number, caller.token_id)
+        except Refused as refused:
+            raise Ended("full", _told(refused)) from None
 
     def _cancel(self, number: int, secret: int) -> None:
         """Only who knows the secret; nobody is told whether it was right."""
@@ -113,6 +116,10 @@ class Listener:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _told(refused: Refused) -> bytes:
+    return frames.error("53300", refused.message, hint=refused.hint, fatal=True)
 
 
 def _keep_alive(writer: asyncio.StreamWriter) -> None:

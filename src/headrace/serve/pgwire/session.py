@@ -25,8 +25,7 @@ from headrace.serve.pgwire.shelf import Shelf
 from headrace.serve.pgwire.splitting import bare, statements_of
 from headrace.serve.pgwire.sql_state import Trouble, Troubled, trouble_of
 from headrace.serve.problem import problem_of
-from headrace.serve.sql.errors import SqlUnfit
-from headrace.serve.sql.statement import SQL_CHARS_MAX
+from headrace.serve.sql.statement import expect_short
 from headrace.serve.tokens import Caller
 
 if TYPE_CHECKING:
@@ -37,6 +36,12 @@ __all__ = ["Session"]
 _EMPTY = frames.message(b"I")
 _NO_ROWS = frames.message(b"n")
 _FAILED_BEFORE = Trouble("25P02", "the transaction has failed: ROLLBACK ends it")
+_REFUSED_LOGINS = {
+    "login": (401, "HR-SERVE-LOGIN"),
+    "scope": (403, "HR-SERVE-SCOPE"),
+    "full": (503, "HR-SERVE-FULL"),
+}
+"""What the access log has of a connection that is refused, by why it ended."""
 _TOLD_AT_FIRST = (
     "server_version", "server_encoding", "client_encoding", "DateStyle", "IntervalStyle", "TimeZone",
     "integer_datetimes", "standard_conforming_strings", "default_transaction_read_only", "in_hot_standby",
@@ -56,7 +61,7 @@ class Session:
         *,
         anybody: Caller,
         cancel: Callable[[int, int], None],
-        enter: Callable[[], None],
+        enter: Callable[[Caller], None],
         report: Callable[[BaseException], None],
     ) -> None:
         self._served = served
@@ -85,6 +90,9 @@ class Session:
     def cancel(self) -> None:
         self._asker.cancel()
 
+    def drop(self) -> None:
+        self._channel.drop()
+
     def leave(self) -> None:
         """When what it does is done; at once, if that is nothing."""
         self._leaving = True
@@ -100,12 +108,15 @@ class Session:
                 login = await greeted(self._channel, self._served, self._cancel_other)
                 if login is None:
                     return
-                self._enter()
+                caller = login.caller(self._served, self._anybody)
+                self._enter(caller)
                 await self._welcome(login)
             while await self._next():
                 pass
         except Ended as error:
             ended[error.why] += 1
+            if error.why in _REFUSED_LOGINS:
+                self._asker.note_refused(*_REFUSED_LOGINS[error.why])
             await self._channel.send(error.told)
         except Unfit as error:
             ended["no message"] += 1
@@ -118,7 +129,6 @@ class Session:
             self._shelf.clear()
 
     async def _welcome(self, login: Login) -> None:
-        login.caller(self._served, self._anybody)
         self._login = login
         out = [frames.message(b"R", struct.pack(">i", 0))]
         out += [frames.parameter_status(name, SETTINGS[name]) for name in _TOLD_AT_FIRST]
@@ -202,7 +212,7 @@ class Session:
 
         async def each() -> None:
             nonlocal sent
-            _expect_short(text)
+            expect_short(text)
             for sql in statements_of(text):
                 if bare(sql):
                     sent = True
@@ -217,7 +227,7 @@ class Session:
 
     async def _parse(self, body: Fields) -> None:
         name, sql, oids = body.text(), body.text(), body.ints()
-        _expect_short(sql)
+        expect_short(sql)
         self._shelf.put_statement(name, Prepared(sql, oids))
         await self._channel.send(frames.message(b"1"))
 
@@ -232,8 +242,7 @@ class Session:
         made = [
             value_of(one, oid, binary=form == 1) for one, oid, form in zip(values, oids, spread, strict=False)
         ]
-        size = sum(len(one or b"") for one in values)
-        self._shelf.put_portal(name, Portal(prepared, made, results, name), size)
+        self._shelf.put_portal(name, Portal(prepared, made, results, name))
         await self._channel.send(frames.message(b"2"))
 
     async def _describe(self, body: Fields) -> None:
@@ -289,7 +298,7 @@ class Session:
         positions = self._asker.positions(portal.answered)
         body, count = portal.some(rows_max)
         if portal.done and portal.name is not None:
-            self._shelf.put_portal(portal.name, portal, 0)
+            self._shelf.put_portal(portal.name, portal)
         # A cursor's statement is complete with the rows that it was asked for; a portal then has a pause.
         whole = portal.done or tag != "SELECT"
         tail = frames.message(b"C", frames.text(f"{tag} {count}")) if whole else frames.message(b"s")
@@ -333,7 +342,7 @@ class Session:
         forms = [1] if declared.binary else []
         made = Portal(prepared, portal.values, forms, declared.name, cursor=True, hold=declared.hold)
         made.columns = looked.columns
-        self._shelf.put_portal(declared.name, made, 0)
+        self._shelf.put_portal(declared.name, made)
 
     async def _opened(self, name: str, asking: Portal) -> Portal:
         """A cursor's rows are asked for with the first FETCH, which says whether they come as text or binary."""
@@ -374,12 +383,7 @@ class Session:
             answered = await self._asker.ask(caller, self._login, portal)
             portal.is_answered(answered)
             if portal.name is not None:
-                self._shelf.put_portal(portal.name, portal, len(answered.body))
-
-
-def _expect_short(sql: str) -> None:
-    if len(sql) > SQL_CHARS_MAX:
-        raise SqlUnfit(f"statements have at most {SQL_CHARS_MAX} characters, and these {len(sql)}")
+                self._shelf.put_portal(portal.name, portal)
 
 
 def _described_setting(name: str) -> bytes:

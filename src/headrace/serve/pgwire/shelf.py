@@ -6,7 +6,10 @@ from headrace.serve.pgwire.kept import Kept
 from headrace.serve.pgwire.portal import Portal, Prepared
 from headrace.serve.pgwire.sql_state import Trouble, Troubled
 
-__all__ = ["Shelf"]
+__all__ = ["NAME_BYTES_MAX", "Shelf"]
+
+NAME_BYTES_MAX = 63
+"""As for names in PostgreSQL."""
 
 
 class Shelf:
@@ -16,13 +19,19 @@ class Shelf:
         self._portals: dict[str, Portal] = {}
 
     def put_statement(self, name: str, prepared: Prepared) -> None:
-        self._kept.put("statement", name, len(prepared.sql) + 4 * len(prepared.oids))
+        _expect_short(name)
+        try:
+            self._kept.put("statement", name, prepared.size_bytes)
+        except Exception:
+            self._prepared.pop(name, None)
+            raise
         self._prepared[name] = prepared
 
-    def put_portal(self, name: str, portal: Portal, size: int) -> None:
+    def put_portal(self, name: str, portal: Portal) -> None:
         """Again when it has become larger or smaller; what there is no room for is gone."""
+        _expect_short(name)
         try:
-            self._kept.put("portal", name, size)
+            self._kept.put("portal", name, portal.size_bytes)
         except Exception:
             self._portals.pop(name, None)
             raise
@@ -73,3 +82,14 @@ class Shelf:
         self._prepared.clear()
         self._portals.clear()
         self._kept.clear()
+
+
+def _expect_short(name: str) -> None:
+    size = len(name.encode("utf-8", "replace"))
+    if size > NAME_BYTES_MAX:
+        raise Troubled(
+            Trouble(
+                *("42622", f"the name {name[:20]!r}... has {size} bytes (limit {NAME_BYTES_MAX})"),
+                hint="use a shorter name for the statement, portal or cursor",
+            )
+        )

@@ -13,6 +13,7 @@ import msgspec
 
 from headrace.errors import HeadraceError
 from headrace.ops.report import Report
+from headrace.private import make_private_dir, private
 
 __all__ = ["Proof", "ProofBook"]
 
@@ -65,7 +66,8 @@ class ProofBook:
 
     def keep(self, view: str, proof: Proof) -> None:
         self._known = {**self._known, view: proof}
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_dir(self._path.parent)
         beside = self._path.with_name(f"{self._path.name}.new")
-        beside.write_bytes(msgspec.json.encode(self._known))
+        with open(beside, "wb", opener=private) as file:
+            file.write(msgspec.json.encode(self._known))
         beside.replace(self._path)

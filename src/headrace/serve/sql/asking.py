@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.model.store import Delta, OnRead, Postgres, Redis, Search, SQLite
 from headrace.model.store_place import file_of, prefix_of
 from headrace.model.view import View
-from headrace.serve.errors import NotAllowed, NotThere, TokenUnfit
+from headrace.serve.errors import NotAllowed, NotThere, ServeError, TokenUnfit
 from headrace.serve.scope import READ_VIEW
 from headrace.serve.sql.errors import SqlRefused
 from headrace.serve.sql.messages import Answered, Listed, Parsed, Source, ToAnswer, ToParse, Words
@@ -52,8 +52,9 @@ class Asking:
         **wire: Any,
     ) -> Answered:
         """``wire`` is what the PostgreSQL protocol has to say beside (``ToAnswer``)."""
-        served, limits = self._served, self._served.limits
-        parsed = await served.sql.parse(ToParse(sql, form == "rows"))
+        served, limits, token_id = self._served, self._served.limits, self._caller.token_id
+        self._expect_reader()
+        parsed = await served.sql.parse(ToParse(sql, form == "rows"), token_id)
         named = await served.work.run(lambda: self._named(parsed), limits.read_s)
         if parsed.catalogue:
             wire["listed"] = await served.work.run(self._listed, limits.read_s)
@@ -75,7 +76,7 @@ class Asking:
             for view in about:
                 assert token is not None
                 await served.waiting.until(view, token, deadline)
-            answered = await served.sql.answer(ask)
+            answered = await served.sql.answer(ask, token_id)
             # What was read may be of an earlier position again: a store was put back.
             behind = [
                 (view, stood.position)
@@ -86,6 +87,14 @@ class Asking:
                 return answered
             if served.clock.steady() > deadline:
                 raise late(*behind[0])
+
+    def _expect_reader(self) -> None:
+        """A statement may name no view at all, and still costs a process."""
+        if not self._caller.may_some(READ_VIEW):
+            raise NotAllowed(
+                f"SQL needs {READ_VIEW} of some view, and the token has none",
+                hint=f"give it the scope: headrace token create NAME --scope {READ_VIEW}:NAME",
+            )
 
     def _listed(self) -> list[Listed]:
         """What the caller may see, and can: not those that nothing has been read of yet."""
@@ -113,36 +122,41 @@ class Asking:
         return found
 
     def _named(self, parsed: Parsed) -> list[Named]:
-        """By the names that there are; who may not see a view is not told whether it is there."""
+        """By the names that the caller may read. Any other name is answered as if there were no such view, so that
+        nobody learns which there are: not by a name that WITH takes, by a function, or by large and small letters.
+        """
         found: list[Named] = []
         wished = [*(Words(name, "") for name in parsed.names), *parsed.words]
         wished += [Words(one.name, "") for one in parsed.words if one.name not in parsed.names]
         for one in wished:
             name = self.spelled(one.name)
-            if name is None and not one.words and one.name.lower() in map(str.lower, parsed.bound):
-                continue
-            if not self._caller.may(READ_VIEW, name or one.name):
-                raise NotAllowed(
-                    f"the token does not allow {READ_VIEW}:{(name or one.name)[:100]}",
-                    hint="give it the scope: headrace token create NAME --scope SCOPE",
-                )
-            if name is None:
-                raise NotThere(
-                    f"there is no view {one.name[:100]!r}", hint="see what there is: GET /v1/views"
-                )
-            found.append(Named(one.name, self._served.views.answering(name), one.words))
+            if name is not None:
+                found.append(Named(one.name, self._served.views.answering(name), one.words))
+            elif one.words or one.name.lower() not in map(str.lower, parsed.bound):
+                raise self._unknown(one.name)
         return found
+
+    def _unknown(self, name: str) -> ServeError:
+        if self._caller.may(READ_VIEW, name):
+            return NotThere(f"there is no view {name[:100]!r}", hint="see what there is: GET /v1/views")
+        return NotAllowed(
+            f"the token does not allow {READ_VIEW}:{name[:100]}",
+            hint="give it the scope: headrace token create NAME --scope SCOPE",
+        )
 
     def view(self, name: str) -> View:
         """That answers to a name of a statement now."""
         return self._served.views.answering(self.spelled(name) or name)
 
     def spelled(self, name: str) -> str | None:
-        """SQL does not tell large letters from small ones."""
-        names = self._served.views.names
-        if name in names:
+        """Of the views that the caller may read. SQL does not tell large letters from small ones."""
+        alike = [
+            one
+            for one in self._served.views.names
+            if one.lower() == name.lower() and self._caller.may(READ_VIEW, one)
+        ]
+        if name in alike:
             return name
-        alike = [one for one in names if one.lower() == name.lower()]
         if len(alike) > 1:
             raise SqlRefused(f"{name[:100]!r} may be {' or '.join(alike)}", hint="write it in double quotes")
         return alike[0] if alike else None

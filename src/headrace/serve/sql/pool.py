@@ -12,6 +12,7 @@ import msgspec
 from headrace.broker.exposition import Exposition
 from headrace.model.extras import needing
 from headrace.serve.errors import TooBusy
+from headrace.serve.shares import Shares
 from headrace.serve.sql.errors import SqlEnded, SqlFailed, SqlTooLong
 from headrace.serve.sql.messages import (
     LENGTH_BYTES,
@@ -25,6 +26,7 @@ from headrace.serve.sql.messages import (
     length_of,
     read_reply,
 )
+from headrace.serve.sql.slots import FairSlots
 
 __all__ = ["SqlPool"]
 
@@ -33,45 +35,43 @@ _GRACE_S = 1.0
 """Whoever answers keeps to the time too, and then need not be ended."""
 _PARSE_S = 10.0
 _REPLY_ROOM = 1 << 20
+_FOLLOWERS_MAX = 20
 
 
 class SqlPool:
-    """In one event loop. ``bytes_max`` is what an answer may have."""
+    """In one event loop. ``bytes_max`` is what an answer may have, ``share_percent`` what one token has of it all."""
 
-    def __init__(self, processes: int, queue_max: int, bytes_max: int) -> None:
+    def __init__(self, processes: int, queue_max: int, bytes_max: int, share_percent: int) -> None:
         self._most = processes
-        self._queue_max = queue_max
         self._bytes_max = bytes_max
         self._idle: list[asyncio.subprocess.Process] = []
         self._all: set[asyncio.subprocess.Process] = set()
-        self._room = asyncio.Semaphore(processes)
-        self.waiting = 0
-        self.followers = 0
-        """Who follows results of statements."""
+        self._slots = FairSlots(processes, queue_max, share_percent)
+        self.followers = Shares("followed statements", _FOLLOWERS_MAX, share_percent)
         self.ended = 0
         """How many were ended, or ended by themselves, in the midst of a statement."""
 
     def page(self, out: Exposition) -> None:
         for short, kind, text, value in (
             ("processes", "gauge", "Processes that answer statements.", len(self._all)),
-            ("followers", "gauge", "Who follows the result of a statement.", self.followers),
-            ("waiting", "gauge", "Statements that wait for a process.", self.waiting),
+            ("followers", "gauge", "Who follows the result of a statement.", self.followers.count),
+            ("waiting", "gauge", "Statements that wait for a process.", self._slots.waiting),
             ("ended_total", "counter", "Processes that ended in the midst of a statement.", self.ended),
         ):
             out.one(f"headrace_sql_{short}", kind, text, value)
 
-    async def parse(self, asked: ToParse) -> Parsed:
-        reply = await self._ask(asked, _PARSE_S)
+    async def parse(self, asked: ToParse, token_id: str) -> Parsed:
+        reply = await self._ask(asked, _PARSE_S, token_id)
         assert isinstance(reply, Parsed), reply
         return reply
 
-    async def answer(self, asked: ToAnswer) -> Answered:
-        reply = await self._ask(asked, asked.time_s)
+    async def answer(self, asked: ToAnswer, token_id: str) -> Answered:
+        reply = await self._ask(asked, asked.time_s, token_id)
         assert isinstance(reply, Answered), reply
         return reply
 
-    async def _ask(self, asked: ToParse | ToAnswer, time_s: float) -> Reply:
-        async with self._process(time_s) as process:
+    async def _ask(self, asked: ToParse | ToAnswer, time_s: float, token_id: str) -> Reply:
+        async with self._process(time_s, token_id) as process:
             try:
                 async with asyncio.timeout(time_s + _GRACE_S):
                     reply = await self._told(process, asked)
@@ -102,24 +102,16 @@ class SqlPool:
         return reply
 
     @contextlib.asynccontextmanager
-    async def _process(self, time_s: float) -> AsyncIterator[asyncio.subprocess.Process]:
+    async def _process(self, time_s: float, token_id: str) -> AsyncIterator[asyncio.subprocess.Process]:
         """Whoever does not leave it in order has ended it."""
-        if self.waiting >= self._queue_max:
-            raise TooBusy(
-                f"{self.waiting} statements wait already, and that is all at a time",
-                hint="ask again in a moment",
-            )
-        self.waiting += 1
         try:
             async with asyncio.timeout(time_s):
-                await self._room.acquire()
+                await self._slots.acquire(token_id)
         except TimeoutError:
             raise TooBusy(
-                f"{self._most} statements are being answered, and none was done within {time_s:g} s",
+                f"no SQL process was free within {time_s:g} s (limit {self._most})",
                 hint="ask again in a moment, or raise serve.sql_processes",
             ) from None
-        finally:
-            self.waiting -= 1
         process = None
         try:
             process = await self._started()
@@ -134,7 +126,7 @@ class SqlPool:
         finally:
             if process is not None and process in self._all:
                 self._idle.append(process)
-            self._room.release()
+            self._slots.release(token_id)
 
     async def _started(self) -> asyncio.subprocess.Process:
         while self._idle:

@@ -28,7 +28,6 @@ __all__ = ["ARROW", "SQL_ROUTES"]
 ARROW = "application/vnd.apache.arrow.stream"
 EVENTS = "text/event-stream"
 _PARAMETERS_MAX = 1_000
-_FOLLOWERS_MAX = 20
 
 
 class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,11 +86,8 @@ async def follow_sql(call: Call) -> Answer:
         *(call.served, call.caller, bearer(call.headers)),
         *(asked.sql, asked.parameters, call.asked.get("cursor")),
     )
-    pool.followers += 1
-    try:
+    with pool.followers.held(call.caller.token_id):
         await follower.prepare()
-    finally:
-        pool.followers -= 1
     return Answer(
         b"",
         media_type=EVENTS,
@@ -102,9 +98,10 @@ async def follow_sql(call: Call) -> Answer:
 
 def _expect_room(call: Call) -> None:
     followers = call.served.sql.followers
-    if followers >= _FOLLOWERS_MAX:
+    followers.expect_share(call.caller.token_id)
+    if followers.is_full:
         raise TooManySubscribers(
-            f"{followers} results of statements are followed, and that is all at a time",
+            f"too many followed statements (limit {followers.total})",
             hint="come again later, or follow a view; a flow keeps a view of what the statement works out",
         )
 
@@ -115,7 +112,7 @@ async def _results(call: Call, follower: SqlFollower, receive: Receive) -> Async
             pass
         follower.end()
 
-    call.served.sql.followers += 1
+    call.served.sql.followers.take(call.caller.token_id)
     watching = asyncio.create_task(until_gone())
     try:
         async with contextlib.aclosing(follower.messages()) as messages:
@@ -130,7 +127,7 @@ async def _results(call: Call, follower: SqlFollower, receive: Receive) -> Async
         yield farewell(error, follower.cursor, call.request_id).event
     finally:
         watching.cancel()
-        call.served.sql.followers -= 1
+        call.served.sql.followers.give_back(call.caller.token_id)
 
 
 SQL_ROUTES = (
@@ -139,7 +136,7 @@ SQL_ROUTES = (
         about="One SELECT, in DuckDB's SQL, over views of any stores; each is a table, and the token must allow to read"
         " all that are named. All rows of a view are of the one position that the answer names for it. Rows are arrays."
         " search('view', 'words') gives the rows of a full-text index that have the words.",
-        listed=True,
+        any_name=True,
         parameters=(
             text(
                 "after",
@@ -154,13 +151,13 @@ SQL_ROUTES = (
         ),
         body=Body("Statement", "A statement, and values for its $1, $2, …"),
         answers={200: Told("Rows, and where the views stood.", "SqlRows")},
-        problems=(404, 408, 409, 413, 415, 422, 501, 503, 504),
+        problems=(404, 408, 409, 413, 415, 422, 429, 501, 503, 504),
     ),
     Route(
         *("POST", "/v1/sql/changes", READ_VIEW, follow_sql, "Follow the result of a statement"),
         about="The result, and the whole of it again when it is another one since a view that it reads has moved: as"
         " server-sent events, each of one position per view.",
-        listed=True,
+        any_name=True,
         parameters=(text("cursor", "Of the last result: the same one is not told again.", chars_max=100),),
         body=Body("Statement", "A statement, and values for its $1, $2, …"),
         answers={200: Told("Events: result, same, heartbeat, bye.", media_type=EVENTS)},

@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 
-from headrace.serve.sql.errors import SqlRefused, SqlUnfit
+from headrace.serve.sql.errors import SqlRefused, SqlTooMuch, SqlUnfit
 from headrace.serve.sql.messages import Words
 
-__all__ = ["CATALOGUES", "SCHEMAS", "Statement", "read_statement"]
+__all__ = ["CATALOGUES", "SCHEMAS", "Statement", "expect_short", "read_statement"]
 
-SQL_CHARS_MAX = 100_000
+_SQL_BYTES_MAX = 100_000
 SCHEMAS = ("", "public")
 """Where the views are, for a statement."""
 CATALOGUES = ("pg_catalog", "information_schema")
@@ -54,10 +54,18 @@ class Statement:
     searches: list[dict[str, Any]] = field(default_factory=list)
 
 
+def expect_short(sql: str) -> None:
+    size = len(sql.encode("utf-8", "surrogatepass"))
+    if size > _SQL_BYTES_MAX:
+        raise SqlTooMuch(
+            f"the SQL text has {size} bytes (limit {_SQL_BYTES_MAX})",
+            hint="pass long values as parameters",
+        )
+
+
 def read_statement(connection: Any, sql: str, *, catalogue: bool = False) -> Statement:
     """``catalogue`` where the system's tables may be asked for."""
-    if len(sql) > SQL_CHARS_MAX:
-        raise SqlRefused(f"a statement has at most {SQL_CHARS_MAX} characters, and this one {len(sql)}")
+    expect_short(sql)
     if "\0" in sql:
         raise SqlUnfit("a statement has no NUL in it")
     try:

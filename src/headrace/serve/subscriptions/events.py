@@ -18,12 +18,14 @@ from headrace.serve.subscriptions.wanted import LIMIT_MAX, Wanted
 
 __all__ = ["SUBSCRIPTION_ROUTES"]
 
+_CARRIER = "events"
 _MEDIA_TYPE = "text/event-stream"
 _RETRY = b"retry: 1000\n\n"
 
 
 async def follow_view(call: Call) -> Answer:
     served, asked = call.served, call.asked
+    served.subscriptions.expect_room(_CARRIER, call.caller.token_id)
     known = call.headers.get("last-event-id") or None
     cursor = asked.get("cursor") or known
     if known is not None and len(known) > CHARS_MAX:
@@ -36,8 +38,9 @@ async def follow_view(call: Call) -> Answer:
         served,
         wanted,
         cursor,
-        "events",
+        _CARRIER,
         token=bearer(call.headers),
+        token_id=call.caller.token_id,
         # A browser comes again by itself, and could do nothing about a refusal.
         heals="cursor" not in asked,
     )
@@ -53,9 +56,10 @@ async def follow_view(call: Call) -> Answer:
 async def _events(call: Call, subscriber: Subscriber, receive: Receive) -> AsyncGenerator[bytes]:
     subscriptions = call.served.subscriptions
     why = "gone"
-    subscriptions.enter(subscriber)
     watching = asyncio.create_task(_until_gone(receive, subscriber))
     try:
+        # Others may have come since there was room.
+        subscriptions.enter(subscriber)
         yield _RETRY
         async with contextlib.aclosing(subscriber.messages()) as messages:
             async for one in messages:

@@ -111,7 +111,10 @@ class Socket:
             *(asked.match, asked.sort, asked.limit),
         )
         wanted.expect_fit()
-        return Subscriber(self._served, wanted, asked.cursor, "websocket", token=token, heals=True)
+        token_id = caller.token_id if caller else ""
+        return Subscriber(
+            self._served, wanted, asked.cursor, "websocket", token=token, token_id=token_id, heals=True
+        )
 
     async def _follow(self, subscriber: Subscriber) -> None:
         subscriptions = self._served.subscriptions

@@ -49,6 +49,7 @@ class Subscriber:
         carrier: str,
         *,
         token: str | None,
+        token_id: str,
         heals: bool,
     ) -> None:
         self._served = served
@@ -56,6 +57,7 @@ class Subscriber:
         self.carrier = carrier
         self.token = token
         """By which it was let in; None where none is needed."""
+        self.token_id = token_id
         self._heals = heals
         self._bookmark = None if cursor is None else Bookmark.told(cursor, wanted)
         self.wake = asyncio.Event()

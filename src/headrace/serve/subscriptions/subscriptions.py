@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.exposition import Exposition
 from headrace.model.view import View
-from headrace.serve.errors import NotServing
+from headrace.serve.errors import NotServing, ShareTaken
+from headrace.serve.shares import share_of
 from headrace.serve.subscriptions.counts import SubscriptionCounts
 from headrace.serve.subscriptions.errors import TooManySubscribers
 from headrace.serve.subscriptions.feed import Feed
@@ -46,18 +47,27 @@ class Subscriptions:
 
     # Who follows
 
-    def enter(self, subscriber: Subscriber) -> None:
+    def expect_room(self, carrier: str, token_id: str) -> None:
         limits = self._served.limits
-        carried = sum(one.carrier == subscriber.carrier for one in self._subscribers)
+        peers = [one for one in self._subscribers if one.carrier == carrier]
         # Events take the place of other requests.
         most = limits.subscribers_max
-        if subscriber.carrier == "events":
+        if carrier == "events":
             most = min(most, max(1, limits.connections_max // 2))
-        if carried >= most:
+        if len(peers) >= most:
             raise TooManySubscribers(
-                f"{carried} follow by {subscriber.carrier}, and that is all at a time",
+                f"too many subscribers by {carrier} (limit {most})",
                 hint="come again later; serve.subscribers and serve.connections allow more",
             )
+        share = share_of(most, limits.token_share_percent)
+        if token_id and sum(one.token_id == token_id for one in peers) >= share:
+            raise ShareTaken(
+                f"too many subscribers by {carrier} with this token (limit {share})",
+                hint="end one, or raise serve.token_share_percent",
+            )
+
+    def enter(self, subscriber: Subscriber) -> None:
+        self.expect_room(subscriber.carrier, subscriber.token_id)
         self._subscribers.add(subscriber)
         self.counts.begun[subscriber.carrier] += 1
 

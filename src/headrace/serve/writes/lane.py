@@ -63,7 +63,8 @@ class Outcome:
 
 @dataclass(slots=True)
 class Request:
-    caller: str
+    token_id: str
+    """Empty where no token is needed."""
     key: str
     topic: str
     topic_id: str
@@ -74,8 +75,8 @@ class Request:
 
     @property
     def id(self) -> bytes:
-        """Of one caller and topic: others may have chosen the same key."""
-        told = msgspec.json.encode([self.caller, self.topic, self.key])
+        """Of one token and topic: others may have chosen the same key. A token's name may be given to another one."""
+        told = msgspec.json.encode([self.token_id, self.topic, self.key])
         return hashlib.sha256(told).hexdigest().encode()
 
 

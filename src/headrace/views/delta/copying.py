@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from headrace.private import DIR_MODE, make_private_dir
 from headrace.views.catalog import sync_folder, write_synced
 from headrace.views.delta.log import LOG
 from headrace.views.delta.table import LakeTable
@@ -18,7 +19,8 @@ def copy_table(old: Path, new: Path) -> None:
     The log is taken first: the files of its newest version were written before it, and of those that its writer
     removes meanwhile, that version has none.
     """
-    (new / LOG).mkdir(parents=True)
+    make_private_dir(new)
+    (new / LOG).mkdir(DIR_MODE)
     for path in sorted((old / LOG).iterdir()):
         if path.suffix == ".json" or path.name.endswith(".checkpoint.parquet"):
             _share(path, new / LOG / path.name)

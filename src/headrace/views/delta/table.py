@@ -25,6 +25,7 @@ from deltalake import (
 )
 from deltalake.exceptions import CommitFailedError
 
+from headrace.private import DIR_MODE, make_private_dir
 from headrace.views.changes import Changes
 from headrace.views.delta.columns import GONE, Columns
 from headrace.views.delta.log import COMMIT_KEY, Told, newest_version, told_at
@@ -53,7 +54,8 @@ class LakeTable:
 
     @classmethod
     def create(cls, folder: Path, shape: Shape, told: Told) -> LakeTable:
-        folder.mkdir(parents=True)
+        make_private_dir(folder.parent)
+        folder.mkdir(DIR_MODE)
         DeltaTable.create(
             str(folder),
             Schema.from_arrow(Columns(shape).schema),

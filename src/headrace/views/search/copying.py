@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.private import DIR_MODE, make_private_dir
 from headrace.views.catalog import sync_folder, write_synced
 
 __all__ = ["copy_index", "opstamp_of"]
@@ -61,7 +62,8 @@ def _meta(folder: Path) -> bytes:
 
 
 def _copy(old: Path, new: Path, data: bytes) -> None:
-    new.mkdir(parents=True)
+    make_private_dir(new.parent)
+    new.mkdir(DIR_MODE)
     names = [name for one in msgspec.json.decode(data, type=_Meta).segments for name in _files(one)]
     for name in names:
         _share(old / name, new / name)

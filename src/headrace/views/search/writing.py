@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import tantivy
 
+from headrace.private import DIR_MODE, make_private_dir
 from headrace.views.changes import Changes
 from headrace.views.position import Position, Shape
 from headrace.views.search.copying import opstamp_of
@@ -33,7 +34,8 @@ class IndexWriting:
 
     @classmethod
     def made(cls, folder: Path, shape: Shape, searched: Sequence[str], told: Told) -> IndexWriting:
-        folder.mkdir(parents=True)
+        make_private_dir(folder.parent)
+        folder.mkdir(DIR_MODE)
         documents = Documents(shape, searched)
         index = tantivy.Index(documents.schema(), str(folder))
         index.register_tokenizer(TOKENIZER, analyzer())

@@ -1,0 +1,239 @@
+"""State that would grow for ever is refused, for each side of a join: as Spark's own plan would drop rows, or not."""
+
+from __future__ import annotations
+
+import inspect
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headrace.app import App
+from headrace.flow.compiling import compile_app
+from headrace.flow.plan_tree import class_name, nodes
+from headrace.flow.state_bounds import unbounded_sides
+from headrace.model.errors import AppMistakes
+
+HOUR = "INTERVAL 1 HOUR"
+Function = Callable[[DataFrame, DataFrame], DataFrame]
+
+
+@dataclass(frozen=True)
+class Click:
+    click: str
+    page: str
+    seen: datetime
+    at: datetime
+
+
+def compiled(spark: SparkSession, function: Function, *, unbounded: bool = False, timed: bool = True) -> None:
+    app = App("bounds")
+    late = timedelta(seconds=10)
+    ones = app.topic("ones", Click, key="click", time="at", late=late)
+    others = app.topic("others", Click, key="click", **({"time": "at", "late": late} if timed else {}))
+    out = app.topic("out", key="click")
+    app.flow(reads=[ones, others], writes=out, name="pair", unbounded=unbounded)(function)
+    compile_app(spark, app)
+
+
+def refusal(spark: SparkSession, function: Function, **options: Any) -> str:
+    with pytest.raises(AppMistakes) as found:
+        compiled(spark, function, **options)
+    [mistake] = found.value.mistakes
+    return str(mistake)
+
+
+def joined(condition: str) -> Function:
+    def pair(ones: DataFrame, others: DataFrame) -> DataFrame:
+        both = ones.alias("l").join(others.alias("r"), F.expr(f"l.page = r.page AND {condition}"))
+        return both.select("l.click")
+
+    return pair
+
+
+@pytest.mark.parametrize(
+    ("condition", "unbounded"),
+    [
+        ("true", ("left", "right")),
+        (f"l.at >= r.at - {HOUR}", ("right",)),
+        (f"l.at <= r.at + {HOUR}", ("left",)),
+        # The watermark's column is named, and says nothing about how old a row may be.
+        ("l.at IS NOT NULL AND r.at IS NOT NULL", ("left", "right")),
+        (f"(l.at >= r.at - {HOUR} OR l.click = 'x') AND l.at <= r.at", ("left",)),
+        ("l.at >= r.at - make_interval(0, 1) AND l.at <= r.at", ("left",)),
+        (f"l.at BETWEEN r.at - {HOUR} AND r.at + {HOUR}", ()),
+        (f"NOT (l.at < r.at - {HOUR} OR l.at > r.at + {HOUR})", ()),
+        ("l.at = r.at", ()),
+    ],
+)
+def test_a_side_is_bounded_by_the_event_time_of_the_other(
+    sides: tuple[DataFrame, DataFrame], condition: str, unbounded: tuple[str, ...]
+) -> None:
+    left, right = sides
+    on, how = F.expr("l.page = r.page"), F.expr(condition)
+    for live in (
+        left.join(right, on & how),
+        left.join(right, on).where(how),
+        left.join(right, on & how, "left_outer"),
+    ):
+        assert unbounded_sides(live) == [unbounded]
+
+
+def test_windows_that_must_be_equal_bound_both_sides(sides: tuple[DataFrame, DataFrame]) -> None:
+    left, right = (side.select("page", F.window("at", "1 hour").alias("hour")) for side in sides)
+    assert unbounded_sides(left.join(right, ["page", "hour"])) == [()]
+
+
+def test_a_join_that_keeps_a_side_for_ever_is_refused_at_its_line_and_names_the_side(
+    spark: SparkSession,
+) -> None:
+    told = refusal(spark, joined(f"l.at <= r.at + {HOUR}"))
+    assert told.startswith(f"{__file__}:{inspect.getsourcelines(joined)[1] + 2}: ")
+    assert "flow pair keeps all rows of the left side of a join, for ever" in told
+    assert "unbounded=True" in told
+    compiled(spark, joined(f"l.at <= r.at + {HOUR}"), unbounded=True)
+    compiled(spark, joined(f"l.at BETWEEN r.at - {HOUR} AND r.at + {HOUR}"))
+
+
+def test_a_side_without_an_event_time_is_named(spark: SparkSession) -> None:
+    told = refusal(spark, joined(f"l.at BETWEEN r.at - {HOUR} AND r.at + {HOUR}"), timed=False)
+    assert "the left side and the right side" in told
+    assert "the right side has no event time" in told
+
+
+def test_several_event_times_on_one_side_are_refused_unless_one_of_them_must_be_equal(
+    spark: SparkSession,
+) -> None:
+    near = f"l.at BETWEEN r.at - {HOUR} AND r.at + {HOUR}"
+
+    def pair(ones: DataFrame, others: DataFrame) -> DataFrame:
+        hours = ones.withColumn("hour", F.window("at", "1 hour")).alias("l")
+        both = hours.join(others.alias("r"), F.expr(f"l.page = r.page AND {near}"))
+        return both.select("l.click", "l.hour")
+
+    told = refusal(spark, pair, unbounded=True)
+    assert "has several event times on the left side of a join: at, hour" in told
+
+
+def test_a_bound_on_another_column_is_refused_since_spark_would_drop_by_the_event_time(
+    spark: SparkSession,
+) -> None:
+    told = refusal(spark, joined(f"l.seen >= r.at - {HOUR} AND r.at >= l.at - {HOUR}"), unbounded=True)
+    assert "would lose rows of the left side of a join: Spark drops them by the event time 'at'" in told
+
+
+def test_a_column_named_like_a_watermark_bounds_nothing(spark: SparkSession) -> None:
+    app = App(f"named-{uuid.uuid4().hex[:8]}")
+    ones = app.topic("ones", Click, key="click", time="at")
+    out = app.topic("out", key="x-T1ms")
+
+    @app.flow(reads=[ones], writes=out)
+    def count(ones: DataFrame) -> DataFrame:
+        return ones.groupBy(F.col("page").alias("x-T1ms")).agg(F.count(F.lit(1)).alias("clicks"))
+
+    with pytest.raises(AppMistakes, match="the state of flow count grows with every new key, for ever"):
+        compile_app(spark, app)
+
+
+# Any condition, against the plan that Spark would run
+
+TIMES = st.sampled_from(["l.at", "r.at", "l.seen", "r.seen"])
+SHIFTS = st.sampled_from(
+    [
+        "",
+        f" + {HOUR}",
+        f" - {HOUR}",
+        " - INTERVAL '90' SECOND",
+        " + INTERVAL 1 MONTH",
+        " - make_interval(0, 0, 0, 1)",
+        " + 2 * INTERVAL 1 HOUR",
+    ]
+)
+SHIFTED = st.builds("{}{}".format, TIMES, SHIFTS)
+COMPARED = st.one_of(
+    st.builds("{} {} {}".format, SHIFTED, st.sampled_from(["<", "<=", ">", ">=", "="]), SHIFTED),
+    st.builds("{} BETWEEN {} AND {}".format, TIMES, SHIFTED, SHIFTED),
+    st.builds("unix_micros({}) >= unix_micros({}) - 3600".format, TIMES, TIMES),
+    st.builds("CAST({} AS LONG) >= CAST({} AS LONG) - 3600".format, TIMES, TIMES),
+    st.builds("CAST({} AS DATE) >= {}".format, TIMES, TIMES),
+    st.sampled_from(["l.at <=> r.at", "l.click = 'x'", "l.page > 3", "true"]),
+)
+CONDITIONS = st.recursive(
+    COMPARED,
+    lambda inner: st.one_of(
+        st.builds("({}) AND ({})".format, inner, inner),
+        st.builds("({}) AND ({})".format, inner, inner),
+        st.builds("({}) OR ({})".format, inner, inner),
+        st.builds("NOT ({})".format, inner),
+    ),
+    max_leaves=4,
+)
+
+
+@pytest.fixture(scope="module")
+def sides(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
+    def side(name: str) -> DataFrame:
+        source = spark.readStream.format("rate").load()
+        columns = source.select(
+            F.col("timestamp").alias("at"),
+            F.timestamp_millis("value").alias("seen"),
+            F.col("value").cast("string").alias("click"),
+            (F.col("value") % 7).alias("page"),
+        )
+        return columns.withWatermark("at", "10 seconds").alias(name)
+
+    return side("l"), side("r")
+
+
+def kept_by_spark(live: DataFrame) -> tuple[str, ...]:
+    """The sides of which the physical plan drops nothing."""
+    jvm: Any = live.sparkSession._jvm
+    streaming = jvm.org.apache.spark.sql.execution.streaming
+    run = streaming.runtime.IncrementalExecution
+    defaults = [getattr(run, f"$lessinit$greater$default${number}")() for number in range(12, 16)]
+    execution = run(
+        live.sparkSession._jsparkSession,
+        live._jdf.queryExecution().logical(),
+        jvm.org.apache.spark.sql.streaming.OutputMode.Append(),
+        "nowhere",
+        jvm.java.util.UUID.randomUUID(),
+        jvm.java.util.UUID.randomUUID(),
+        0,
+        jvm.scala.Option.empty(),
+        streaming.checkpointing.OffsetSeqMetadata(0, 0, jvm.PythonUtils.toScalaMap({})),
+        streaming.runtime.WatermarkPropagator.noop(),
+        False,
+        *defaults,
+    )
+    [join] = [
+        one for one in nodes(execution.executedPlan()) if class_name(one) == "StreamingSymmetricHashJoinExec"
+    ]
+    dropped = join.stateWatermarkPredicates()
+    return tuple(side for side in ("left", "right") if not getattr(dropped, side)().isDefined())
+
+
+@settings(max_examples=10)
+@given(condition=CONDITIONS, is_filter=st.booleans(), is_pruned=st.booleans())
+def test_a_side_is_bounded_if_and_only_if_the_plan_drops_its_rows(
+    sides: tuple[DataFrame, DataFrame], condition: str, is_filter: bool, is_pruned: bool
+) -> None:
+    left, right = sides
+    on: Column = F.expr("l.page = r.page")
+    live = left.join(right, on if is_filter else on & F.expr(condition))
+    if is_filter:
+        live = live.where(condition)
+    if is_pruned:
+        live = live.select("l.click")
+    [found] = unbounded_sides(live)
+    kept = kept_by_spark(live)
+    # All that we call bounded is dropped. What Spark drops by a column that the condition does not name is refused.
+    assert set(kept) <= set(found)
+    if "seen" not in condition:
+        assert found == kept
