@@ -21,7 +21,8 @@ __all__ = ["holds_keys"]
 
 _PLACES = 8
 _READ_BYTES = 64 * 1024
-_ARCHIVE_WAIT_S = 1.0
+_ARCHIVE_WAIT_S = 5.0
+"""For all that one look reads of the archive."""
 _PARTITIONS_MAX = 100
 _RECORDS_MAX = 20_000
 
@@ -31,11 +32,15 @@ async def holds_keys(partitions: Iterable[Partition], limits: RecordLimits, exec
     few bytes may unpack to many.
     """
     loop = asyncio.get_running_loop()
+    deadline = loop.time() + _ARCHIVE_WAIT_S
     served = [one for one in partitions if not isinstance(one, OfflinePartition)]
     served.sort(key=lambda one: one.end_offset - one.start_offset, reverse=True)
     for partition in served[:_PARTITIONS_MAX]:
         for offset in _places(partition):
-            data = await _read(partition, offset)
+            left_s = deadline - loop.time()
+            if left_s <= 0 and offset < partition.local_start_offset:
+                continue
+            data = await _read(partition, offset, left_s)
             if data and await loop.run_in_executor(executor, _has_key, data, limits):
                 return True
     return False
@@ -52,10 +57,10 @@ def _places(partition: Partition) -> Iterator[int]:
             yield offset
 
 
-async def _read(partition: Partition, offset: int) -> memoryview:
+async def _read(partition: Partition, offset: int, wait_s: float) -> memoryview:
     """What cannot be read says nothing; other places may."""
     try:
-        piece = await partition.read(max(offset, partition.start_offset), _READ_BYTES, _ARCHIVE_WAIT_S)
+        piece = await partition.read(max(offset, partition.start_offset), _READ_BYTES, max(wait_s, 0.0))
     except (StorageError, OSError, ReadIsLate):
         return memoryview(b"")
     return piece.data

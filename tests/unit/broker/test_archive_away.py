@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from headrace.broker import keyed
 from headrace.broker.partition import Partition
 from headrace.broker.server import Server
+from headrace.records import build_batch
 from headrace.wire import Api, decode_response, encode_request
 from headrace.wire import messages as m
 from headrace.wire.codes import ErrorCode
@@ -174,6 +176,23 @@ async def test_a_bucket_that_is_away_is_a_storage_error_for_its_range_and_is_sai
     assert "hint: check that the endpoint answers" in said
     assert caplog.text.count("the archive can be read again") == 1
     assert all(secret not in caplog.text for secret in list(CREDENTIALS.values())[:2])
+
+
+async def test_a_look_for_keys_asks_a_bucket_that_hangs_once(
+    ask: Asking, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyed, "_ARCHIVE_WAIT_S", 0.2)
+    partition = await archived(ask, 0)
+    for _ in range(30):
+        accepted = partition.append(build_batch([(None, bytes(20), ())], timestamp_ms=1_000), 1_000, 1_000)
+        assert accepted.durable is not None
+        await accepted.durable
+    await ask.broker.archiver.run()
+    assert len(partition.log.archive.entries) > 2
+    struck = s3.struck
+    with s3.rule("hold"):
+        assert not await keyed.holds_keys([partition], ask.broker.limits.records, ask.broker.walker)
+        assert s3.struck == struck + 1
 
 
 async def test_a_topic_that_is_deleted_while_the_bucket_is_away_leaves_it_later(

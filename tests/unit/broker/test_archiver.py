@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 
 from headrace.broker.partition import Partition
 from headrace.errors import ArchiveUnavailable
+from headrace.files import SystemFiles
 from headrace.records import build_batch
 from headrace.wire import Api
 from headrace.wire import messages as m
@@ -100,6 +103,37 @@ async def test_old_segments_move_and_stay_readable_and_go_with_the_topic(
     assert (await ask(Api.DELETE_TOPICS, topics=[state])).responses[0].error_code == 0
     await ask.broker.archiver.remove_deleted()
     assert logs() == []
+
+
+async def test_a_deleted_topic_leaves_the_archive_once_its_own_files_are_gone(
+    start: Starting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, topics = tmp_path / "archive", tmp_path / "data" / "topics"
+    folder.mkdir()
+    ask = await start(archive_dir=folder)
+    await archived(ask, 20)
+    await ask.broker.archiver.run()
+    assert list(folder.rglob("*.log"))
+    removing, go_on = threading.Event(), threading.Event()
+    remove_dir = SystemFiles.remove_dir
+
+    def held(self: SystemFiles, path: Path) -> None:
+        if path.parent.parent == topics:
+            removing.set()
+            go_on.wait(240)
+        remove_dir(self, path)
+
+    monkeypatch.setattr(SystemFiles, "remove_dir", held)
+    state = m.DeleteTopicsRequest.DeleteTopicState(name="orders", topic_id=bytes(16))
+    deleting = asyncio.create_task(ask(Api.DELETE_TOPICS, topics=[state]))
+    assert await asyncio.to_thread(removing.wait, 240)
+    await ask.broker.archiver.run()
+    go_on.set()
+    assert (await deleting).responses[0].error_code == 0
+    await ask.broker.archiver.remove_deleted()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+    assert list(topics.iterdir()) == []
+    assert list(folder.rglob("*.log")) == []
 
 
 async def test_a_broker_without_its_archive_serves_all_else_and_deletes_nothing(
