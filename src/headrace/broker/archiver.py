@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.broker.daemon_thread import in_daemon_thread
 from headrace.errors import ArchiveUnavailable, StorageError
@@ -53,7 +53,7 @@ class Archiver:
         self._store = store
         self._in_trouble: set[PartitionLog] = set()
         self._deletion_fails = False
-        self._left: dict[PartitionLog, asyncio.Future[object]] = {}
+        self._left: dict[PartitionLog, asyncio.Future[Any]] = {}
         self._task: asyncio.Task[None] | None = None
         self._removal: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -72,7 +72,9 @@ class Archiver:
             await self._task
             self._task = None
         # What is left the next start goes on with.
-        left = [*self._left.values(), *([self._removal] if self._removal is not None else [])]
+        left: list[asyncio.Future[Any]] = list(self._left.values())
+        if self._removal is not None:
+            left.append(self._removal)
         for future in left:
             future.cancel()
         await asyncio.gather(*left, return_exceptions=True)
@@ -194,7 +196,7 @@ class Archiver:
             raise Interrupted
         return thread.result()
 
-    def _ended(self, log: PartitionLog, thread: asyncio.Future[object]) -> None:
+    def _ended(self, log: PartitionLog, thread: asyncio.Future[Any]) -> None:
         del self._left[log]
         if not thread.cancelled():
             thread.exception()

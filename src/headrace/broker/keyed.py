@@ -41,7 +41,9 @@ async def holds_keys(partitions: Iterable[Partition], limits: RecordLimits, exec
             if left_s <= 0 and offset < partition.local_start_offset:
                 continue
             data = await _read(partition, offset, left_s)
-            if data and await loop.run_in_executor(executor, _has_key, data, limits):
+            if not data:
+                continue
+            if await loop.run_in_executor(executor, _has_key, data, limits):
                 return True
     return False
 

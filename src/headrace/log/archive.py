@@ -77,7 +77,10 @@ class Archive:
         known = {segment.base_offset: segment for segment in self.segments}
         self.entries = entries
         self.segments = [
-            known.pop(entry.base_offset, None) or ArchivedSegment(self._place, entry) for entry in entries
+            known.pop(entry.base_offset)
+            if entry.base_offset in known
+            else ArchivedSegment(self._place, entry)
+            for entry in entries
         ]
         self._bases = [entry.base_offset for entry in entries]
         for segment in known.values():
