@@ -53,11 +53,10 @@ class Gate:
     def _note(self, environ: dict[str, Any], method: str) -> dict[str, Any] | None:
         """The rule, if it is for this request."""
         with self._mutex:
-            line = (
-                f"{method} {environ['PATH_INFO']}?{environ['QUERY_STRING']} {environ.get('HTTP_RANGE', '')}"
-            )
+            address = f"{environ['PATH_INFO']}?{environ['QUERY_STRING']}".rstrip("?")
+            line = f"{method} {address} {environ.get('HTTP_RANGE', '')}".rstrip()
             with (self._home / "requests").open("a") as file:
-                file.write(line.rstrip(" ?") + "\n")
+                file.write(line + "\n")
             rule = self._rule()
             if rule is None or (rule["method"] and rule["method"] != method):
                 return None

@@ -244,21 +244,24 @@ def expect_true_length(segment: ReadableSegment, position: int, header: BatchHea
 def find_batch(segment: ReadableSegment, index: SparseIndex, offset: int) -> tuple[int, int]:
     """Byte of the batch that holds ``offset``, and the offset at which it begins."""
     expected, position = index.floor(offset)
+    last = position
     for found, header in scan_headers(segment.file, position, segment.size):
         if header.base_offset != expected or header.base_offset > offset:
             break
-        position = found
+        last = found
         if header.next_offset > offset:
             return found, header.base_offset
         expected = header.next_offset
         position = found + header.size
-    return _find_behind_damage(segment, position, offset)
+    return _find_behind_damage(segment, last, position, offset)
 
 
-def _find_behind_damage(segment: ReadableSegment, position: int, offset: int) -> tuple[int, int]:
-    """The headers broke off before ``offset``: look for it among the whole batches further on."""
+def _find_behind_damage(segment: ReadableSegment, last: int, position: int, offset: int) -> tuple[int, int]:
+    """The headers broke off at ``position``, before ``offset``: look for it among the whole batches from the ``last``
+    one on, because a length is not under the CRC, and may have led too far.
+    """
     file, size, lowest = segment.file, segment.size, 0
-    resumed = find_whole_batch(file, position, size, lowest, offset)
+    resumed = find_whole_batch(file, last, size, lowest, offset)
     while resumed is not None:
         found, header = resumed
         behind = found + header.size
