@@ -22,6 +22,7 @@ pytest_plugins = [
     "tests.plugins.lost_workers",
     "tests.plugins.kafka_half",
     "tests.support.flows",
+    "tests.support.s3",
 ]
 
 

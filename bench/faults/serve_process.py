@@ -77,10 +77,6 @@ class ServeProcess:
         assert self._process is not None
         return self._process.pid
 
-    @property
-    def runs(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
     def kill(self) -> None:
         """SIGKILL; returns when it is gone."""
         if self._process is not None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.log import committer
-from headrace.log.compaction import Interrupted
+from headrace.log.pace import Interrupted
 from headrace.testing.faulty_clock import DrivenClock
 from headrace.testing.faulty_files import Crash
 

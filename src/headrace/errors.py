@@ -90,11 +90,14 @@ class ArchiveUnavailable(StorageError):
     code = "HR-LOG-ARCHIVE"
     retriable = True
 
-    def __init__(self, path: Path, first_offset: int, end_offset: int, reason: str) -> None:
+    def __init__(
+        self, path: Path | str, first_offset: int, end_offset: int, reason: str, advice: str
+    ) -> None:
+        """``advice`` is what to do about this kind of archive."""
         what = f"offsets {first_offset} to {end_offset - 1} are" if end_offset else "old segments belong"
         super().__init__(
             f"{what} in the archive at {path}, which cannot be used: {reason}",
-            hint="mount the archive again; nothing is lost, and all later offsets stay readable",
+            hint=f"{advice}; nothing is lost, and all later offsets stay readable",
         )
         self.path = path
 
@@ -104,7 +107,7 @@ class CorruptBatch(StorageError):
 
     code = "HR-LOG-CORRUPT"
 
-    def __init__(self, path: Path, position: int, reason: str) -> None:
+    def __init__(self, path: Path | str, position: int, reason: str) -> None:
         super().__init__(
             f"damaged batch in {path} at byte {position}: {reason}",
             hint="the file's other batches stay readable; restore this one from a backup or skip past it",

@@ -112,7 +112,7 @@ async def test_segments_that_were_moved_to_the_archive_are_in_the_backup_and_nee
         if number == 20:
             # Some of it was copied before it was moved, and some has to be read from the archive.
             assert await world.round()
-    await world.ask.broker.trim()
+    await world.ask.broker.archiver.run()
     partition = world.ask.broker.partition(*place)
     assert partition is not None
     assert len(partition.log.archive.entries) > 3
@@ -136,7 +136,7 @@ async def test_an_archive_that_is_away_is_named_and_shipped_when_it_is_back(
     world, archive, place = await archiving(tmp_path)
     for number in range(80):
         await world.send(place, (b"k", b"%d" % number))
-    await world.ask.broker.trim()
+    await world.ask.broker.archiver.run()
     archive.rename(tmp_path / "away")
     assert await world.round()
     folder = BackupFolder(world.folder)

@@ -1,7 +1,11 @@
 """Moving what retention would delete to the archive instead, for topics that ask for it.
 
-The archive is one folder of the broker's own, set when it starts; no client can name a path. Below it lies one folder
+The archive is the broker's own, set when it starts; no client can name a place. In it there is one folder, or prefix,
 per cluster, topic id and partition. While it cannot be used nothing is deleted, and the reason is said once.
+
+All that waits for the archive is in threads that nobody waits for at the end. One that is told to stop and does not, as
+the archive hangs, is left to itself: it decides nothing any more (see ``Archive.interrupt``), and its partition is left
+alone until it has ended.
 """
 
 from __future__ import annotations
@@ -9,38 +13,119 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.errors import StorageError
+from headrace.broker.daemon_thread import in_daemon_thread
+from headrace.errors import ArchiveUnavailable, StorageError
+from headrace.log.archive_store import ArchiveStore
 from headrace.log.archiving import Archiving
-from headrace.log.pace import Pace
+from headrace.log.pace import Interrupted, Pace
 from headrace.log.partition import PartitionLog
 from headrace.log.retention import outlived
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
-__all__ = ["Archiver", "archive_home"]
+__all__ = ["ArchiveCounts", "Archiver"]
 
 _log = logging.getLogger("headrace.broker")
+T = TypeVar("T")
+
+_THREAD = "headrace-archive"
+_LOOK_S = 0.05
+_GRACE_S = 1.0
+"""How long a thread has to end once it is told to stop."""
 
 
-def archive_home(archive_dir: Path | None, cluster_id: str) -> Path | None:
-    return None if archive_dir is None else archive_dir.absolute() / cluster_id
+@dataclass(slots=True)
+class ArchiveCounts:
+    segments: int = 0
+    bytes: int = 0
+    failures: int = 0
 
 
 class Archiver:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, store: ArchiveStore | None) -> None:
         self._broker = broker
+        self._store = store
         self._in_trouble: set[PartitionLog] = set()
+        self._deletion_fails = False
+        self._left: dict[PartitionLog, asyncio.Future[Any]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._removal: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+        self._under_way: threading.Event | None = None
+        self.counts = ArchiveCounts()
 
-    async def archive(self, name: str, index: int, log: PartitionLog, trusted_ms: int) -> None:
-        """Move what is old; remove from the archive what lies below the partition's start."""
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._keep_archived())
+
+    async def stop(self) -> None:
+        """Interrupt what is under way; it leaves the partition whole."""
+        self._stopping.set()
+        if self._under_way is not None:
+            self._under_way.set()
+        if self._task is not None:
+            await self._task
+            self._task = None
+        # What is left the next start goes on with.
+        left: list[asyncio.Future[Any]] = list(self._left.values())
+        if self._removal is not None:
+            left.append(self._removal)
+        for future in left:
+            future.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    async def _keep_archived(self) -> None:
+        await self.check()
+        while not self._stopping.is_set():
+            try:
+                await asyncio.wait_for(self._stopping.wait(), timeout=self._broker.settings.retention_check_s)
+            except TimeoutError:
+                await self.run()
+
+    async def check(self) -> None:
+        """Say so if the archive cannot be used, so that nobody learns it when old data is wanted."""
+        store = self._store
+        if store is None:
+            return
+        check = asyncio.ensure_future(in_daemon_thread(_THREAD, lambda: store.list("")))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait((check, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not check.done():
+            check.cancel()
+        elif (error := check.exception()) is not None:
+            if not isinstance(error, OSError):
+                raise error
+            self.counts.failures += 1
+            _log.error("%s", ArchiveUnavailable(store.location(""), 0, 0, str(error), store.advice))
+
+    async def run(self) -> None:
+        """Look at every partition once, and at what deleted topics have left."""
+        for name, index, partition in self._broker.partitions.all():
+            if self._stopping.is_set():
+                return
+            if partition.fenced is None:
+                await self._archive(name, index, partition.log)
+            await asyncio.sleep(0)
+        await self.remove_deleted()
+
+    async def _archive(self, name: str, index: int, log: PartitionLog) -> None:
+        """Move what is old; remove from the archive what lies below the partition's start, or was never finished."""
+        if log in self._left:
+            return
+        moved = 0
         try:
-            moved = await self._move(log, trusted_ms)
-            await self._drop(log)
+            await self._clean(log)
+            moved = await self._move(log)
+        except Interrupted:
+            return
         except (OSError, StorageError) as error:
+            self.counts.failures += 1
             if log not in self._in_trouble:
                 self._in_trouble.add(log)
                 _log.error(
@@ -53,37 +138,98 @@ class Archiver:
                 "archived %d segments of %s-%d below offset %d", moved, name, index, log.archive.end_offset
             )
 
-    async def _move(self, log: PartitionLog, trusted_ms: int) -> int:
-        settings, loop = self._broker.settings, asyncio.get_running_loop()
+    async def _clean(self, log: PartitionLog) -> None:
+        archive = log.archive
+        is_below = bool(archive.entries) and archive.entries[0].end_offset <= log.start_offset
+        if log.compacting is not None or not (is_below or archive.unfinished is not None):
+            return
+        log.compacting = stop = threading.Event()
+        try:
+            await self._in_thread(log, stop, partial(archive.remove_unfinished, stop))
+            if is_below:
+                archive.adopt(
+                    await self._in_thread(log, stop, partial(archive.drop_below, log.start_offset, stop))
+                )
+        finally:
+            archive.interrupt(stop)
+            log.compacting = None
+
+    async def _move(self, log: PartitionLog) -> int:
+        broker = self._broker
 
         def pace(stop: threading.Event) -> Pace:
-            return Pace(self._broker.clock, stop, settings.compaction_bytes_per_s)
+            return Pace(broker.clock, stop, broker.settings.compaction_bytes_per_s)
 
-        archiving = Archiving.begin(log, outlived(log, trusted_ms), pace)
+        archiving = Archiving.begin(log, outlived(log, broker.trusted_time.now_ms()), pace)
         if archiving is None:
             return 0
         moved = 0
         try:
             while archiving.segments and not archiving.stop.is_set():
-                await loop.run_in_executor(None, archiving.copy)
+                await self._in_thread(log, archiving.stop, archiving.copy)
                 segment = archiving.adopt()
                 moved += 1
-                await loop.run_in_executor(None, segment.remove_files)
+                self.counts.segments += 1
+                self.counts.bytes += segment.size
+                await asyncio.get_running_loop().run_in_executor(None, segment.remove_files)
         finally:
             archiving.end()
         return moved
 
-    async def _drop(self, log: PartitionLog) -> None:
-        archive = log.archive
-        if (
-            not archive.entries
-            or archive.entries[0].end_offset > log.start_offset
-            or log.compacting is not None
-        ):
-            return
-        log.compacting = threading.Event()
+    async def _in_thread(self, log: PartitionLog, stop: threading.Event, work: Callable[[], T]) -> T:
+        """What ``work`` returns; ``Interrupted`` where it does not end after ``stop``."""
+        if self._stopping.is_set():
+            raise Interrupted
+        self._under_way = stop
+        thread = asyncio.ensure_future(in_daemon_thread(_THREAD, work))
         try:
-            loop = asyncio.get_running_loop()
-            archive.adopt(await loop.run_in_executor(None, archive.drop_below, log.start_offset))
+            while not thread.done() and not stop.is_set():
+                await asyncio.wait((thread,), timeout=_LOOK_S)
+            if not thread.done():
+                await asyncio.wait((thread,), timeout=_GRACE_S)
         finally:
-            log.compacting = None
+            self._under_way = None
+        if not thread.done():
+            log.archive.interrupt(stop)
+            self._left[log] = thread
+            thread.add_done_callback(partial(self._ended, log))
+            raise Interrupted
+        return thread.result()
+
+    def _ended(self, log: PartitionLog, thread: asyncio.Future[Any]) -> None:
+        del self._left[log]
+        if not thread.cancelled():
+            thread.exception()
+
+    # Deleted topics
+
+    async def remove_deleted(self, wait_s: float | None = None) -> None:
+        """Remove what the archive has of deleted topics; it goes on where that takes longer than ``wait_s``."""
+        if self._store is None or not self._broker.partitions.deleted.archived:
+            return
+        if self._removal is None:
+            self._removal = asyncio.get_running_loop().create_task(self._remove_deleted(self._store))
+        await asyncio.wait((self._removal,), timeout=wait_s)
+
+    async def _remove_deleted(self, store: ArchiveStore) -> None:
+        deleted = self._broker.partitions.deleted
+        try:
+            # One that was left in the midst of a move could still put a file there.
+            while deleted.archived and not self._left:
+                topic = min(deleted.archived)
+                await in_daemon_thread(_THREAD, partial(store.delete, topic))
+                deleted.forget(topic)
+            self._deletion_fails = False
+        except OSError as error:
+            self.counts.failures += 1
+            if not self._deletion_fails:
+                self._deletion_fails = True
+                _log.error(
+                    "%d deleted topics are still in the archive at %s: %s; trying again. %s",
+                    len(deleted.archived),
+                    store.location(""),
+                    error,
+                    store.advice,
+                )
+        finally:
+            self._removal = None

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.broker.archiver import Archiver, archive_home
+from headrace.broker.archive_address import open_archive
+from headrace.broker.archiver import Archiver
 from headrace.broker.backup.history import load_history
 from headrace.broker.backup.keeper import BackupKeeper
 from headrace.broker.backup.opening import open_backup
@@ -29,7 +30,7 @@ from headrace.broker.transactions import TransactionCoordinator, TransactionSett
 from headrace.broker.trusted_time import TrustedTime
 from headrace.broker.waiting_fetches import WaitingFetches
 from headrace.clock import Clock, SystemClock
-from headrace.errors import ArchiveUnavailable, CorruptBatch, DataDirError, StorageError
+from headrace.errors import CorruptBatch, DataDirError, StorageError
 from headrace.files import Files, SystemFiles
 from headrace.log.committer import Committer
 from headrace.log.journal import Journal, check_journal
@@ -132,6 +133,7 @@ class Broker:
         self._groups_journal = Journal(files, data_dir.groups, self.clock, self.committer)
         # Counted when both journals are there: from the second start on, they must be.
         leader_epoch = data_dir.note_start()
+        archive = open_archive(settings, self.cluster_id, files)
         self.partitions = Partitions(
             files,
             data_dir.topics,
@@ -140,10 +142,10 @@ class Broker:
             waits_for_sync=settings.waits_for_sync,
             leader_epoch=leader_epoch,
             now_ms=self.trusted_time.now_ms(),
-            archive=archive_home(settings.archive_dir, self.cluster_id),
+            archive=archive,
         )
         self.catalog = Catalog(self._metadata, self.partitions, settings, self.clock)
-        self.partitions.sweep({topic.id for topic in self.catalog.topics()})
+        self.partitions.deleted.sweep({topic.id for topic in self.catalog.topics()})
         for topic in self.catalog.topics():
             self.partitions.open_now(topic, self.catalog.log_config(topic))
         topics = _TopicNames(self.catalog)
@@ -157,7 +159,7 @@ class Broker:
         self.fetch_sessions = FetchSessions(self.clock, bytes_max=self.limits.fetch_sessions_bytes_max)
         self.waiting_fetches = WaitingFetches(self.limits.waiting_fetches_bytes_max)
         self.compactor = Compactor(self)
-        self.archiver = Archiver(self)
+        self.archiver = Archiver(self, archive)
         self.producer_ids = ProducerIds(data_dir)
         self.backup: BackupKeeper | None = open_backup(self, data_dir, settings.backup_dir, files)
         self.transactions = TransactionCoordinator(
@@ -204,9 +206,9 @@ class Broker:
         """How large an answer to a fetch may be now: less when many are not taken."""
         return min(self.limits.fetch_bytes_max, max(_FETCH_BYTES_LEAST, self.answers_held.share()))
 
-    def say_damage(self, error: CorruptBatch | ArchiveUnavailable) -> None:
-        """Tell the operator of a damaged batch, or of an archive that is away, once for each."""
-        place = (str(error.path), error.position if isinstance(error, CorruptBatch) else -1)
+    def say_damage(self, error: CorruptBatch) -> None:
+        """Tell the operator of a damaged batch, once for each."""
+        place = (str(error.path), error.position)
         if place not in self._damage_said and len(self._damage_said) < _DAMAGE_SAID_MAX:
             self._damage_said.add(place)
             self.stats.damaged += 1
@@ -227,6 +229,7 @@ class Broker:
             self.loop.create_task(self._keep_trimmed()),
         ]
         self.compactor.start()
+        self.archiver.start()
         if self.backup is not None:
             self.backup.start()
 
@@ -285,7 +288,6 @@ class Broker:
                     trimmed.bytes,
                     trimmed.reason,
                 )
-            await self.archiver.archive(name, index, partition.log, trusted_ms)
             partition.log.producers.expire(trusted_ms - _PRODUCER_EXPIRY_MS)
             await asyncio.sleep(0)
         for transactional_id in await self.transactions.expire(trusted_ms):
@@ -310,6 +312,7 @@ class Broker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.compactor.stop()
+        await self.archiver.stop()
         await self.transactions.stop()
         await self.groups.stop()
         await self.catalog.settle()

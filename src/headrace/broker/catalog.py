@@ -372,7 +372,7 @@ class Catalog:
             overrides,
             self.configs,
             waits_for_sync=self._settings.waits_for_sync,
-            has_archive=self._settings.archive_dir is not None,
+            has_archive=self._settings.has_archive,
         )
 
     def _check_total(self, added: int) -> None:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.stats import CompactionCounts
 from headrace.errors import CorruptBatch, StorageError
-from headrace.log.compaction import Compaction, CompactionReport, Due, Group, Interrupted, due, needs_roll
-from headrace.log.pace import Pace
+from headrace.log.compaction import Compaction, CompactionReport, Due, Group, due, needs_roll
+from headrace.log.pace import Interrupted, Pace
 from headrace.log.partition import PartitionLog
 
 if TYPE_CHECKING:

@@ -187,7 +187,8 @@ def _check_archive(cleanup_policy: str | None, has_archive: bool) -> None:
     if not has_archive:
         raise Refusal(
             ErrorCode.INVALID_CONFIG,
-            "headrace.archive.enable: this broker was started without an archive (--set headrace.archive.dir=FOLDER)",
+            "headrace.archive.enable: this broker was started without an archive "
+            " (--set headrace.archive.dir=FOLDER or s3://BUCKET/PREFIX)",
         )
     if "compact" in (cleanup_policy or ""):
         raise Refusal(

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 
+from headrace.broker.archive_reads import ReadIsLate
 from headrace.broker.offline_partition import OfflinePartition
 from headrace.broker.partition import Partition
 from headrace.errors import StorageError
@@ -20,6 +21,8 @@ __all__ = ["holds_keys"]
 
 _PLACES = 8
 _READ_BYTES = 64 * 1024
+_ARCHIVE_WAIT_S = 5.0
+"""For all that one look reads of the archive."""
 _PARTITIONS_MAX = 100
 _RECORDS_MAX = 20_000
 
@@ -29,12 +32,18 @@ async def holds_keys(partitions: Iterable[Partition], limits: RecordLimits, exec
     few bytes may unpack to many.
     """
     loop = asyncio.get_running_loop()
+    deadline = loop.time() + _ARCHIVE_WAIT_S
     served = [one for one in partitions if not isinstance(one, OfflinePartition)]
     served.sort(key=lambda one: one.end_offset - one.start_offset, reverse=True)
     for partition in served[:_PARTITIONS_MAX]:
         for offset in _places(partition):
-            data = _read(partition, offset)
-            if data and await loop.run_in_executor(executor, _has_key, data, limits):
+            left_s = deadline - loop.time()
+            if left_s <= 0 and offset < partition.local_start_offset:
+                continue
+            data = await _read(partition, offset, left_s)
+            if not data:
+                continue
+            if await loop.run_in_executor(executor, _has_key, data, limits):
                 return True
     return False
 
@@ -50,12 +59,13 @@ def _places(partition: Partition) -> Iterator[int]:
             yield offset
 
 
-def _read(partition: Partition, offset: int) -> memoryview:
+async def _read(partition: Partition, offset: int, wait_s: float) -> memoryview:
     """What cannot be read says nothing; other places may."""
     try:
-        return partition.reader.read(max(offset, partition.start_offset), _READ_BYTES).data
-    except (StorageError, OSError):
+        piece = await partition.read(max(offset, partition.start_offset), _READ_BYTES, max(wait_s, 0.0))
+    except (StorageError, OSError, ReadIsLate):
         return memoryview(b"")
+    return piece.data
 
 
 def _has_key(data: memoryview, limits: RecordLimits) -> bool:

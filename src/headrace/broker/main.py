@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from headrace.broker.address import is_loopback, parse_address
+from headrace.broker.archive_address import parse_archive
 from headrace.broker.broker import Broker
 from headrace.broker.heap import keep_freed_memory
 from headrace.broker.host_names import split_names
@@ -23,6 +24,7 @@ from headrace.broker.server import Server
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.transactions import TransactionSettings
 from headrace.errors import ConfigError, DataDirError
+from headrace.log.bucket_address import BucketAddress
 
 __all__ = ["JsonLines", "run_broker"]
 
@@ -88,6 +90,7 @@ def run_broker(
         timeout_ms_max=_taken_number(configs, "transaction.max.timeout.ms", 900_000),
         id_kept_ms=_taken_number(configs, "transactional.id.expiration.ms", 7 * 24 * 3600 * 1000),
     )
+    archive = parse_archive(configs)
     _raise_file_limit()
     keep_freed_memory()
     _make_parents(data)
@@ -105,7 +108,8 @@ def run_broker(
         partitions_max=_taken_number(configs, "headrace.partitions.max", 10_000),
         partitions_per_topic_max=_taken_number(configs, "headrace.topic.partitions.max", 1_000),
         retention_check_s=_taken_number(configs, "log.retention.check.interval.ms", 30_000) / 1000,
-        archive_dir=Path(archive) if (archive := configs.pop("headrace.archive.dir", "")) else None,
+        archive_dir=archive if isinstance(archive, Path) else None,
+        archive_bucket=archive if isinstance(archive, BucketAddress) else None,
         backup_dir=backup,
         backup_every_s=backup_every_ms / 1000,
         backup_keep_ms=backup_keep_s * 1000,

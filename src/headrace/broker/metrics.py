@@ -55,6 +55,7 @@ def _all(broker: Broker, server: Server | None, out: Exposition) -> Iterator[Non
     yield from _topics(broker, out)
     yield from _partitions(broker, out)
     yield from _compaction(broker, out)
+    yield from _archive(broker, out)
     yield from _backup(broker, out)
     yield from _groups(broker, out)
 
@@ -257,6 +258,29 @@ def _compaction(broker: Broker, out: Exposition) -> Iterator[None]:
     )
     for reason in ("disk", "damage"):
         out.sample(f"{ours}_failures_total", {"reason": reason}, counts.failures[reason])
+    yield
+
+
+def _archive(broker: Broker, out: Exposition) -> Iterator[None]:
+    if not broker.settings.has_archive:
+        return
+    counts, reads, ours = broker.archiver.counts, broker.partitions.archive_reads, "headrace_archive"
+    for name, text, count in (
+        ("moved_segments", "Segments that were moved to the archive.", counts.segments),
+        ("moved_bytes", "Bytes of their logs.", counts.bytes),
+        ("reads", "Reads from the archive.", reads.reads),
+    ):
+        out.one(f"{ours}_{name}_total", "counter", text, count)
+    name = f"{ours}_failures_total"
+    out.family(name, "counter", "What failed because the archive could not be used; it is tried again.")
+    for what, count in (("change", counts.failures), ("read", reads.failures)):
+        out.sample(name, {"what": what}, count)
+    out.one(
+        f"{ours}_deleted_topics",
+        "gauge",
+        "Deleted topics that still have files in the archive.",
+        len(broker.partitions.deleted.archived),
+    )
     yield
 
 

@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from typing import NoReturn
 
 from headrace.broker.partition import Accepted, Buffer, Partition, ProduceRefused
+from headrace.broker.time_lookup import Place
 from headrace.errors import StorageError
 from headrace.log.config import LogConfig
 from headrace.log.producers import Producer, ProducerQuota
@@ -81,10 +82,10 @@ class OfflinePartition(Partition):
     def watchers(self) -> set[Callable[[], None]]:
         return self._watchers
 
-    async def offset_for_time(self, timestamp_ms: int, executor: Executor) -> tuple[int, int] | None:
+    async def offset_for_time(self, timestamp_ms: int, executor: Executor, wait_s: float) -> Place | None:
         self._refuse()
 
-    async def offset_of_max_timestamp(self, executor: Executor) -> tuple[int, int] | None:
+    async def offset_of_max_timestamp(self, executor: Executor, wait_s: float) -> Place | None:
         self._refuse()
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:

@@ -7,9 +7,10 @@ import logging
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from functools import partial
 from itertools import islice
 
+from headrace.broker.archive_reads import ArchiveReads
+from headrace.broker.time_lookup import Place, TimeLookup
 from headrace.broker.walks import checked_batch, repacked_batch
 from headrace.checksum import crc32c
 from headrace.errors import StorageError
@@ -17,8 +18,7 @@ from headrace.log.committer import Committer
 from headrace.log.config import LogConfig
 from headrace.log.partition import Appended, PartitionLog
 from headrace.log.producers import OutOfOrderSequence, Producer, ProducerQuota, StaleProducerEpoch
-from headrace.log.reader import LogReader
-from headrace.log.times import Greatest, TimedBatch, TimeSearch
+from headrace.log.reader import LogReader, Slice
 from headrace.log.transactions import (
     AbortedTransaction,
     InvalidTransactionState,
@@ -82,12 +82,15 @@ class Accepted:
 
 
 class Partition:
-    def __init__(self, log: PartitionLog, committer: Committer, limits: RecordLimits) -> None:
+    def __init__(
+        self, log: PartitionLog, committer: Committer, limits: RecordLimits, archive_reads: ArchiveReads
+    ) -> None:
         self.log = log
         self.reader = LogReader(log)
         self.opened_at_offset = log.end_offset
         self._committer = committer
         self._limits = limits
+        self._archive_reads = archive_reads
 
     @property
     def start_offset(self) -> int:
@@ -138,40 +141,25 @@ class Partition:
         """Called whenever there is more to read, or the partition has failed."""
         return self.log.watchers
 
-    async def offset_for_time(self, timestamp_ms: int, executor: Executor) -> tuple[int, int] | None:
-        """The first (offset, timestamp) at or after the given time, below the high watermark. Long batches are
-        unpacked by the executor.
-        """
-        search = TimeSearch(self.log, self.reader)
-        batch = search.batch_at(timestamp_ms, self.start_offset)
-        while batch is not None:
-            look = partial(batch.first_from, timestamp_ms, self.start_offset, self._limits)
-            found = await _look_into(batch, look, executor)
-            if found is not None:
-                return found
-            batch = search.batch_at(timestamp_ms, batch.header.next_offset)
-        return None
+    async def read(self, offset: int, max_bytes: int, wait_s: float) -> Slice:
+        """Whole batches from ``offset`` on; ``ReadIsLate`` if the archive takes longer than ``wait_s``."""
+        plan = self.reader.plan(offset, max_bytes)
+        if plan is None or not plan.segment.is_archived:
+            return self.reader.read(offset, max_bytes)
+        return self.reader.finish(*await self._archive_reads.fetch(plan, wait_s))
 
-    async def offset_of_max_timestamp(self, executor: Executor) -> tuple[int, int] | None:
+    async def offset_for_time(self, timestamp_ms: int, executor: Executor, wait_s: float) -> Place | None:
+        """The first (offset, timestamp) at or after the given time, below the high watermark. Long batches are
+        unpacked by the executor; waits for the archive as ``read`` does.
+        """
+        return await self._lookup(executor, wait_s).offset_for_time(timestamp_ms)
+
+    async def offset_of_max_timestamp(self, executor: Executor, wait_s: float) -> Place | None:
         """The first record with the greatest timestamp below the high watermark."""
-        search = TimeSearch(self.log, self.reader)
-        best: tuple[int, int] | None = None
-        for greatest, base_offset in search.segments_by_time():
-            if best is not None and greatest <= best[1]:
-                break
-            found = await self.offset_for_time(greatest, executor)
-            if found is None:
-                # That batch is not visible yet, or compaction has emptied it: the others are looked at.
-                so_far = Greatest(None, base_offset)
-                while so_far.next_offset is not None:
-                    so_far = search.greatest_in(base_offset, so_far)
-                    await asyncio.sleep(0)
-                if so_far.batch is not None:
-                    latest = partial(so_far.batch.latest, self._limits)
-                    found = await _look_into(so_far.batch, latest, executor)
-            if found is not None and (best is None or (found[1], -found[0]) > (best[1], -best[0])):
-                best = found
-        return best
+        return await self._lookup(executor, wait_s).offset_of_max_timestamp()
+
+    def _lookup(self, executor: Executor, wait_s: float) -> TimeLookup:
+        return TimeLookup(self.log, self.reader, self._limits, self._archive_reads, executor, wait_s)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         return self.log.end_of_epoch(epoch)
@@ -378,18 +366,6 @@ class Partition:
                 ErrorCode.INVALID_TIMESTAMP,
                 self._which(batch, lambda _, ms: earlier_ms - ms > config.timestamp_before_max_ms),
             )
-
-
-async def _look_into(
-    batch: TimedBatch, look: Callable[[], tuple[int, int] | None], executor: Executor
-) -> tuple[int, int] | None:
-    if batch.is_short:
-        return look()
-    batch.segment.pin()
-    try:
-        return await asyncio.get_running_loop().run_in_executor(executor, look)
-    finally:
-        batch.segment.unpin()
 
 
 def _with_true_timestamp(batch: Buffer, max_timestamp: int) -> bytearray:

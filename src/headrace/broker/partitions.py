@@ -11,15 +11,20 @@ import asyncio
 import logging
 from pathlib import Path
 
+from headrace.broker.archive_reads import ArchiveReads
+from headrace.broker.deleted_topics import DeletedTopics
 from headrace.broker.limits import BrokerLimits
 from headrace.broker.offline_partition import OfflinePartition
 from headrace.broker.partition import Partition
 from headrace.broker.topic import Topic
 from headrace.broker.volatile import VolatilePartition, place_start
-from headrace.errors import DataDirError, HeadraceError, StorageError
+from headrace.errors import HeadraceError, StorageError
 from headrace.files import Files
+from headrace.log.archive_store import INDEX_BYTES_MAX, ArchivePlace, ArchiveStore
+from headrace.log.byte_cache import ByteCache
 from headrace.log.committer import Committer
 from headrace.log.config import LogConfig
+from headrace.log.index import SparseIndex
 from headrace.log.partition import PartitionLog
 from headrace.log.producers import ProducerQuota
 from headrace.memory_files import MemoryFiles
@@ -42,9 +47,8 @@ class Partitions:
         waits_for_sync: bool,
         leader_epoch: int,
         now_ms: int,
-        archive: Path | None = None,
+        archive: ArchiveStore | None = None,
     ) -> None:
-        """``archive`` is this cluster's folder in the archive."""
         self._files = files
         self._memory = MemoryFiles(directory)
         self._directory = directory
@@ -54,6 +58,9 @@ class Partitions:
         self._leader_epoch = leader_epoch
         self._now_ms = now_ms
         self._archive = archive
+        self._archived_indexes: ByteCache[SparseIndex] = ByteCache(INDEX_BYTES_MAX)
+        self.archive_reads = ArchiveReads()
+        self.deleted = DeletedTopics(files, directory)
         self._producers = ProducerQuota()
         self._by_topic: dict[str, list[Partition]] = {}
         self.offline: dict[tuple[str, int], str] = {}
@@ -125,9 +132,7 @@ class Partitions:
                 waits_for_sync=self._waits_for_sync and not topic.is_volatile,
                 leader_epoch=self._leader_epoch,
                 now_ms=self._now_ms,
-                archive_directory=None
-                if self._archive is None or topic.is_volatile
-                else self._archive / topic.id.hex() / str(index),
+                archive_place=self._archive_place(topic, index),
             )
         except (HeadraceError, OSError) as error:
             self.offline[topic.name, index] = str(error)
@@ -154,7 +159,12 @@ class Partitions:
                 log.unsettled,
             )
         made = VolatilePartition if topic.is_volatile else Partition
-        return made(log, self._committer, self._limits.records)
+        return made(log, self._committer, self._limits.records, self.archive_reads)
+
+    def _archive_place(self, topic: Topic, index: int) -> ArchivePlace | None:
+        if self._archive is None or topic.is_volatile:
+            return None
+        return ArchivePlace(self._archive, f"{topic.id.hex()}/{index}", self._archived_indexes)
 
     def reconfigure(self, topic: Topic, config: LogConfig) -> None:
         for partition in self._by_topic.get(topic.name, ()):
@@ -162,48 +172,19 @@ class Partitions:
 
     async def close_and_remove(self, topic: Topic) -> None:
         """Close the topic's partitions and remove their files; what cannot be removed is left to the next
-        start.
+        start, and what is in the archive to the archiver.
         """
         for index, partition in enumerate(self._by_topic.pop(topic.name, [])):
             self.offline.pop((topic.name, index), None)
             await partition.abandon()
         try:
             # In a thread, as they were made.
-            await asyncio.to_thread(
-                self._remove_tree, self._directory / topic.id.hex(), self._files_of(topic)
-            )
-            if self._archive is not None:
-                await asyncio.to_thread(self._remove_tree, self._archive / topic.id.hex(), self._files)
+            is_archived = await asyncio.to_thread(self.deleted.remove, topic.id.hex(), self._files_of(topic))
         except OSError as error:
             _log.warning("files of the deleted topic %s are left for the next start: %s", topic.name, error)
-
-    def sweep(self, known: set[bytes]) -> None:
-        """Remove directories of topics that were deleted when a crash came between."""
-        for name in self._files.list(self._directory):
-            try:
-                topic_id = bytes.fromhex(name)
-            except ValueError:
-                topic_id = b""
-            if len(topic_id) != 16:
-                raise DataDirError(
-                    f"{self._directory / name} is not a topic's directory",
-                    hint="move it out of the data directory",
-                )
-            if topic_id not in known:
-                _log.info("removing the files of a deleted topic: %s", name)
-                self._remove_tree(self._directory / name, self._files)
-                if self._archive is not None:
-                    self._remove_tree(self._archive / name, self._files)
-
-    def _remove_tree(self, home: Path, files: Files) -> None:
-        if not files.exists(home):
             return
-        for index in files.list(home):
-            for name in files.list(home / index):
-                files.remove(home / index / name)
-            files.remove_dir(home / index)
-        files.remove_dir(home)
-        files.sync_dir(home.parent)
+        if is_archived:
+            self.deleted.archived.add(topic.id.hex())
 
     async def close(self) -> None:
         for name, index, partition in self.all():
@@ -211,3 +192,4 @@ class Partitions:
                 await partition.close()
             except OSError as error:
                 _log.error("partition %s-%d was not closed cleanly: %s", name, index, error)
+        await self.archive_reads.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.errors import ConfigError
+from headrace.log.bucket_address import BucketAddress
 
 __all__ = ["BrokerSettings", "Durability"]
 
@@ -44,6 +45,8 @@ class BrokerSettings:
     """How often old data is looked for."""
     archive_dir: Path | None = None
     """Where topics with ``headrace.archive.enable`` keep what retention takes; it must be there."""
+    archive_bucket: BucketAddress | None = None
+    """The same in an object store; one of both."""
     backup_dir: Path | None = None
     """Where the continuous backup goes; it must be there."""
     backup_every_s: float = 10.0
@@ -90,6 +93,10 @@ class BrokerSettings:
             self.listen_host if self.advertised_host is None else self.advertised_host,
             self.listen_port if self.advertised_port is None else self.advertised_port,
         )
+
+    @property
+    def has_archive(self) -> bool:
+        return self.archive_dir is not None or self.archive_bucket is not None
 
     @property
     def waits_for_sync(self) -> bool:

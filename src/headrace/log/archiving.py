@@ -1,7 +1,7 @@
 """Moving old segments of one partition to the archive: copied in a thread, then taken out of the partition's own files.
 
 begin     event loop    choose the segments, and see that producers are remembered without them
-copy      a thread      copies, durable in the archive
+copy      a thread      copies, whole and durable in the archive
 name      a thread      the list of what is archived names them, durably: from here on the copies count
 adopt     event loop    readers go to the copies; who holds an old file reads on in it
 remove    a thread      the partition's own files go
@@ -13,7 +13,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from headrace.log.archive import Archive, Entry
+from headrace.log.archive import Archive
+from headrace.log.archived_segment import Entry
 from headrace.log.deletion import may_remove_below
 from headrace.log.mark import Mark
 from headrace.log.pace import Pace
@@ -32,6 +33,7 @@ class Archiving:
     pace: Pace
     stop: threading.Event
     _entries: list[Entry] = field(default_factory=list)
+    _is_checked: bool = False
 
     @classmethod
     def begin(
@@ -52,15 +54,21 @@ class Archiving:
         return cls(log, archive, movable, mark, pace(stop), stop)
 
     def end(self) -> None:
+        """Also where a thread is still at it: it decides nothing any more."""
+        self.archive.interrupt(self.stop)
         for segment in self.segments:
             segment.unpin()
         self.log.compacting = None
 
     def copy(self) -> None:
         """One at a time, so that a stop does not wait long, and what is done is not done again."""
-        entries = self.archive.copy(self.segments[:1], self.pace)
-        self.log.settle_mark(self.mark)
-        self._entries = self.archive.name(entries)
+        if not self._is_checked:
+            self.archive.check()
+            self._is_checked = True
+        entry = self.archive.copy(self.segments[0], self.pace, self.stop)
+        with self.archive.deciding(self.stop):
+            self.log.settle_mark(self.mark)
+            self._entries = self.archive.name(entry)
 
     def adopt(self) -> Segment:
         """The segment whose own files can go."""

@@ -31,7 +31,7 @@ from headrace.log.compacted import Compacted
 from headrace.log.compacted_file import CompactedFile
 from headrace.log.key_map import KeyMap
 from headrace.log.mark import Mark
-from headrace.log.pace import Pace
+from headrace.log.pace import Interrupted, Pace
 from headrace.log.partition import PartitionLog
 from headrace.log.segment import Segment
 from headrace.log.swap import Swap
@@ -46,14 +46,10 @@ from headrace.records import (
     read_header,
 )
 
-__all__ = ["Compaction", "CompactionReport", "Due", "Group", "Interrupted", "due", "needs_roll"]
+__all__ = ["Compaction", "CompactionReport", "Due", "Group", "due", "needs_roll"]
 
 _CHUNK_BYTES = 1 << 20
 _OFFSETS_MAX = 2**31 - 1
-
-
-class Interrupted(Exception):
-    """The broker stops, or the topic goes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,13 +32,15 @@ from pathlib import Path
 
 from headrace.checksum import crc32c
 from headrace.files import Files
+from headrace.log.scan import ReadableFile
 
-__all__ = ["SparseIndex", "load_columns", "load_facts"]
+__all__ = ["SparseIndex", "load_columns", "load_facts", "read_thinned"]
 
 _MAGIC = b"HRINDEX1"
 _HEAD = struct.Struct("<8s6qI")
 _CRC = struct.Struct("<I")
 _FACTS_SIZE = _HEAD.size + _CRC.size
+_ENTRIES_AT_ONCE = 1 << 17
 
 
 def _column() -> array[int]:
@@ -132,14 +134,49 @@ def load_facts(files: Files, path: Path, base_offset: int) -> SparseIndex | None
         size = file.size()
     finally:
         file.close()
+    facts = _parse_facts(raw, base_offset)
+    return None if facts is None or size != _FACTS_SIZE + 24 * facts[1] else facts[0]
+
+
+def read_thinned(file: ReadableFile, base_offset: int, entries_max: int) -> SparseIndex | None:
+    """The whole index, a mebibyte at a time, with every n-th entry where there are more than ``entries_max``; ``None``
+    when the file fails its check. Entries that are left out only make the walk behind a look-up longer.
+    """
+    facts = _parse_facts(file.pread(_FACTS_SIZE, 0), base_offset)
+    if facts is None:
+        return None
+    index, count, stated_crc = facts
+    step = max(1, -(-count // entries_max))
+    position, crc = _FACTS_SIZE, 0
+    for column in (index.offsets, index.positions, index.timestamps):
+        for first in range(0, count, _ENTRIES_AT_ONCE):
+            wanted = 8 * min(_ENTRIES_AT_ONCE, count - first)
+            raw = file.pread(wanted, position)
+            if len(raw) != wanted:
+                return None
+            crc = crc32c(raw, crc)
+            position += wanted
+            entries = _column()
+            entries.frombytes(raw)
+            if sys.byteorder == "big":
+                entries.byteswap()
+            column.extend(entries[-first % step :: step])
+    if crc != stated_crc:
+        return None
+    index.loaded = True
+    return index
+
+
+def _parse_facts(raw: bytes, base_offset: int) -> tuple[SparseIndex, int, int] | None:
+    """The index without its columns, how many entries these have, and their CRC."""
     if len(raw) < _FACTS_SIZE or _CRC.unpack_from(raw, _HEAD.size)[0] != crc32c(raw[: _HEAD.size]):
         return None
-    magic, base, end, covered, max_timestamp, max_timestamp_offset, count, _ = _HEAD.unpack_from(raw)
-    if magic != _MAGIC or base != base_offset or size != _FACTS_SIZE + 24 * count:
+    magic, base, end, covered, max_timestamp, max_timestamp_offset, count, crc = _HEAD.unpack_from(raw)
+    if magic != _MAGIC or base != base_offset or count < 0:
         return None
     index = SparseIndex(base, end, covered, max_timestamp, max_timestamp_offset, loaded=False)
     index.next_entry_at = covered
-    return index
+    return index, count, crc
 
 
 def load_columns(files: Files, path: Path, index: SparseIndex) -> bool:

@@ -10,10 +10,14 @@ import threading
 
 from headrace.clock import Clock
 
-__all__ = ["Pace"]
+__all__ = ["Interrupted", "Pace"]
 
 _TURN_S = 0.002
 _PAUSE_S = 0.0002
+
+
+class Interrupted(Exception):
+    """The broker stops, or the topic goes: background work ends here, and leaves everything whole."""
 
 
 class Pace:

@@ -28,12 +28,13 @@ from typing import NamedTuple
 
 from headrace.errors import OffsetOutOfRange, PartitionFenced
 from headrace.files import Buffer, Files
+from headrace.log.archive_store import ArchivePlace
 from headrace.log.config import DEFAULT_LOG_CONFIG, LogConfig
 from headrace.log.deletion import Deletion
 from headrace.log.mark import Mark
 from headrace.log.producers import OutOfOrderSequence, RememberedBatch
 from headrace.log.recovery import RecoveryReport, recover
-from headrace.log.segment import Segment
+from headrace.log.segment import ReadableSegment, Segment
 from headrace.log.state_files import StateFiles
 from headrace.log.sync import SyncJob
 from headrace.log.tail import Tail
@@ -58,9 +59,9 @@ class PartitionLog:
         waits_for_sync: bool = True,
         leader_epoch: int = 0,
         now_ms: int = 0,
-        archive_directory: Path | None = None,
+        archive_place: ArchivePlace | None = None,
     ) -> None:
-        found = recover(files, directory, config.index_interval_bytes, now_ms, archive_directory)
+        found = recover(files, directory, config.index_interval_bytes, now_ms, archive_place)
         self.directory = directory
         self.config = config
         self.leader_epoch = leader_epoch
@@ -143,12 +144,12 @@ class PartitionLog:
         """Fenced for good: only a new start can tell what the disk holds."""
         return self._tail.is_lost
 
-    def segment_at(self, offset: int) -> Segment | None:
+    def segment_at(self, offset: int) -> ReadableSegment | None:
         """The segment whose range begins at or before ``offset``."""
         at = bisect_right(self._bases, offset) - 1
         return self.segments[at] if at >= 0 else self.archive.find(offset)
 
-    def all_segments(self) -> list[Segment]:
+    def all_segments(self) -> list[ReadableSegment]:
         """Those in the archive as well."""
         return [*self.archive.segments, *self.segments]
 
@@ -161,7 +162,7 @@ class PartitionLog:
         at = bisect_right(self._bases, segment.base_offset)
         return self.segments[at] if at < len(self.segments) else None
 
-    def readable_size(self, segment: Segment) -> int:
+    def readable_size(self, segment: ReadableSegment) -> int:
         """How many bytes of the segment lie below the high watermark."""
         if not self.waits_for_sync or segment.base_offset < self._synced_segment:
             return segment.size

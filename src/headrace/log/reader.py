@@ -3,22 +3,27 @@
 A read starts where the last one ended, if that is remembered, or else at the sparse index and walks headers
 from there. Bytes that fail their check end the read before them; a read that would have to begin with them
 raises ``CorruptBatch``, and one that begins behind them is served.
+
+What is in the archive is read by the same rules, but a plan for it looks at nothing there: ``ReadPlan.fetch`` finds the
+place as well, so that all that waits for the archive is in one call, for a thread.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from headrace.checksum import crc32c
 from headrace.errors import CorruptBatch
+from headrace.log.index import SparseIndex
 from headrace.log.partition import PartitionLog
 from headrace.log.scan import find_whole_batch, is_followed, scan_headers
-from headrace.log.segment import Segment
-from headrace.records import HEADER_SIZE
+from headrace.log.segment import ReadableSegment
+from headrace.records import HEADER_SIZE, BatchHeader, RecordError, read_header
 
-__all__ = ["LogReader", "ReadPlan", "Slice"]
+__all__ = ["ARCHIVED_BYTES_MAX", "LogReader", "ReadPlan", "Slice", "expect_true_length"]
 
 # base offset, batch length, leader epoch, magic, CRC, attributes, last offset delta
 _HEAD = struct.Struct(">qiibIhi")
@@ -26,6 +31,10 @@ _LENGTH_AT = 12
 _CRC_FROM = 21
 _PLACES_REMEMBERED = 64
 _COLUMNS_KEPT = 4
+_UNKNOWN = -1
+
+ARCHIVED_BYTES_MAX = 4 << 20
+"""What one read takes from the archive, one batch that is larger aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +53,7 @@ class Slice:
 class ReadPlan:
     """Where the bytes of one read lie; ``fetch`` may run in any thread while the segment is pinned."""
 
-    segment: Segment
+    segment: ReadableSegment
     position: int
     limit: int
     size: int
@@ -54,8 +63,21 @@ class ReadPlan:
     """Batches from this offset on are left out."""
     base: int
     """Where the first batch begins."""
+    interval: int
+    """Of an index that has to be made again."""
+
+    @property
+    def key(self) -> Hashable:
+        """The same for plans that read the same."""
+        return self.segment.path, self.offset, self.size, self.whole_first, self.below
 
     def fetch(self, *, wait: bool) -> bytes | bytearray | None:
+        if self.segment.is_archived and not wait:
+            return None
+        if self.position == _UNKNOWN:
+            self.position, self.base = find_batch(
+                self.segment, self.segment.loaded_index(self.interval), self.offset
+            )
         file = self.segment.file
         read = file.pread if wait else file.pread_ready
         data = read(min(self.size, self.limit - self.position), self.position)
@@ -67,15 +89,23 @@ class ReadPlan:
                 return data
         first = int.from_bytes(data[8:12], "big") + _LENGTH_AT
         if len(data) < first <= self.limit - self.position:
+            if self.segment.is_archived:
+                self._expect_true_length(data)
             return read(first, self.position)
         return data
+
+    def _expect_true_length(self, head: bytes | bytearray) -> None:
+        try:
+            expect_true_length(self.segment, self.position, read_header(head))
+        except RecordError as error:
+            raise CorruptBatch(self.segment.path, self.position, error.message) from error
 
 
 class LogReader:
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
-        self._places: OrderedDict[int, tuple[Segment, int]] = OrderedDict()
-        self._columns: list[Segment] = []
+        self._places: OrderedDict[int, tuple[ReadableSegment, int]] = OrderedDict()
+        self._columns: list[ReadableSegment] = []
 
     def plan(
         self, offset: int, max_bytes: int, *, whole_first: bool = True, committed: bool = False
@@ -88,9 +118,21 @@ class LogReader:
         end = log.last_stable_offset if committed else log.high_watermark
         if offset >= end:
             return None
-        segment, position, base = self._locate(offset)
+        segment = self._segment_with(offset)
+        position, base = self._place(segment, offset)
         limit = log.readable_size(segment)
-        return ReadPlan(segment, position, limit, max(max_bytes, 0), offset, whole_first, end, base)
+        size = min(max_bytes, ARCHIVED_BYTES_MAX) if segment.is_archived else max_bytes
+        return ReadPlan(
+            segment,
+            position,
+            limit,
+            max(size, 0),
+            offset,
+            whole_first,
+            end,
+            base,
+            log.config.index_interval_bytes,
+        )
 
     def finish(self, plan: ReadPlan, data: bytes | bytearray) -> Slice:
         """Check the bytes that a plan fetched and keep the whole batches."""
@@ -150,69 +192,87 @@ class LogReader:
 
     # Finding places
 
-    def _locate(self, offset: int) -> tuple[Segment, int, int]:
-        """Segment and byte of the batch that holds ``offset``, and the offset at which it begins."""
-        place = self._places.get(offset)
-        if place is not None and place[0] in self.log.segments:
-            segment, position = place
-            if position < segment.size:
-                return segment, position, offset
-        segment_found = self.log.segment_at(offset)
-        if segment_found is None:
+    def _segment_with(self, offset: int) -> ReadableSegment:
+        segment = self.log.segment_at(offset)
+        if segment is None:
             first = self.log.segments[0]
             raise CorruptBatch(first.path, 0, f"the file before it, which held offset {offset}, is missing")
-        if offset >= segment_found.end_offset:
-            raise CorruptBatch(
-                segment_found.path, segment_found.size, f"the file that held offset {offset} is missing"
-            )
-        return segment_found, *self._position_in(segment_found, offset)
+        if offset >= segment.end_offset:
+            raise CorruptBatch(segment.path, segment.size, f"the file that held offset {offset} is missing")
+        return segment
 
-    def _position_in(self, segment: Segment, offset: int) -> tuple[int, int]:
-        self.keep_columns(segment)
-        expected, position = segment.index.floor(offset)
-        end = segment.size
-        for found, header in scan_headers(segment.file, position, end):
-            if header.base_offset != expected or header.base_offset > offset:
-                break
-            position = found
-            if header.next_offset > offset:
-                return found, header.base_offset
-            expected = header.next_offset
-            position = found + header.size
-        return self._position_behind_damage(segment, position, offset)
+    def _place(self, segment: ReadableSegment, offset: int) -> tuple[int, int]:
+        """Byte of the batch that holds ``offset``, and the offset at which it begins."""
+        place = self._places.get(offset)
+        if place is not None and place[0] is segment and place[1] < segment.size:
+            return place[1], offset
+        if segment.is_archived:
+            return _UNKNOWN, offset
+        return find_batch(segment, self.index_of(segment), offset)
 
-    def _position_behind_damage(self, segment: Segment, position: int, offset: int) -> tuple[int, int]:
-        """The headers broke off before ``offset``: look for it among the whole batches further on."""
-        file, size, lowest = segment.file, segment.size, 0
-        resumed = find_whole_batch(file, position, size, lowest, offset)
-        while resumed is not None:
-            found, header = resumed
-            behind = found + header.size
-            if is_followed(file, behind, size, header.next_offset, segment.end_offset):
-                if header.base_offset <= offset < header.next_offset:
-                    return found, header.base_offset
-                lowest = max(lowest, header.next_offset)
-            resumed = find_whole_batch(file, behind, size, lowest, offset)
-        if position >= segment.size:
-            raise CorruptBatch(segment.path, position, f"the file that held offset {offset} is missing")
-        raise CorruptBatch(segment.path, position, f"no whole batch holds offset {offset}")
-
-    def keep_columns(self, segment: Segment) -> None:
-        """Load a sealed segment's index, and drop the one longest unused when too many are in memory."""
-        segment.ensure_columns(self.log.config.index_interval_bytes)
-        if segment is self.log.active:
-            return
+    def index_of(self, segment: ReadableSegment) -> SparseIndex:
+        """A sealed segment's index; the one longest unused is dropped when too many are in memory. Those of the archive
+        have a limit of their own, and are asked for by threads.
+        """
+        index = segment.loaded_index(self.log.config.index_interval_bytes)
+        if segment is self.log.active or segment.is_archived:
+            return index
         if segment in self._columns:
             self._columns.remove(segment)
         self._columns.append(segment)
         if len(self._columns) > _COLUMNS_KEPT:
             self._columns.pop(0).index.unload()
+        return index
 
-    def _remember(self, offset: int, segment: Segment, position: int) -> None:
+    def _remember(self, offset: int, segment: ReadableSegment, position: int) -> None:
         self._places[offset] = (segment, position)
         self._places.move_to_end(offset)
         if len(self._places) > _PLACES_REMEMBERED:
             self._places.popitem(last=False)
+
+
+def expect_true_length(segment: ReadableSegment, position: int, header: BatchHeader) -> None:
+    """A batch's length is not under its CRC. In the archive it must lead to the next batch before much is read."""
+    if not segment.is_archived or header.size <= ARCHIVED_BYTES_MAX:
+        return
+    if not is_followed(
+        segment.file, position + header.size, segment.size, header.next_offset, segment.end_offset
+    ):
+        raise CorruptBatch(segment.path, position, "its length does not lead to the next batch")
+
+
+def find_batch(segment: ReadableSegment, index: SparseIndex, offset: int) -> tuple[int, int]:
+    """Byte of the batch that holds ``offset``, and the offset at which it begins."""
+    expected, position = index.floor(offset)
+    last = position
+    for found, header in scan_headers(segment.file, position, segment.size):
+        if header.base_offset != expected or header.base_offset > offset:
+            break
+        last = found
+        if header.next_offset > offset:
+            return found, header.base_offset
+        expected = header.next_offset
+        position = found + header.size
+    return _find_behind_damage(segment, last, position, offset)
+
+
+def _find_behind_damage(segment: ReadableSegment, last: int, position: int, offset: int) -> tuple[int, int]:
+    """The headers broke off at ``position``, before ``offset``: look for it among the whole batches from the ``last``
+    one on, because a length is not under the CRC, and may have led too far.
+    """
+    file, size, lowest = segment.file, segment.size, 0
+    resumed = find_whole_batch(file, last, size, lowest, offset)
+    while resumed is not None:
+        found, header = resumed
+        behind = found + header.size
+        if is_followed(file, behind, size, header.next_offset, segment.end_offset):
+            if header.base_offset <= offset < header.next_offset:
+                return found, header.base_offset
+            lowest = max(lowest, header.next_offset)
+        resumed = find_whole_batch(file, behind, size, lowest, offset)
+    if position >= segment.size:
+        raise CorruptBatch(segment.path, position, f"the file that held offset {offset} is missing")
+    raise CorruptBatch(segment.path, position, f"no whole batch holds offset {offset}")
 
 
 def _slice(view: memoryview, size: int, next_offset: int) -> Slice:

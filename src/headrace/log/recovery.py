@@ -17,10 +17,11 @@ from pathlib import Path
 from headrace.errors import DamagedState
 from headrace.files import Files
 from headrace.log.archive import Archive
+from headrace.log.archive_store import ArchivePlace
 from headrace.log.compacted import Compacted, load_compacted
 from headrace.log.mark import Mark, MarkFile
 from headrace.log.scan import scan_headers, scan_whole_batches
-from headrace.log.segment import LOG_SUFFIX, Segment, log_name
+from headrace.log.segment import LOG_SUFFIX, ReadableSegment, Segment, log_name
 from headrace.log.state import STATE_SUFFIX, PartitionState, load_state, new_state, state_name
 from headrace.log.state_files import StateFiles
 from headrace.log.swap import finish_swaps
@@ -61,7 +62,7 @@ class Recovered:
 
 
 def recover(
-    files: Files, directory: Path, interval: int, now_ms: int, archive_directory: Path | None = None
+    files: Files, directory: Path, interval: int, now_ms: int, archive_place: ArchivePlace | None = None
 ) -> Recovered:
     swapped = finish_swaps(files, directory, files.list(directory))
     names = swapped.names
@@ -70,7 +71,7 @@ def recover(
             # One that stays is replaced by whoever writes a file of this name.
             with suppress(OSError):
                 files.remove(directory / name)
-    archive = Archive(files, directory, archive_directory)
+    archive = Archive(files, directory, archive_place)
     bases = [int(name[: -len(LOG_SUFFIX)]) for name in names if _is_log(name)]
     segments = [Segment(files, directory, base) for base in bases] + swapped.aside
     segments.sort(key=lambda segment: segment.base_offset)
@@ -190,18 +191,20 @@ def _not_whole(message: str) -> DamagedState:
     return DamagedState(message, hint="restore the directory from a backup")
 
 
-def segment_headers(segment: Segment, offset: int, interval: int) -> Iterator[tuple[int, BatchHeader]]:
+def segment_headers(
+    segment: ReadableSegment, offset: int, interval: int
+) -> Iterator[tuple[int, BatchHeader]]:
     """Headers of the batches that end behind ``offset``; damage is stepped over at the next entry of the
     index.
     """
-    segment.ensure_columns(interval)
-    _, position = segment.index.floor(offset)
+    index = segment.loaded_index(interval)
+    _, position = index.floor(offset)
     while position < segment.size:
         for found, header in scan_headers(segment.file, position, segment.size):
             position = found + header.size
             if header.next_offset > offset:
                 yield found, header
-        behind = segment.index.after(position)
+        behind = index.after(position)
         if position >= segment.size or behind is None:
             return
         position = behind[1]

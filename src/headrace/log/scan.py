@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
 
-from headrace.files import File
+from headrace.checksum import crc32c
 from headrace.records import HEADER_SIZE, BatchHeader, RecordError, crc_ok, read_header
 
-__all__ = ["find_whole_batch", "is_followed", "scan_headers", "scan_whole_batches"]
+__all__ = ["ReadableFile", "find_whole_batch", "is_followed", "scan_headers", "scan_whole_batches"]
 
 _WINDOW = 256 * 1024
 _MAGIC_TWO = re.compile(b"\x02", re.DOTALL)
 _MAGIC_AT = 16
+_CRC_FROM = 21
 
 
-def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+class ReadableFile(Protocol):
+    """What reading needs of a file, wherever it is: on disk or in the archive."""
+
+    @property
+    def path(self) -> Path | str: ...
+    def pread(self, size: int, position: int) -> bytes:
+        """Up to ``size`` bytes; fewer only at the end of the file."""
+
+    def pread_ready(self, size: int, position: int) -> bytes | bytearray | None:
+        """As ``pread``, but ``None`` when it would have to wait."""
+
+    def close(self) -> None: ...
+
+
+def scan_headers(file: ReadableFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """Headers of the batches in ``[position, end)``, as far as they chain; CRCs are not checked.
 
     Ends where a header does not read, or a batch would pass ``end``: the caller compares the last position
@@ -40,7 +57,7 @@ def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
 
 
 def scan_whole_batches(
-    file: File, position: int, end: int, offset: int
+    file: ReadableFile, position: int, end: int, offset: int
 ) -> Iterator[tuple[int, BatchHeader, bytes]]:
     """Batches from ``position`` on which are whole: header, CRC, and an offset that follows the one before."""
     while position + HEADER_SIZE <= end:
@@ -58,7 +75,7 @@ def scan_whole_batches(
         offset = header.next_offset
 
 
-def is_followed(file: File, position: int, end: int, next_offset: int, end_offset: int) -> bool:
+def is_followed(file: ReadableFile, position: int, end: int, next_offset: int, end_offset: int) -> bool:
     """Whether what lies at ``position`` begins at ``next_offset``, or the file ends there, at ``end_offset``.
 
     A batch's own offset is not under its CRC. Behind damage, where no batch before it vouches for it, the one behind it
@@ -73,7 +90,7 @@ def is_followed(file: File, position: int, end: int, next_offset: int, end_offse
 
 
 def find_whole_batch(
-    file: File, position: int, end: int, offset_min: int, offset_max: int
+    file: ReadableFile, position: int, end: int, offset_min: int, offset_max: int
 ) -> tuple[int, BatchHeader] | None:
     """The first batch at or behind ``position`` that passes its CRC and lies in the offset range.
 
@@ -93,10 +110,21 @@ def find_whole_batch(
                 continue
             if not offset_min <= header.base_offset <= offset_max or position + at + header.size > end:
                 continue
-            batch = file.pread(header.size, position + at)
-            if len(batch) == header.size and crc_ok(batch, 0, header.size):
+            if _has_its_crc(file, position + at, header):
                 return position + at, header
         if position + len(window) >= end:
             return None
         position += len(window) - HEADER_SIZE + 1
     return None
+
+
+def _has_its_crc(file: ReadableFile, position: int, header: BatchHeader) -> bool:
+    """A window at a time: what only looks like a header may state any length up to the end of the file."""
+    crc, at, end = 0, position + _CRC_FROM, position + header.size
+    while at < end:
+        piece = file.pread(min(_WINDOW, end - at), at)
+        if not piece:
+            return False
+        crc = crc32c(piece, crc)
+        at += len(piece)
+    return bool(crc == header.crc)

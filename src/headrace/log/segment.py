@@ -8,12 +8,21 @@ descriptor is not closed, and another file's given the same number, under that t
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 from headrace.files import File, Files
 from headrace.log.index import SparseIndex, load_columns, load_facts
-from headrace.log.scan import find_whole_batch, is_followed, scan_headers
+from headrace.log.scan import ReadableFile, find_whole_batch, is_followed, scan_headers
 
-__all__ = ["INDEX_SUFFIX", "LOG_SUFFIX", "Segment", "log_name", "write_whole"]
+__all__ = [
+    "INDEX_SUFFIX",
+    "LOG_SUFFIX",
+    "ReadableSegment",
+    "Segment",
+    "build_index",
+    "log_name",
+    "write_whole",
+]
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -23,7 +32,33 @@ def log_name(base_offset: int) -> str:
     return f"{base_offset:020d}{LOG_SUFFIX}"
 
 
+class ReadableSegment(Protocol):
+    """What reading needs of a segment: on disk, or in the archive (see ``archived_segment``)."""
+
+    base_offset: int
+    index: SparseIndex
+    """Its facts; ``loaded_index`` has the columns as well."""
+
+    @property
+    def is_archived(self) -> bool:
+        """Whether reading has to wait for the archive: reads then belong in a thread, the index included."""
+
+    @property
+    def path(self) -> Path | str: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+    @property
+    def file(self) -> ReadableFile: ...
+    def loaded_index(self, interval: int) -> SparseIndex: ...
+    def pin(self) -> object: ...
+    def unpin(self) -> None: ...
+
+
 class Segment:
+    is_archived = False
+
     def __init__(
         self, files: Files, directory: Path, base_offset: int, index: SparseIndex | None = None
     ) -> None:
@@ -66,48 +101,17 @@ class Segment:
         self.index = index
         return True
 
+    def loaded_index(self, interval: int) -> SparseIndex:
+        self.ensure_columns(interval)
+        return self.index
+
     def ensure_columns(self, interval: int) -> None:
         """Read the index's columns if they are not in memory; where they are damaged, make them again."""
         if not self.index.loaded and not load_columns(self._files, self.index_path, self.index):
             self.rebuild_index(interval, self.index.size, self.index.end_offset)
 
     def rebuild_index(self, interval: int, end_position: int, end_offset: int) -> None:
-        """Make the index from the log's first ``end_position`` bytes, stepping over damage to the next whole
-        batch.
-        """
-        index = SparseIndex(self.base_offset, self.base_offset)
-        position = 0
-        expected = self.base_offset
-        while position < end_position:
-            for position_found, header in scan_headers(self.file, position, end_position):
-                if header.base_offset != expected or header.next_offset > end_offset:
-                    break
-                expected = header.next_offset
-                index.add(
-                    header.base_offset,
-                    header.next_offset,
-                    position_found,
-                    header.size,
-                    header.max_timestamp,
-                    interval,
-                )
-                position = position_found + header.size
-            if position >= end_position:
-                break
-            resumed = find_whole_batch(self.file, position + 1, end_position, index.end_offset, end_offset)
-            while resumed is not None and not is_followed(
-                self.file, resumed[0] + resumed[1].size, end_position, resumed[1].next_offset, end_offset
-            ):
-                resumed = find_whole_batch(
-                    self.file, resumed[0] + 1, end_position, index.end_offset, end_offset
-                )
-            if resumed is None:
-                break
-            position, expected = resumed[0], resumed[1].base_offset
-            index.next_entry_at = position
-        index.end_offset = end_offset
-        index.size = end_position
-        self.index = index
+        self.index = build_index(self.file, self.base_offset, interval, end_position, end_offset)
 
     def write_index(self) -> None:
         write_whole(self._files, self.index_path, self.index.dump())
@@ -160,3 +164,40 @@ def write_whole(files: Files, path: Path, data: bytes) -> None:
     finally:
         file.close()
     files.rename(fresh, path)
+
+
+def build_index(
+    file: ReadableFile, base_offset: int, interval: int, end_position: int, end_offset: int
+) -> SparseIndex:
+    """Make the index from the log's first ``end_position`` bytes, stepping over damage to the next whole batch."""
+    index = SparseIndex(base_offset, base_offset)
+    position = 0
+    expected = base_offset
+    while position < end_position:
+        for position_found, header in scan_headers(file, position, end_position):
+            if header.base_offset != expected or header.next_offset > end_offset:
+                break
+            expected = header.next_offset
+            index.add(
+                header.base_offset,
+                header.next_offset,
+                position_found,
+                header.size,
+                header.max_timestamp,
+                interval,
+            )
+            position = position_found + header.size
+        if position >= end_position:
+            break
+        resumed = find_whole_batch(file, position + 1, end_position, index.end_offset, end_offset)
+        while resumed is not None and not is_followed(
+            file, resumed[0] + resumed[1].size, end_position, resumed[1].next_offset, end_offset
+        ):
+            resumed = find_whole_batch(file, resumed[0] + 1, end_position, index.end_offset, end_offset)
+        if resumed is None:
+            break
+        position, expected = resumed[0], resumed[1].base_offset
+        index.next_entry_at = position
+    index.end_offset = end_offset
+    index.size = end_position
+    return index

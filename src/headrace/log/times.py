@@ -1,22 +1,23 @@
 """Finding records by their time.
 
 The index says which batch to look into; what the batch holds is known only once it is unpacked, and a small one may
-unpack to much. So the search goes from batch to batch: ``batch_at`` and ``greatest_in`` look at headers on the event
-loop, a bounded number at a time, and ``TimedBatch`` unpacks one batch in any thread while its segment is pinned. Every
-step begins at an offset, so that the log may change between two of them.
+unpack to much. So the search goes from batch to batch: ``batch_in`` and ``greatest_in`` read headers of one segment on
+the event loop, and ``TimedBatch`` unpacks one batch in any thread while its segment is pinned. Every step begins at an
+offset, so that the log may change between two of them. The headers of an archived segment are read in a thread, too,
+and its batch is loaded there before it is unpacked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from headrace.errors import CorruptBatch
 from headrace.log.partition import PartitionLog
-from headrace.log.reader import LogReader
+from headrace.log.reader import LogReader, expect_true_length
 from headrace.log.recovery import segment_headers
-from headrace.log.segment import Segment
+from headrace.log.segment import ReadableSegment
 from headrace.records import BatchHeader, RecordError, RecordLimits, read_stored
 
 __all__ = ["Greatest", "TimeSearch", "TimedBatch"]
@@ -31,15 +32,21 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class TimedBatch:
-    segment: Segment
+    segment: ReadableSegment
     position: int
     header: BatchHeader
+    data: bytes | None = None
+    """Its bytes, where it is loaded; else they are read when it is unpacked."""
 
     @property
     def is_short(self) -> bool:
         """Whether unpacking it takes no longer than reading it."""
         header = self.header
         return not header.codec and header.count <= _INLINE_RECORDS_MAX and header.size <= _INLINE_BYTES_MAX
+
+    def loaded(self) -> TimedBatch:
+        """The batch with its bytes, so that unpacking it waits for nothing."""
+        return replace(self, data=self._read())
 
     def first_from(self, timestamp_ms: int, start_offset: int, limits: RecordLimits) -> Place | None:
         """The first record at or after a time, from an offset on."""
@@ -53,11 +60,15 @@ class TimedBatch:
         return max(self._records(limits), key=lambda place: (place[1], -place[0]), default=None)
 
     def _records(self, limits: RecordLimits) -> Iterator[Place]:
-        file = self.segment.file
+        data = self._read() if self.data is None else self.data
         try:
-            yield from read_stored(file.pread(self.header.size, self.position), limits)
+            yield from read_stored(data, limits)
         except RecordError as error:
-            raise CorruptBatch(file.path, self.position, error.message) from error
+            raise CorruptBatch(self.segment.path, self.position, error.message) from error
+
+    def _read(self) -> bytes:
+        expect_true_length(self.segment, self.position, self.header)
+        return self.segment.file.pread(self.header.size, self.position)
 
 
 class Greatest(NamedTuple):
@@ -72,20 +83,30 @@ class TimeSearch:
         self._log = log
         self._reader = reader
 
-    def batch_at(self, timestamp_ms: int, from_offset: int) -> TimedBatch | None:
-        """The first batch from an offset on, below the high watermark, that may hold a record at or after the time."""
+    def segment_from(self, timestamp_ms: int, from_offset: int) -> ReadableSegment | None:
+        """The first segment that has records from an offset on and reaches the time."""
+        for segment in self._log.all_segments():
+            if segment.end_offset > from_offset and segment.index.max_timestamp >= timestamp_ms:
+                return segment
+        return None
+
+    def segment_at(self, base_offset: int) -> ReadableSegment | None:
+        """The segment that begins at an offset."""
+        segment = self._log.segment_at(base_offset)
+        return segment if segment is not None and segment.base_offset == base_offset else None
+
+    def batch_in(self, segment: ReadableSegment, timestamp_ms: int, from_offset: int) -> TimedBatch | None:
+        """The segment's first batch from an offset on, below the high watermark, that may hold a record at or after the
+        time.
+        """
         log = self._log
-        first = max(from_offset, log.start_offset)
-        for segment in log.all_segments():
-            if segment.index.max_timestamp < timestamp_ms or segment.end_offset <= first:
-                continue
-            self._reader.keep_columns(segment)
-            start, _ = segment.index.floor_time(timestamp_ms)
-            for position, header in segment_headers(segment, max(start, first), 0):
-                if header.base_offset >= log.high_watermark:
-                    return None
-                if header.max_timestamp >= timestamp_ms:
-                    return TimedBatch(segment, position, header)
+        start, _ = self._reader.index_of(segment).floor_time(timestamp_ms)
+        first = max(start, from_offset, log.start_offset)
+        for position, header in segment_headers(segment, first, 0):
+            if header.base_offset >= log.high_watermark:
+                return None
+            if header.max_timestamp >= timestamp_ms:
+                return TimedBatch(segment, position, header)
         return None
 
     def segments_by_time(self) -> list[tuple[int, int]]:
@@ -97,12 +118,11 @@ class TimeSearch:
         ]
         return sorted(found, key=lambda pair: (-pair[0], pair[1]))
 
-    def greatest_in(self, base_offset: int, so_far: Greatest) -> Greatest:
+    def greatest_in(self, segment: ReadableSegment, so_far: Greatest) -> Greatest:
         """Go on in a segment, over some headers, for the greatest timestamp below the high watermark."""
         log = self._log
-        segment = next((one for one in log.all_segments() if one.base_offset == base_offset), None)
-        if segment is None or so_far.next_offset is None:
-            return Greatest(so_far.batch, None)
+        if so_far.next_offset is None:
+            return so_far
         best = so_far.batch
         from_offset = max(so_far.next_offset, log.start_offset)
         for seen, (position, header) in enumerate(segment_headers(segment, from_offset, 0)):

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from headrace.broker.partition import Partition
 from headrace.errors import ArchiveUnavailable
+from headrace.files import SystemFiles
 from headrace.records import build_batch
 from headrace.wire import Api
 from headrace.wire import messages as m
 from headrace.wire.codes import ErrorCode
+from tests.support.s3 import S3Server
 
 from .desk import Asking
 
@@ -49,16 +56,28 @@ def readable(partition: Partition) -> list[int]:
     return found
 
 
+@pytest.fixture(params=["folder", "bucket"])
+def archive(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[dict[str, Any], Callable[[], list[str]]]:
+    """What the broker is told, and what the archive holds of logs."""
+    if request.param == "folder":
+        folder = tmp_path / "archive"
+        folder.mkdir()
+        return {"archive_dir": folder}, lambda: [str(path) for path in folder.rglob("*.log")]
+    s3: S3Server = request.getfixturevalue("s3")
+    bucket = s3.fresh_bucket()
+    settings = {"archive_bucket": s3.address(bucket, "some/prefix")}
+    return settings, lambda: [key for key in s3.objects(bucket) if ".log/" in key]
+
+
 async def test_old_segments_move_and_stay_readable_and_go_with_the_topic(
-    start: Starting, tmp_path: Path
+    start: Starting, archive: tuple[dict[str, Any], Callable[[], list[str]]]
 ) -> None:
-    archive = tmp_path / "archive"
-    archive.mkdir()
-    ask = await start(archive_dir=archive)
+    settings, logs = archive
+    ask = await start(**settings)
     partition = await archived(ask)
     before = readable(partition)
     size = partition.size_bytes
-    await ask.broker.trim()
+    await ask.broker.archiver.run()
     assert partition.size_bytes < size / 2
     assert (partition.start_offset, readable(partition)) == (0, before)
     local = partition.local_start_offset
@@ -75,14 +94,46 @@ async def test_old_segments_move_and_stay_readable_and_go_with_the_topic(
             ],
         )
         assert response.topics[0].partitions[0].offset == offset
-    ask = await start(archive_dir=archive)
+    ask = await start(**settings)
     again = ask.broker.partition("orders", 0)
     assert again is not None
     assert readable(again) == before
-    assert len(list(archive.rglob("*.log"))) > 2
+    assert len(logs()) == len(again.log.archive.entries) > 2
     state = m.DeleteTopicsRequest.DeleteTopicState(name="orders", topic_id=bytes(16))
     assert (await ask(Api.DELETE_TOPICS, topics=[state])).responses[0].error_code == 0
-    assert not list(archive.rglob("*.log"))
+    await ask.broker.archiver.remove_deleted()
+    assert logs() == []
+
+
+async def test_a_deleted_topic_leaves_the_archive_once_its_own_files_are_gone(
+    start: Starting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, topics = tmp_path / "archive", tmp_path / "data" / "topics"
+    folder.mkdir()
+    ask = await start(archive_dir=folder)
+    await archived(ask, 20)
+    await ask.broker.archiver.run()
+    assert list(folder.rglob("*.log"))
+    removing, go_on = threading.Event(), threading.Event()
+    remove_dir = SystemFiles.remove_dir
+
+    def held(self: SystemFiles, path: Path) -> None:
+        if path.parent.parent == topics:
+            removing.set()
+            go_on.wait(240)
+        remove_dir(self, path)
+
+    monkeypatch.setattr(SystemFiles, "remove_dir", held)
+    state = m.DeleteTopicsRequest.DeleteTopicState(name="orders", topic_id=bytes(16))
+    deleting = asyncio.create_task(ask(Api.DELETE_TOPICS, topics=[state]))
+    assert await asyncio.to_thread(removing.wait, 240)
+    await ask.broker.archiver.run()
+    go_on.set()
+    assert (await deleting).responses[0].error_code == 0
+    await ask.broker.archiver.remove_deleted()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+    assert list(topics.iterdir()) == []
+    assert list(folder.rglob("*.log")) == []
 
 
 async def test_a_broker_without_its_archive_serves_all_else_and_deletes_nothing(
@@ -92,13 +143,13 @@ async def test_a_broker_without_its_archive_serves_all_else_and_deletes_nothing(
     archive.mkdir()
     ask = await start(archive_dir=archive)
     partition = await archived(ask)
-    await ask.broker.trim()
+    await ask.broker.archiver.run()
     archive.rename(tmp_path / "away")
     ask = await start(archive_dir=archive)
     partition = ask.broker.partition("orders", 0)  # type: ignore[assignment]
     await put(ask, partition, 40)
     size = partition.size_bytes
-    await ask.broker.trim()
+    await ask.broker.archiver.run()
     assert partition.size_bytes == size
     assert partition.reader.read(partition.local_start_offset, 300).next_offset > 0
     try:
@@ -108,7 +159,7 @@ async def test_a_broker_without_its_archive_serves_all_else_and_deletes_nothing(
     else:
         raise AssertionError("the archive is away")
     (tmp_path / "away").rename(archive)
-    await ask.broker.trim()
+    await ask.broker.archiver.run()
     assert partition.size_bytes < size
     assert readable(partition)[0] == 0
 

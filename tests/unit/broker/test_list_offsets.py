@@ -162,7 +162,7 @@ async def test_a_time_that_lies_in_a_damaged_batch_is_reported_as_damage(
     partition = filled.broker.partition("orders", 0)
     assert partition is not None
 
-    async def damaged(timestamp_ms: int, executor: object) -> None:
+    async def damaged(timestamp_ms: int, executor: object, wait_s: float) -> None:
         raise CorruptBatch(partition.log.directory, 0, "its CRC does not match")
 
     monkeypatch.setattr(partition, "offset_for_time", damaged)

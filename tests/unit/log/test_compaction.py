@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import CorruptBatch
-from headrace.log.compaction import Interrupted, due, needs_roll
+from headrace.log.compaction import due, needs_roll
 from headrace.log.config import LogConfig
 from headrace.log.key_map import KEY_BYTES
+from headrace.log.pace import Interrupted
 from headrace.log.partition import PartitionLog
 from headrace.log.reader import LogReader
 from headrace.records import RecordLimits, iter_headers, open_batch

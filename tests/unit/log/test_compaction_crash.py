@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.log.compaction import Interrupted, due
+from headrace.log.compaction import due
+from headrace.log.pace import Interrupted
 from headrace.log.partition import PartitionLog
 from headrace.testing.faulty_files import Crash, FaultyFiles
 from tests.unit.log.compacting import (

@@ -23,3 +23,20 @@ def test_a_leader_epoch_that_has_not_been_yet_is_damage(desk: Desk, bit: int) ->
     with pytest.raises(CorruptBatch) as raised:
         LogReader(log).read(1, 1)
     assert (raised.value.path, raised.value.position) == (path, size)
+
+
+def test_a_length_that_leads_too_far_hides_no_batch_behind_it(desk: Desk) -> None:
+    log = desk.open()
+    for number in range(6):
+        append(log, b"value-%d" % number)
+    log.close()
+    path = desk.file("*.log")
+    content = bytearray(path.read_bytes())
+    size = len(content) // 6
+    # The second batch's, which now ends in the midst of the fourth.
+    content[size + 8 : size + 12] = (2 * size).to_bytes(4, "big")
+    path.write_bytes(content)
+    log = desk.open()
+    assert values_from(log, 2) == {number: b"value-%d" % number for number in range(2, 6)}
+    with pytest.raises(CorruptBatch):
+        LogReader(log).read(1, 1)

@@ -16,7 +16,8 @@ from headrace.broker.backup.batch_walk import BatchWalk
 from headrace.broker.backup.manifest import Part, Run
 from headrace.broker.backup.reading import PieceReader
 from headrace.files import File, Files
-from headrace.log.archive import Archive, Entry
+from headrace.log.archive import write_archived
+from headrace.log.archived_segment import Entry
 from headrace.log.compacted import Compacted
 from headrace.log.mark import MARK_NAME, Mark, MarkFile
 from headrace.log.segment import log_name, write_whole
@@ -58,7 +59,7 @@ class Assembler:
             Compacted(min(clean, mark.synced_offset), removed, horizon).write(self._files, directory)
         if part.archived:
             # What the backup has of the archive lies behind it, and has become a part of the partition's own files.
-            Archive(self._files, directory, None).name([Entry(*one) for one in part.archived])
+            write_archived(self._files, directory, [Entry(*one) for one in part.archived])
         self._files.sync_dir(directory)
         MarkFile.create(self._files, directory, mark).close()
         self._files.sync_dir(directory)

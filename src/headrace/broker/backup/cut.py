@@ -21,12 +21,13 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from headrace.broker.backup.manifest import Part, Piece, Run, StateCopy
-from headrace.files import File, Files
-from headrace.log.archive import Entry
+from headrace.files import File
+from headrace.log.archived_segment import ArchivedSegment, Entry
 from headrace.log.compacted import Compacted
 from headrace.log.mark import Mark
 from headrace.log.partition import PartitionLog
-from headrace.log.segment import Segment
+from headrace.log.scan import ReadableFile
+from headrace.log.segment import ReadableSegment, Segment
 from headrace.log.state import state_name
 
 __all__ = ["Known", "Plan", "PlannedRun", "Source", "missing", "take"]
@@ -53,7 +54,7 @@ class Known:
 
     part: Part
     signature: _Signature | None = None
-    segments: dict[int, Segment] = field(default_factory=dict)
+    segments: dict[int, ReadableSegment] = field(default_factory=dict)
     """The very segments that were copied: one that was compacted since is another. None of those that an earlier run
     has copied is in it.
     """
@@ -64,10 +65,10 @@ class Known:
 
 @dataclass(slots=True)
 class PlannedRun:
-    segment: Segment
+    segment: ReadableSegment
     size: int
     known: tuple[Piece, ...]
-    file: File | None
+    file: ReadableFile | None
     """Where there is something to read."""
     doubted_from: int | None
     """From which byte on what is known has to be compared first."""
@@ -84,9 +85,8 @@ class Plan:
     mark: Mark
     synced: tuple[int, int]
     runs: list[PlannedRun]
-    archived: list[tuple[Entry, PlannedRun]]
+    archived: list[tuple[ArchivedSegment, PlannedRun]]
     """Oldest first."""
-    files: Files
     state_known: StateCopy | None
     state_file: File | None
 
@@ -136,10 +136,9 @@ def take(source: Source, known: Known | None) -> Plan | None:
         (synced.segment, synced.position),
         [],
         [
-            (entry, PlannedRun(segment, entry.size, _archived_pieces(entry, segment, log, known), None, None))
-            for entry, segment in zip(entries, log.archive.segments, strict=True)
+            (segment, PlannedRun(segment, segment.size, _archived_pieces(segment, log, known), None, None))
+            for segment in log.archive.segments
         ],
-        log.files,
         known.part.state if known is not None and has_state else None,
         None,
     )
@@ -177,14 +176,12 @@ def _known_run(base: int, known: Known | None) -> Run:
     return Run(base, tuple(takewhile(lambda piece: piece.file not in known.missing, found.pieces)))
 
 
-def _archived_pieces(
-    entry: Entry, segment: Segment, log: PartitionLog, known: Known | None
-) -> tuple[Piece, ...]:
+def _archived_pieces(segment: ArchivedSegment, log: PartitionLog, known: Known | None) -> tuple[Piece, ...]:
     """Where nothing was ever compacted, a segment is what it was when it was copied, and longer at the most."""
-    run = _known_run(entry.base_offset, known)
+    run = _known_run(segment.base_offset, known)
     if log.compacted != Compacted() and (known is None or known.segments.get(run.base_offset) is not segment):
         return ()
-    return run.pieces if run.size <= entry.size else ()
+    return run.pieces if run.size <= segment.size else ()
 
 
 def _planned(segment: Segment, mark: Mark, log: PartitionLog, known: Known | None) -> PlannedRun:

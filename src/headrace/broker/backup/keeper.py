@@ -21,10 +21,9 @@ import asyncio
 import logging
 import secrets
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -34,6 +33,7 @@ from headrace.broker.backup.errors import BackupError, BackupOfAnother
 from headrace.broker.backup.folder import BackupFolder
 from headrace.broker.backup.manifest import GROUPS, METADATA, Manifest, Part, place_of
 from headrace.broker.backup.shipping import Shipping, SourceUnreadable, Stopped
+from headrace.broker.daemon_thread import in_daemon_thread
 from headrace.broker.offline_partition import OfflinePartition
 from headrace.log.pace import Pace
 
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 __all__ = ["BackupKeeper", "Standing"]
 
 _log = logging.getLogger("headrace.broker")
-T = TypeVar("T")
 
+_THREAD = "headrace-backup"
 _MUCH_BYTES = 16 << 20
 """What is more than this is copied before the moment is taken, so that little is held open for it."""
 _NOTED_BYTES = 1 << 30
@@ -163,7 +163,7 @@ class BackupKeeper:
     async def _round(self, began_s: float) -> bool:
         standing = self.standing
         try:
-            await _in_thread(self._look)
+            await in_daemon_thread(_THREAD, self._look)
             # Here, because the data directory has one writer: from now on the folder is known to be ours.
             self._broker.note_backup(self._folder.path.absolute())
             await self._catch_up()
@@ -224,12 +224,12 @@ class BackupKeeper:
                 continue
             try:
                 noted += plan.missing
-                await _in_thread(partial(self._ship, [plan]))
+                await in_daemon_thread(_THREAD, partial(self._ship, [plan]))
             finally:
                 plan.let_go()
             if noted > _NOTED_BYTES and not self._books.has_moment:
                 noted = 0
-                await _in_thread(partial(self._books.add, self._manifest(complete=False)))
+                await in_daemon_thread(_THREAD, partial(self._books.add, self._manifest(complete=False)))
 
     async def _ship_moment(self) -> None:
         # From here to the plans nothing else runs: this is the moment.
@@ -246,7 +246,7 @@ class BackupKeeper:
             rests = not plans and not gone and moment.topics == self._books.topics
             if rests and taken_s - self.standing.last_taken_s < _AT_REST_S and self._books.has_moment:
                 return
-            manifest = await _in_thread(partial(self._carry_out, plans, gone, moment, offline))
+            manifest = await in_daemon_thread(_THREAD, partial(self._carry_out, plans, gone, moment, offline))
         finally:
             for plan in plans:
                 plan.let_go()
@@ -354,32 +354,3 @@ class BackupKeeper:
             parts={} if complete else self._parts(),
             restored=broker.restored,
         )
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    """In a thread that nobody has to wait for at the end: a mount that hangs must not keep the process."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        result: T | None = None
-        failure: BaseException | None = None
-        try:
-            result = work()
-        except BaseException as error:  # Handed to whoever waits.
-            failure = error
-        try:
-            loop.call_soon_threadsafe(settle, result, failure)
-        except RuntimeError:
-            return  # The loop is closed, and nobody waits any more.
-
-    threading.Thread(target=run, name="headrace-backup", daemon=True).start()
-    return await done

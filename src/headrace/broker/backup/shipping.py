@@ -20,9 +20,11 @@ from headrace.broker.backup.cut import Plan, PlannedRun
 from headrace.broker.backup.folder import BackupFolder
 from headrace.broker.backup.manifest import Part, Piece, Run, StateCopy
 from headrace.checksum import crc32c
-from headrace.errors import StorageError
+from headrace.errors import ArchiveUnavailable, StorageError
 from headrace.files import File
+from headrace.log.archived_segment import ArchivedSegment
 from headrace.log.pace import Pace
+from headrace.log.scan import ReadableFile
 
 __all__ = ["Shipping", "SourceUnreadable", "Stopped"]
 
@@ -54,6 +56,8 @@ class Shipping:
     """Segments of which the log has something else now than the folder had."""
     only_archived: SourceUnreadable | None = None
     """Why the backup has not got all of what lies in the archive."""
+    _archive_trouble: str | None = None
+    """Why the archive is not asked again in this round."""
 
     def ship(self, plan: Plan) -> Part:
         from_archive, archived = self._archived(plan)
@@ -81,31 +85,30 @@ class Shipping:
         """
         runs: list[Run] = []
         for at in reversed(range(len(plan.archived))):
-            _, planned = plan.archived[at]
             try:
-                runs.append(self._from_archive(plan, planned))
+                runs.append(self._from_archive(plan.place, *plan.archived[at]))
             except SourceUnreadable as error:
                 self.only_archived = error
-                left = [entry for entry, _ in plan.archived[: at + 1]]
-                return runs[::-1], tuple(
-                    (one.base_offset, one.end_offset, one.size, one.max_timestamp) for one in left
-                )
+                return runs[::-1], tuple(segment.entry for segment, _ in plan.archived[: at + 1])
         return runs[::-1], ()
 
-    def _from_archive(self, plan: Plan, planned: PlannedRun) -> Run:
-        path = planned.segment.path
+    def _from_archive(self, place: str, segment: ArchivedSegment, planned: PlannedRun) -> Run:
         if not planned.missing:
-            return Run(planned.segment.base_offset, planned.known)
+            return Run(segment.base_offset, planned.known)
+        if self._archive_trouble is not None:
+            # Each try may last as long as a time-out, and the others wait for it.
+            raise _unreadable(segment.path, self._archive_trouble)
         try:
-            file = plan.files.open(path)
-        except OSError as error:
-            raise _unreadable(path, str(error)) from error
-        try:
-            return self._run(plan.place, planned, file)
-        finally:
-            file.close()
+            file = segment.open_file()
+            try:
+                return self._run(place, planned, file)
+            finally:
+                file.close()
+        except ArchiveUnavailable as error:
+            self._archive_trouble = error.message
+            raise _unreadable(segment.path, error.message) from error
 
-    def _run(self, place: str, planned: PlannedRun, file: File | None) -> Run:
+    def _run(self, place: str, planned: PlannedRun, file: ReadableFile | None) -> Run:
         base, known = planned.segment.base_offset, planned.known
         if file is None:
             return Run(base, known)
@@ -118,7 +121,7 @@ class Shipping:
             tuple(one if one.file else self._piece(place, base, file, one, known) for one in wanted),
         )
 
-    def _is_as_known(self, file: File, planned: PlannedRun, known: Sequence[Piece]) -> bool:
+    def _is_as_known(self, file: ReadableFile, planned: PlannedRun, known: Sequence[Piece]) -> bool:
         if known[-1].end > planned.size:
             return False
         doubted = planned.doubted_from
@@ -126,13 +129,15 @@ class Shipping:
             self._crc(file, piece) == piece.crc for piece in known if piece.end > doubted
         )
 
-    def _crc(self, file: File, piece: Piece) -> int:
+    def _crc(self, file: ReadableFile, piece: Piece) -> int:
         crc = 0
         for chunk in self._chunks(file, piece.at, piece.end):
             crc = crc32c(chunk, crc)
         return crc
 
-    def _piece(self, place: str, base: int, file: File, wanted: Piece, known: Sequence[Piece]) -> Piece:
+    def _piece(
+        self, place: str, base: int, file: ReadableFile, wanted: Piece, known: Sequence[Piece]
+    ) -> Piece:
         name = f"{base:020d}-{wanted.at:012d}-{self.sequence:010d}-{self.run}.piece"
         replaced = [one for one in known if wanted.at <= one.at and one.end <= wanted.end]
         crcs = _Crcs(replaced)
@@ -165,7 +170,7 @@ class Shipping:
         self.written_bytes += len(raw)
         return StateCopy(name, offset, len(raw), crc32c(raw), hashlib.sha256(raw).hexdigest())
 
-    def _chunks(self, file: File, position: int, end: int) -> Iterator[bytes]:
+    def _chunks(self, file: ReadableFile, position: int, end: int) -> Iterator[bytes]:
         while position < end:
             if self.has_to_stop.is_set():
                 raise Stopped
@@ -235,7 +240,7 @@ def _joined(pieces: list[Piece]) -> list[Piece]:
     return pieces
 
 
-def _unreadable(path: Path, reason: str) -> SourceUnreadable:
+def _unreadable(path: Path | str, reason: str) -> SourceUnreadable:
     return SourceUnreadable(
         f"{path} cannot be copied to the backup: {reason}",
         hint="the disk may be failing; what the backup has of it is kept",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["handle"]
 
 _IDS_SINCE = 6
+_ARCHIVE_WAIT_S = 1.0
 
 Key = tuple[str | None, bytes]
 
@@ -35,6 +36,7 @@ async def handle(broker: Broker, request: Request) -> Any:
         await broker.groups.forget_topic(topic.name)
 
     results = await broker.catalog.delete([topic.id for topic in topics], and_then=forget)
+    await broker.archiver.remove_deleted(_ARCHIVE_WAIT_S)
     answers += [
         _answer(topic.name, topic.id, result if isinstance(result, Refusal) else None)
         for topic, result in zip(topics, results, strict=True)

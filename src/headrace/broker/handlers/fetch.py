@@ -2,19 +2,24 @@
 client's patience ends.
 
 Bytes that are in the page cache are read on the spot; a read that would wait for the disk goes to a thread,
-so that one who reads old data holds up nobody else. A reader of committed records gets what lies below the last stable
+so that one who reads old data holds up nobody else. What is in the archive has threads of its own; an answer waits for
+it half a second, and goes out without it then, so that an archive that hangs does not keep the other partitions of the
+same request. A reader of committed records gets what lies below the last stable
 offset, and is told which transactions in it were aborted: it leaves those out by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.archive_reads import ReadIsLate
 from headrace.broker.fetch_sessions import FetchSession, SessionRefused, Wanted
 from headrace.broker.partition import Partition
-from headrace.errors import ArchiveUnavailable, CorruptBatch, OffsetOutOfRange, StorageError
-from headrace.log.reader import Slice
+from headrace.errors import CorruptBatch, OffsetOutOfRange, StorageError
+from headrace.log.reader import ReadPlan, Slice
 from headrace.wire import messages as m
 from headrace.wire.codes import ErrorCode
 
@@ -24,11 +29,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Fetching", "begin"]
 
+_ARCHIVE_WAIT_S = 0.5
 _ABORTED_BYTES = 128
 
 
 def begin(broker: Broker, request: Request) -> Fetching:
     return Fetching(broker, request)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cold:
+    """What must be read in a thread. Its bytes count before they are there, or many together would have no limit."""
+
+    wanted: Wanted
+    partition: Partition
+    size: int
+    whole_first: bool
+    is_archived: bool
 
 
 class Fetching:
@@ -46,7 +63,10 @@ class Fetching:
         self.found_bytes = 0
         """Of records, in the last attempt."""
         self.max_wait_s = max(message.max_wait_ms, 0) / 1000
-        self._cold: list[tuple[Wanted, Partition, int, bool]] = []
+        self._cold: list[_Cold] = []
+        self._cold_bytes = 0
+        self._is_late = False
+        """The archive was waited for long enough: the answer goes out without it, and the client comes again."""
         self._read: dict[tuple[bytes | str, int], Slice | StorageError] = {}
         self.session: FetchSession | None = None
         self.refused: ErrorCode | None = None
@@ -69,7 +89,9 @@ class Fetching:
         """The response if there is enough to say, or if this is the ``last`` attempt; else ``None``."""
         if self.session is None:
             return m.FetchResponse(error_code=self.refused, session_id=0)
+        last = last or self._is_late
         self._cold = []
+        self._cold_bytes = 0
         self._names_unknown = False
         answers: list[tuple[Wanted, Any]] = []
         budget = min(self._max_bytes, self._broker.fetch_bytes_max)
@@ -79,7 +101,7 @@ class Fetching:
         for wanted in self.session.wanted.values():
             if incremental and self._is_quiet(wanted):
                 continue
-            answer, size = self._answer(wanted, budget, nothing_yet=total == 0)
+            answer, size = self._answer(wanted, budget - self._cold_bytes, nothing_yet=total == 0)
             total += len(answer.records)
             budget -= size
             has_error = has_error or bool(answer.error_code)
@@ -93,26 +115,42 @@ class Fetching:
         return self._respond(answers)
 
     async def warm(self) -> None:
-        """Read in a thread what the last attempt could not have at once."""
-        loop = asyncio.get_running_loop()
-        for wanted, partition, size, whole_first in self._cold:
+        """Read in threads what the last attempt could not have at once: the disk one by one, the archive beside it."""
+        await asyncio.gather(
+            self._warm([cold for cold in self._cold if not cold.is_archived]),
+            *(self._warm([cold]) for cold in self._cold if cold.is_archived),
+        )
+
+    async def _warm(self, all_cold: list[_Cold]) -> None:
+        for cold in all_cold:
+            key = cold.wanted.key
             try:
-                plan = partition.reader.plan(
-                    wanted.fetch_offset, size, whole_first=whole_first, committed=self._committed
+                plan = cold.partition.reader.plan(
+                    cold.wanted.fetch_offset,
+                    cold.size,
+                    whole_first=cold.whole_first,
+                    committed=self._committed,
                 )
-                if plan is None:
-                    continue
-                plan.segment.pin()
-                try:
-                    data = await loop.run_in_executor(None, lambda plan=plan: plan.fetch(wait=True))  # type: ignore[misc]
-                finally:
-                    plan.segment.unpin()
-                assert data is not None
-                self._read[wanted.key] = partition.reader.finish(plan, data)
+                if plan is not None:
+                    self._read[key] = cold.partition.reader.finish(*await self._fetched(plan))
+            except ReadIsLate:
+                self._is_late = True
+                self._read[key] = Slice(memoryview(b""), cold.wanted.fetch_offset)
             except StorageError as error:
-                self._read[wanted.key] = error
+                self._read[key] = error
             except OSError as error:
-                self._read[wanted.key] = StorageError(f"a segment cannot be read: {error}")
+                self._read[key] = StorageError(f"a segment cannot be read: {error}")
+
+    async def _fetched(self, plan: ReadPlan) -> tuple[ReadPlan, bytes | bytearray]:
+        if plan.segment.is_archived:
+            return await self._broker.partitions.archive_reads.fetch(plan, _ARCHIVE_WAIT_S)
+        plan.segment.pin()
+        try:
+            data = await asyncio.get_running_loop().run_in_executor(None, partial(plan.fetch, wait=True))
+        finally:
+            plan.segment.unpin()
+        assert data is not None
+        return plan, data
 
     def _find(self, wanted: Wanted) -> Partition | ErrorCode:
         if self._is_replica:
@@ -168,9 +206,7 @@ class Fetching:
         except CorruptBatch as error:
             self._broker.say_damage(error)
             return self._blank(wanted, ErrorCode.CORRUPT_MESSAGE), 0
-        except (StorageError, OSError) as error:
-            if isinstance(error, ArchiveUnavailable):
-                self._broker.say_damage(error)
+        except (StorageError, OSError):
             return self._blank(wanted, ErrorCode.KAFKA_STORAGE_ERROR), 0
         if piece is None:
             return answer, 0
@@ -217,15 +253,21 @@ class Fetching:
             raise read_before
         if read_before is not None:
             return read_before
-        size = min(wanted.max_bytes, budget)
+        size = max(0, min(wanted.max_bytes, budget))
         plan = partition.reader.plan(
             wanted.fetch_offset, size, whole_first=nothing_yet, committed=self._committed
         )
-        if plan is None or (size <= 0 and not nothing_yet):
+        if plan is None:
+            return None
+        # The first batch comes whole for one partition. An archive that is late must not be the one for long.
+        is_archived = plan.segment.is_archived
+        whole_first = nothing_yet and not any(cold.is_archived == is_archived for cold in self._cold)
+        if not size and not whole_first:
             return None
         data = plan.fetch(wait=False)
         if data is None:
-            self._cold.append((wanted, partition, size, nothing_yet))
+            self._cold.append(_Cold(wanted, partition, plan.size, whole_first, is_archived))
+            self._cold_bytes += plan.size
             return None
         return partition.reader.finish(plan, data)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.archive_reads import ReadIsLate
 from headrace.broker.epochs import check_epoch, epoch_at
 from headrace.broker.refusal import Refusal
 from headrace.errors import CorruptBatch, StorageError
@@ -40,6 +41,8 @@ Place = tuple[int, int, int]
 """Offset, timestamp and leader epoch, each -1 where there is none."""
 
 _EPOCH_SINCE = 4
+_ARCHIVE_WAIT_S = 10.0
+"""For all that one request has to look up in the archive."""
 _NOWHERE: Place = (-1, -1, -1)
 
 
@@ -48,6 +51,8 @@ async def handle(broker: Broker, request: Request) -> Any:
     times = Counter(
         (topic.name, part.partition_index) for topic in message.topics for part in topic.partitions
     )
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _ARCHIVE_WAIT_S
     response = m.ListOffsetsResponse()
     for topic in message.topics:
         answer = m.ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
@@ -58,7 +63,8 @@ async def handle(broker: Broker, request: Request) -> Any:
             try:
                 if times[topic.name, part.partition_index] > 1:
                     raise Refusal(ErrorCode.INVALID_REQUEST, "the partition is asked for more than once")
-                place = await _find(broker, request, topic.name, part)
+                wait_s = max(0.0, deadline - loop.time())
+                place = await _find(broker, request, topic.name, part, wait_s)
             except Refusal as refusal:
                 result.error_code = refusal.error_code
             else:
@@ -68,7 +74,7 @@ async def handle(broker: Broker, request: Request) -> Any:
     return response
 
 
-async def _find(broker: Broker, request: Request, name: str, part: Message) -> Place:
+async def _find(broker: Broker, request: Request, name: str, part: Message, wait_s: float) -> Place:
     time = part.timestamp
     if time < 0 and request.version < _SINCE.get(time, request.version + 1):
         raise Refusal(ErrorCode.UNSUPPORTED_VERSION)
@@ -77,15 +83,17 @@ async def _find(broker: Broker, request: Request, name: str, part: Message) -> P
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     check_epoch(partition, part.current_leader_epoch)
     try:
-        return await _place(broker, partition, time, request.message.isolation_level)
+        return await _place(broker, partition, time, request.message.isolation_level, wait_s)
     except CorruptBatch as error:
         broker.say_damage(error)
         raise Refusal(ErrorCode.CORRUPT_MESSAGE) from error
-    except (StorageError, OSError) as error:
+    except (StorageError, OSError, ReadIsLate) as error:
         raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR) from error
 
 
-async def _place(broker: Broker, partition: Partition, time: int, isolation_level: int) -> Place:
+async def _place(
+    broker: Broker, partition: Partition, time: int, isolation_level: int, wait_s: float
+) -> Place:
     if time == _LATEST:
         return _end(partition, isolation_level), -1, partition.leader_epoch
     if time in (_EARLIEST, _EARLIEST_LOCAL):
@@ -96,9 +104,9 @@ async def _place(broker: Broker, partition: Partition, time: int, isolation_leve
     # Reads and walks of many partitions add up: others are served between them.
     await asyncio.sleep(0)
     found = await (
-        partition.offset_of_max_timestamp(broker.walker)
+        partition.offset_of_max_timestamp(broker.walker, wait_s)
         if time == _MAX_TIMESTAMP
-        else partition.offset_for_time(time, broker.walker)
+        else partition.offset_for_time(time, broker.walker, wait_s)
     )
     if found is None or found[0] >= _end(partition, isolation_level):
         return _NOWHERE

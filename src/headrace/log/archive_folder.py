@@ -1,0 +1,98 @@
+"""An archive in a folder: another disk, or a mount."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+from pathlib import Path
+
+from headrace.files import File, Files
+
+__all__ = ["FolderStore"]
+
+_FRESH_SUFFIX = ".new"
+
+
+class FolderStore:
+    """``root`` is the operator's folder, and must be there: one that is missing may be a mount that is away. ``home``
+    is the cluster's folder in it.
+
+    A file is written beside its name, synced and renamed; a crash leaves a ``.new`` that no reader looks at, which the
+    next ``put`` or ``delete`` of the name removes.
+    """
+
+    advice = "mount the archive again"
+
+    def __init__(self, files: Files, root: Path, home: str) -> None:
+        self._files = files
+        self._root = root
+        self._home = root / home
+
+    def location(self, name: str) -> str:
+        return str(self._home / name)
+
+    def put(self, name: str, chunks: Iterable[bytes], size: int) -> None:
+        self._expect_root()
+        target = self._home / name
+        self._make_parents(target)
+        fresh = _fresh(target)
+        for leftover in (fresh, target):
+            if self._files.exists(leftover):
+                self._files.remove(leftover)
+        file = self._files.open(fresh, create=True)
+        try:
+            position = 0
+            for chunk in chunks:
+                if file.pwrite([chunk], position) != len(chunk):
+                    raise OSError(f"short write of {fresh} at byte {position}")
+                position += len(chunk)
+            if position != size:
+                raise OSError(f"short copy to {fresh}: {position} of {size} bytes")
+            file.sync()
+        finally:
+            file.close()
+        self._files.rename(fresh, target)
+        self._files.sync_dir(target.parent)
+
+    def open(self, name: str) -> File:
+        return self._files.open(self._home / name)
+
+    def list(self, name: str) -> list[str]:
+        self._expect_root()
+        directory = self._home / name
+        if not self._files.exists(directory):
+            return []
+        return sorted(found for found in self._files.list(directory) if not found.endswith(_FRESH_SUFFIX))
+
+    def delete(self, name: str) -> None:
+        self._expect_root()
+        target = self._home / name
+        found = [path for path in (_fresh(target), target) if self._files.exists(path)]
+        for path in found:
+            self._remove(path)
+        if found:
+            self._files.sync_dir(target.parent)
+
+    def _remove(self, path: Path) -> None:
+        try:
+            names = self._files.list(path)
+        except NotADirectoryError:
+            self._files.remove(path)
+            return
+        for name in names:
+            self._remove(path / name)
+        self._files.remove_dir(path)
+
+    def _make_parents(self, target: Path) -> None:
+        for level in reversed(target.relative_to(self._root).parents[:-1]):
+            self._files.make_dir(self._root / level)
+            # Also where it is there already: a process that was killed may have left it to the page cache.
+            self._files.sync_dir((self._root / level).parent)
+
+    def _expect_root(self) -> None:
+        if not self._files.exists(self._root):
+            raise OSError(errno.ENOENT, "the folder is missing")
+
+
+def _fresh(path: Path) -> Path:
+    return path.with_name(path.name + _FRESH_SUFFIX)

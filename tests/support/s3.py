@@ -1,0 +1,148 @@
+"""An S3 server of the tests' own, seen from outside by plain HTTP. ``s3_server`` is what runs in its process."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bench.faults.forking import ROOT, dying_with_us
+from headrace.log.bucket_address import BucketAddress
+from tests.support.server import spawn
+from tests.support.waiting import until
+
+__all__ = ["CREDENTIALS", "S3Server", "s3"]
+
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "tests-key-id",
+    "AWS_SECRET_ACCESS_KEY": "tests-secret-that-is-never-shown",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "NO_PROXY": "127.0.0.1",
+}
+_numbers = itertools.count(1)
+
+
+class S3Server:
+    def __init__(self) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="hr-s3-"))
+        command = [*dying_with_us(), sys.executable, "-m", "tests.support.s3_server", str(self.home)]
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        self._process = spawn(command, self.home / "server.log", {"PYTHONPATH": path})
+        until(self._listens, "the S3 server to listen")
+        self.port = int((self.home / "port").read_text())
+
+    def _listens(self) -> bool:
+        assert self._process.poll() is None, (self.home / "server.log").read_text()
+        return (self.home / "port").exists()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def fresh_bucket(self) -> str:
+        name = f"bucket-{next(_numbers)}"
+        self._ask(f"/{name}", "PUT")
+        return name
+
+    def address(self, bucket: str, prefix: str = "") -> BucketAddress:
+        return BucketAddress(bucket, prefix, "http", f"127.0.0.1:{self.port}")
+
+    def objects(self, bucket: str) -> dict[str, int]:
+        """Sizes by key; what pyarrow makes to stand for a folder is left out."""
+        found, after = {}, ""
+        while True:
+            page = ElementTree.fromstring(self._ask(f"/{bucket}?list-type=2&start-after={after}"))
+            names = page.tag.removesuffix("ListBucketResult")
+            for one in page.iter(f"{names}Contents"):
+                after = one.findtext(f"{names}Key", "")
+                if not after.endswith("/"):
+                    found[after] = int(one.findtext(f"{names}Size", "-1"))
+            if page.findtext(f"{names}IsTruncated") != "true":
+                return found
+
+    def change(self, bucket: str, key: str, position: int) -> None:
+        """Change one byte of an object."""
+        data = bytearray(self._ask(f"/{bucket}/{key}"))
+        data[position] ^= 0xFF
+        self._ask(f"/{bucket}/{key}", "PUT", bytes(data))
+
+    def delete(self, bucket: str, key: str) -> None:
+        self._ask(f"/{bucket}/{key}", "DELETE")
+
+    def _ask(self, path: str, method: str = "GET", body: bytes | None = None) -> bytes:
+        # Of who asks, moto wants to know no more than that somebody does.
+        headers = {
+            "Authorization": "AWS4-HMAC-SHA256 Credential=tests/20260101/us-east-1/s3/aws4_request",
+            "Content-Type": "application/octet-stream",
+        }
+        request = urllib.request.Request(self.endpoint + path, body, headers, method=method)
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=240) as got:
+            return got.read()
+
+    def requests(self, bucket: str) -> list[str]:
+        """Those for a bucket, oldest first."""
+        lines = (self.home / "requests").read_text().splitlines()
+        return [line for line in lines if f" /{bucket}/" in line or f" /{bucket}?" in line]
+
+    @property
+    def struck(self) -> int:
+        """How many requests a rule has met, in all."""
+        path = self.home / "struck"
+        return int(path.read_text()) if path.exists() else 0
+
+    @contextmanager
+    def rule(self, action: str, method: str = "", passing: int = 0) -> Iterator[None]:
+        """``hold``, ``refuse`` or ``spoil`` requests while this lasts; the first ``passing`` of the method pass."""
+        fresh = self.home / "rule.new"
+        name = f"rule-{next(_numbers)}"
+        fresh.write_text(json.dumps({"name": name, "action": action, "method": method, "passing": passing}))
+        fresh.rename(self.home / "rule")
+        try:
+            yield
+        finally:
+            (self.home / "rule").unlink()
+
+    def pause(self) -> None:
+        """Connections are taken, and nothing is answered."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self.home)
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        return self._process
+
+
+@functools.cache
+def _shared() -> S3Server:
+    server = S3Server()
+    atexit.register(server.close)
+    return server
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """One server for all tests of this process; each takes buckets of its own. Credentials are in the environment."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    return _shared()

@@ -1,0 +1,96 @@
+"""An S3 server as a process: moto's, behind a gate that writes down every request and, by a rule, holds or spoils some.
+
+    python -m tests.support.s3_server HOME
+
+``HOME/port`` says where it listens. ``HOME/requests`` has a line for each request: method, address, range.
+``HOME/rule`` is JSON, looked at for each request: requests of ``method`` (any if empty), from the one behind the first
+``passing`` on, are held until the rule is gone, or answered with 503, or, if they ask for a range, with one byte
+changed. ``HOME/struck`` counts those.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+__all__ = ["main"]
+
+
+class Gate:
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._app = DomainDispatcherApplication(create_backend_app)
+        self._mutex = threading.Lock()
+        self._seen: Counter[str] = Counter()
+        self._struck = 0
+
+    def __call__(self, environ: dict[str, Any], respond: Callable[..., Any]) -> Iterable[bytes]:
+        method = environ["REQUEST_METHOD"]
+        rule = self._note(environ, method)
+        if rule is None:
+            return self._app(environ, respond)  # type: ignore[no-any-return]
+        if rule["action"] == "refuse":
+            respond("503 Slow Down", [("Content-Length", "0")])
+            return [b""]
+        if rule["action"] == "hold":
+            while self._rule() == rule:
+                time.sleep(0.005)
+            return self._app(environ, respond)  # type: ignore[no-any-return]
+        body = bytearray(b"".join(self._app(environ, respond)))
+        if body:
+            body[len(body) // 2] ^= 1
+        return [bytes(body)]
+
+    def _note(self, environ: dict[str, Any], method: str) -> dict[str, Any] | None:
+        """The rule, if it is for this request."""
+        with self._mutex:
+            address = f"{environ['PATH_INFO']}?{environ['QUERY_STRING']}".rstrip("?")
+            line = f"{method} {address} {environ.get('HTTP_RANGE', '')}".rstrip()
+            with (self._home / "requests").open("a") as file:
+                file.write(line + "\n")
+            rule = self._rule()
+            if rule is None or (rule["method"] and rule["method"] != method):
+                return None
+            if rule["action"] == "spoil" and "HTTP_RANGE" not in environ:
+                return None
+            self._seen[rule["name"]] += 1
+            if self._seen[rule["name"]] <= rule["passing"]:
+                return None
+            self._struck += 1
+            (self._home / "struck").write_text(str(self._struck))
+            return rule
+
+    def _rule(self) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = json.loads((self._home / "rule").read_text())
+        except FileNotFoundError:
+            return None
+        return found
+
+
+class Quiet(WSGIRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_request(self, *_: Any) -> None:
+        return
+
+
+def main(home: Path) -> None:
+    server = make_server("127.0.0.1", 0, Gate(home), threaded=True, request_handler=Quiet)  # type: ignore[arg-type]
+    fresh = home / "port.new"
+    fresh.write_text(str(server.port))
+    fresh.rename(home / "port")
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,71 @@
+"""Where the archive is, as ``--set`` says it: refused before anything is created, with the next step."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.broker.archive_address import parse_archive
+from headrace.broker.main import run_broker
+from headrace.errors import ConfigError, HeadraceError
+from headrace.log.bucket_address import BucketAddress
+from headrace.model.extras import ExtraMissing
+
+
+def test_a_folder_a_bucket_or_none_is_taken_out_of_the_settings() -> None:
+    configs = {"headrace.archive.dir": "old/data", "retention.ms": "1000"}
+    assert parse_archive(configs) == Path("old/data")
+    assert configs == {"retention.ms": "1000"}
+    configs = {
+        "headrace.archive.dir": "s3://archive/prefix",
+        "headrace.archive.s3.endpoint": "http://127.0.0.1:9000",
+        "headrace.archive.s3.region": "eu-west-1",
+    }
+    assert parse_archive(configs) == BucketAddress("archive", "prefix", "http", "127.0.0.1:9000", "eu-west-1")
+    assert configs == {}
+    assert parse_archive({}) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "about"),
+    [
+        ({"headrace.archive.dir": "gs://archive"}, "is an address of gs"),
+        ({"headrace.archive.dir": "https://archive.s3.amazonaws.com"}, "is an address of https"),
+        ({"headrace.archive.dir": "s3://a"}, "names no bucket"),
+        ({"headrace.archive.s3.endpoint": "http://127.0.0.1:9000"}, "the archive is not in a bucket"),
+        (
+            {"headrace.archive.dir": "folder", "headrace.archive.s3.region": "eu-west-1"},
+            "the archive is not in a bucket",
+        ),
+    ],
+)
+def test_a_start_with_a_wrong_address_is_refused_and_creates_nothing(
+    tmp_path: Path, settings: dict[str, str], about: str
+) -> None:
+    with pytest.raises(ConfigError, match=about) as raised:
+        run_broker(listen="127.0.0.1:0", data=tmp_path / "data", settings=settings)
+    assert raised.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_start_without_the_extra_names_the_command_that_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.delitem(sys.modules, "headrace.log.archive_bucket", raising=False)
+    with pytest.raises(HeadraceError) as raised:
+        run_broker(
+            listen="127.0.0.1:0", data=tmp_path / "data", settings={"headrace.archive.dir": "s3://archive"}
+        )
+    assert isinstance(raised.value, ExtraMissing)
+    assert raised.value.hint == "pip install 'headrace[s3]'"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broker_without_a_bucket_loads_no_pyarrow() -> None:
+    import subprocess
+
+    program = "import sys, headrace.broker.main; sys.exit('pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
