@@ -23,6 +23,7 @@ from bench.faults.workplace import workplace
 from bench.faults.x24_names import changes, plant, tree
 from headrace.app import App
 from headrace.errors import HeadraceError
+from headrace.model.errors import AppMistakes
 from headrace.model.graph import check
 from headrace.model.store import Delta, Search, SQLite
 from headrace.model.view import View
@@ -112,8 +113,11 @@ class _Attack:
         self._open(app, view, spot, name)
 
     def _judge_refusal(self, spot: str, name: str, error: HeadraceError) -> None:
-        if not is_topic_name(name) and error.code != "HR-APP-NAME":
-            self._object(f"{spot} {name!r:.60} was refused with {error.code}")
+        """All mistakes of an app are told at once."""
+        told = error.mistakes if isinstance(error, AppMistakes) else (error,)
+        codes = [one.code for one in told]
+        if not is_topic_name(name) and "HR-APP-NAME" not in codes:
+            self._object(f"{spot} {name!r:.60} was refused with {codes}")
 
     def _open(self, app: App, view: View, spot: str, name: str) -> None:
         """It may fail: a name can be too long for a file. What it leaves is looked at in the end."""
