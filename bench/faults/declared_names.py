@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +42,7 @@ _COMMAND_S_MAX = 60.0
 _CODE = re.compile(r"\[(HR-[A-Z0-9_-]+)\]")
 _INVALID_TOPIC = "HR-KAFKA-TOPIC_EXCEPTION"
 _FAILED = "HR-CLI-FAILED"
+_SPOTS = ("app", "topic", "view", "view")
 _STORES = (SQLite, SQLite, Search, Delta)
 
 
@@ -70,7 +72,8 @@ def run(seed: int, *, protected: bool = True, without: str = "app-names", cases:
                 if protected and number % _COMMANDS_EVERY == 0:
                     attack.command()
                 else:
-                    attack.declare()
+                    # Stores look at the name of a view once more: only that of the app is believed by all.
+                    attack.declare(_SPOTS if protected else ("app",))
             outcome.problems += [f"the broker did not foresee:\n{trace}" for trace in broker.traces()]
             outcome.problems += changes(before, dict(tree(home / "a", besides=data)))
             outcome.peak_rss_mb = broker.rss_mb("VmHWM")
@@ -94,8 +97,8 @@ class _Attack:
 
     # Declared
 
-    def declare(self) -> None:
-        name, spot = self._name(), self._rng.choice(("app", "topic", "view", "view"))
+    def declare(self, spots: Sequence[str]) -> None:
+        name, spot = self._name(), self._rng.choice(spots)
         store = self._rng.choice(_STORES)()
         try:
             app = App(name if spot == "app" else "shop")
