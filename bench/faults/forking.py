@@ -156,6 +156,9 @@ def _become_broker(words: list[str], log: Path, parent: int) -> NoReturn:
         from bench.faults.starter import main
 
         code = main(words)
+    except SystemExit as ended:
+        # As Python itself ends: a number, or nothing for a success.
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BaseException:
         traceback.print_exc()
     finally:

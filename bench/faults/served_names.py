@@ -44,7 +44,7 @@ _HEAD_TOO_LARGE = 431
 _CANARY = b"the canary of"
 _BODY = b'{"value": {"product": "x", "amount": 1}, "to": "start", "where": "true"}'
 _KNOWN_FILES = re.compile(
-    r"shop\.db(-wal|-shm)?|tokens\.json(\.lock)?|headrace\.toml|(serve|requests)\.log|serve/shop-requests\.db(-wal|-shm)?"
+    r"shop\.db(-wal|-shm)?|tokens\.(json|lock)|headrace\.toml|(serve|requests)\.log|serve/shop-requests\.db(-wal|-shm)?"
 )
 
 

@@ -89,9 +89,6 @@ class ServedShop:
             *(f"the broker did not foresee:\n{one}" for one in self.broker.traces()),
         ]
 
-    def is_serving(self) -> bool:
-        return self.server.runs
-
 
 @cache
 def _template() -> Path:

@@ -138,7 +138,7 @@ def _long_walks(batches: Iterable[tuple[Any, str]], limits: RecordLimits) -> Seq
         except RecordsTooLarge:
             return walks
         except RecordError as error:
-            _ahead[id(walk.batch)] = _Result(walk.batch, error, None)
+            _ahead[id(walk.batch)] = _Result(walk.batch, _bare(error), None)
     return None
 
 
@@ -158,8 +158,16 @@ def walk_all(walks: Sequence[Walk], limits: RecordLimits) -> None:
             if codec is not None:
                 repacked = bytes(recompress(batch, codec, limits))
         except RecordError as error:
-            checked = error
+            checked = _bare(error)
         _ahead[id(batch)] = _Result(batch, checked, repacked)
+
+
+def _bare(error: RecordError) -> RecordError:
+    """Without where it was raised: those frames hold all that was unpacked, and the one that keeps the error is among
+    them, so that only the garbage collector would free it.
+    """
+    error.__context__ = None
+    return error.with_traceback(None)
 
 
 def forget(batches: Iterable[Any]) -> None:

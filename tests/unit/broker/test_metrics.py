@@ -159,6 +159,9 @@ async def test_silent_connections_do_not_keep_a_scrape_out() -> None:
         assert answer.startswith(b"HTTP/1.1 200 ")
     for _, writer in silent:
         writer.close()
+    async with asyncio.timeout(60):
+        while port._open:
+            await asyncio.sleep(0.01)
     await port.close()
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from pathlib import Path
+
 import pytest
 
 from headrace.broker import walks
@@ -42,3 +45,24 @@ def test_many_bytes_are_walked_in_a_thread(
     monkeypatch.setattr(walks, "_AT_ONCE", at_once)
     assert not go_to_a_thread([build_batch([(None, bytes(size - 100), ())], timestamp_ms=0)])
     assert go_to_a_thread([build_batch([(None, bytes(size), ())], timestamp_ms=0)])
+
+
+@pytest.mark.parametrize("codec", [1, 3, 4])
+def test_what_a_refused_batch_unpacked_to_is_freed_without_the_garbage_collector(codec: int) -> None:
+    limits = RecordLimits(unpacked_bytes_max=48 << 20)
+    bomb = build_batch([(None, bytes(50 << 20), ())], timestamp_ms=0, codec=codec)
+    before = _resident_bytes()
+    gc.disable()
+    try:
+        for _ in range(4):
+            walks.walk_all([walks.Walk(bomb, None)], limits)
+            with pytest.raises(walks.RecordsTooLarge):
+                walks.checked_batch(bomb, limits)
+            walks.forget([bomb])
+        assert _resident_bytes() - before < 80 << 20
+    finally:
+        gc.enable()
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4_096
