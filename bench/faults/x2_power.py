@@ -25,7 +25,7 @@ UNPROTECTED = {
     "sync-before-mark": r"cannot be read, error 2",
     "sync-before-ack": r"^\d+ lost$",
     "sync-before-serving": r"cannot be read, error 2",
-    "directory-sync": r"^\d+ lost$",
+    "directory-sync": r"^\d+ lost$|cannot be read|is missing",
     "memory-of-aborted": r"shown to readers",
     "memory-of-open": r"shown to readers",
     "sync-before-end": r"was answered with error (47|90)|was committed, and is not shown to readers",
