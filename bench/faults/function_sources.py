@@ -147,7 +147,9 @@ def scaled(value, by=$default, *, beyond=$keyword):
 
 
 def helped(value):
-    return value $operator 3
+    import rates_$mark as late
+
+    return sum(one $operator late.INSIDE for one in (value, 3))
 
 
 def rate_of(closure, bonus, partly):
@@ -170,7 +172,7 @@ def rate_of(closure, bonus, partly):
 """
 )
 
-_RATES = "BASE = $module\nTABLE = {'k': $table}\n"
+_RATES = "BASE = $module\nTABLE = {'k': $table}\nINSIDE = $imported\n"
 
 _KEYS = ('"sale"', '["sale", "account"]', '["account", "sale"]')
 _HOURS = ("1", "2", "30")
@@ -181,7 +183,7 @@ _WIDE = {f"{name}{at}": _NUMBERS for name in "c" for at in range(_WIDTH)}
 
 _HOLES_OF_PYTHON = (
     *("limit", "entry", "item", "deep", "enum", "attribute", "method", "default", "keyword"),
-    *("handler", "inner", "partial", "closure", "state", "beside", "module", "table"),
+    *("handler", "inner", "partial", "closure", "state", "beside", "module", "table", "imported"),
 )
 
 KINDS: Mapping[str, tuple[str, Mapping[str, tuple[str, ...]]]] = {
@@ -272,5 +274,5 @@ def _edited(text: str) -> str:
 def draw_source(rng: random.Random, kind: str, mark: str) -> AppSource:
     drawn = {hole: rng.choice(choices) for hole, choices in KINDS[kind][1].items()}
     # The module of rates is imported by all kinds.
-    rates = {hole: rng.choice(_NUMBERS) for hole in ("module", "table")}
+    rates = {hole: rng.choice(_NUMBERS) for hole in ("module", "table", "imported")}
     return AppSource(kind, mark, rates | drawn)

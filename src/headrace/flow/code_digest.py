@@ -1,8 +1,10 @@
 """Python code as one text: the instructions of a function, and all that they reach.
 
 Constants count, default values, closures, global variables, attributes of modules (``settings.RATE``, ``math.pi``),
-what is inside containers, partial functions, methods, the classes of the user and their objects. The functions and
-classes of installed packages count by their names only: the package is not part of the user's function.
+what is inside containers, partial functions, methods, the classes of the user and their objects. A module of the user
+that is handed on (``getattr(settings, name)``, a default value, an argument) counts whole, since any of its attributes
+may be read. The functions and classes of installed packages count by their names only: the package is not part of the
+user's function.
 
 An object of a class counts by its state, as pickle would take it: that is what Spark sends to the processes that run
 Python. Where there is none (an open file), or where it says little (an object of an installed package may keep it
@@ -11,6 +13,8 @@ somewhere else), the code has no text, and ``HiddenState`` names the variable.
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import copyreg
 import functools
 import importlib
@@ -19,7 +23,7 @@ import logging
 import os
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pyspark.core.broadcast import Broadcast
@@ -27,7 +31,7 @@ from pyspark.sql.types import DataType, Row
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.sql.udtf import UserDefinedTableFunction
 
-from headrace.flow.code_references import Reference, closure_line, references
+from headrace.flow.code_references import Reference, attributes_read, closure_line, references
 from headrace.flow.own_code import OwnCode
 from headrace.model.flow import Flow
 from headrace.model.place import Place
@@ -67,6 +71,19 @@ _NOT_BEHAVIOUR = frozenset(
 )
 """Of a class: where and how it was written, or said elsewhere, too (the default of a field is in ``__init__``)."""
 
+_REACH_ANYTHING = frozenset(
+    {
+        "builtins.__import__",
+        "builtins.eval",
+        "builtins.exec",
+        "builtins.globals",
+        "importlib.import_module",
+        "os.getenv",
+        "os.getenvb",
+    }
+)
+"""What they lead to is decided when they are called."""
+
 
 class HiddenState(Exception):
     """``variable`` holds something that has no text."""
@@ -104,7 +121,7 @@ class _Walk:
         elif type(value) in _CONTAINERS:
             self._container(value)
         elif isinstance(value, types.ModuleType):
-            self._put("module", value.__name__)
+            self._module(value)
         elif _is_udf(value):
             self._put("udf")
             self.value(value.func)
@@ -180,7 +197,7 @@ class _Walk:
     def _function(self, function: types.FunctionType) -> None:
         name = f"{function.__module__}.{function.__qualname__}"
         if not self._own.has_function(function):
-            self._put("installed", name)
+            self._installed(name, function)
             if not _is_exported(function) and not self._is_repeated(function):
                 self._closure(function)
             return
@@ -194,6 +211,11 @@ class _Walk:
         self._closure(function)
         self._state({name: held for name, held in vars(function).items() if name != "__wrapped__"})
 
+    def _installed(self, name: str, found: Any) -> None:
+        self._put("installed", name)
+        if name in _REACH_ANYTHING:
+            self._hidden(found)
+
     def _at(self, function: types.FunctionType, variable: str, line: int) -> None:
         self._variable, self._place = variable, Place(function.__code__.co_filename, line)
 
@@ -206,7 +228,7 @@ class _Walk:
                 self._put("empty")
                 continue
             self._at(function, name, closure_line(code, name))
-            self._module(held, code) if isinstance(held, types.ModuleType) else self.value(held)
+            self._variable_of(code, name, held)
 
     def _code(self, code: types.CodeType, function: types.FunctionType) -> None:
         parameters = code.co_argcount + code.co_kwonlyargcount
@@ -231,38 +253,46 @@ class _Walk:
             self._reference(reference, function, code)
 
     def _reference(self, reference: Reference, function: types.FunctionType, code: types.CodeType) -> None:
-        names = list(reference.attributes)
-        found: Any
         if reference.is_import:
-            found = _imported(reference, function)
+            found: Any = _imported(reference, function)
+            for name in reference.attributes:
+                found = _attribute(found, name)
+            self._variable_of(code, reference.bound, found)
         elif reference.name in function.__globals__:
-            found = function.__globals__[reference.name]
-        else:
-            return  # A builtin, or a mistake that shows when it is called.
-        inside, name = None, ""
-        while isinstance(found, types.ModuleType) and names:
-            inside, name = found, names.pop(0)
-            found = getattr(found, name, None)
-        if isinstance(found, types.ModuleType):
-            self._module(found, code)
-        elif inside is not None and not self._own.has_module(inside) and callable(found):
-            self._put("installed", f"{inside.__name__}.{name}")
+            self._followed(function.__globals__[reference.name], reference.attributes)
+        elif f"builtins.{reference.name}" in _REACH_ANYTHING:
+            self._hidden(getattr(builtins, reference.name))
+        # Else a builtin, or a mistake that shows when it is called.
+
+    def _variable_of(self, code: types.CodeType, name: str, held: Any) -> None:
+        """Of a module in a local variable, or one of the function around: what is read of it. Of others, all."""
+        if not isinstance(held, types.ModuleType):
+            self.value(held)
+            return
+        read = set(attributes_read(code, name)) if name else {()}
+        for attributes in sorted(read):
+            self._followed(held, attributes)
+
+    def _followed(self, found: Any, attributes: Sequence[str]) -> None:
+        """What ``found`` leads to by attributes of modules. A module that is handed on as it is counts whole."""
+        inside, name, left = None, "", list(attributes)
+        while isinstance(found, types.ModuleType) and left:
+            inside, name = found, left.pop(0)
+            found = _attribute(found, name)
+        if inside is not None and not self._own.has_module(inside) and callable(found):
+            self._installed(f"{inside.__name__}.{name}", found)
         else:
             self.value(found)
 
-    def _module(self, module: types.ModuleType, code: types.CodeType) -> None:
-        """Of a module whose attributes are read through a local variable: those that the code names at all."""
+    def _module(self, module: types.ModuleType) -> None:
         self._put("module", module.__name__)
-        if not self._own.has_module(module) or id(module) in self._open:
-            return
-        self._open.add(id(module))
-        for name in sorted(set(code.co_names) & set(vars(module))):
-            held = vars(module)[name]
-            self._module(held, code) if isinstance(held, types.ModuleType) else self.value(held)
-        self._open.discard(id(module))
+        if self._own.has_module(module) and not self._is_repeated(module):
+            self._state({name: held for name, held in vars(module).items() if not name.startswith("__")})
 
     def _builtin(self, builtin: Any) -> None:
         self._put("builtin", builtin.__qualname__)
+        if f"{getattr(builtin, '__module__', '')}.{builtin.__qualname__}" in _REACH_ANYTHING:
+            self._hidden(builtin)
         held = getattr(builtin, "__self__", None)
         if not isinstance(held, (types.ModuleType, type)):
             self.value(held)
@@ -337,6 +367,14 @@ class _Walk:
         if not self._leave_out_hidden:
             raise HiddenState(self._variable, value, self._place)
         self._put("left out")
+
+
+def _attribute(found: Any, name: str) -> Any:
+    """Also a module of a package that nobody has imported yet."""
+    if isinstance(found, types.ModuleType) and not hasattr(found, name) and hasattr(found, "__path__"):
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(f"{found.__name__}.{name}")
+    return getattr(found, name, None)
 
 
 def _is_udf(value: Any) -> bool:

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType
 
-__all__ = ["Reference", "closure_line", "line_naming", "references"]
+__all__ = ["Reference", "attributes_read", "closure_line", "line_naming", "references"]
 
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _NO_WORK = frozenset({"CACHE", "EXTENDED_ARG"})
+_VARIABLES = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", "LOAD_NAME"})
+_OF_AN_IMPORT = frozenset({"IMPORT_FROM", "SWAP", "POP_TOP"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,8 @@ class Reference:
     is_import: bool = False
     level: int = 0
     """Of a relative import: the number of its dots."""
+    bound: str = ""
+    """Of an import: the variable of the function that holds what was imported."""
 
     def __str__(self) -> str:
         return ".".join((self.name, *self.attributes))
@@ -36,9 +40,21 @@ def references(code: CodeType) -> Iterator[Reference]:
         if instruction.opname in _GLOBALS:
             yield Reference(instruction.argval, _attributes(instructions, at), line)
         elif instruction.opname == "IMPORT_NAME":
-            level, names = instructions[at - 2].argval, instructions[at - 1].argval
-            for name in names or ("",):
-                yield Reference(instruction.argval, (name,) if name else (), line, True, level)
+            yield from _imports(instructions, at, line)
+
+
+def attributes_read(code: CodeType, variable: str) -> Iterator[tuple[str, ...]]:
+    """The attributes that follow wherever a local variable, or one of the function around, is read; also by code
+    inside. There are none where its value goes elsewhere: to a call, a container, another variable.
+    """
+    for each in _codes(code):
+        instructions = _instructions(each)
+        for at, instruction in enumerate(instructions):
+            first, last = _variables(each, instruction)
+            if first == variable:
+                yield ()
+            if last == variable:
+                yield _attributes(instructions, at)
 
 
 def closure_line(code: CodeType, name: str) -> int:
@@ -58,6 +74,42 @@ def line_naming(code: CodeType, name: str) -> int | None:
     return None
 
 
+def _variables(code: CodeType, instruction: dis.Instruction) -> tuple[str, str]:
+    """The local variables that it reads: some instructions read two at once, or store one and read the other."""
+    if instruction.opname in _VARIABLES:
+        return "", instruction.argval
+    if "LOAD_FAST" not in instruction.opname:
+        return "", ""
+    named = instruction.argval if isinstance(instruction.argval, tuple) else ("", instruction.argval)
+    # Of a variable that code inside shares, this is its cell; whoever reads that has instructions of its own.
+    shared = {*code.co_cellvars, *code.co_freevars}
+    first, last = ("" if name in shared else name for name in named)
+    return "" if instruction.opname.startswith("STORE") else first, last
+
+
+def _imports(instructions: list[dis.Instruction], at: int, line: int) -> Iterator[Reference]:
+    """``import a.b`` holds ``a``; with ``as``, or ``from``, the variable has what it names."""
+    name, level, names = instructions[at].argval, instructions[at - 2].argval, instructions[at - 1].argval
+    bound: list[str] = []
+    is_renamed = False
+    for instruction in instructions[at + 1 :]:
+        if instruction.opname.startswith("STORE_"):
+            stored = instruction.argval[0] if isinstance(instruction.argval, tuple) else instruction.argval
+            bound.append("" if instruction.opname == "STORE_GLOBAL" else stored)
+            if len(bound) == len(names or (1,)):
+                break
+        elif instruction.opname in _OF_AN_IMPORT:
+            is_renamed = True
+        else:
+            break
+    if names:
+        for imported, variable in zip(names, [*bound, *[""] * len(names)], strict=False):
+            yield Reference(name, (imported,), line, True, level, variable)
+    else:
+        root = name if is_renamed else name.partition(".")[0]
+        yield Reference(root, (), line, True, level, "".join(bound))
+
+
 def _attributes(instructions: list[dis.Instruction], at: int) -> tuple[str, ...]:
     names: list[str] = []
     for instruction in instructions[at + 1 :]:
@@ -68,10 +120,17 @@ def _attributes(instructions: list[dis.Instruction], at: int) -> tuple[str, ...]
 
 
 def _all(code: CodeType) -> Iterator[tuple[CodeType, dis.Instruction]]:
-    for instruction in _instructions(code):
-        yield code, instruction
-        if isinstance(instruction.argval, CodeType):
-            yield from _all(instruction.argval)
+    for each in _codes(code):
+        for instruction in _instructions(each):
+            yield each, instruction
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """The code and those inside it: lambdas, comprehensions, functions."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
 
 
 def _instructions(code: CodeType) -> list[dis.Instruction]:
