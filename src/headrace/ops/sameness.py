@@ -2,7 +2,8 @@
 
 Values, and lists, maps and records in a column, are JSON, which has more than one spelling. And a sum of floats depends
 on the order in which they are added: a flow that adds up batch by batch comes to another last digit than one that adds
-up in one go. So floats of an aggregation are equal within a billionth; all else must be exact.
+up in one go. So floats of an aggregation are equal within a billionth of their value, and within a billionth of 1 where
+it is smaller than that: what is left when sums cancel out is all last digits. All else must be exact.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from headrace.ops.plain_rows import Value
 
 __all__ = ["Sameness"]
 
-_REL = 1e-9
+_NEAR = 1e-9
 _NUMBERS = (int, float, Decimal)
 Row = tuple[Value, ...]
 
@@ -77,7 +78,7 @@ class Sameness:
     def _is_close(self, one: Any, other: Any) -> bool:
         if not self._close or not isinstance(one, _NUMBERS) or not isinstance(other, _NUMBERS):
             return False
-        return math.isclose(float(one), float(other), rel_tol=_REL)
+        return math.isclose(float(one), float(other), rel_tol=_NEAR, abs_tol=_NEAR)
 
 
 def _is_same_float(one: Any, other: Any) -> bool:

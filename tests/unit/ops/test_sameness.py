@@ -28,6 +28,7 @@ def same(kind: Kind, one: object, other: object, *, adds_up: bool = True) -> boo
     ("kind", "one", "other"),
     [
         (FLOAT, 0.1 + 0.2, 0.3),
+        (FLOAT, 0.1 + 0.2 - 0.3, 0.0),
         (FLOAT, "NaN", "NaN"),
         (Many(FLOAT), "[0.30000000000000004]", "[0.3]"),
         (Many(Plain("int")), "[1, 2]", "[1,2]"),
@@ -47,6 +48,7 @@ def test_they_say_the_same(kind: Kind, one: object, other: object) -> None:
     ("kind", "one", "other"),
     [
         (FLOAT, 0.3, 0.3001),
+        (FLOAT, 1e-8, 0.0),
         (FLOAT, 1.0, None),
         (FLOAT, 1.0, "NaN"),
         (Plain("int"), 10**15, 10**15 + 1),
