@@ -7,6 +7,7 @@ and so does ``unpivot``. A join of two streams has the coordinates of both sides
 of their coordinates; rows with the same, of one event and several rows of a table, in the order of their JSON text, a
 deletion first. ``dropDuplicates`` keeps the first row by batch and coordinates. A group is written by every batch that
 brings rows for it, as it is then; among equals ``max_by`` takes the largest coordinates and ``min_by`` the smallest.
+Where rows with the same coordinates meet there, and among rows of a table, columns are compared from left to right.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class _Meaning:
             case JoinStreams(left, right):
                 return self._pairs(left, right)
             case DropDuplicates(child, columns):
-                return _firsts(self.of(child), columns)
+                return _firsts(self.of(child), columns, list(columns_of(child)))
             case Repartition(child):
                 return self.of(child)
             case Aggregate(child):
@@ -139,6 +140,11 @@ class _Meaning:
             rows = [(one[join.on], one["label"], one["weight"]) for one in self._table_at(row.batch)]
         else:
             rows = list(join.rows)
+        if join.one:
+            kept: dict[str, tuple[str, str, int]] = {}
+            for one in sorted(rows, reverse=join.one == "last"):
+                kept.setdefault(one[0], one)
+            rows = list(kept.values())
         partners = [one for one in rows if one[0] == row.values[join.on]]
         if join.how in ("left_semi", "left_anti"):
             return [row] if bool(partners) == (join.how == "left_semi") else []
@@ -201,9 +207,14 @@ def _exploded(step: Explode, row: Row) -> Iterable[Row]:
         yield _appended(_with(row, position | {step.name: part}), -1 if place is None else place)
 
 
-def _firsts(rows: Iterable[Row], columns: Sequence[str]) -> list[Row]:
+def _compared(row: Row, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """The columns, for an order in which nulls come first."""
+    return [() if row.values[name] is None else (row.values[name],) for name in names]
+
+
+def _firsts(rows: Iterable[Row], columns: Sequence[str], names: Sequence[str]) -> list[Row]:
     kept: dict[tuple[Any, ...], Row] = {}
-    for row in sorted(rows, key=lambda one: (one.batch, one.at)):
+    for row in sorted(rows, key=lambda one: (one.batch, one.at, _compared(one, names))):
         kept.setdefault(tuple(row.values[name] for name in columns), row)
     return list(kept.values())
 
@@ -219,12 +230,12 @@ def _aggregated(step: Aggregate, rows: Iterable[Row]) -> list[Row]:
         for batch in sorted({row.batch for row in members}):
             so_far = [row for row in members if row.batch <= batch]
             values = dict(zip(names, group, strict=True))
-            values |= {one.name: _result(one, so_far) for one in step.results}
+            values |= {one.name: _result(one, so_far, list(columns_of(step.child))) for one in step.results}
             found.append(Row(batch, (), values))
     return found
 
 
-def _result(result: Result, rows: Sequence[Row]) -> Any:
+def _result(result: Result, rows: Sequence[Row], names: Sequence[str]) -> Any:
     if result.function == "count":
         return len(rows)
     if result.by:
@@ -232,7 +243,8 @@ def _result(result: Result, rows: Sequence[Row]) -> Any:
         if not compared:
             return None
         choose = max if result.function == "max_by" else min
-        return choose(compared, key=lambda row: (row.values[result.by], row.at)).values[result.column]
+        chosen = choose(compared, key=lambda row: (row.values[result.by], row.at, _compared(row, names)))
+        return chosen.values[result.column]
     values = [row.values[result.column] for row in rows if row.values[result.column] is not None]
     if not values:
         return None

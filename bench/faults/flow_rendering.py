@@ -110,10 +110,18 @@ class _Rendering:
         name = join.name
         if join.rows is not None:
             schema = f"{name}_on string, {name}_label string, {name}_weight long"
-            return events.sparkSession.createDataFrame(list(join.rows), schema)
-        assert self._table is not None
-        names = {join.on: f"{name}_on", "label": f"{name}_label", "weight": f"{name}_weight"}
-        return self._table.select(*(F.col(one).alias(as_name) for one, as_name in names.items()))
+            rows = events.sparkSession.createDataFrame(list(join.rows), schema)
+        else:
+            assert self._table is not None
+            names = {join.on: f"{name}_on", "label": f"{name}_label", "weight": f"{name}_weight"}
+            rows = self._table.select(*(F.col(one).alias(as_name) for one, as_name in names.items()))
+        if join.one == "first":
+            return rows.dropDuplicates([f"{name}_on"])
+        if join.one == "last":
+            both = F.struct(f"{name}_label", f"{name}_weight")
+            last = rows.groupBy(f"{name}_on").agg(F.max_by(both, F.lit(1)).alias("last"))
+            return last.select(f"{name}_on", "last.*")
+        return rows
 
 
 def _computed(step: Compute) -> Column:

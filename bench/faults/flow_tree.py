@@ -119,6 +119,8 @@ class Join:
     how: str
     name: str
     rows: tuple[tuple[str, str, int], ...] | None = None
+    one: str = ""
+    """Of the rows that have the same ``on``: all of them, the ``first`` by its columns, or the ``last``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ LABELS = ("b", "a", "ä", "Z", "zz", 'say "x"', "😀", "")
 KINDS = ("table", "duplicates", "aggregate", "plain", "streams")
 """Joined with a table; without duplicates; added up; without state; two streams joined."""
 
+_ONE_OF_SEVERAL = 0.25
+
 
 def draw_flow(rng: random.Random, kind: str, *, shuffles: bool = False) -> FlowTree:
     """``shuffles``: Spark moves its rows between tasks, unless it broadcasts a table."""
@@ -184,7 +186,8 @@ class _Draw:
         columns = columns_of(step)
         on = self._rng.choice([name for name in ("item", "code", "code") if name in columns])
         how = self._rng.choice(("inner", "inner", "left", "left_semi", "left_anti"))
-        return Join(step, on, how, self._name("t"), rows)
+        one = self._rng.choice(("first", "last")) if self._rng.random() < _ONE_OF_SEVERAL else ""
+        return Join(step, on, how, self._name("t"), rows, one)
 
     def _join_table(self, step: Step) -> Step:
         return self._join(step, None) if self._is_first("second table") else self._filter(step)
@@ -192,11 +195,10 @@ class _Draw:
     def _join_rows(self, step: Step) -> Step:
         if not self._is_first("rows"):
             return self._compute(step)
-        # Each value at most once: how several rows of one event are put in order is a matter of tables.
         values = [f"c{number}" for number in range(8)] + [f"i{number}" for number in range(12)]
-        rows = [
-            (one, self._rng.choice(LABELS), self._rng.randrange(50)) for one in self._rng.sample(values, 12)
-        ]
+        several = self._rng.random() < 0.5
+        drawn = self._rng.choices(values, k=16) if several else self._rng.sample(values, 12)
+        rows = [(one, self._rng.choice(LABELS), self._rng.randrange(50)) for one in drawn]
         return self._join(step, tuple(rows))
 
     def _two_streams(self) -> tuple[Step, int]:

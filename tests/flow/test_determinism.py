@@ -307,6 +307,9 @@ def test_every_aggregate_function_of_spark_is_known_to_take_rows_in_any_order_or
     ("result", "is_right"),
     [
         ("sort_array(collect_list(event))", True),
+        ("array_sort(collect_list(event))", True),
+        ("array_sort(collect_list(event), (a, b) -> if(a < b, -1, 1))", False),
+        ("array_sort(collect_list(struct(amount, event)), (a, b) -> a.amount - b.amount)", False),
         ("size(array_distinct(collect_list(event)))", True),
         ("sort_array(transform(collect_list(amount), x -> x + 1))", True),
         ("sort_array(flatten(collect_list(array(amount))))", True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import json
 import math
 import os
 import re
@@ -441,6 +442,63 @@ def test_what_is_looked_up_by_name_when_it_is_called_is_refused(function: Any, n
     with pytest.raises(HiddenState) as hidden:
         code_digest(python(function))
     assert hidden.value.variable == named
+
+
+def test_rows_that_a_function_brings_along_count_wherever_it_has_them_from(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    file = tmp_path / "rates.json"
+
+    def read(sales: DataFrame) -> DataFrame:
+        rates = spark.createDataFrame(json.loads(file.read_text()), "note string, rate int")
+        return sales.join(rates, "note").select("sale_id", "rate")
+
+    seen = set()
+    for rate in (2, 3, 2):
+        file.write_text(json.dumps([["a", rate]]))
+        seen.add(fingerprint(spark, read, version="1"))
+    assert len(seen) == 2
+
+
+def test_files_are_refused_unless_a_version_is_declared(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "rates.csv").write_text("a,2\n")
+
+    def read(sales: DataFrame) -> DataFrame:
+        rates = spark.read.csv(str(tmp_path), schema="note string, rate int")
+        return sales.join(rates, "note").select("sale_id", "rate")
+
+    told = mistake(spark, read)
+    line = inspect.getsourcelines(read)[1] + 1
+    assert told.startswith(f"{__file__}:{line}: flow print reads what may change while it runs: Relation")
+    fingerprint(spark, read, version="1")
+
+
+class Times:
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def __call__(self, number: int) -> int:
+        return number * self.factor
+
+
+@pytest.mark.parametrize(
+    "made", [Times, lambda factor: functools.partial(scaled_by, factor)], ids=["object", "partial"]
+)
+def test_what_is_registered_under_a_name_may_be_anything_that_can_be_called(
+    spark: SparkSession, made: Callable[[int], Any]
+) -> None:
+    def named(sales: DataFrame) -> DataFrame:
+        return sales.selectExpr("sale_id", "print_times(amount) AS amount")
+
+    seen = set()
+    for factor in (2, 3):
+        spark.udf.register("print_times", made(factor), "bigint")
+        seen.add(fingerprint(spark, named))
+    assert len(seen) == 2
+
+
+def scaled_by(factor: int, number: int) -> int:
+    return factor * number
 
 
 def test_a_function_of_the_jvm_is_refused_unless_a_version_is_declared(spark: SparkSession) -> None:

@@ -384,6 +384,9 @@ def test_mistakes_of_a_function_are_found_before_anything_starts(flow_world: Flo
     says(lambda sales: sales.groupBy("sale_id").count(), "for ever")
     says(lambda sales: sales.select("product_id"), "returns no sale_id")
     says(lambda sales: sales.select("*", "sale_id"), "more than once")
+    says(
+        lambda sales: sales.select("*", F.lit(1).alias("Sale_Id")), "returns Sale_Id, sale_id more than once"
+    )
     says(lambda sales: 3, "not a DataFrame")
     says(lambda sales: sales.select("nothing"), "nothing")
     says(lambda sales: sales.select(F.col("sale_id"), 1 / 0), "ZeroDivisionError")

@@ -7,7 +7,7 @@ verified.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -24,6 +24,7 @@ from headrace.flow import batch, batch_rows, encoding, running
 from headrace.flow.decoding import Decoder
 from headrace.flow.tables import TableState
 from headrace.flow.watermark import next_watermark
+from headrace.flow.writer import Writer
 from headrace.model.topic import Topic
 from headrace.ops.report import Report
 from tests.flow.reading import committed
@@ -33,7 +34,7 @@ from tests.verify.planting import verifier
 BEGIN = datetime(2026, 3, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 LATE = timedelta(minutes=1)
 SHIFT = timedelta(seconds=30)
-FAULTS = ("order", "decoder", "encoder", "lateness", "table")
+FAULTS = ("order", "decoder", "encoder", "lateness", "table", "partition")
 
 
 @dataclass(frozen=True)
@@ -123,11 +124,23 @@ def next_watermark_too_soon(streams: tuple[Topic, ...], seen_us: Mapping[str, in
 class OldTable(TableState):
     """Reads the table once, and notes that it has read all that came after."""
 
-    def refresh(self, *arguments: Any) -> list[Any]:
+    def refresh(self) -> None:
         if not self.reached:
-            return super().refresh(*arguments)
-        self.reached = {str(number): end for number, end in self._cluster.ends(self.log).items()}
-        return []
+            super().refresh()
+        else:
+            self.reached = {str(number): end for number, end in self._cluster.ends(self.log).items()}
+
+
+def write_in_turns(writer: Writer, topic: str, keys: Sequence[str], values: Sequence[str | None]) -> None:
+    """To one partition after the other, whatever the key is."""
+    if not topic.startswith("partition"):
+        WRITE_ROWS(writer, topic, keys, values)
+        return
+    for number, (key, value) in enumerate(zip(keys, values, strict=True)):
+        writer._producer.produce(topic, value, key, partition=number % 2)
+
+
+WRITE_ROWS = Writer.rows
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +151,7 @@ def shop() -> Shop:
 @pytest.fixture(scope="module")
 def run(flow_world: FlowWorld, shop: Shop) -> Iterator[RunningApp]:
     """Two batches: the second has sales of before, and the rates have changed in between."""
+    flow_world.cluster.ensure_topic(shop.rows["partition"].name, 2)
     flow_world.declare(shop.app)
     with pytest.MonkeyPatch.context() as planted:
         planted.setattr(batch_rows, "in_order", reverse)
@@ -145,6 +159,7 @@ def run(flow_world: FlowWorld, shop: Shop) -> Iterator[RunningApp]:
         planted.setattr(encoding, "_written", write_whole_seconds)
         planted.setattr(batch, "next_watermark", next_watermark_too_soon)
         planted.setattr(running, "TableState", OldTable)
+        planted.setattr(Writer, "rows", write_in_turns)
         flow_world.write(shop.rates, [Rate("table", 1)])
         send(flow_world, shop, 0, [0, 100, 101])
         with flow_world.running(shop.app) as running_app:
@@ -228,3 +243,10 @@ def test_an_old_version_of_a_table_is_found_though_the_progress_names_the_new_on
         assert difference.found is not None
         assert '"rate":2' in difference.expected["value"]
         assert '"rate":1' in difference.found["value"]
+
+
+def test_rows_in_a_partition_that_is_not_that_of_their_key_are_found(shop: Shop, run: RunningApp) -> None:
+    report = verified(run, shop, "partition")
+    assert (report.verdict, report.findings) == ("different", [])
+    assert (report.missing, report.extra) == (2, 2)
+    assert "rows of a key in a partition that is not theirs" in "\n".join(report.lines())

@@ -2,12 +2,13 @@
 
 A stream adds up batch by batch, a rebuild and ``verify`` in one go, and a shuffle hands rows over in any order. So only
 functions are allowed that are known not to care; one that is unknown is refused. Functions that compute with ``double``
-are allowed, though their last digits depend on the order. ``max_by`` and ``min_by`` are allowed, too: among rows that
-are equal in what they order by, the one that is taken is not defined here.
+are allowed, though their last digits depend on the order. ``max_by`` and ``min_by`` are allowed, too: which of the
+rows is taken that are equal in what they order by, ``headrace.flow.tie_breaking`` decides.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from headrace.flow.mistakes import FlowMistake, first_line, line_of
 from headrace.flow.plan_tree import children, class_name, each, nodes
 from headrace.model.flow import Flow
 
-__all__ = ["expect_any_order"]
+__all__ = ["expect_any_order", "takes_any_order"]
 
 _ANY_ORDER = frozenset(
     {
@@ -65,7 +66,14 @@ _ANY_ORDER = frozenset(
     }
 )
 _COLLECTED = frozenset({"CollectList", "CollectSet"})
-_ORDER_FORGOTTEN = frozenset({"SortArray", "ArraySort", "Size"})
+_ORDER_FORGOTTEN = frozenset({"SortArray", "Size"})
+_BY_ITSELF = re.compile(
+    r"lambdafunction\(if \(\(isnull\((?P<one>lambda \w+#\w+)\) AND isnull\((?P<other>lambda \w+#\w+)\)\)\) 0"
+    r" else if \(isnull\((?P=one)\)\) 1 else if \(isnull\((?P=other)\)\) -1"
+    r" else if \(\((?P=one) < (?P=other)\)\) -1 else if \(\((?P=one) > (?P=other)\)\) 1 else 0"
+    r", (?P=one), (?P=other), false\)"
+)
+"""What ``array_sort`` compares by if the user says nothing: only the same elements are equal."""
 _KEEPS_ALL = frozenset(
     {"AggregateExpression", "ArrayDistinct", "ArrayTransform", "Cast", "Coalesce", "Flatten"}
 )
@@ -118,20 +126,26 @@ def _by_order(expression: Any, *, is_sorted: bool = False) -> Iterator[Any]:
         yield expression
     if kind == "AggregateExpression":
         function = expression.aggregateFunction()
-        if not _takes_any_order(function) and not (is_sorted and class_name(function) in _COLLECTED):
+        if not takes_any_order(function) and not (is_sorted and class_name(function) in _COLLECTED):
             yield function
         return
     for child in children(expression):
         yield from _by_order(
-            child, is_sorted=kind in _ORDER_FORGOTTEN or (is_sorted and _keeps_all(kind, expression))
+            child, is_sorted=_forgets_order(kind, expression) or (is_sorted and _keeps_all(kind, expression))
         )
 
 
-def _takes_any_order(function: Any) -> bool:
+def takes_any_order(function: Any) -> bool:
     kind = class_name(function)
     if kind == "Mode":
         return bool(function.reverseOpt().isDefined())
     return kind in _ANY_ORDER
+
+
+def _forgets_order(kind: str, expression: Any) -> bool:
+    if kind == "ArraySort":
+        return _BY_ITSELF.fullmatch(str(expression.function().toString())) is not None
+    return kind in _ORDER_FORGOTTEN
 
 
 def _keeps_all(kind: str, expression: Any) -> bool:

@@ -24,6 +24,7 @@ from headrace.client.cluster import Cluster
 from headrace.flow.errors import FlowError
 from headrace.flow.left_out import LeftOut, dead_letter, late_note
 from headrace.flow.opening import Opened
+from headrace.flow.set_aside import SetAside
 from headrace.flow.watermark import next_watermark
 from headrace.flow.writer import Side, Writer
 from headrace.model.flow import Flow
@@ -95,7 +96,7 @@ class BatchResult:
     left_out: Callable[[], Iterable[LeftOut]] = tuple
     """As many late and dead records as ``counts`` says."""
     tables: dict[str, dict[str, int]] = field(default_factory=dict)
-    table_dead: Sequence[LeftOut] = ()
+    table_dead: Sequence[SetAside] = ()
     """Values of tables that do not fit."""
     state_rows: int = 0
     state_bytes: int = 0
@@ -157,7 +158,7 @@ def commit_batch(cluster: Cluster, writer: Writer, flow: Flow, opened: Opened, r
             dead=sum(one.dead for one in result.counts.values()),
             fingerprint=generation.fingerprint,
             keyless=keyless,
-            table_dead=len(result.table_dead),
+            table_dead=sum(map(len, result.table_dead)),
             totals=_totals(opened, result, sent, keyless),
             generation_offset=opened.generation_offset,
             owner_offset=opened.owner_offset,
@@ -203,7 +204,7 @@ def _totals(opened: Opened, result: BatchResult, sent: int, keyless: int) -> Tot
         late=before.late + sum(one.late for one in result.counts.values()),
         dead=before.dead + sum(one.dead for one in result.counts.values()),
         keyless=before.keyless + keyless,
-        table_dead=before.table_dead + len(result.table_dead),
+        table_dead=before.table_dead + sum(map(len, result.table_dead)),
     )
 
 
@@ -231,4 +232,4 @@ def _side_records(flow: Flow, result: BatchResult, generation: int) -> Iterator[
             f" {kinds['late']} and {kinds['dead']} are there",
             hint="the batch is counted again",
         )
-    yield from (dead_letter(flow, record) for record in result.table_dead)
+    yield from (dead_letter(flow, record) for dead in result.table_dead for record in dead)

@@ -21,17 +21,16 @@ from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.util import _local_iterator_from_socket
 
 from headrace.flow.lineage import lineage_columns
 from headrace.flow.output_guard import OutputGuard
+from headrace.flow.row_sizes import measured
 
 __all__ = ["BatchRows", "RowCollector", "in_order"]
 
 _PIECE_BYTES = 16 * 1024 * 1024
-_TASK_BYTES_MIN = 8 * 1024 * 1024
 
 
 class BatchRows:
@@ -71,7 +70,7 @@ class RowCollector:
         given up has run in part.
         """
         if not self._is_large:
-            self._guard.allow(max(_TASK_BYTES_MIN, self._bytes_max // max(1, tasks)))
+            self._guard.allow(max(1, self._bytes_max // max(1, tasks)))
             try:
                 table = in_order(rows.toArrow(), ties=self._ties)
                 return BatchRows(lambda: iter([table]), table.num_rows)
@@ -85,9 +84,7 @@ class RowCollector:
     def _spill(self, rows: DataFrame) -> BatchRows:
         held = rows.persist(StorageLevel.DISK_ONLY)
         try:
-            sizes = [F.coalesce(F.octet_length(name), F.lit(0)) for name in ("key", "value")]
-            (found,) = held.agg(F.count(F.lit(1)), F.sum(sizes[0] + sizes[1])).collect()
-            count, size = int(found[0]), int(found[1] or 0)
+            count, size = measured(held)
             self._is_large = size > self._bytes_max // 2
             pieces = max(1, math.ceil(size / _PIECE_BYTES))
             return BatchRows(lambda: self._pieces(held, pieces), count, held)
@@ -100,8 +97,11 @@ class RowCollector:
             yield in_order(rows.toArrow(), ties=self._ties)
             return
         order = [*lineage_columns(rows), *(["value"] if self._ties else [])]
-        # Without coordinates a key has one row: then any order will do.
-        parts = rows.repartitionByRange(count, *order).sortWithinPartitions(*order) if order else rows
+        if order:
+            parts = rows.repartitionByRange(count, *order).sortWithinPartitions(*order)
+        else:
+            # Without coordinates a key has one row: then any order will do.
+            parts = rows.repartition(count, "key")
         yield from _arrow_tables(parts.select("key", "value"))
 
 

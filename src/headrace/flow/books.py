@@ -42,10 +42,13 @@ class _Mismatch:
 
 @dataclass(slots=True)
 class Books:
+    is_compacted: bool = True
+    """Whether records of the inputs may be gone that were there when a batch read them."""
     records: int = 0
     late: int = 0
     dead: int = 0
     rows: int = 0
+    bytes: int = 0
     short: int | None = None
     """The last batch of which there are fewer records now than it has read: some were compacted away."""
     _kinds: dict[str, _Mismatch] = field(default_factory=dict)
@@ -57,10 +60,11 @@ class Books:
         """Of batches that are derived whole. ``watermarks`` are those that follow from the events before each."""
         for note in notes:
             tally = tallies.get(note.number, Tally())
-            if tally.records < note.rows_in:
+            lacks = tally.records < note.rows_in
+            if lacks and self.is_compacted:
                 self.short = note.number
             batch = f"batch {note.number}"
-            if tally.records > note.rows_in:
+            if tally.records > note.rows_in or (lacks and not self.is_compacted):
                 self._differs(
                     "records", f"{batch} has read {note.rows_in} records, and there are {tally.records}"
                 )

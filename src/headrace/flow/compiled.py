@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +25,11 @@ from headrace.flow.group_keys import expect_keys_of_groups
 from headrace.flow.lineage import coordinates, trace_output, without_lineage
 from headrace.flow.mistakes import FlowMistake, first_line
 from headrace.flow.plan_digest import plan_digest
-from headrace.flow.plan_tree import class_name, nodes
+from headrace.flow.plan_nodes import expr_id
+from headrace.flow.plan_tree import analyzed, children, class_name, each, nodes
 from headrace.flow.realtime_limits import expect_realtime
 from headrace.flow.state_bounds import expect_bounded, keeps_state
+from headrace.flow.static_rows import expect_settled
 from headrace.flow.types import schema_of_output, struct_of
 from headrace.flow.updates import expect_replaceable
 from headrace.flow.watermark import spark_delay
@@ -81,14 +84,16 @@ def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) ->
     ]
     live = _call(flow, without_lineage(live_inputs))
     expect_no_watermark(flow, live, live_inputs)
+    _expect_all_streams(flow, live, live_inputs)
     stateful = _expect_streamable(flow, live)
     mode = "update" if stateful and _aggregates(live) else "append"
-    analyzed: Any = live._jdf.queryExecution().analyzed()
-    expect_any_order(flow, analyzed)
-    fixed = expect_replaceable(flow, analyzed) if mode == "update" else None
+    plan_of_streams = analyzed(live)
+    expect_any_order(flow, plan_of_streams)
+    expect_settled(flow, plan_of_streams)
+    fixed = expect_replaceable(flow, plan_of_streams) if mode == "update" else None
     if flow.is_realtime:
         expect_realtime(flow, output, stateful=stateful, runs_python=plan.runs_python)
-    groups = expect_keys_of_groups(flow, analyzed) if mode == "update" else frozenset()
+    groups = expect_keys_of_groups(flow, plan_of_streams) if mode == "update" else frozenset()
     ties = trace_output(flow, live)[1]
     made_by = fingerprint(flow, plan, output, schema)
     return Compiled(flow, schema, made_by, stateful, mode, fixed, groups, ties)
@@ -139,14 +144,35 @@ def _call(flow: Flow, frames: list[DataFrame]) -> DataFrame:
     return output
 
 
+def _expect_all_streams(flow: Flow, live: DataFrame, inputs: list[DataFrame]) -> None:
+    """Spark reads no stream that is not in the plan, and does not tell how far it would be."""
+    read = set(map(expr_id, _leaf_columns(analyzed(live))))
+    for topic, frame in zip(flow.reads, inputs, strict=True):
+        plan: Any = frame._jdf.queryExecution().analyzed()
+        if topic.kind != "table" and read.isdisjoint(map(expr_id, _leaf_columns(plan))):
+            raise FlowMistake(
+                f"flow {flow.name} reads topic {topic.name}, and its function makes nothing of it",
+                place=flow.place,
+                hint="take the topic out of reads=[...], and its parameter out of the function",
+            )
+
+
+def _leaf_columns(plan: Any) -> Iterator[Any]:
+    for node in nodes(plan):
+        if not children(node):
+            yield from each(node.output())
+
+
 def _output_schema(flow: Flow, output: DataFrame) -> Schema:
     columns = [field for field in output.schema.fields if field.name != DELETED]
     names = [field.name for field in columns]
     _expect_unreserved(flow, names, f"flow {flow.name} returns")
-    if twins := {name for name in names if names.count(name) > 1}:
+    spelled = [name.lower() for name in names]
+    if twins := {name for name in names if spelled.count(name.lower()) > 1}:
         raise FlowMistake(
             f"flow {flow.name} returns {', '.join(sorted(twins))} more than once",
             place=flow.place,
+            detail="small and large letters are the same to Spark" if len(twins) > 1 else "",
             hint="drop or rename one of them, for example with .drop(...) after a join",
         )
     missing = [name for name in (*flow.writes.key, *filter(None, [flow.writes.time])) if name not in names]
@@ -199,8 +225,8 @@ def _can_be(made: Kind, declared: Kind) -> bool:
 
 
 def _expect_streamable(flow: Flow, live: DataFrame) -> bool:
-    analyzed: Any = live._jdf.queryExecution().analyzed()
-    streaming = _streaming_nodes(analyzed)
+    plan = analyzed(live)
+    streaming = _streaming_nodes(plan)
     for node in streaming:
         if found := _NOT_AS_A_STREAM.match(class_name(node)):
             raise FlowMistake(
@@ -227,9 +253,7 @@ def _expect_streamable(flow: Flow, live: DataFrame) -> bool:
     try:
         checker: Any = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
         output_mode: Any = jvm.org.apache.spark.sql.streaming.OutputMode
-        checker.checkForStreaming(
-            analyzed, output_mode.Update() if mode == "update" else output_mode.Append()
-        )
+        checker.checkForStreaming(plan, output_mode.Update() if mode == "update" else output_mode.Append())
     except Exception as error:
         reason = re.search(r"AnalysisException: (.*)", str(error))
         told = reason[1] if reason else first_line(str(error))
@@ -247,8 +271,7 @@ def _streaming_nodes(plan: Any) -> list[Any]:
 
 
 def _aggregates(live: DataFrame) -> bool:
-    analyzed: Any = live._jdf.queryExecution().analyzed()
-    return any(class_name(node) == "Aggregate" for node in _streaming_nodes(analyzed))
+    return any(class_name(node) == "Aggregate" for node in _streaming_nodes(analyzed(live)))
 
 
 def _in_words(error: PySparkException) -> str:

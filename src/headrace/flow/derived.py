@@ -39,6 +39,8 @@ class Derived:
     """``key`` and ``value`` as the topic has them (a null value deletes), one for each row that the function gave, and
     the columns of their ``order``. On disk until ``close``."""
     count: int
+    row_bytes: int
+    """About how large a row is."""
     through: Batch
     after: Batch | None
     """The rows are those of the batches behind this one; None for all of them."""

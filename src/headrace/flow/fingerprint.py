@@ -44,6 +44,14 @@ def fingerprint(flow: Flow, plan: PlanDigest, output: DataFrame, schema: Schema)
             detail="a change of it would go unnoticed",
             hint=f"use Spark's own functions or one in Python, or {_VERSION}",
         )
+    if plan.files and not flow.version:
+        read = first_line(plan.files[0].toString())
+        raise FlowMistake(
+            f"flow {flow.name} reads what may change while it runs: {read}",
+            place=line_naming_in(flow, "read", "table"),
+            detail="rows that were derived before would be other ones, and nobody would notice",
+            hint=f"write it to a topic, and declare that with app.table(...), or {_VERSION}",
+        )
     parts = [
         plan.text,
         repr(schema.fields),

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -49,6 +49,7 @@ __all__ = [
 DERIVED, BY_TOPIC, UNKNOWN = 0, 1, 2
 """How a row is known: it was derived; or only the topic tells it; or nothing does."""
 _ROWS_AT_ONCE = 1_000_000
+_BYTES_AT_ONCE = 64 << 20
 _PLACE = "partition int, offset long"
 Some = Sequence[list[Any]]
 """Columns of some rows."""
@@ -68,10 +69,12 @@ def folded(
     """
     if refused or is_order_open(compiled, derived):
         asked = _asked(spark, cluster, compiled, generation, derived, refused)
-        yield from collected(asked, derived.count)
+        yield from collected(asked, derived.count, derived.row_bytes)
         return
     known = F.lit(DERIVED).alias("known")
-    yield from collected(_last_derived(derived).select("key", "value", known), derived.count)
+    yield from collected(
+        _last_derived(derived).select("key", "value", known), derived.count, derived.row_bytes
+    )
 
 
 def is_order_open(compiled: Compiled, derived: Derived) -> bool:
@@ -112,7 +115,9 @@ def folded_by_fields(
     by = F.from_json("value", fields)
     last = F.max_by(F.struct("key", "value"), F.struct(batch, partition.alias("partition"), *order))
     rows = derived.rows.where(F.col("value").isNotNull()).groupBy(by.alias("by")).agg(last.alias("last"))
-    yield from collected(rows.select("last.*", F.lit(DERIVED).alias("known")), derived.count)
+    yield from collected(
+        rows.select("last.*", F.lit(DERIVED).alias("known")), derived.count, derived.row_bytes
+    )
 
 
 def numbered(derived: Derived) -> DataFrame:
@@ -120,15 +125,19 @@ def numbered(derived: Derived) -> DataFrame:
     return _numbered(derived.rows, derived.order)
 
 
-def numbered_written(topic: DataFrame) -> DataFrame:
-    """The same of what the topic has; a key is in one partition."""
-    return _numbered(topic, ["offset"])
+def numbered_written(topic: DataFrame, partition: Column) -> DataFrame:
+    """The same of what the topic has. A row that is not in ``partition``, where its key belongs, has a number below
+    zero: whoever reads the topic would see the rows of its key in any order.
+    """
+    rows = _numbered(topic, ["offset"], beside=[(F.col("partition") == partition).alias("is_there")])
+    nth = F.when(F.col("is_there"), F.col("nth")).otherwise(-F.col("nth"))
+    return rows.select("key", "value", nth.alias("nth"))
 
 
-def _numbered(rows: DataFrame, order: Sequence[str]) -> DataFrame:
+def _numbered(rows: DataFrame, order: Sequence[str], beside: Sequence[Column] = ()) -> DataFrame:
     by_key = Window.partitionBy("key").orderBy(*order)
     text = F.coalesce("value", F.lit("null")).alias("value")
-    return rows.select("key", text, F.row_number().over(by_key).alias("nth"))
+    return rows.select("key", text, F.row_number().over(by_key).alias("nth"), *beside)
 
 
 def _asked(
@@ -201,9 +210,9 @@ def is_bag_provable(compiled: Compiled, derived: Derived, *, whole: bool) -> boo
     return whole and compiled.mode == "append" and not is_order_open(compiled, derived)
 
 
-def collected(frame: DataFrame, rows_max: int) -> Iterator[Some]:
-    """The columns of all rows, some rows at a time. ``rows_max`` is at least how many there are."""
-    shares = max(1, math.ceil(rows_max / _ROWS_AT_ONCE))
+def collected(frame: DataFrame, rows_max: int, row_bytes: int) -> Iterator[Some]:
+    """The columns of all rows, some at a time. There are no more than ``rows_max``, each of about ``row_bytes``."""
+    shares = max(1, math.ceil(rows_max * max(row_bytes / _BYTES_AT_ONCE, 1 / _ROWS_AT_ONCE)))
     if shares == 1:
         yield _columns(frame)
         return

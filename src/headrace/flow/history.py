@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headrace.client.cluster import Cluster
+from headrace.client.tombstones import Tombstones
 from headrace.flow.batch_index import BatchIndex
 from headrace.flow.books import Books
 from headrace.flow.compiled import Compiled
@@ -37,6 +38,7 @@ from headrace.flow.late_check import LateCheck
 from headrace.flow.operators import operators_of
 from headrace.flow.past_table import PastTable
 from headrace.flow.rereading import Rereading
+from headrace.flow.row_sizes import average, measured
 from headrace.flow.stretch import Stretch, stretches
 from headrace.flow.table_reach import table_mistakes
 from headrace.model.kinds import Plain
@@ -113,8 +115,12 @@ class _Derivation:
     def _settled(self) -> Derived:
         """Once more without what turned out not to be there."""
         broken, why = self._broken()
+        is_compacted = any(
+            Tombstones.of(self._cluster.configs(self._reading.input(topic).log)).compacted
+            for topic in self._flow.streams
+        )
         while True:
-            books = Books()
+            books = Books(is_compacted)
             derived = self._attempt(broken, why, books)
             if books.short is None:
                 return derived
@@ -154,6 +160,7 @@ class _Derivation:
         return Derived(
             rows=rows,
             count=books.rows,
+            row_bytes=average(books.rows, books.bytes),
             through=self._through,
             after=after,
             extent=extent,
@@ -232,7 +239,9 @@ class _Derivation:
         }
         parts = [self._stretch(one, some[0], streams, bases) for one in some]
         rows = reduce(DataFrame.unionByName, parts).persist(StorageLevel.DISK_ONLY)
-        books.rows += rows.count()
+        count, size = measured(rows)
+        books.rows += count
+        books.bytes += size
         for frame in (*records.values(), *bases.values()):
             if frame is not None:
                 frame.unpersist()

@@ -28,7 +28,8 @@ from pyspark.sql import functions as F
 
 from headrace.flow.mistakes import FlowMistake
 from headrace.flow.plan_nodes import PlanNodes, expr_id
-from headrace.flow.plan_tree import each
+from headrace.flow.plan_tree import analyzed, class_name, each
+from headrace.flow.static_rows import settled
 from headrace.flow.tie_breaking import break_ties, has_ties
 from headrace.model.flow import Flow
 
@@ -104,7 +105,7 @@ def trace(flow: Flow, frames: Sequence[DataFrame]) -> DataFrame:
 def trace_output(flow: Flow, output: DataFrame) -> tuple[DataFrame, bool]:
     """The output of the function with coordinates, and whether several rows may have the same."""
     nodes = PlanNodes(output.sparkSession)
-    plan = nodes.analyzed(output)
+    plan = analyzed(output)
     tracer = _Tracer(flow, nodes)
     traced = tracer.through(plan)
     if traced.origin == "static":
@@ -145,9 +146,12 @@ class _Tracer:
         if (found := self._found(node)) is not None:
             return found
         name = str(node.nodeName())
-        children = [self.through(child) for child in each(node.children())]
+        below = each(node.children())
+        children = [self.through(child) for child in below]
         if all(child.origin == "static" for child in children):
-            return _Traced(node, "static")
+            is_same = all(child.node is one for child, one in zip(children, below, strict=True))
+            given = node if is_same else self._nodes.with_children(node, [child.node for child in children])
+            return _Traced(settled(self._nodes, given), "static")
         if name == "Join":
             return self._join(node, *children)
         if name == "Union":
@@ -190,7 +194,9 @@ class _Tracer:
         right = self._renewed(right)
         joined = self._nodes.with_children(node, [left.node, right.node])
         if kind in _ONE_SIDED:
-            return replace(left, node=joined)
+            return (
+                replace(left, node=joined) if left.batch is None else self._first_partner(node, left, right)
+            )
         keeps_left, keeps_right = _KEPT.get(kind, (False, False))
         at = [self._present(one, keeps_right) for one in left.at]
         at += [self._present(one, keeps_left) for one in right.at]
@@ -199,6 +205,16 @@ class _Tracer:
         if left.batch is not None and right.batch is not None:
             batch = self._nodes.alias(self._nodes.greatest([left.batch, right.batch]), BATCH)
         return self._with_columns(_Traced(joined, "rows"), each(node.output()), names, batch)
+
+    def _first_partner(self, node: Any, left: _Traced, right: _Traced) -> _Traced:
+        """Over history: a row of the left side is written by the batch in which its first partner is there."""
+        joined = self._nodes.inner_join(node, left.node, right.node)
+        batch = self._nodes.alias(self._nodes.greatest([left.batch, right.batch]), BATCH)
+        columns = [one for one in each(left.node.output()) if expr_id(one) != expr_id(left.batch)]
+        paired = self._nodes.project([*columns, batch], joined)
+        batch_given = each(paired.output())[-1]
+        first = self._nodes.first_of(list(left.at), [batch_given], paired)
+        return replace(left, node=first, batch=batch_given)
 
     def _present(self, attribute: Any, may_lack: bool) -> Any:
         return self._nodes.coalesce([attribute, self._nodes.long(_ABSENT)]) if may_lack else attribute
@@ -238,7 +254,13 @@ class _Tracer:
         return _Traced(union, children[0].origin, tuple(given[: width + 1]), batch_given)
 
     def _generate(self, node: Any, child: _Traced) -> _Traced:
-        generate, place = self._nodes.numbered(node, child.node)
+        numbered = self._nodes.numbered(node, child.node)
+        if numbered is None and self.ties:
+            kind = class_name(node.generator())
+            raise _refused(
+                self._flow, f"makes rows ({kind}) of one event joined with several rows of a table"
+            )
+        generate, place = numbered or self._nodes.numbered_as_they_come(node, child.node)
         columns = each(node.output())
         at = [*child.at, self._nodes.alias(place, "at")]
         return self._with_columns(_Traced(generate, child.origin), columns, at, child.batch)
@@ -251,18 +273,28 @@ class _Tracer:
     def _deduplicate(self, node: Any, child: _Traced) -> _Traced:
         """The first row of each in the order of the log is kept, however Spark has shuffled them."""
         keys = each(node.keys())
+        ties = self._told_apart(child)
         if child.batch is not None and str(node.nodeName()) == "Deduplicate":
-            first = self._nodes.first_of(keys, [child.batch, *child.at], child.node)
+            first = self._nodes.first_of(keys, [child.batch, *child.at, *ties], child.node)
             return replace(child, node=first)
-        ordered = self._nodes.sorted_by_key(keys, child.carried, child.node)
+        ordered = self._nodes.sorted_by_key(keys, [*child.carried, *ties], child.node)
         return replace(child, node=self._nodes.with_children(node, [ordered]))
 
     def _aggregate(self, node: Any, child: _Traced) -> _Traced:
         if child.origin != "rows":
             raise _refused(self._flow, "adds up what it has added up before")
         if has_ties(node):
-            return _Traced(break_ties(self._nodes, node, child.node, child.at), "groups")
+            at = [*child.at, *self._told_apart(child)]
+            return _Traced(break_ties(self._nodes, node, child.node, at), "groups")
         return _Traced(self._nodes.with_children(node, [child.node]), "groups")
+
+    def _told_apart(self, child: _Traced) -> list[Any]:
+        """What orders rows that have the same coordinates: of one event, joined with several rows of a table."""
+        if not self.ties:
+            return []
+        carried = {expr_id(one) for one in child.carried}
+        columns = [one for one in each(child.node.output()) if expr_id(one) not in carried]
+        return self._nodes.comparable(columns)
 
 
 def _refused(flow: Flow, why: str) -> FlowMistake:

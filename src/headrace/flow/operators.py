@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql import DataFrame
 
-from headrace.flow.plan_tree import class_name, nodes
+from headrace.flow.plan_tree import analyzed, class_name, nodes
 
 __all__ = ["Operators", "operators_of"]
 
@@ -31,10 +30,9 @@ class Operators:
 
 def operators_of(output: DataFrame) -> Operators:
     """``output`` is what the function makes of inputs that are not streams."""
-    analyzed: Any = output._jdf.queryExecution().analyzed()
     names: Counter[str] = Counter()
     outer = False
-    for node in nodes(analyzed):
+    for node in nodes(analyzed(output)):
         name = class_name(node)
         names[name] += 1
         outer = outer or (name == "Join" and "Outer" in str(node.joinType()))

@@ -26,6 +26,10 @@ class OwnCode:
 
     @classmethod
     def of(cls, function: Any) -> OwnCode:
+        while not isinstance(function, FunctionType):
+            # A partial function, a method, an object that can be called.
+            inner = getattr(function, "func", None) or getattr(function, "__func__", None)
+            function = inner or type(function).__call__
         package = sys.modules.get(function.__module__.partition(".")[0])
         folders = list(getattr(package, "__path__", ()))
         return cls(folders[0] + os.sep if folders else function.__code__.co_filename)

@@ -6,8 +6,8 @@ arguments. Left out is what says nothing about the rows:
 - names of columns (their places count; the names of the result are in its schema), aliases, hints, metrics
 - numbers that Spark gives out as it goes, which are numbered again in the order in which the text has them
 
-Rows that the plan does not hold (those of an RDD, of a file) and functions in Python cannot be in the text;
-``PlanDigest`` says that there are some. A function in the JVM has no text: ``hidden`` has the expression.
+Functions in Python cannot be in the text, nor how the function came to rows of its own; ``PlanDigest`` says that there
+are some. A function in the JVM has no text, and neither have files: ``hidden`` and ``files`` have what reads them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ class PlanDigest:
     python: list[tuple[str, Any]] = field(default_factory=list)
     """The functions in Python that rows go through: the name in the plan, and Spark's object for it."""
     has_foreign_rows: bool = False
-    """Whether some rows come neither from the inputs nor from the plan."""
+    """Whether some rows come from the function itself, and not from the inputs."""
+    files: list[Any] = field(default_factory=list)
+    """The nodes that read what may change while the function stays as it is: files, tables of Spark's catalog."""
     hidden: list[Trail] = field(default_factory=list)
     """Expressions that hold something without a text."""
     steps: dict[str, list[Any]] = field(default_factory=dict)
@@ -183,6 +185,9 @@ class _Walk:
             return self.encode(child)
         if self._is(name, node, _LEAVES) and simple not in _WHOLE_LEAVES:
             self.digest.has_foreign_rows = True
+            if simple == "LogicalRDD":
+                return f"rows {self.encode(node.output())} {self._rows(node)}"
+            self.digest.files.append(node)
             return f"{name} {self.encode(node.output())}"
         arguments = [
             self._number(kind, value) if (kind := _NUMBERED.get((simple, parameter))) else self.encode(value)

@@ -29,12 +29,12 @@ class PlanNodes:
         self._expressions = jvm.org.apache.spark.sql.catalyst.expressions
         self._jvm = jvm
         self._logical = jvm.org.apache.spark.sql.catalyst.plans.logical
-        self._long_type = jvm.org.apache.spark.sql.types.DataTypes.LongType
-
-    @staticmethod
-    def analyzed(frame: DataFrame) -> Any:
-        execution: Any = frame._jdf.queryExecution()
-        return execution.analyzed()
+        types = jvm.org.apache.spark.sql.types.DataTypes
+        self._int_type, self._long_type, self._string_type = (
+            types.IntegerType,
+            types.LongType,
+            types.StringType,
+        )
 
     def frame(self, plan: Any) -> DataFrame:
         session: Any = self._spark._jsparkSession
@@ -59,20 +59,57 @@ class PlanNodes:
         grouping, hint = aggregate.groupingExpressions(), aggregate.hint()
         return self._logical.Aggregate(grouping, self.sequence(results), child, hint)
 
-    def numbered(self, generate: Any, child: Any) -> tuple[Any, Any]:
-        """``generate`` over ``child``, and an expression for the place of a row among those of one row of ``child``."""
-        kind = class_name(generate.generator())
+    def numbered(self, generate: Any, child: Any) -> tuple[Any, Any] | None:
+        """``generate`` over ``child``, and an expression for the place of a row among those of one row of ``child``.
+        None where nothing tells it.
+        """
+        generator, output = generate.generator(), each(generate.generatorOutput())
+        match class_name(generator):
+            case "Explode":
+                position = self._attribute("pos", self._int_type)
+                exploded = self._expressions.PosExplode(each(generator.children())[0])
+                numbered = self._generate(generate, exploded, [position, *output], child)
+                return numbered, self._position(position)
+            case "Inline":
+                return self._numbered_inline(generate, output, child)
+            case "Stack":
+                position = self._attribute("pos", self._long_type)
+                stacked = self._numbered_stack(generator, output)
+                return self._generate(generate, stacked, [*output, position], child), position
+            case "PosExplode" | "VariantExplode":
+                return self._generate(generate, generator, output, child), self._position(output[0])
+            case "JsonTuple":
+                return self._generate(generate, generator, output, child), self.long(0)
+        return None
+
+    def numbered_as_they_come(self, generate: Any, child: Any) -> tuple[Any, Any]:
+        """The same where rows of one row of ``child`` still follow each other, and it is known which row they are of: a
+        number that grows says which comes first.
+        """
         output = each(generate.generatorOutput())
-        if kind == "Explode":
-            position = self._attribute("pos", self._jvm.org.apache.spark.sql.types.DataTypes.IntegerType)
-            generator = self._expressions.PosExplode(each(generate.generator().children())[0])
-            numbered = self._generate(generate, generator, [position, *output], child)
-            return numbered, self._position(position)
         same = self._generate(generate, generate.generator(), output, child)
-        if kind == "PosExplode":
-            return same, self._position(output[0])
-        # Rows of one record still follow each other here, so a number that grows says which comes first.
         return same, self._expressions.MonotonicallyIncreasingID()
+
+    def _numbered_inline(self, generate: Any, output: list[Any], child: Any) -> tuple[Any, Any]:
+        listed = each(generate.generator().children())[0]
+        position = self._attribute("pos", self._int_type)
+        item = self._attribute("item", listed.dataType().elementType())
+        exploded = self._generate(generate, self._expressions.PosExplode(listed), [position, item], child)
+        fields = [
+            self._alias(self._expressions.GetStructField(item, number, self._none), one.name(), one.exprId())
+            for number, one in enumerate(output)
+        ]
+        return self.project([*each(child.output()), *fields, position], exploded), self._position(position)
+
+    def _numbered_stack(self, stack: Any, output: list[Any]) -> Any:
+        """With one more column, which has the number of the row."""
+        count, *values = each(stack.children())
+        rows, width = int(count.eval(None)), len(output)
+        values += [self._null(output[at % width].dataType()) for at in range(len(values), rows * width)]
+        numbered = [count]
+        for row in range(rows):
+            numbered += [*values[row * width : (row + 1) * width], self.long(row)]
+        return self._expressions.Stack(self.sequence(numbered))
 
     def _generate(self, generate: Any, generator: Any, output: list[Any], child: Any) -> Any:
         return self._logical.Generate(
@@ -100,6 +137,10 @@ class PlanNodes:
         output = self.sequence([*each(expand.output()), *given])
         return self._logical.Expand(self.sequence(projections), output, child), given
 
+    def inner_join(self, join: Any, left: Any, right: Any) -> Any:
+        """``join`` of other sides, with all rows that belong together."""
+        return self._logical.Join(left, right, self._object("plans.Inner"), join.condition(), join.hint())
+
     def sorted_by_key(self, keys: list[Any], order: list[Any], child: Any) -> Any:
         """Rows of one key are in one partition, and there in this order."""
         none = self._none
@@ -126,8 +167,24 @@ class PlanNodes:
     # Expressions
 
     def alias(self, expression: Any, name: str) -> Any:
+        return self._alias(expression, name, self._new_id())
+
+    def _alias(self, expression: Any, name: str, given: Any) -> Any:
         nothing = self.sequence([])
-        return self._expressions.Alias(expression, name, self._new_id(), nothing, self._none, nothing)
+        return self._expressions.Alias(expression, name, given, nothing, self._none, nothing)
+
+    def comparable(self, columns: list[Any]) -> list[Any]:
+        """Values that can be compared, so that rows which differ in a column differ in them: of a map, and of a text
+        that is compared by other rules than its bytes, the plain text.
+        """
+        found = []
+        for column in columns:
+            kind = column.dataType()
+            is_text = str(kind.typeName()).startswith("string")
+            if is_text or not self._orderings.isOrderable(kind):
+                column = self._expressions.Cast(column, self._string_type, self._none)
+            found.append(column)
+        return found
 
     def long(self, value: int) -> Any:
         return self._expressions.Cast(self._literal(value), self._long_type, self._none)
@@ -144,8 +201,10 @@ class PlanNodes:
             part for place, one in enumerate([first, *others]) for part in (self._literal(f"c{place}"), one)
         ]
         struct = self._expressions.CreateNamedStruct(self.sequence(fields))
-        nothing = self._expressions.Literal(None, struct.dataType())
-        return self._expressions.If(self._expressions.IsNull(first), nothing, struct)
+        return self._expressions.If(self._expressions.IsNull(first), self._null(struct.dataType()), struct)
+
+    def _null(self, kind: Any) -> Any:
+        return self._expressions.Literal(None, kind)
 
     def _literal(self, value: Any) -> Any:
         return self._literals.apply(value)
@@ -170,6 +229,10 @@ class PlanNodes:
     @cached_property
     def _literals(self) -> Any:
         return self._object("expressions.Literal")
+
+    @cached_property
+    def _orderings(self) -> Any:
+        return self._object("expressions.RowOrdering")
 
     @cached_property
     def _none(self) -> Any:

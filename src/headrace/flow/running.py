@@ -35,7 +35,6 @@ from headrace.flow.errors import CheckpointLost, rebuild_hint
 from headrace.flow.failures import heals
 from headrace.flow.input_counter import InputCounter
 from headrace.flow.inputs import counted, counts_of, live, observed
-from headrace.flow.left_out import LeftOut
 from headrace.flow.lineage import coordinates, lineage_columns, trace
 from headrace.flow.opening import Opened, next_offsets
 from headrace.flow.options import FlowOptions
@@ -103,8 +102,6 @@ class Running:
         self._guard = OutputGuard(spark)
         self._collector = RowCollector(self._guard, _HELD * settings.max_bytes, ties=compiled.ties)
         self._observation = Observation()
-        self._table_dead: list[LeftOut] = []
-        """Values of tables that did not fit, and that no committed batch has sent yet."""
         self._started = threading.Event()
         self._busy = threading.Lock()
         self._stopping = threading.Event()
@@ -323,6 +320,8 @@ class Running:
 
     def _write(self, result: BatchResult) -> None:
         self.opened.last = commit_batch(self._cluster, self._writer, self._flow, self.opened, result)
+        for told in result.table_dead:
+            told.clear()
         self._cell.set(self.opened.last.next_watermark_us)
 
     def _rows_of(self, frame: DataFrame, inputs: Ranges) -> BatchRows:
@@ -330,7 +329,7 @@ class Running:
             return self._collector.collect(frame, self._tasks(inputs))
         self._observation = Observation()
         for state in self._tables:
-            self._table_dead += state.refresh()
+            state.refresh()
         frames = {state.topic.name: state.frame for state in self._tables}
         number = self._flow.reads.index(self._flow.streams[0])
         stream = self._flow.streams[0].name
@@ -358,14 +357,13 @@ class Running:
         self, rows: BatchRows, number: int, inputs: Ranges, watermark_us: int | None
     ) -> BatchResult:
         state_rows, state_bytes = self._state()
-        table_dead, self._table_dead = self._table_dead, []
         return BatchResult(
             number=number,
             pieces=rows.pieces,
             inputs=inputs,
             tables={state.log: state.reached for state in self._tables},
             watermark_us=watermark_us,
-            table_dead=table_dead,
+            table_dead=[state.dead for state in self._tables],
             state_rows=state_rows,
             state_bytes=state_bytes,
         )

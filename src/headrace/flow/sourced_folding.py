@@ -49,10 +49,12 @@ def folded_by_sources(
     )
     one = F.col("partitions") == 1
     sure = last.where(one).select("key", F.col("last.value").alias("value"), F.lit(DERIVED).alias("known"))
-    yield from collected(sure, derived.count)
+    yield from collected(sure, derived.count, derived.row_bytes)
     if last.where(~one).limit(1).count():
         topic = first_written(spark, cluster, generation, offsets)
-        yield from collected(_by_order(last.where(~one).select("key", "last"), rows, topic), derived.count)
+        yield from collected(
+            _by_order(last.where(~one).select("key", "last"), rows, topic), derived.count, derived.row_bytes
+        )
 
 
 def _reach(sources: Mapping[str, int]) -> Column:

@@ -17,6 +17,7 @@ from headrace.flow.gone import Gone
 from headrace.flow.inputs import history
 from headrace.flow.plain_decoder import decode_plainly
 from headrace.flow.plain_encoder import encode_plainly
+from headrace.flow.row_sizes import average, measured
 from headrace.flow.sourced import output_partition, sourced
 from headrace.model.progress import Generation
 from headrace.model.schema import Schema
@@ -30,6 +31,8 @@ class SourcedRows:
     """``key``, ``value``, ``source_partition``, ``source_offset``, and ``partition``, that of the output where the row
     belongs. On disk until ``close``."""
     count: int
+    row_bytes: int
+    """About how large a row is."""
     records: int
     dead: int
     gone: tuple[Gone, ...]
@@ -65,7 +68,7 @@ def derive_sourced(
             ranges[str(number)] = (first, end)
     if not ranges:
         columns = "key string, value string, source_partition int, source_offset long, partition int"
-        return SourcedRows(spark.createDataFrame([], columns), 0, 0, 0, tuple(gone))
+        return SourcedRows(spark.createDataFrame([], columns), 0, 0, 0, 0, tuple(gone))
     seen = Observation("read")
     decoded = decode_plainly(history(spark, cluster, known.log, ranges), topic, bounds.future_us)
     counted = decoded.observe(
@@ -73,5 +76,5 @@ def derive_sourced(
     )
     rows = sourced(counted, compiled, encode_plainly).where(F.col("key").isNotNull())
     rows = rows.withColumn("partition", output_partition(spark, F.col("key"), generation))
-    count = rows.persist(StorageLevel.DISK_ONLY).count()
-    return SourcedRows(rows, count, seen.get["records"], seen.get["dead"], tuple(gone))
+    count, size = measured(rows.persist(StorageLevel.DISK_ONLY))
+    return SourcedRows(rows, count, average(count, size), seen.get["records"], seen.get["dead"], tuple(gone))

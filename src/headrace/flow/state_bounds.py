@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from headrace.flow.mistakes import FlowMistake, line_of
-from headrace.flow.plan_tree import children, class_name, each, expressions, nodes
+from headrace.flow.plan_tree import analyzed, children, class_name, each, expressions, nodes
 from headrace.model.flow import Flow
 
 __all__ = ["expect_bounded", "keeps_state", "unbounded_sides"]
@@ -56,6 +56,7 @@ def expect_bounded(flow: Flow, live: DataFrame) -> None:
     for node in nodes(plan):
         if not node.isStreaming() or not keeps_state(node):
             continue
+        _expect_no_late_partners(flow, live, node)
         if class_name(node) == "Join":
             _expect_bounded_join(flow, live, node)
         elif not flow.unbounded and not _has_bounded_keys(node):
@@ -74,7 +75,7 @@ def unbounded_sides(live: DataFrame) -> list[tuple[str, ...]]:
 
 def _rewritten(live: DataFrame) -> Any:
     catalyst: Any = live.sparkSession._jvm.org.apache.spark.sql.catalyst  # type: ignore[union-attr]
-    plan: Any = live._jdf.queryExecution().analyzed()
+    plan = analyzed(live)
     for rewrite in _REWRITES:
         package, name = rewrite.split(".")
         plan = getattr(getattr(catalyst, package), name).apply(plan)
@@ -92,6 +93,26 @@ def _is_event_time(expression: Any) -> bool:
     """Of a named one, such as a column; also of a window of the event time."""
     is_named = class_name(expression) in ("AttributeReference", "Alias")
     return is_named and bool(expression.metadata().contains(_DELAY))
+
+
+def _expect_no_late_partners(flow: Flow, live: DataFrame, node: Any) -> None:
+    """A join without a bound may give a row whose event time is long past. A step behind it that drops state by that
+    time takes the row for late, drops it, and nothing counts it.
+    """
+    if class_name(node) == "Join":
+        drops = any(_Join(live, node).event_times(side) for side in _SIDES)
+    else:
+        drops = _has_bounded_keys(node)
+    below = (one for child in children(node) for one in nodes(child)) if drops else ()
+    for join in below:
+        is_join = class_name(join) == "Join" and keeps_state(join)
+        if is_join and not all(_Join(live, join).is_bounded(side) for side in _SIDES):
+            raise FlowMistake(
+                f"flow {flow.name} would lose rows: a join without a bound in time gives rows that are old by their"
+                f" event time, and {class_name(node)} behind it drops old ones",
+                place=flow.place,
+                hint="bound the event time of each side of the join by that of the other, or make it two flows",
+            )
 
 
 def _expect_bounded_join(flow: Flow, live: DataFrame, node: Any) -> None:

@@ -19,6 +19,7 @@ looked at again when the table row arrives; which of the two it shall be is said
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import threading
@@ -28,7 +29,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -39,8 +40,9 @@ from headrace.client.tombstones import Tombstones
 from headrace.flow.decoding import Decoder, TimeBounds
 from headrace.flow.errors import InputReplaced, TableRepartitioned, rebuild_hint
 from headrace.flow.inputs import history
-from headrace.flow.left_out import LeftOut
+from headrace.flow.left_out import LeftOut, read_left_out
 from headrace.flow.local_rows import local_rows
+from headrace.flow.set_aside import SetAside
 from headrace.flow.types import struct_of
 from headrace.model.progress import Input
 from headrace.model.topic import Topic
@@ -55,7 +57,6 @@ _QUICK_S = 2.0
 _LOADS_MAX = 5
 _FRESH_S = 1.0
 _INTERVAL_S = (1.0, 60.0)
-_DEAD_BYTES_MAX = 8 << 20
 _KEY = T.StructType([T.StructField("key", T.BinaryType())])
 _ADDED = T.StructType(
     [
@@ -148,16 +149,16 @@ class TableState:
         self._held: dict[bytes | None, _Version] = {}
         """All rows, if they are few; else those that have changed since. With deletions, where the topic has several
         partitions or rows are kept in Spark."""
-        self._dead: list[LeftOut] = []
-        """Values that do not fit, found since the last batch."""
+        self.dead = SetAside()
+        """Values that do not fit, found since the last batch that told of them."""
         self._removed_below: dict[int, int] = {}
         self._complete_s = 0.0
         """When the topic was last read to its end."""
         self._interval_s = _INTERVAL_S[1]
         self._consumer: Consumer | None = None
 
-    def refresh(self) -> list[LeftOut]:
-        """Bring ``frame`` to the topic's end; gives the values that do not fit."""
+    def refresh(self) -> None:
+        """Bring ``frame`` to the topic's end, and ``dead`` with it."""
         if self._loaded:
             self._read_on(self._cluster)
         for _ in range(_LOADS_MAX):
@@ -171,18 +172,16 @@ class TableState:
                 name="TIMED_OUT",
                 retriable=True,
             )
-        dead, self._dead = self._dead, []
-        return dead
 
     def touch(self, stop: threading.Event) -> None:
         """Read what was added, if that was not done for a while: often enough that no deletion expires before. What
         takes long, which is loading the table, is left to the next batch.
         """
-        waits = sum(len(one.value or b"") for one in self._dead) > _DEAD_BYTES_MAX
-        if self._loaded and not waits and time.monotonic() - self._complete_s >= self._interval_s:
+        if self._loaded and time.monotonic() - self._complete_s >= self._interval_s:
             self._read_on(dataclasses.replace(self._cluster, timeout_s=_QUICK_S), stop)
 
     def close(self) -> None:
+        self.dead.close()
         if self._consumer is not None:
             self._consumer.close()
 
@@ -227,8 +226,7 @@ class TableState:
             self._hold_versions(rows)
         else:
             self._kept = rows
-        dead = decoded.where(F.col("reason").isNotNull() & _at_or_behind(self.reached or self._told))
-        self._dead += [_side(self.log, one) for one in dead.toArrow().to_pylist()]
+        self._set_dead_aside(decoded, ranges)
         self.reached = ends
         self._complete_s = began
         self._loaded = True
@@ -239,6 +237,20 @@ class TableState:
             # A deletion may have been removed after the row that it deletes was read.
             self._loaded = False
 
+    def _set_dead_aside(self, decoded: DataFrame, ranges: Mapping[str, tuple[int, int]]) -> None:
+        """Those of which nothing was told yet; ``decoded`` are the records of ``ranges``."""
+        told = self.reached or self._told
+        untold = {number: (max(low, told.get(number, low)), high) for number, (low, high) in ranges.items()}
+        size = F.coalesce(F.octet_length("value"), F.lit(0))
+        (found,) = decoded.agg(F.count_if(F.col("reason").isNotNull()), F.avg(size)).collect()
+        if found[0]:
+            never = F.lit(None).cast("long")
+            self.dead.extend(
+                read_left_out(
+                    self._spark, self._cluster, self._decoder, self.log, untold, never, int(found[1])
+                )
+            )
+
     # Reading what was added
 
     def _read_on(self, cluster: Cluster, stop: threading.Event | None = None) -> None:
@@ -246,11 +258,12 @@ class TableState:
         asked = time.monotonic()
         ends = self._ends(cluster)
         while behind := {int(one): end for one, end in ends.items() if end > self.reached[one]}:
-            dead, widest_gap = self._apply_added(behind, stop)
-            if self._undecided or self._may_have_missed(cluster):
-                self._loaded = False
-                return
-            self._dead += dead
+            with contextlib.closing(SetAside()) as dead:
+                widest_gap = self._apply_added(behind, dead, stop)
+                if self._undecided or self._may_have_missed(cluster):
+                    self._loaded = False
+                    return
+                self.dead.extend(dead)
             self.reached = ends
             # A gap may be a row that a newer one has replaced, behind what was read. Between records of the last
             # moment, which are not compacted yet, it is the end of a transaction.
@@ -268,14 +281,13 @@ class TableState:
         now_ms = int(time.monotonic() * 1_000)
         return self._tombstones(cluster).why_missed(position, {}, now_ms) is not None
 
-    def _apply_added(self, behind: dict[int, int], stop: threading.Event | None) -> tuple[list[LeftOut], int]:
-        """The values that do not fit, and how many offsets in a row had no record."""
+    def _apply_added(self, behind: dict[int, int], dead: SetAside, stop: threading.Event | None) -> int:
+        """Gives how many offsets in a row had no record."""
         if self._consumer is None:
             self._consumer = self._cluster.consumer({"fetch.wait.max.ms": 10})
         following = {number: self.reached[str(number)] for number in behind}
         self._consumer.assign([TopicPartition(self.log, number, at) for number, at in following.items()])
         wanted, some = dict(behind), list[Message]()
-        dead: list[LeftOut] = []
         widest_gap = 0
         while wanted:
             for message in self._take(stop):
@@ -292,10 +304,10 @@ class TableState:
                 if offset + (error is None) >= end:
                     del wanted[partition]
             if len(some) >= _AT_ONCE or not wanted:
-                dead += self._apply(some)
+                dead.extend(self._apply(some))
                 some = []
         self._consumer.unassign()
-        return dead, widest_gap
+        return widest_gap
 
     def _take(self, stop: threading.Event | None) -> list[Message]:
         assert self._consumer is not None
@@ -381,14 +393,6 @@ class TableState:
     def _unchanged(self, kept: DataFrame) -> DataFrame:
         keys = local_rows(self._spark, [{"key": key} for key in self._held], _KEY)
         return kept.join(F.broadcast(keys), "key", "left_anti")
-
-
-def _at_or_behind(offsets: Mapping[str, int]) -> Column:
-    """Records of which nothing was told yet."""
-    before = F.lit(False)
-    for number, at in offsets.items():
-        before |= (F.col("partition") == int(number)) & (F.col("offset") < at)
-    return ~before
 
 
 def _time_of(message: Message) -> datetime.datetime:

@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
@@ -35,6 +37,7 @@ from headrace.flow.folding import (
     numbered_written,
 )
 from headrace.flow.plain_encoder import spell_plainly
+from headrace.flow.sourced import output_partition
 from headrace.flow.written import first_written, is_whole, made_of, output_ranges, written
 from headrace.model.flow import Flow
 from headrace.model.progress import Batch, Generation
@@ -118,18 +121,23 @@ class FlowTopic:
                 report.unprovable_rows += derived.after.totals.rows_out
             if not self._is_ordered(generation, derived):
                 return self._compare_bags(derived, topic, rows_max)
-            found = self._compare_in_order(derived, topic, rows_max)
+            partition = output_partition(spark, F.col("key"), generation)
+            found = self._compare_in_order(derived, topic, partition, rows_max)
             if not found.differs:
                 return found
             bags = self._compare_bags(derived, topic, rows_max)
             if not bags.differs:
-                report.notes.append("it has every derived row, each once, but rows of a key in another order")
+                wrong = "in a partition that is not theirs" if found.extra else "in another order"
+                report.notes.append(f"it has every derived row, each once, but rows of a key {wrong}")
+                return found
             # One row more or less moves all that follow it; as bags, only that row differs.
             return bags if found.missing or found.extra else found
         scratch = Scratch(Scratch.open(self.folder), _LAST, ["key"])
         try:
+            if self._is_ordered(generation, derived):
+                topic = topic.where(F.col("partition") == output_partition(spark, F.col("key"), generation))
             last = last_written(topic).where("value IS NOT NULL")
-            _fill(scratch, "found", collected(last, rows_max))
+            _fill(scratch, "found", collected(last, rows_max, derived.row_bytes))
             report.found_rows = scratch.count("found")
             self._expect(scratch, folded(spark, self.cluster, compiled, generation, derived))
             self._set_aside(scratch, report, derived)
@@ -146,25 +154,32 @@ class FlowTopic:
         compiled = self.deriving.compiled(self.flow)
         return Sameness(compiled.schema.fields, floats_add_up=compiled.mode == "update")
 
-    def _compare_in_order(self, derived: Derived, topic: DataFrame, rows_max: int) -> Compared:
-        """Row by row: the n-th of a key in the topic must be its n-th derived one."""
-        return self._compare_rows(
-            _ORDERED, ["key", "nth"], numbered(derived), numbered_written(topic), rows_max
-        )
+    def _compare_in_order(
+        self, derived: Derived, topic: DataFrame, partition: SparkColumn, rows_max: int
+    ) -> Compared:
+        """Row by row: the n-th of a key in the topic must be its n-th derived one, and in ``partition``."""
+        there = numbered_written(topic, partition)
+        return self._compare_rows(_ORDERED, ["key", "nth"], numbered(derived), there, rows_max, derived)
 
     def _compare_bags(self, derived: Derived, topic: DataFrame, rows_max: int) -> Compared:
         """Every derived row, as often as it was derived."""
         spelled = spell_plainly(topic, self.deriving.compiled(self.flow).schema)
-        return self._compare_rows(_BAG, ["key", "value"], bag(derived.rows), bag(spelled), rows_max)
+        return self._compare_rows(_BAG, ["key", "value"], bag(derived.rows), bag(spelled), rows_max, derived)
 
     def _compare_rows(
-        self, columns: list[Column], key: list[str], expected: DataFrame, found: DataFrame, rows_max: int
+        self,
+        columns: list[Column],
+        key: list[str],
+        expected: DataFrame,
+        found: DataFrame,
+        rows_max: int,
+        derived: Derived,
     ) -> Compared:
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             scratch = Scratch(Scratch.open(Path(name)), columns, key)
             try:
-                _fill(scratch, "expected", collected(expected, rows_max))
-                _fill(scratch, "found", collected(found, rows_max))
+                _fill(scratch, "expected", collected(expected, rows_max, derived.row_bytes))
+                _fill(scratch, "found", collected(found, rows_max, derived.row_bytes))
                 differing = self._sameness().of_values if columns is _ORDERED else None
                 return scratch.compare(sample=self.sample, differing=differing)
             finally:

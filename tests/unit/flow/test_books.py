@@ -63,3 +63,12 @@ def test_the_last_batch_that_lacks_a_record_is_found_by_counting() -> None:
     tallies = {0: Tally(4), 1: Tally(2), 3: Tally(3), 4: Tally(4), 5: Tally(4)}
     books.compare(notes, tallies, dict.fromkeys(range(6)))
     assert books.short == 3
+
+
+def test_a_record_that_cannot_be_gone_and_was_counted_is_a_mistake() -> None:
+    notes, tallies = [BatchNote(0, None, rows_in=10, late=0, dead=0)], {0: Tally(9, 0, 0)}
+    compacted, whole = Books(), Books(is_compacted=False)
+    for books in (compacted, whole):
+        books.compare(notes, tallies, {0: None})
+    assert (compacted.short, compacted.mistakes) == (0, ())
+    assert (whole.short, whole.mistakes) == (None, ("batch 0 has read 10 records, and there are 9",))
