@@ -78,13 +78,14 @@ def run(seed: int, *, protected: bool = True, without: str = "guard") -> Outcome
 def run_small(seed: int, attacks: Sequence[str] = ATTACKS) -> Outcome:
     """Attacks with few records, all at once, on the shared Spark, with limits that are as much smaller."""
     from headrace.flow import batch_rows, left_out, running
+    from headrace.flow.output_guard import OutputGuard
 
     outcome, where = Outcome(FAULT, seed), world()
     flood = Flood(where.cluster.bootstrap, f"floods-{uuid.uuid4().hex[:8]}", attacks)
     for attack in attacks:
         flood.send(attack, _RECORDS_SMALL[attack])
     flood.send_ticks(20)
-    spill = batch_rows.RowCollector._spill
+    spill, allow = batch_rows.RowCollector._spill, OutputGuard.allow
 
     def spilled(self: Any, rows: Any) -> Any:
         outcome.hits += 1
@@ -95,7 +96,7 @@ def run_small(seed: int, attacks: Sequence[str] = ATTACKS) -> Outcome:
     with contextlib.ExitStack() as stack:
         stack.callback(conf.unset, "spark.sql.autoBroadcastJoinThreshold")
         for owner, name, value in (
-            (batch_rows, "_TASK_BYTES_MIN", 50_000),
+            (OutputGuard, "allow", lambda guard, _: allow(guard, 50_000)),
             (batch_rows, "_PIECE_BYTES", 100_000),
             (running, "_HELD", 0),
             (left_out, "_PIECE_BYTES", 50_000),

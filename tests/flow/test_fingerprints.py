@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headrace.app import App
-from headrace.flow.code_digest import HiddenState, code_digest
+from headrace.flow.code_digest import code_digest
 from headrace.flow.compiling import compile_app
 from headrace.flow.plan_digest import plan_digest
 from headrace.model.errors import AppError, AppMistakes
@@ -268,93 +268,6 @@ def test_constants_reached_through_modules_count(tmp_path: Path, monkeypatch: py
     assert [code_digest(function) for function in flows] == before
 
 
-def handed_on(settings: Any) -> list[Any]:
-    """Functions that read an attribute of a module whose name does not stand before it."""
-
-    def imported(number: int) -> Any:
-        import print_rates  # type: ignore[import-not-found]
-
-        return sum(print_rates.RATE for _ in range(number))
-
-    def renamed(number: int) -> Any:
-        import print_rates as late  # type: ignore[import-not-found]
-
-        return sorted(range(number), key=lambda each: each * late.RATE)
-
-    def in_a_variable(number: int) -> Any:
-        other = settings
-        return [each * other.RATE for each in range(number)]
-
-    def by_default(number: int, of: Any = settings) -> Any:
-        return number * of.RATE
-
-    def of(module: Any, number: int) -> Any:
-        return number * module.RATE
-
-    class Priced:
-        rates = settings
-
-        def __init__(self) -> None:
-            self.held = settings
-
-        def __call__(self, number: int) -> Any:
-            return number * self.held.RATE
-
-        @classmethod
-        def price(cls, number: int) -> Any:
-            return number * cls.rates.RATE
-
-    table = {"rates": settings}
-    priced = Priced()
-    return [
-        imported,
-        renamed,
-        in_a_variable,
-        by_default,
-        lambda number: of(settings, number),
-        functools.partial(of, settings).__call__,
-        lambda number: priced(number),
-        Priced.price,
-        lambda number: number * table["rates"].RATE,
-        lambda number: number * getattr(settings, "".join(("RA", "TE"))),
-        lambda number: number * vars(settings)["RATE"],
-    ]
-
-
-def test_what_is_read_of_a_module_that_was_handed_on_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "print_rates.py").write_text("RATE = 2\nLOCK = None\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    settings: Any = importlib.import_module("print_rates")
-    functions = [python(function) for function in handed_on(settings)]
-    before = [code_digest(function) for function in functions]
-    assert [code_digest(function) for function in functions] == before
-    monkeypatch.setattr(settings, "RATE", 3)
-    after = [code_digest(function) for function in functions]
-    assert [at for at, text in enumerate(before) if text == after[at]] == []
-
-
-def test_of_an_imported_module_only_what_is_read_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "print_prices.py").write_text(
-        "import threading\nRATE = 2\nOTHER = 1\nLOCK = threading.Lock()\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    prices: Any = importlib.import_module("print_prices")
-
-    def inside(number: int) -> Any:
-        import print_prices as late  # type: ignore[import-not-found]
-
-        return [each * late.RATE for each in range(number)]
-
-    functions = [python(inside), python(lambda number: sum(prices.RATE for _ in range(number)))]
-    before = [code_digest(function) for function in functions]
-    monkeypatch.setattr(prices, "OTHER", 2)
-    assert [code_digest(function) for function in functions] == before
-
-
 def test_what_is_written_differently_and_does_the_same_has_the_same_fingerprint(spark: SparkSession) -> None:
     def written(sales: DataFrame) -> DataFrame:
         raised = sales.withColumn("raised", F.col("amount") + 1)
@@ -426,22 +339,6 @@ def test_what_cannot_be_fingerprinted_is_refused_by_name_unless_a_version_is_dec
     assert "flow print reads SCALE.times.factor, a _thread.lock" in mistake(spark, python(scaled))
     versions = {fingerprint(spark, python(locked), version=version) for version in ("1", "2")}
     assert len(versions) == 2
-
-
-@pytest.mark.parametrize(
-    ("function", "named"),
-    [
-        (lambda number: number * int(os.getenv("RATE", "2")), "os.getenv"),
-        (lambda number: number * globals()["RATE"], "globals"),
-        (lambda number: number * importlib.import_module("math").pi, "importlib.import_module"),
-        (lambda number: number * len(os.environ), "os.environ"),
-    ],
-    ids=["getenv", "globals", "import_module", "environ"],
-)
-def test_what_is_looked_up_by_name_when_it_is_called_is_refused(function: Any, named: str) -> None:
-    with pytest.raises(HiddenState) as hidden:
-        code_digest(python(function))
-    assert hidden.value.variable == named
 
 
 def test_rows_that_a_function_brings_along_count_wherever_it_has_them_from(

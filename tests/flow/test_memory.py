@@ -15,6 +15,7 @@ from headrace.app import App
 from headrace.client.progress_log import batches
 from headrace.flow import batch_rows, left_out, running
 from headrace.flow.batch import Counts
+from headrace.flow.output_guard import OutputGuard
 from tests.flow.reading import committed, headers
 from tests.support.flows import FlowWorld
 
@@ -51,7 +52,8 @@ def _explode_once(rows: DataFrame) -> DataFrame:
 def test_rows_that_are_too_large_to_be_held_at_once_come_over_in_pieces_in_their_order(
     flow_world: FlowWorld, function: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_rows, "_TASK_BYTES_MIN", 50_000)
+    allow = OutputGuard.allow
+    monkeypatch.setattr(OutputGuard, "allow", lambda guard, _: allow(guard, 50_000))
     monkeypatch.setattr(batch_rows, "_PIECE_BYTES", 100_000)
     monkeypatch.setattr(running, "_HELD", 0)
     pieces: list[int] = []

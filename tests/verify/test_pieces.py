@@ -103,7 +103,7 @@ class Topic:
         # Within a batch offsets begin anew, so that only batch and offset together tell the order.
         traced = [(*row, number // 2, 0, number % 2) for number, row in enumerate(derived)]
         rows = self.world.spark.createDataFrame(random.Random(3).sample(traced, len(traced)), TRACED)
-        made = Derived(rows, len(derived), self.through, None, ALL, operators, 0, 0, 0)
+        made = Derived(rows, len(derived), 100, self.through, None, ALL, operators, 0, 0, 0)
         where = (self.world.spark, self.world.cluster, compiled, self.generation, made)
         found = [
             one for some in folded(*where, {(0, at) for at in refused}) for one in zip(*some, strict=True)

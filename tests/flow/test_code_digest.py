@@ -1,0 +1,119 @@
+"""What code reaches through modules counts, however it comes to them; what it looks up by a name is refused."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.flow.code_digest import HiddenState, code_digest
+
+RATE = 3
+
+
+def handed_on(settings: Any) -> list[Any]:
+    """Functions that read an attribute of a module whose name does not stand before it."""
+
+    def imported(number: int) -> Any:
+        import print_rates  # type: ignore[import-not-found]
+
+        return sum(print_rates.RATE for _ in range(number))
+
+    def renamed(number: int) -> Any:
+        import print_rates as late  # type: ignore[import-not-found]
+
+        return sorted(range(number), key=lambda each: each * late.RATE)
+
+    def in_a_variable(number: int) -> Any:
+        other = settings
+        return [each * other.RATE for each in range(number)]
+
+    def by_default(number: int, of: Any = settings) -> Any:
+        return number * of.RATE
+
+    def of(module: Any, number: int) -> Any:
+        return number * module.RATE
+
+    class Priced:
+        rates = settings
+
+        def __init__(self) -> None:
+            self.held = settings
+
+        def __call__(self, number: int) -> Any:
+            return number * self.held.RATE
+
+        @classmethod
+        def price(cls, number: int) -> Any:
+            return number * cls.rates.RATE
+
+    table = {"rates": settings}
+    priced = Priced()
+    partly = functools.partial(of, settings)
+    return [
+        imported,
+        renamed,
+        in_a_variable,
+        by_default,
+        lambda number: of(settings, number),
+        lambda number: partly(number),
+        lambda number: priced(number),
+        Priced.price,
+        lambda number: number * table["rates"].RATE,
+        lambda number: number * getattr(settings, "".join(("RA", "TE"))),
+        lambda number: number * vars(settings)["RATE"],
+    ]
+
+
+def test_what_is_read_of_a_module_that_was_handed_on_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "print_rates.py").write_text("RATE = 2\nLOCK = None\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings: Any = importlib.import_module("print_rates")
+    functions = handed_on(settings)
+    before = [code_digest(function) for function in functions]
+    assert [code_digest(function) for function in functions] == before
+    monkeypatch.setattr(settings, "RATE", 3)
+    after = [code_digest(function) for function in functions]
+    assert [at for at, text in enumerate(before) if text == after[at]] == []
+
+
+def test_of_an_imported_module_only_what_is_read_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "print_prices.py").write_text(
+        "import threading\nRATE = 2\nOTHER = 1\nLOCK = threading.Lock()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    prices: Any = importlib.import_module("print_prices")
+
+    def inside(number: int) -> Any:
+        import print_prices as late  # type: ignore[import-not-found]
+
+        return [each * late.RATE for each in range(number)]
+
+    functions = [inside, lambda number: sum(prices.RATE for _ in range(number))]
+    before = [code_digest(function) for function in functions]
+    monkeypatch.setattr(prices, "OTHER", 2)
+    assert [code_digest(function) for function in functions] == before
+
+
+@pytest.mark.parametrize(
+    ("function", "named"),
+    [
+        (lambda number: number * int(os.getenv("RATE", "2")), "os.getenv"),
+        (lambda number: number * globals()["RATE"], "globals"),
+        (lambda number: number * importlib.import_module("math").pi, "importlib.import_module"),
+        (lambda number: number * len(os.environ), "os.environ"),
+    ],
+    ids=["getenv", "globals", "import_module", "environ"],
+)
+def test_what_is_looked_up_by_name_when_it_is_called_is_refused(function: Any, named: str) -> None:
+    with pytest.raises(HiddenState) as hidden:
+        code_digest(function)
+    assert hidden.value.variable == named
