@@ -29,7 +29,7 @@ from headrace.flow.plan_nodes import expr_id
 from headrace.flow.plan_tree import analyzed, children, class_name, each, nodes
 from headrace.flow.realtime_limits import expect_realtime
 from headrace.flow.state_bounds import expect_bounded, keeps_state
-from headrace.flow.static_rows import expect_settled
+from headrace.flow.static_rows import expect_deterministic_tables
 from headrace.flow.types import schema_of_output, struct_of
 from headrace.flow.updates import expect_replaceable
 from headrace.flow.watermark import spark_delay
@@ -89,7 +89,7 @@ def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) ->
     mode = "update" if stateful and _aggregates(live) else "append"
     plan_of_streams = analyzed(live)
     expect_any_order(flow, plan_of_streams)
-    expect_settled(flow, plan_of_streams)
+    expect_deterministic_tables(flow, plan_of_streams)
     fixed = expect_replaceable(flow, plan_of_streams) if mode == "update" else None
     if flow.is_realtime:
         expect_realtime(flow, output, stateful=stateful, runs_python=plan.runs_python)
@@ -145,13 +145,13 @@ def _call(flow: Flow, frames: list[DataFrame]) -> DataFrame:
 
 
 def _expect_all_streams(flow: Flow, live: DataFrame, inputs: list[DataFrame]) -> None:
-    """Spark reads no stream that is not in the plan, and does not tell how far it would be."""
+    """Spark does not read a stream that the plan lacks, so the flow would have no position in it."""
     read = set(map(expr_id, _leaf_columns(analyzed(live))))
     for topic, frame in zip(flow.reads, inputs, strict=True):
         plan: Any = frame._jdf.queryExecution().analyzed()
         if topic.kind != "table" and read.isdisjoint(map(expr_id, _leaf_columns(plan))):
             raise FlowMistake(
-                f"flow {flow.name} reads topic {topic.name}, and its function makes nothing of it",
+                f"flow {flow.name} reads topic {topic.name}, but its function does not use it",
                 place=flow.place,
                 hint="take the topic out of reads=[...], and its parameter out of the function",
             )
@@ -172,7 +172,7 @@ def _output_schema(flow: Flow, output: DataFrame) -> Schema:
         raise FlowMistake(
             f"flow {flow.name} returns {', '.join(sorted(twins))} more than once",
             place=flow.place,
-            detail="small and large letters are the same to Spark" if len(twins) > 1 else "",
+            detail="Spark compares column names without case" if len(twins) > 1 else "",
             hint="drop or rename one of them, for example with .drop(...) after a join",
         )
     missing = [name for name in (*flow.writes.key, *filter(None, [flow.writes.time])) if name not in names]

@@ -56,7 +56,7 @@ def expect_bounded(flow: Flow, live: DataFrame) -> None:
     for node in nodes(plan):
         if not node.isStreaming() or not keeps_state(node):
             continue
-        _expect_no_late_partners(flow, live, node)
+        _expect_no_late_join_rows(flow, live, node)
         if class_name(node) == "Join":
             _expect_bounded_join(flow, live, node)
         elif not flow.unbounded and not _has_bounded_keys(node):
@@ -95,9 +95,9 @@ def _is_event_time(expression: Any) -> bool:
     return is_named and bool(expression.metadata().contains(_DELAY))
 
 
-def _expect_no_late_partners(flow: Flow, live: DataFrame, node: Any) -> None:
-    """A join without a bound may give a row whose event time is long past. A step behind it that drops state by that
-    time takes the row for late, drops it, and nothing counts it.
+def _expect_no_late_join_rows(flow: Flow, live: DataFrame, node: Any) -> None:
+    """A join without a time bound may return a row whose event time is before the watermark. A later step that evicts
+    state by event time drops such a row as late, and nothing counts it.
     """
     if class_name(node) == "Join":
         drops = any(_Join(live, node).event_times(side) for side in _SIDES)
@@ -108,8 +108,8 @@ def _expect_no_late_partners(flow: Flow, live: DataFrame, node: Any) -> None:
         is_join = class_name(join) == "Join" and keeps_state(join)
         if is_join and not all(_Join(live, join).is_bounded(side) for side in _SIDES):
             raise FlowMistake(
-                f"flow {flow.name} would lose rows: a join without a bound in time gives rows that are old by their"
-                f" event time, and {class_name(node)} behind it drops old ones",
+                f"flow {flow.name} would lose rows: a join without a time bound returns rows with old event times, and"
+                f" the {class_name(node)} after it drops them as late",
                 place=flow.place,
                 hint="bound the event time of each side of the join by that of the other, or make it two flows",
             )
