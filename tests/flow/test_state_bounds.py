@@ -144,6 +144,24 @@ def test_a_step_that_drops_late_rows_is_refused_after_a_join_without_a_time_boun
     compiled(spark, once)
 
 
+def test_a_step_that_drops_late_rows_is_refused_after_a_union_of_the_event_time_and_another_time(
+    spark: SparkSession,
+) -> None:
+    def once(ones: DataFrame, others: DataFrame) -> DataFrame:
+        both = ones.select("click", "at").union(others.select("click", second))
+        return both.dropDuplicates(["click", "at"])
+
+    second = "seen"
+    error = refusal(spark, once)
+    assert f"test_state_bounds.py:{once.__code__.co_firstlineno + 1}: flow pair would lose rows" in error
+    assert (
+        "a union puts 'seen' under the event time 'at', and the Deduplicate after it drops them as late"
+        in error
+    )
+    second = "at"
+    compiled(spark, once)
+
+
 def test_a_stream_that_the_function_does_not_use_is_refused(spark: SparkSession) -> None:
     error = refusal(spark, lambda ones, _: ones.select("click"))
     assert "flow pair reads topic others, but its function does not use it" in error

@@ -18,7 +18,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headrace.flow.aggregates import expect_any_order
-from headrace.flow.determinism import expect_deterministic, expect_no_watermark, expect_same_plan
+from headrace.flow.determinism import (
+    expect_deterministic,
+    expect_no_collation,
+    expect_no_watermark,
+    expect_same_plan,
+)
 from headrace.flow.encoding import DELETED
 from headrace.flow.fingerprint import fingerprint
 from headrace.flow.group_keys import expect_keys_of_groups
@@ -77,13 +82,14 @@ def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) ->
     output = _call(flow, inputs)
     schema = _output_schema(flow, output)
     plan = plan_digest(output, inputs)
-    expect_deterministic(flow, plan)
+    expect_deterministic(flow, plan, output)
     expect_same_plan(flow, output, _call(flow, inputs), inputs)
     live_inputs = [
         _live(spark, number, schemas[topic.name], topic) for number, topic in enumerate(flow.reads)
     ]
     live = _call(flow, without_lineage(live_inputs))
     expect_no_watermark(flow, live, live_inputs)
+    expect_no_collation(flow, live)
     _expect_all_streams(flow, live, live_inputs)
     stateful = _expect_streamable(flow, live)
     mode = "update" if stateful and _aggregates(live) else "append"
