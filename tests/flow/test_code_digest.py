@@ -1,4 +1,4 @@
-"""What code reaches through modules counts, however it comes to them; what it looks up by a name is refused."""
+"""The digest includes what code reads from modules; lookups by name at run time are refused."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from headrace.flow.code_digest import HiddenState, code_digest
 RATE = 3
 
 
-def handed_on(settings: Any) -> list[Any]:
-    """Functions that read an attribute of a module whose name does not stand before it."""
+def readers_of(settings: Any) -> list[Any]:
+    """Functions that read ``RATE`` of a module, each through another expression."""
 
     def imported(number: int) -> Any:
         import print_rates  # type: ignore[import-not-found]
@@ -69,13 +69,13 @@ def handed_on(settings: Any) -> list[Any]:
     ]
 
 
-def test_what_is_read_of_a_module_that_was_handed_on_counts(
+def test_the_digest_changes_with_an_attribute_read_through_any_reference_to_its_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "print_rates.py").write_text("RATE = 2\nLOCK = None\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     settings: Any = importlib.import_module("print_rates")
-    functions = handed_on(settings)
+    functions = readers_of(settings)
     before = [code_digest(function) for function in functions]
     assert [code_digest(function) for function in functions] == before
     monkeypatch.setattr(settings, "RATE", 3)
@@ -83,7 +83,7 @@ def test_what_is_read_of_a_module_that_was_handed_on_counts(
     assert [at for at, text in enumerate(before) if text == after[at]] == []
 
 
-def test_of_an_imported_module_only_what_is_read_counts(
+def test_the_digest_ignores_attributes_of_a_module_that_the_code_does_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "print_prices.py").write_text(
@@ -113,7 +113,7 @@ def test_of_an_imported_module_only_what_is_read_counts(
     ],
     ids=["getenv", "globals", "import_module", "environ"],
 )
-def test_what_is_looked_up_by_name_when_it_is_called_is_refused(function: Any, named: str) -> None:
+def test_a_lookup_by_name_at_run_time_is_refused(function: Any, named: str) -> None:
     with pytest.raises(HiddenState) as hidden:
         code_digest(function)
     assert hidden.value.variable == named

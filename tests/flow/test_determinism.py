@@ -57,6 +57,7 @@ def of_sql(expression: str) -> Any:
         "localtimestamp()",
         "unix_timestamp()",
         "cast('now' as timestamp)",
+        "cast(concat('n', nvl(null, 'ow')) as timestamp)",
         "to_date(' Today')",
         "at > 'yesterday'",
         "named_struct('a', array(named_struct('b', now())))",
@@ -121,14 +122,25 @@ def test_what_depends_on_the_session_is_refused(spark: SparkSession, expression:
     assert "depends on the Spark session" in refusal(spark, of_sql(expression))
 
 
+@pytest.mark.parametrize(
+    "expression", ["event COLLATE UTF8_LCASE", "CAST(event AS STRING COLLATE UTF8_BINARY_RTRIM)"]
+)
+def test_a_collation_under_which_different_texts_are_equal_is_refused(
+    spark: SparkSession, expression: str
+) -> None:
+    assert "a collation under which different texts are equal" in refusal(spark, of_sql(expression))
+
+
 def test_what_is_the_same_every_time_is_let_through(spark: SparkSession) -> None:
     expressions = [
         "unix_timestamp(at)",
         "to_date('2026-01-01')",
+        "cast(concat('2026-', '01-01') as timestamp)",
         "base64(aes_encrypt(event, '0000111122223333', 'CBC', 'PKCS', unhex('00000000000000000000000000000000')))",
         "hash(event)",
         "base64(aes_encrypt(event, '0000111122223333', 'ECB'))",
         "'now'",
+        "event COLLATE UTF8_BINARY",
     ]
     columns = [F.expr(expression).alias(f"c{at}") for at, expression in enumerate(expressions)]
     compile_app(spark, declare(lambda events: events.select("event", *columns)))

@@ -341,9 +341,7 @@ def test_what_cannot_be_fingerprinted_is_refused_by_name_unless_a_version_is_dec
     assert len(versions) == 2
 
 
-def test_rows_that_a_function_brings_along_count_wherever_it_has_them_from(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_the_fingerprint_includes_rows_that_the_function_creates(spark: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "rates.json"
 
     def read(sales: DataFrame) -> DataFrame:
@@ -364,9 +362,9 @@ def test_files_are_refused_unless_a_version_is_declared(spark: SparkSession, tmp
         rates = spark.read.csv(str(tmp_path), schema="note string, rate int")
         return sales.join(rates, "note").select("sale_id", "rate")
 
-    told = mistake(spark, read)
+    error = mistake(spark, read)
     line = inspect.getsourcelines(read)[1] + 1
-    assert told.startswith(f"{__file__}:{line}: flow print reads what may change while it runs: Relation")
+    assert error.startswith(f"{__file__}:{line}: flow print reads files or tables that may change: Relation")
     fingerprint(spark, read, version="1")
 
 
@@ -381,9 +379,7 @@ class Times:
 @pytest.mark.parametrize(
     "made", [Times, lambda factor: functools.partial(scaled_by, factor)], ids=["object", "partial"]
 )
-def test_what_is_registered_under_a_name_may_be_anything_that_can_be_called(
-    spark: SparkSession, made: Callable[[int], Any]
-) -> None:
+def test_a_registered_function_may_be_any_callable(spark: SparkSession, made: Callable[[int], Any]) -> None:
     def named(sales: DataFrame) -> DataFrame:
         return sales.selectExpr("sale_id", "print_times(amount) AS amount")
 

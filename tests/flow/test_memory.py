@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from collections import Counter
 from dataclasses import dataclass
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headrace.app import App
@@ -89,6 +90,37 @@ def test_rows_that_are_too_large_to_be_held_at_once_come_over_in_pieces_in_their
     assert len(pieces) > 3
     first, *_ = batches(flow_world.cluster, station.flow.progress_topic, 1)
     assert (first.rows_in, first.rows_out, first.dead) == (151, 15_000, 1)
+
+
+def rows_of(spark: SparkSession, guard: OutputGuard, count: int, partitions: int) -> DataFrame:
+    """Rows of about 1 kB, counted by the guard."""
+    value = F.rpad(F.col("id").cast("string"), 1_000, "x")
+    rows = spark.range(0, count, 1, partitions).select(
+        F.col("id").cast("string").alias("key"), value.alias("value")
+    )
+    return rows.select("key", guard.column(F.col("key"), F.col("value")).alias("value"))
+
+
+def test_the_tasks_of_a_batch_share_its_limit(spark: SparkSession) -> None:
+    guard = OutputGuard(spark)
+    rows = rows_of(spark, guard, 400, 40)
+    for bytes_max, is_spilled in ((4_000_000, False), (200_000, True)):
+        collector = batch_rows.RowCollector(guard, bytes_max, ties=False)
+        with contextlib.closing(collector.collect(rows, 40)) as collected:
+            assert (collected.count, collected.is_spilled) == (400, is_spilled)
+
+
+def test_large_batches_of_an_aggregation_arrive_in_pieces(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_rows, "_PIECE_BYTES", 40_000)
+    guard = OutputGuard(spark)
+    collector = batch_rows.RowCollector(guard, 100_000, ties=False)
+    with contextlib.closing(collector.collect(rows_of(spark, guard, 400, 2), 2)) as collected:
+        pieces = list(collected.pieces())
+    keys = [key for piece in pieces for key in piece.column("key").to_pylist()]
+    assert sorted(keys, key=int) == [str(number) for number in range(400)]
+    assert max(piece.num_rows for piece in pieces) < 100
 
 
 def test_many_dead_and_late_records_are_read_again_in_pieces_and_each_is_noted_once(

@@ -129,25 +129,42 @@ def test_a_bound_on_another_column_is_refused_since_spark_would_drop_by_the_even
     assert "would lose rows of the left side of a join: Spark drops them by the event time 'at'" in told
 
 
-def test_a_step_that_drops_old_rows_is_refused_behind_a_join_that_may_give_them(spark: SparkSession) -> None:
+def test_a_step_that_drops_late_rows_is_refused_after_a_join_without_a_time_bound(
+    spark: SparkSession,
+) -> None:
     def once(ones: DataFrame, others: DataFrame) -> DataFrame:
         pages = others.select(F.col("page").alias("other"), F.col("at").alias("then"))
         return ones.join(pages, F.expr(condition)).dropDuplicates(["click", "at"]).select("click")
 
     condition = "page = other"
-    told = refusal(spark, once, unbounded=True)
-    assert (
-        "pair would lose rows: a join without a bound in time gives rows that are old by their event time"
-        in told
-    )
-    assert "Deduplicate behind it drops old ones" in told
+    error = refusal(spark, once, unbounded=True)
+    assert "pair would lose rows: a join without a time bound returns rows with old event times" in error
+    assert "the Deduplicate after it drops them as late" in error
     condition = "page = other AND then BETWEEN at - INTERVAL 1 HOUR AND at + INTERVAL 1 HOUR"
     compiled(spark, once)
 
 
-def test_a_stream_of_which_nothing_is_made_is_refused(spark: SparkSession) -> None:
-    told = refusal(spark, lambda ones, _: ones.select("click"))
-    assert "flow pair reads topic others, and its function makes nothing of it" in told
+def test_a_step_that_drops_late_rows_is_refused_after_a_union_of_the_event_time_and_another_time(
+    spark: SparkSession,
+) -> None:
+    def once(ones: DataFrame, others: DataFrame) -> DataFrame:
+        both = ones.select("click", "at").union(others.select("click", second))
+        return both.dropDuplicates(["click", "at"])
+
+    second = "seen"
+    error = refusal(spark, once)
+    assert f"test_state_bounds.py:{once.__code__.co_firstlineno + 1}: flow pair would lose rows" in error
+    assert (
+        "a union puts 'seen' under the event time 'at', and the Deduplicate after it drops them as late"
+        in error
+    )
+    second = "at"
+    compiled(spark, once)
+
+
+def test_a_stream_that_the_function_does_not_use_is_refused(spark: SparkSession) -> None:
+    error = refusal(spark, lambda ones, _: ones.select("click"))
+    assert "flow pair reads topic others, but its function does not use it" in error
 
 
 def test_a_column_named_like_a_watermark_bounds_nothing(spark: SparkSession) -> None:

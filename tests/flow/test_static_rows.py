@@ -1,4 +1,4 @@
-"""Rows of a table are in no order, so a function that takes one of several takes the same one in every plan."""
+"""Steps over tables, whose rows have no order, derive the same rows under every plan, or are refused."""
 
 from __future__ import annotations
 
@@ -126,13 +126,13 @@ def test_every_plan_derives_the_same_rows_in_the_same_order(
         assert derived(spark, flow, NAMES[::-1], 5) == found
 
 
-def test_what_a_stack_lacks_is_null(spark: SparkSession) -> None:
+def test_stack_fills_an_incomplete_row_with_null(spark: SparkSession) -> None:
     _, flow = declare(stacked)
     found = [(row["letter"], row["number"]) for row in derived(spark, flow, "a", 1)]
     assert found == [("p", 1), ("q", None)] * 2
 
 
-def test_an_inline_of_nothing_keeps_its_row_if_it_is_an_outer_one(spark: SparkSession) -> None:
+def test_inline_outer_keeps_a_row_whose_array_is_empty(spark: SparkSession) -> None:
     def outer(steps: DataFrame, accounts: DataFrame) -> DataFrame:
         letters = F.expr("filter(array(struct('p' AS letter), null), one -> step > 0)")
         return steps.select("account", "step", F.inline_outer(letters))
@@ -158,7 +158,7 @@ def test_over_history_a_semi_join_writes_a_row_in_the_batch_of_its_first_partner
     assert [tuple(row) for row in found] == [(1, 2), (2, 1), (7, 3)]
 
 
-def test_what_sql_names_by_with_is_traced_where_it_is_used(spark: SparkSession) -> None:
+def test_sql_with_common_table_expressions_and_pipes_keeps_the_order_of_the_log(spark: SparkSession) -> None:
     def named(steps: DataFrame, accounts: DataFrame) -> DataFrame:
         text = """
             WITH known AS (
@@ -194,6 +194,11 @@ def summed_row_by_row(steps: DataFrame, accounts: DataFrame) -> DataFrame:
     return several(steps, counted).select("account", "step", "who")
 
 
+def picked_in_a_window(steps: DataFrame, accounts: DataFrame) -> DataFrame:
+    newest = F.max_by("account", F.lit(1)).over(Window.partitionBy("name"))
+    return several(steps, accounts.withColumn("account", newest).distinct()).select("account", "step", "who")
+
+
 def limited(steps: DataFrame, accounts: DataFrame) -> DataFrame:
     return several(steps, accounts.limit(1)).select("account", "step", "who")
 
@@ -208,14 +213,15 @@ def in_a_subquery(steps: DataFrame, accounts: DataFrame) -> DataFrame:
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (numbered, "row_number() depends on the order of rows that may be equal"),
-        (summed_row_by_row, "depends on the order of rows that may be equal"),
-        (limited, "takes some rows of a table (limit), and nothing says which"),
-        (in_a_subquery, "takes one of several rows in a subquery"),
+        (numbered, "row_number() depends on the order of equal rows"),
+        (summed_row_by_row, "depends on the order of equal rows"),
+        (picked_in_a_window, "max_by(account"),
+        (limited, "uses limit on a table, whose rows have no order"),
+        (in_a_subquery, "picks one of several rows in a subquery"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )
-def test_what_would_take_other_rows_in_another_plan_is_refused(
+def test_a_step_that_depends_on_the_order_of_a_table_is_refused(
     spark: SparkSession, function: Function, reason: str
 ) -> None:
     assert reason in refusal(spark, function)
@@ -232,5 +238,7 @@ def counted(steps: DataFrame, accounts: DataFrame) -> DataFrame:
 
 
 @pytest.mark.parametrize("function", [ranked, counted])
-def test_what_is_the_same_in_every_plan_is_accepted(spark: SparkSession, function: Function) -> None:
+def test_a_step_that_treats_equal_rows_of_a_table_alike_is_accepted(
+    spark: SparkSession, function: Function
+) -> None:
     compile_app(spark, declare(function)[0])

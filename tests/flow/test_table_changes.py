@@ -76,12 +76,12 @@ def shown(state: TableState) -> dict[str, str]:
     return dict(rows)
 
 
-def told(state: TableState) -> list[LeftOut]:
-    """The values that do not fit, as a batch tells of them."""
+def new_dead_letters(state: TableState) -> list[LeftOut]:
+    """Refreshes the table and takes its dead letters, as a committed batch does."""
     state.refresh()
-    found = list(state.dead)
-    state.dead.clear()
-    return found
+    letters = list(state.dead_letters)
+    state.dead_letters.clear()
+    return letters
 
 
 def test_a_deletion_that_expired_unread_is_not_missed_and_dead_letters_are_not_repeated(
@@ -92,14 +92,14 @@ def test_a_deletion_that_expired_unread_is_not_missed_and_dead_letters_are_not_r
     names.write("b", "first")
     flow_world.write(names.table, [(b"bad", b"{")])
     state = names.state()
-    assert [one.offset for one in told(state)] == [2]
+    assert [letter.offset for letter in new_dead_letters(state)] == [2]
     assert shown(state) == {"a": "first", "b": "first"}
     names.write("a", None)
     for number in range(30):
         names.write("fill", f"{number} {FILL}")
     until(lambda: removed_below(flow_world.cluster, names.log) > 3, "the deletion is gone", pause_s=0.05)
     flow_world.write(names.table, [(b"bad", b"[")])
-    assert [one.value for one in told(state)] == [b"["]
+    assert [letter.value for letter in new_dead_letters(state)] == [b"["]
     assert shown(state) == {"b": "first", "fill": f"29 {FILL}"}
     assert state.reached == {"0": flow_world.cluster.ends(names.log)[0]}
     state.close()
@@ -144,7 +144,7 @@ def test_a_table_is_read_on_with_time(flow_world: FlowWorld) -> None:
     until(is_read_on, "the table is read on")
     assert shown(state) == {"a": "second"}
     # The next batch tells of what was found meanwhile.
-    assert [one.offset for one in told(state)] == [2]
+    assert [letter.offset for letter in new_dead_letters(state)] == [2]
     state.close()
 
 

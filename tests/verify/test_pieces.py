@@ -19,6 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.client.reading import read
+from headrace.flow import folding
 from headrace.flow.compiled import Compiled
 from headrace.flow.decoding import TimeBounds
 from headrace.flow.derived import ALL, Derived
@@ -58,6 +59,16 @@ def compacted_to(cluster: Cluster, topic: str, most: int) -> dict[int, int]:
 
     until(lambda: len(left()) <= most, "compaction", pause_s=0.05)
     return dict.fromkeys(left(), 1)
+
+
+def test_rows_are_collected_in_shares_of_limited_bytes(
+    flow_world: FlowWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "_BYTES_AT_ONCE", 10_000)
+    rows = flow_world.spark.range(100).selectExpr("CAST(id AS STRING) AS key", "id AS value")
+    shares = list(folding.collected(rows, 100, 1_000))
+    assert len(shares) == 10
+    assert sorted(value for _, values in shares for value in values) == list(range(100))
 
 
 # Which of several derived rows counts

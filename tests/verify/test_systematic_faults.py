@@ -34,7 +34,7 @@ from tests.verify.planting import verifier
 BEGIN = datetime(2026, 3, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 LATE = timedelta(minutes=1)
 SHIFT = timedelta(seconds=30)
-FAULTS = ("order", "decoder", "encoder", "lateness", "table", "partition")
+FAULTS = ("order", "decoder", "encoder", "lateness", "table", "partition", "count")
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,12 @@ class Shop:
     def _flow(self, name: str) -> Any:
         reads = [self.sales[name], *([self.rates] if name == "table" else [])]
 
-        @self.app.flow(reads=reads, writes=self.rows[name], name=f"faulty-{name}")
+        @self.app.flow(reads=reads, writes=self.rows[name], name=f"faulty-{name}", unbounded=True)
         def flow(sales: DataFrame, *tables: DataFrame) -> DataFrame:
             if name == "table":
                 return sales.join(tables[0], "account", "left")
+            if name == "count":
+                return sales.groupBy("account").agg(F.count("*").alias("sales"))
             return sales.withColumnRenamed("at", "sold_at") if name == "encoder" else sales
 
         return flow
@@ -131,16 +133,20 @@ class OldTable(TableState):
             self.reached = {str(number): end for number, end in self._cluster.ends(self.log).items()}
 
 
-def write_in_turns(writer: Writer, topic: str, keys: Sequence[str], values: Sequence[str | None]) -> None:
-    """To one partition after the other, whatever the key is."""
-    if not topic.startswith("partition"):
+def write_to_wrong_partitions(
+    writer: Writer, topic: str, keys: Sequence[str], values: Sequence[str | None]
+) -> None:
+    """``partition`` alternates between two partitions; ``count`` uses the one that its key does not belong to."""
+    if not topic.startswith(("partition", "count")):
         WRITE_ROWS(writer, topic, keys, values)
         return
     for number, (key, value) in enumerate(zip(keys, values, strict=True)):
-        writer._producer.produce(topic, value, key, partition=number % 2)
+        partition = number % 2 if topic.startswith("partition") else PARTITION_NOT_OF_COUNT
+        writer._producer.produce(topic, value, key, partition=partition)
 
 
 WRITE_ROWS = Writer.rows
+PARTITION_NOT_OF_COUNT = 1
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +157,8 @@ def shop() -> Shop:
 @pytest.fixture(scope="module")
 def run(flow_world: FlowWorld, shop: Shop) -> Iterator[RunningApp]:
     """Two batches: the second has sales of before, and the rates have changed in between."""
-    flow_world.cluster.ensure_topic(shop.rows["partition"].name, 2)
+    for name in ("partition", "count"):
+        flow_world.cluster.ensure_topic(shop.rows[name].name, 2)
     flow_world.declare(shop.app)
     with pytest.MonkeyPatch.context() as planted:
         planted.setattr(batch_rows, "in_order", reverse)
@@ -159,7 +166,7 @@ def run(flow_world: FlowWorld, shop: Shop) -> Iterator[RunningApp]:
         planted.setattr(encoding, "_written", write_whole_seconds)
         planted.setattr(batch, "next_watermark", next_watermark_too_soon)
         planted.setattr(running, "TableState", OldTable)
-        planted.setattr(Writer, "rows", write_in_turns)
+        planted.setattr(Writer, "rows", write_to_wrong_partitions)
         flow_world.write(shop.rates, [Rate("table", 1)])
         send(flow_world, shop, 0, [0, 100, 101])
         with flow_world.running(shop.app) as running_app:
@@ -245,7 +252,12 @@ def test_an_old_version_of_a_table_is_found_though_the_progress_names_the_new_on
         assert '"rate":1' in difference.found["value"]
 
 
-def test_rows_in_a_partition_that_is_not_that_of_their_key_are_found(shop: Shop, run: RunningApp) -> None:
+def test_a_count_in_the_wrong_partition_is_missing_for_the_proof(shop: Shop, run: RunningApp) -> None:
+    report = verified(run, shop, "count")
+    assert (report.verdict, report.missing, report.findings) == ("different", 1, [])
+
+
+def test_rows_in_the_wrong_partition_are_found(shop: Shop, run: RunningApp) -> None:
     report = verified(run, shop, "partition")
     assert (report.verdict, report.findings) == ("different", [])
     assert (report.missing, report.extra) == (2, 2)

@@ -2,8 +2,8 @@
 
 A stream adds up batch by batch, a rebuild and ``verify`` in one go, and a shuffle hands rows over in any order. So only
 functions are allowed that are known not to care; one that is unknown is refused. Functions that compute with ``double``
-are allowed, though their last digits depend on the order. ``max_by`` and ``min_by`` are allowed, too: which of the
-rows is taken that are equal in what they order by, ``headrace.flow.tie_breaking`` decides.
+are allowed, though their last digits depend on the order. ``max_by`` and ``min_by`` are allowed, too;
+``headrace.flow.tie_breaking`` defines which of several equal rows they take.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ _ANY_ORDER = frozenset(
 )
 _COLLECTED = frozenset({"CollectList", "CollectSet"})
 _ORDER_FORGOTTEN = frozenset({"SortArray", "Size"})
-_BY_ITSELF = re.compile(
+_DEFAULT_COMPARATOR = re.compile(
     r"lambdafunction\(if \(\(isnull\((?P<one>lambda \w+#\w+)\) AND isnull\((?P<other>lambda \w+#\w+)\)\)\) 0"
     r" else if \(isnull\((?P=one)\)\) 1 else if \(isnull\((?P=other)\)\) -1"
     r" else if \(\((?P=one) < (?P=other)\)\) -1 else if \(\((?P=one) > (?P=other)\)\) 1 else 0"
     r", (?P=one), (?P=other), false\)"
 )
-"""What ``array_sort`` compares by if the user says nothing: only the same elements are equal."""
+"""Spark's text of the comparator that ``array_sort`` has by default. Only identical elements are equal to it."""
 _KEEPS_ALL = frozenset(
     {"AggregateExpression", "ArrayDistinct", "ArrayTransform", "Cast", "Coalesce", "Flatten"}
 )
@@ -131,7 +131,7 @@ def _by_order(expression: Any, *, is_sorted: bool = False) -> Iterator[Any]:
         return
     for child in children(expression):
         yield from _by_order(
-            child, is_sorted=_forgets_order(kind, expression) or (is_sorted and _keeps_all(kind, expression))
+            child, is_sorted=_sorts(kind, expression) or (is_sorted and _keeps_all(kind, expression))
         )
 
 
@@ -142,9 +142,9 @@ def takes_any_order(function: Any) -> bool:
     return kind in _ANY_ORDER
 
 
-def _forgets_order(kind: str, expression: Any) -> bool:
+def _sorts(kind: str, expression: Any) -> bool:
     if kind == "ArraySort":
-        return _BY_ITSELF.fullmatch(str(expression.function().toString())) is not None
+        return _DEFAULT_COMPARATOR.fullmatch(str(expression.function().toString())) is not None
     return kind in _ORDER_FORGOTTEN
 
 

@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.client.cluster import Cluster
+from headrace.flow.dead_letter_spool import DeadLetterSpool
 from headrace.flow.errors import FlowError
 from headrace.flow.left_out import LeftOut, dead_letter, late_note
 from headrace.flow.opening import Opened
-from headrace.flow.set_aside import SetAside
 from headrace.flow.watermark import next_watermark
 from headrace.flow.writer import Side, Writer
 from headrace.model.flow import Flow
@@ -96,7 +96,7 @@ class BatchResult:
     left_out: Callable[[], Iterable[LeftOut]] = tuple
     """As many late and dead records as ``counts`` says."""
     tables: dict[str, dict[str, int]] = field(default_factory=dict)
-    table_dead: Sequence[SetAside] = ()
+    table_dead: Sequence[DeadLetterSpool] = ()
     """Values of tables that do not fit."""
     state_rows: int = 0
     state_bytes: int = 0
@@ -232,4 +232,4 @@ def _side_records(flow: Flow, result: BatchResult, generation: int) -> Iterator[
             f" {kinds['late']} and {kinds['dead']} are there",
             hint="the batch is counted again",
         )
-    yield from (dead_letter(flow, record) for dead in result.table_dead for record in dead)
+    yield from (dead_letter(flow, record) for letters in result.table_dead for record in letters)

@@ -43,7 +43,7 @@ class _Mismatch:
 @dataclass(slots=True)
 class Books:
     is_compacted: bool = True
-    """Whether records of the inputs may be gone that were there when a batch read them."""
+    """Whether compaction may have removed input records since a batch read them."""
     records: int = 0
     late: int = 0
     dead: int = 0

@@ -1,10 +1,10 @@
 """Python code as one text: the instructions of a function, and all that they reach.
 
 Constants count, default values, closures, global variables, attributes of modules (``settings.RATE``, ``math.pi``),
-what is inside containers, partial functions, methods, the classes of the user and their objects. A module of the user
-that is handed on (``getattr(settings, name)``, a default value, an argument) counts whole, since any of its attributes
-may be read. The functions and classes of installed packages count by their names only: the package is not part of the
-user's function.
+what is inside containers, partial functions, methods, the classes of the user and their objects. Of a module of the
+user only the attributes count that the code reads; all of them where the module itself is a value
+(``getattr(settings, name)``, a default, an argument). The functions and classes of installed packages count by their
+names only: the package is not part of the user's function.
 
 An object of a class counts by its state, as pickle would take it: that is what Spark sends to the processes that run
 Python. Where there is none (an open file), or where it says little (an object of an installed package may keep it
@@ -71,7 +71,7 @@ _NOT_BEHAVIOUR = frozenset(
 )
 """Of a class: where and how it was written, or said elsewhere, too (the default of a field is in ``__init__``)."""
 
-_REACH_ANYTHING = frozenset(
+_DYNAMIC_LOOKUPS = frozenset(
     {
         "builtins.__import__",
         "builtins.eval",
@@ -82,7 +82,7 @@ _REACH_ANYTHING = frozenset(
         "os.getenvb",
     }
 )
-"""What they lead to is decided when they are called."""
+"""These look up names at run time, so nothing in the code shows what they read."""
 
 
 class HiddenState(Exception):
@@ -213,7 +213,7 @@ class _Walk:
 
     def _installed(self, name: str, found: Any) -> None:
         self._put("installed", name)
-        if name in _REACH_ANYTHING:
+        if name in _DYNAMIC_LOOKUPS:
             self._hidden(found)
 
     def _at(self, function: types.FunctionType, variable: str, line: int) -> None:
@@ -228,7 +228,7 @@ class _Walk:
                 self._put("empty")
                 continue
             self._at(function, name, closure_line(code, name))
-            self._variable_of(code, name, held)
+            self._local_variable(code, name, held)
 
     def _code(self, code: types.CodeType, function: types.FunctionType) -> None:
         parameters = code.co_argcount + code.co_kwonlyargcount
@@ -257,24 +257,24 @@ class _Walk:
             found: Any = _imported(reference, function)
             for name in reference.attributes:
                 found = _attribute(found, name)
-            self._variable_of(code, reference.bound, found)
+            self._local_variable(code, reference.bound, found)
         elif reference.name in function.__globals__:
-            self._followed(function.__globals__[reference.name], reference.attributes)
-        elif f"builtins.{reference.name}" in _REACH_ANYTHING:
+            self._resolved(function.__globals__[reference.name], reference.attributes)
+        elif f"builtins.{reference.name}" in _DYNAMIC_LOOKUPS:
             self._hidden(getattr(builtins, reference.name))
         # Else a builtin, or a mistake that shows when it is called.
 
-    def _variable_of(self, code: types.CodeType, name: str, held: Any) -> None:
-        """Of a module in a local variable, or one of the function around: what is read of it. Of others, all."""
+    def _local_variable(self, code: types.CodeType, name: str, held: Any) -> None:
+        """Digests the value of a local variable or closure; for a module, only the attributes that the code reads."""
         if not isinstance(held, types.ModuleType):
             self.value(held)
             return
         read = set(attributes_read(code, name)) if name else {()}
         for attributes in sorted(read):
-            self._followed(held, attributes)
+            self._resolved(held, attributes)
 
-    def _followed(self, found: Any, attributes: Sequence[str]) -> None:
-        """What ``found`` leads to by attributes of modules. A module that is handed on as it is counts whole."""
+    def _resolved(self, found: Any, attributes: Sequence[str]) -> None:
+        """Digests ``found.a.b``. The attributes are resolved as long as they lead through modules."""
         inside, name, left = None, "", list(attributes)
         while isinstance(found, types.ModuleType) and left:
             inside, name = found, left.pop(0)
@@ -291,7 +291,7 @@ class _Walk:
 
     def _builtin(self, builtin: Any) -> None:
         self._put("builtin", builtin.__qualname__)
-        if f"{getattr(builtin, '__module__', '')}.{builtin.__qualname__}" in _REACH_ANYTHING:
+        if f"{getattr(builtin, '__module__', '')}.{builtin.__qualname__}" in _DYNAMIC_LOOKUPS:
             self._hidden(builtin)
         held = getattr(builtin, "__self__", None)
         if not isinstance(held, (types.ModuleType, type)):
@@ -370,7 +370,7 @@ class _Walk:
 
 
 def _attribute(found: Any, name: str) -> Any:
-    """Also a module of a package that nobody has imported yet."""
+    """Imports a submodule that is not loaded yet."""
     if isinstance(found, types.ModuleType) and not hasattr(found, name) and hasattr(found, "__path__"):
         with contextlib.suppress(ImportError):
             return importlib.import_module(f"{found.__name__}.{name}")

@@ -26,7 +26,7 @@ class Reference:
     level: int = 0
     """Of a relative import: the number of its dots."""
     bound: str = ""
-    """Of an import: the variable of the function that holds what was imported."""
+    """The local variable that an import assigns."""
 
     def __str__(self) -> str:
         return ".".join((self.name, *self.attributes))
@@ -44,8 +44,8 @@ def references(code: CodeType) -> Iterator[Reference]:
 
 
 def attributes_read(code: CodeType, variable: str) -> Iterator[tuple[str, ...]]:
-    """The attributes that follow wherever a local variable, or one of the function around, is read; also by code
-    inside. There are none where its value goes elsewhere: to a call, a container, another variable.
+    """One tuple of attribute names for each read of a local variable or closure, nested code included. An empty tuple
+    means that the value itself is used: passed to a call, stored in a container or in another variable.
     """
     for each in _codes(code):
         instructions = _instructions(each)
@@ -75,20 +75,20 @@ def line_naming(code: CodeType, name: str) -> int | None:
 
 
 def _variables(code: CodeType, instruction: dis.Instruction) -> tuple[str, str]:
-    """The local variables that it reads: some instructions read two at once, or store one and read the other."""
+    """The local variables that an instruction reads. Some read two, or store one and read another."""
     if instruction.opname in _VARIABLES:
         return "", instruction.argval
     if "LOAD_FAST" not in instruction.opname:
         return "", ""
     named = instruction.argval if isinstance(instruction.argval, tuple) else ("", instruction.argval)
-    # Of a variable that code inside shares, this is its cell; whoever reads that has instructions of its own.
+    # For a variable shared with nested code this loads the cell. Its value is read by LOAD_DEREF.
     shared = {*code.co_cellvars, *code.co_freevars}
     first, last = ("" if name in shared else name for name in named)
     return "" if instruction.opname.startswith("STORE") else first, last
 
 
 def _imports(instructions: list[dis.Instruction], at: int, line: int) -> Iterator[Reference]:
-    """``import a.b`` holds ``a``; with ``as``, or ``from``, the variable has what it names."""
+    """``import a.b`` assigns ``a``. With ``as`` or ``from`` the variable gets the named module or attribute."""
     name, level, names = instructions[at].argval, instructions[at - 2].argval, instructions[at - 1].argval
     bound: list[str] = []
     is_renamed = False

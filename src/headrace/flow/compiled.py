@@ -18,7 +18,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headrace.flow.aggregates import expect_any_order
-from headrace.flow.determinism import expect_deterministic, expect_no_watermark, expect_same_plan
+from headrace.flow.determinism import (
+    expect_deterministic,
+    expect_no_collation,
+    expect_no_watermark,
+    expect_same_plan,
+)
 from headrace.flow.encoding import DELETED
 from headrace.flow.fingerprint import fingerprint
 from headrace.flow.group_keys import expect_keys_of_groups
@@ -29,7 +34,7 @@ from headrace.flow.plan_nodes import expr_id
 from headrace.flow.plan_tree import analyzed, children, class_name, each, nodes
 from headrace.flow.realtime_limits import expect_realtime
 from headrace.flow.state_bounds import expect_bounded, keeps_state
-from headrace.flow.static_rows import expect_settled
+from headrace.flow.static_rows import expect_deterministic_tables
 from headrace.flow.types import schema_of_output, struct_of
 from headrace.flow.updates import expect_replaceable
 from headrace.flow.watermark import spark_delay
@@ -77,19 +82,20 @@ def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) ->
     output = _call(flow, inputs)
     schema = _output_schema(flow, output)
     plan = plan_digest(output, inputs)
-    expect_deterministic(flow, plan)
+    expect_deterministic(flow, plan, output)
     expect_same_plan(flow, output, _call(flow, inputs), inputs)
     live_inputs = [
         _live(spark, number, schemas[topic.name], topic) for number, topic in enumerate(flow.reads)
     ]
     live = _call(flow, without_lineage(live_inputs))
     expect_no_watermark(flow, live, live_inputs)
+    expect_no_collation(flow, live)
     _expect_all_streams(flow, live, live_inputs)
     stateful = _expect_streamable(flow, live)
     mode = "update" if stateful and _aggregates(live) else "append"
     plan_of_streams = analyzed(live)
     expect_any_order(flow, plan_of_streams)
-    expect_settled(flow, plan_of_streams)
+    expect_deterministic_tables(flow, plan_of_streams)
     fixed = expect_replaceable(flow, plan_of_streams) if mode == "update" else None
     if flow.is_realtime:
         expect_realtime(flow, output, stateful=stateful, runs_python=plan.runs_python)
@@ -145,13 +151,13 @@ def _call(flow: Flow, frames: list[DataFrame]) -> DataFrame:
 
 
 def _expect_all_streams(flow: Flow, live: DataFrame, inputs: list[DataFrame]) -> None:
-    """Spark reads no stream that is not in the plan, and does not tell how far it would be."""
+    """Spark does not read a stream that the plan lacks, so the flow would have no position in it."""
     read = set(map(expr_id, _leaf_columns(analyzed(live))))
     for topic, frame in zip(flow.reads, inputs, strict=True):
         plan: Any = frame._jdf.queryExecution().analyzed()
         if topic.kind != "table" and read.isdisjoint(map(expr_id, _leaf_columns(plan))):
             raise FlowMistake(
-                f"flow {flow.name} reads topic {topic.name}, and its function makes nothing of it",
+                f"flow {flow.name} reads topic {topic.name}, but its function does not use it",
                 place=flow.place,
                 hint="take the topic out of reads=[...], and its parameter out of the function",
             )
@@ -172,7 +178,7 @@ def _output_schema(flow: Flow, output: DataFrame) -> Schema:
         raise FlowMistake(
             f"flow {flow.name} returns {', '.join(sorted(twins))} more than once",
             place=flow.place,
-            detail="small and large letters are the same to Spark" if len(twins) > 1 else "",
+            detail="Spark compares column names without case" if len(twins) > 1 else "",
             hint="drop or rename one of them, for example with .drop(...) after a join",
         )
     missing = [name for name in (*flow.writes.key, *filter(None, [flow.writes.time])) if name not in names]

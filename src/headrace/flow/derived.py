@@ -40,7 +40,7 @@ class Derived:
     the columns of their ``order``. On disk until ``close``."""
     count: int
     row_bytes: int
-    """About how large a row is."""
+    """On average."""
     through: Batch
     after: Batch | None
     """The rows are those of the batches behind this one; None for all of them."""

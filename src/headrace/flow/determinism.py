@@ -6,7 +6,6 @@ how Spark has split the rows are found in the plan's expressions, however deep.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
@@ -15,11 +14,11 @@ from pyspark.sql import DataFrame
 
 from headrace.flow.mistakes import FlowMistake, first_line, line_naming_in, line_of
 from headrace.flow.plan_digest import PlanDigest, Trail, plan_digest
-from headrace.flow.plan_tree import children, class_name, nodes
+from headrace.flow.plan_tree import analyzed, children, class_name, each, nodes
 from headrace.model.flow import Flow
 from headrace.model.place import Place
 
-__all__ = ["expect_deterministic", "expect_no_watermark", "expect_same_plan"]
+__all__ = ["expect_deterministic", "expect_no_collation", "expect_no_watermark", "expect_same_plan"]
 
 _CLOCKS = ("CurrentBatchTimestamp", "CurrentDate", "CurrentTime", "CurrentTimestamp", "LocalTimestamp", "Now")
 _SESSION = (
@@ -32,11 +31,10 @@ _SESSION = (
 )
 _READ_AS_TIMES = ("Cast", "ParseToDate", "ParseToTimestamp")
 _TIMES = frozenset({"date", "timestamp", "timestamp_ntz"})
-_NOW = re.compile(r"\s*(now|today|tomorrow|yesterday)\s*$", re.IGNORECASE)
-"""Texts that Spark reads as the time at which it plans the query."""
 
 
-def expect_deterministic(flow: Flow, plan: PlanDigest) -> None:
+def expect_deterministic(flow: Flow, plan: PlanDigest, output: DataFrame) -> None:
+    """``plan`` is the digest of ``output``."""
     if plan.runs_python and not flow.deterministic:
         raise FlowMistake(
             f"flow {flow.name} calls Python for its rows, and does not say that the same rows give the same results",
@@ -47,12 +45,11 @@ def expect_deterministic(flow: Flow, plan: PlanDigest) -> None:
         raise _not_deterministic(flow, "a sample of the rows", line_naming_in(flow, "sample", "randomSplit"))
     for trail in _random(plan):
         raise _not_deterministic(flow, first_line(trail[0].toString()), _line(flow, trail))
-    for trail in _clocks(plan):
-        raise FlowMistake(
-            f"flow {flow.name} reads the clock ({first_line(trail[0].sql())})",
-            place=_line(flow, trail),
-            hint="a batch that runs again would see another time: use the event's own time",
-        )
+    for trail in _of(plan, _CLOCKS):
+        raise _reads_clock(flow, first_line(trail[0].sql()), _line(flow, trail))
+    if _replaces_now(output):
+        times = (_line(flow, trail) for trail in _of(plan, _READ_AS_TIMES) if _is_constant_time(trail[0]))
+        raise _reads_clock(flow, "a text such as 'now' that is read as a time", next(times, flow.place))
     for trail in _of(plan, _SESSION):
         raise FlowMistake(
             f"flow {flow.name} depends on the Spark session ({first_line(trail[0].sql())})",
@@ -89,6 +86,22 @@ def expect_no_watermark(flow: Flow, live: DataFrame, inputs: list[DataFrame]) ->
         )
 
 
+def expect_no_collation(flow: Flow, live: DataFrame) -> None:
+    """Under some collations texts are equal that differ. Which of them a group or a maximum shows would depend on the
+    order of the rows, and Spark cannot keep state by such a key.
+    """
+    jvm: Any = live.sparkSession._jvm
+    rows = jvm.org.apache.spark.sql.catalyst.util.UnsafeRowUtils
+    for node in nodes(analyzed(live), subqueries=True):
+        if not rows.isBinaryStable(node.schema()):
+            raise FlowMistake(
+                f"flow {flow.name} has a column with a collation under which different texts are equal",
+                place=line_naming_in(flow, "collate", "cast"),
+                detail="which of the equal texts a group or a maximum shows would depend on the order of the rows",
+                hint="use F.lower(...) or F.trim(...) instead of the collation",
+            )
+
+
 def _not_deterministic(flow: Flow, what: str, place: Place | None) -> FlowMistake:
     return FlowMistake(
         f"flow {flow.name} is not deterministic: {what}",
@@ -113,15 +126,28 @@ def _has_random_vector(encrypt: Any) -> bool:
     return str(vector.sql()) in ("CAST('' AS BINARY)", "X''") and str(mode.sql()).upper() != "'ECB'"
 
 
-def _clocks(plan: PlanDigest) -> Iterator[Trail]:
-    yield from _of(plan, _CLOCKS)
-    for trail in _of(plan, _READ_AS_TIMES):
-        if str(trail[0].dataType().typeName()) in _TIMES and _is_now(children(trail[0])[0]):
-            yield trail
+def _reads_clock(flow: Flow, what: str, place: Place | None) -> FlowMistake:
+    return FlowMistake(
+        f"flow {flow.name} reads the clock ({what})",
+        place=place,
+        hint="a batch that runs again would see another time: use the event's own time",
+    )
 
 
-def _is_now(expression: Any) -> bool:
-    return class_name(expression) == "Literal" and _NOW.match(str(expression.value())) is not None
+def _is_constant_time(expression: Any) -> bool:
+    return str(expression.dataType().typeName()) in _TIMES and bool(children(expression)[0].foldable())
+
+
+def _replaces_now(output: DataFrame) -> bool:
+    """Whether Spark would put the time at which it plans the query in the place of a text such as 'now'."""
+    jvm: Any = output.sparkSession._jvm
+    optimizer = jvm.org.apache.spark.sql.catalyst.optimizer
+    plan = analyzed(output)
+    for part in (plan, *each(plan.subqueriesAll())):
+        replaced = optimizer.ReplaceExpressions.apply(part)
+        if not optimizer.SpecialDatetimeValues.apply(replaced).fastEquals(replaced):
+            return True
+    return False
 
 
 def _of(plan: PlanDigest, kinds: tuple[str, ...]) -> Iterator[Trail]:

@@ -47,10 +47,10 @@ def fingerprint(flow: Flow, plan: PlanDigest, output: DataFrame, schema: Schema)
     if plan.files and not flow.version:
         read = first_line(plan.files[0].toString())
         raise FlowMistake(
-            f"flow {flow.name} reads what may change while it runs: {read}",
+            f"flow {flow.name} reads files or tables that may change: {read}",
             place=line_naming_in(flow, "read", "table"),
-            detail="rows that were derived before would be other ones, and nobody would notice",
-            hint=f"write it to a topic, and declare that with app.table(...), or {_VERSION}",
+            detail="the fingerprint cannot include their content, so a change would go unnoticed",
+            hint=f"write the data to a topic and declare it with app.table(...), or {_VERSION}",
         )
     parts = [
         plan.text,

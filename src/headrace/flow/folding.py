@@ -126,11 +126,11 @@ def numbered(derived: Derived) -> DataFrame:
 
 
 def numbered_written(topic: DataFrame, partition: Column) -> DataFrame:
-    """The same of what the topic has. A row that is not in ``partition``, where its key belongs, has a number below
-    zero: whoever reads the topic would see the rows of its key in any order.
+    """The same for the rows of the topic. ``partition`` is where the key belongs. A row in another partition gets a
+    negative number, because consumers would read the rows of its key in any order.
     """
-    rows = _numbered(topic, ["offset"], beside=[(F.col("partition") == partition).alias("is_there")])
-    nth = F.when(F.col("is_there"), F.col("nth")).otherwise(-F.col("nth"))
+    rows = _numbered(topic, ["offset"], beside=[(F.col("partition") == partition).alias("in_partition")])
+    nth = F.when(F.col("in_partition"), F.col("nth")).otherwise(-F.col("nth"))
     return rows.select("key", "value", nth.alias("nth"))
 
 

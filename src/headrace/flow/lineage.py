@@ -29,7 +29,7 @@ from pyspark.sql import functions as F
 from headrace.flow.mistakes import FlowMistake
 from headrace.flow.plan_nodes import PlanNodes, expr_id
 from headrace.flow.plan_tree import analyzed, class_name, each
-from headrace.flow.static_rows import settled
+from headrace.flow.static_rows import make_deterministic
 from headrace.flow.tie_breaking import break_ties, has_ties
 from headrace.model.flow import Flow
 
@@ -151,7 +151,7 @@ class _Tracer:
         if all(child.origin == "static" for child in children):
             is_same = all(child.node is one for child, one in zip(children, below, strict=True))
             given = node if is_same else self._nodes.with_children(node, [child.node for child in children])
-            return _Traced(settled(self._nodes, given), "static")
+            return _Traced(make_deterministic(self._nodes, given), "static")
         if name == "Join":
             return self._join(node, *children)
         if name == "Union":
@@ -207,7 +207,7 @@ class _Tracer:
         return self._with_columns(_Traced(joined, "rows"), each(node.output()), names, batch)
 
     def _first_partner(self, node: Any, left: _Traced, right: _Traced) -> _Traced:
-        """Over history: a row of the left side is written by the batch in which its first partner is there."""
+        """Over history: the batch that first has a partner for a row of the left side writes that row."""
         joined = self._nodes.inner_join(node, left.node, right.node)
         batch = self._nodes.alias(self._nodes.greatest([left.batch, right.batch]), BATCH)
         columns = [one for one in each(left.node.output()) if expr_id(one) != expr_id(left.batch)]
@@ -255,12 +255,11 @@ class _Tracer:
 
     def _generate(self, node: Any, child: _Traced) -> _Traced:
         numbered = self._nodes.numbered(node, child.node)
-        if numbered is None and self.ties:
-            kind = class_name(node.generator())
+        if numbered is None:
             raise _refused(
-                self._flow, f"makes rows ({kind}) of one event joined with several rows of a table"
+                self._flow, f"generates rows without a defined order ({class_name(node.generator())})"
             )
-        generate, place = numbered or self._nodes.numbered_as_they_come(node, child.node)
+        generate, place = numbered
         columns = each(node.output())
         at = [*child.at, self._nodes.alias(place, "at")]
         return self._with_columns(_Traced(generate, child.origin), columns, at, child.batch)
@@ -273,7 +272,7 @@ class _Tracer:
     def _deduplicate(self, node: Any, child: _Traced) -> _Traced:
         """The first row of each in the order of the log is kept, however Spark has shuffled them."""
         keys = each(node.keys())
-        ties = self._told_apart(child)
+        ties = self._tie_breakers(child)
         if child.batch is not None and str(node.nodeName()) == "Deduplicate":
             first = self._nodes.first_of(keys, [child.batch, *child.at, *ties], child.node)
             return replace(child, node=first)
@@ -284,12 +283,12 @@ class _Tracer:
         if child.origin != "rows":
             raise _refused(self._flow, "adds up what it has added up before")
         if has_ties(node):
-            at = [*child.at, *self._told_apart(child)]
+            at = [*child.at, *self._tie_breakers(child)]
             return _Traced(break_ties(self._nodes, node, child.node, at), "groups")
         return _Traced(self._nodes.with_children(node, [child.node]), "groups")
 
-    def _told_apart(self, child: _Traced) -> list[Any]:
-        """What orders rows that have the same coordinates: of one event, joined with several rows of a table."""
+    def _tie_breakers(self, child: _Traced) -> list[Any]:
+        """The columns that order rows with the same coordinates: one event joined with several rows of a table."""
         if not self.ties:
             return []
         carried = {expr_id(one) for one in child.carried}

@@ -27,7 +27,7 @@ class OwnCode:
     @classmethod
     def of(cls, function: Any) -> OwnCode:
         while not isinstance(function, FunctionType):
-            # A partial function, a method, an object that can be called.
+            # A partial function, a method or a callable object.
             inner = getattr(function, "func", None) or getattr(function, "__func__", None)
             function = inner or type(function).__call__
         package = sys.modules.get(function.__module__.partition(".")[0])

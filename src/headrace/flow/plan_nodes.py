@@ -60,8 +60,8 @@ class PlanNodes:
         return self._logical.Aggregate(grouping, self.sequence(results), child, hint)
 
     def numbered(self, generate: Any, child: Any) -> tuple[Any, Any] | None:
-        """``generate`` over ``child``, and an expression for the place of a row among those of one row of ``child``.
-        None where nothing tells it.
+        """``generate`` over ``child``, and an expression that numbers the rows generated from one row of ``child``.
+        None for a generator that cannot be numbered.
         """
         generator, output = generate.generator(), each(generate.generatorOutput())
         match class_name(generator):
@@ -82,14 +82,6 @@ class PlanNodes:
                 return self._generate(generate, generator, output, child), self.long(0)
         return None
 
-    def numbered_as_they_come(self, generate: Any, child: Any) -> tuple[Any, Any]:
-        """The same where rows of one row of ``child`` still follow each other, and it is known which row they are of: a
-        number that grows says which comes first.
-        """
-        output = each(generate.generatorOutput())
-        same = self._generate(generate, generate.generator(), output, child)
-        return same, self._expressions.MonotonicallyIncreasingID()
-
     def _numbered_inline(self, generate: Any, output: list[Any], child: Any) -> tuple[Any, Any]:
         listed = each(generate.generator().children())[0]
         position = self._attribute("pos", self._int_type)
@@ -102,7 +94,7 @@ class PlanNodes:
         return self.project([*each(child.output()), *fields, position], exploded), self._position(position)
 
     def _numbered_stack(self, stack: Any, output: list[Any]) -> Any:
-        """With one more column, which has the number of the row."""
+        """Adds a column with the number of the row."""
         count, *values = each(stack.children())
         rows, width = int(count.eval(None)), len(output)
         values += [self._null(output[at % width].dataType()) for at in range(len(values), rows * width)]
@@ -138,7 +130,7 @@ class PlanNodes:
         return self._logical.Expand(self.sequence(projections), output, child), given
 
     def inner_join(self, join: Any, left: Any, right: Any) -> Any:
-        """``join`` of other sides, with all rows that belong together."""
+        """An inner join of ``left`` and ``right`` by the condition of ``join``."""
         return self._logical.Join(left, right, self._object("plans.Inner"), join.condition(), join.hint())
 
     def sorted_by_key(self, keys: list[Any], order: list[Any], child: Any) -> Any:
@@ -174,8 +166,8 @@ class PlanNodes:
         return self._expressions.Alias(expression, name, given, nothing, self._none, nothing)
 
     def comparable(self, columns: list[Any]) -> list[Any]:
-        """Values that can be compared, so that rows which differ in a column differ in them: of a map, and of a text
-        that is compared by other rules than its bytes, the plain text.
+        """Expressions that can be compared and that differ wherever the columns differ. Maps, which cannot be compared,
+        and strings, whose collation may ignore case, are compared as UTF-8 text.
         """
         found = []
         for column in columns:

@@ -14,13 +14,11 @@ __all__ = ["analyzed", "children", "class_name", "each", "expressions", "nodes"]
 
 
 def analyzed(frame: DataFrame) -> Any:
-    """Spark's plan of the frame, with what SQL names by ``WITH`` where it is used, and without the marks of ``|>``."""
+    """Spark's analyzed plan, with common table expressions (``WITH``) inlined and pipe operators (``|>``) removed."""
     catalyst: Any = frame.sparkSession._jvm.org.apache.spark.sql.catalyst  # type: ignore[union-attr]
     plan: Any = frame._jdf.queryExecution().analyzed()
-    names = {class_name(node) for node in nodes(plan)}
-    if "PipeOperator" in names:
-        plan = catalyst.expressions.EliminatePipeOperators.apply(plan)
-    return catalyst.optimizer.InlineCTE(True, False).apply(plan) if "WithCTE" in names else plan
+    plan = catalyst.expressions.EliminatePipeOperators.apply(plan)
+    return catalyst.optimizer.InlineCTE(True, False).apply(plan)
 
 
 def each(seq: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""How many rows there are, and how large they are, so that they can be taken in pieces."""
+"""The number and the size of rows, to split them into pieces of limited bytes."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def measured(rows: DataFrame) -> tuple[int, int]:
 
 
 def average(count: int, size: int) -> int:
-    """About how large a row is."""
+    """The average bytes of a row; a guess if there are no rows."""
     return size // count if count else _UNKNOWN_BYTES

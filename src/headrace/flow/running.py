@@ -320,8 +320,8 @@ class Running:
 
     def _write(self, result: BatchResult) -> None:
         self.opened.last = commit_batch(self._cluster, self._writer, self._flow, self.opened, result)
-        for told in result.table_dead:
-            told.clear()
+        for letters in result.table_dead:
+            letters.clear()
         self._cell.set(self.opened.last.next_watermark_us)
 
     def _rows_of(self, frame: DataFrame, inputs: Ranges) -> BatchRows:
@@ -363,7 +363,7 @@ class Running:
             inputs=inputs,
             tables={state.log: state.reached for state in self._tables},
             watermark_us=watermark_us,
-            table_dead=[state.dead for state in self._tables],
+            table_dead=[state.dead_letters for state in self._tables],
             state_rows=state_rows,
             state_bytes=state_bytes,
         )

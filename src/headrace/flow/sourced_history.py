@@ -32,7 +32,7 @@ class SourcedRows:
     belongs. On disk until ``close``."""
     count: int
     row_bytes: int
-    """About how large a row is."""
+    """On average."""
     records: int
     dead: int
     gone: tuple[Gone, ...]

@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from headrace.flow.mistakes import FlowMistake, line_of
+from headrace.flow.mistakes import FlowMistake, line_naming_in, line_of
 from headrace.flow.plan_tree import analyzed, children, class_name, each, expressions, nodes
 from headrace.model.flow import Flow
 
@@ -56,7 +56,7 @@ def expect_bounded(flow: Flow, live: DataFrame) -> None:
     for node in nodes(plan):
         if not node.isStreaming() or not keeps_state(node):
             continue
-        _expect_no_late_partners(flow, live, node)
+        _expect_no_late_rows(flow, live, node)
         if class_name(node) == "Join":
             _expect_bounded_join(flow, live, node)
         elif not flow.unbounded and not _has_bounded_keys(node):
@@ -95,24 +95,43 @@ def _is_event_time(expression: Any) -> bool:
     return is_named and bool(expression.metadata().contains(_DELAY))
 
 
-def _expect_no_late_partners(flow: Flow, live: DataFrame, node: Any) -> None:
-    """A join without a bound may give a row whose event time is long past. A step behind it that drops state by that
-    time takes the row for late, drops it, and nothing counts it.
+def _expect_no_late_rows(flow: Flow, live: DataFrame, node: Any) -> None:
+    """Raises where a step that drops rows by event time gets rows whose time was not compared with the watermark when
+    their record was read. It would drop them as late, and nothing would count them.
     """
     if class_name(node) == "Join":
         drops = any(_Join(live, node).event_times(side) for side in _SIDES)
     else:
         drops = _has_bounded_keys(node)
     below = (one for child in children(node) for one in nodes(child)) if drops else ()
-    for join in below:
-        is_join = class_name(join) == "Join" and keeps_state(join)
-        if is_join and not all(_Join(live, join).is_bounded(side) for side in _SIDES):
+    for step in below:
+        is_join = class_name(step) == "Join" and keeps_state(step)
+        if is_join and not all(_Join(live, step).is_bounded(side) for side in _SIDES):
             raise FlowMistake(
-                f"flow {flow.name} would lose rows: a join without a bound in time gives rows that are old by their"
-                f" event time, and {class_name(node)} behind it drops old ones",
+                f"flow {flow.name} would lose rows: a join without a time bound returns rows with old event times, and"
+                f" the {class_name(node)} after it drops them as late",
                 place=flow.place,
                 hint="bound the event time of each side of the join by that of the other, or make it two flows",
             )
+        for time, other in _mixed_times(step):
+            raise FlowMistake(
+                f"flow {flow.name} would lose rows: a union puts {other!r} under the event time {time!r}, and the"
+                f" {class_name(node)} after it drops them as late",
+                place=line_naming_in(flow, "union", "unionAll", "unionByName"),
+                detail="Spark takes the event time of the first branch for that of all branches",
+                hint=f"give {other!r} a column of its own, or make it two flows",
+            )
+
+
+def _mixed_times(node: Any) -> Iterator[tuple[str, str]]:
+    """For each column of a union that is an event time in its first branch only: its name, and that in the other."""
+    if class_name(node) != "Union":
+        return
+    first, *others = (each(branch.output()) for branch in children(node))
+    for branch in others:
+        for time, other in zip(first, branch, strict=True):
+            if _is_event_time(time) and not _is_event_time(other):
+                yield str(time.name()), str(other.name())
 
 
 def _expect_bounded_join(flow: Flow, live: DataFrame, node: Any) -> None:

@@ -1,9 +1,10 @@
-"""Rows that are the same throughout a batch, of tables or of the function itself, before they are joined with events.
+"""Makes steps over tables deterministic, or refuses them.
 
-Spark gives them in no order. Where a step takes one of several rows, or numbers them, another plan could take another
-one: a batch that runs again, a rebuild or a proof would derive other rows. So ``dropDuplicates`` takes the least by all
-columns, from left to right, and ``max_by`` and ``min_by`` among equals the greatest and the least. What cannot be made
-the same is refused at the user's line.
+The rows of a table, and rows that the function itself creates, have no order in Spark. A step that picks one of several
+rows could pick another one under another plan; then a batch that runs again, a rebuild and a proof would derive
+different rows. So ``dropDuplicates`` keeps the row with the smallest columns, compared from left to right. Among equals
+``max_by`` takes the row with the greatest columns, ``min_by`` the one with the smallest. Other steps that depend on the
+order of the rows are refused at the user's line.
 """
 
 from __future__ import annotations
@@ -14,91 +15,93 @@ from headrace.flow.aggregates import takes_any_order
 from headrace.flow.mistakes import FlowMistake, first_line, line_naming_in, line_of
 from headrace.flow.plan_nodes import PlanNodes, expr_id
 from headrace.flow.plan_tree import children, class_name, each, nodes
-from headrace.flow.tie_breaking import break_ties, has_ties
+from headrace.flow.tie_breaking import break_ties, compares_rows, has_ties
 from headrace.model.flow import Flow
 
-__all__ = ["expect_settled", "settled"]
+__all__ = ["expect_deterministic_tables", "make_deterministic"]
 
-_SOME = {"GlobalLimit": "limit", "LocalLimit": "limit", "Offset": "offset", "Tail": "tail"}
-_OF_PEERS = frozenset({"CumeDist", "DenseRank", "PercentRank", "Rank"})
-"""Functions of a window that give equal rows the same number."""
-_BY_ALL = "F.max_by or F.min_by of all that is wanted, F.struct(...), says which"
+_LIMITS = {"GlobalLimit": "limit", "LocalLimit": "limit", "Offset": "offset", "Tail": "tail"}
+_RANKS = frozenset({"CumeDist", "DenseRank", "PercentRank", "Rank"})
+"""Window functions that return the same number for equal rows."""
+_MAX_BY = "F.max_by(F.struct(...), ...) picks a defined row"
 
 
-def settled(plan: PlanNodes, node: Any) -> Any:
-    """The node, so that it gives the same rows always; those below it do."""
-    name = class_name(node)
-    if name == "Deduplicate" and not _has_all(node):
+def make_deterministic(plan: PlanNodes, node: Any) -> Any:
+    """``node`` works on a table; the nodes below it are deterministic."""
+    if _picks_a_row(node):
         [child] = children(node)
-        return plan.first_of(each(node.keys()), plan.comparable(each(child.output())), child)
-    if name == "Aggregate" and has_ties(node):
-        [child] = children(node)
-        return break_ties(plan, node, child, plan.comparable(each(child.output())))
+        columns = plan.comparable(each(child.output()))
+        if class_name(node) == "Deduplicate":
+            return plan.first_of(each(node.keys()), columns, child)
+        return break_ties(plan, node, child, columns)
     return node
 
 
-def expect_settled(flow: Flow, analyzed: Any) -> None:
-    """``analyzed`` is the plan over streams. Raises where another plan could take other rows."""
+def expect_deterministic_tables(flow: Flow, analyzed: Any) -> None:
+    """``analyzed`` is the plan over streams."""
     for node in nodes(analyzed):
-        _expect(flow, node)
-        for inside in each(node.subqueries()):
-            for one in nodes(inside, subqueries=True):
-                _expect_in_subquery(flow, one)
+        _expect_no_order(flow, node)
+        for subquery in each(node.subqueries()):
+            for inner in nodes(subquery, subqueries=True):
+                _expect_no_order(flow, inner)
+                _expect_no_choice(flow, inner)
 
 
-def _expect(flow: Flow, node: Any) -> None:
+def _expect_no_order(flow: Flow, node: Any) -> None:
     if node.isStreaming():
         return
     name = class_name(node)
-    if name in _SOME:
+    if name in _LIMITS:
         raise FlowMistake(
-            f"flow {flow.name} takes some rows of a table ({_SOME[name]}), and nothing says which",
-            place=line_naming_in(flow, _SOME[name]),
-            detail="another plan of Spark would take others",
-            hint=f"use where(...), or groupBy(...).agg(...): {_BY_ALL}",
+            f"flow {flow.name} uses {_LIMITS[name]} on a table, whose rows have no order",
+            place=line_naming_in(flow, _LIMITS[name]),
+            detail="another plan of Spark would return other rows",
+            hint=f"filter with where(...), or aggregate: {_MAX_BY}",
         )
     if name == "Window":
         for expression in each(node.windowExpressions()):
-            for one in nodes(expression):
-                if class_name(one) == "WindowExpression" and not _is_of_peers(one):
+            for part in nodes(expression):
+                if class_name(part) == "WindowExpression" and not _treats_equals_alike(part):
+                    function = part.windowFunction()
                     raise FlowMistake(
-                        f"flow {flow.name}: {first_line(one.windowFunction().toString())} depends on the order of"
-                        " rows that may be equal",
-                        place=line_of(flow, expression, name=str(one.windowFunction().prettyName())),
-                        detail="of equal rows, another plan of Spark would take another one first",
-                        hint=f"use rank() or dense_rank(), or groupBy(...).agg(...): {_BY_ALL}",
+                        f"flow {flow.name}: {first_line(function.toString())} depends on the order of equal rows",
+                        place=line_of(flow, expression, name=str(function.prettyName())),
+                        detail="another plan of Spark would return other values",
+                        hint=f"use rank() or dense_rank(), or aggregate: {_MAX_BY}",
                     )
 
 
-def _is_of_peers(window: Any) -> bool:
-    """Whether equal rows get the same: a frame by values takes all of them, one by rows may end between them."""
+def _treats_equals_alike(window: Any) -> bool:
+    """Whether equal rows get equal values. A RANGE frame has all of them; a ROWS frame may end between them."""
     function = window.windowFunction()
-    if class_name(function) in _OF_PEERS:
+    if class_name(function) in _RANKS:
         return True
-    if class_name(function) != "AggregateExpression":
+    if class_name(function) != "AggregateExpression" or compares_rows(function):
         return False
     frame = window.windowSpec().frameSpecification()
-    ends = class_name(frame.lower()), class_name(frame.upper())
-    is_whole = ends == ("UnboundedPreceding$", "UnboundedFollowing$")
-    by_values = class_name(frame.frameType()) == "RangeFrame$"
-    return takes_any_order(function.aggregateFunction()) and (is_whole or by_values)
+    bounds = class_name(frame.lower()), class_name(frame.upper())
+    is_unbounded = bounds == ("UnboundedPreceding$", "UnboundedFollowing$")
+    is_range = class_name(frame.frameType()) == "RangeFrame$"
+    return takes_any_order(function.aggregateFunction()) and (is_unbounded or is_range)
 
 
-def _expect_in_subquery(flow: Flow, node: Any) -> None:
-    """``settled`` does not come there. A stream cannot be there: Spark refuses it."""
-    _expect(flow, node)
-    if (class_name(node) == "Deduplicate" and not _has_all(node)) or (
-        class_name(node) == "Aggregate" and has_ties(node)
-    ):
+def _expect_no_choice(flow: Flow, node: Any) -> None:
+    """``make_deterministic`` does not reach into subqueries. Spark itself refuses streams there."""
+    if _picks_a_row(node):
         raise FlowMistake(
-            f"flow {flow.name} takes one of several rows in a subquery, and nothing says which",
+            f"flow {flow.name} picks one of several rows in a subquery, and their order is not defined",
             place=flow.place,
-            detail="another plan of Spark would take another one",
-            hint="use a join",
+            detail="another plan of Spark would pick another row",
+            hint="join the table instead",
         )
 
 
-def _has_all(deduplicate: Any) -> bool:
-    """Whether rows that are taken for the same are equal in every column."""
-    keys = {expr_id(one) for one in each(deduplicate.keys())}
-    return keys >= {expr_id(one) for one in each(deduplicate.output())}
+def _picks_a_row(node: Any) -> bool:
+    """Whether it keeps one of several rows that differ."""
+    match class_name(node):
+        case "Deduplicate":
+            keys = {expr_id(key) for key in each(node.keys())}
+            return not keys >= {expr_id(column) for column in each(node.output())}
+        case "Aggregate":
+            return has_ties(node)
+    return False

@@ -37,12 +37,12 @@ from headrace.client.cluster import Cluster
 from headrace.client.errors import LogError, from_kafka
 from headrace.client.reading import take
 from headrace.client.tombstones import Tombstones
+from headrace.flow.dead_letter_spool import DeadLetterSpool
 from headrace.flow.decoding import Decoder, TimeBounds
 from headrace.flow.errors import InputReplaced, TableRepartitioned, rebuild_hint
 from headrace.flow.inputs import history
 from headrace.flow.left_out import LeftOut, read_left_out
 from headrace.flow.local_rows import local_rows
-from headrace.flow.set_aside import SetAside
 from headrace.flow.types import struct_of
 from headrace.model.progress import Input
 from headrace.model.topic import Topic
@@ -149,8 +149,8 @@ class TableState:
         self._held: dict[bytes | None, _Version] = {}
         """All rows, if they are few; else those that have changed since. With deletions, where the topic has several
         partitions or rows are kept in Spark."""
-        self.dead = SetAside()
-        """Values that do not fit, found since the last batch that told of them."""
+        self.dead_letters = DeadLetterSpool()
+        """Invalid values that no batch has committed yet."""
         self._removed_below: dict[int, int] = {}
         self._complete_s = 0.0
         """When the topic was last read to its end."""
@@ -158,7 +158,7 @@ class TableState:
         self._consumer: Consumer | None = None
 
     def refresh(self) -> None:
-        """Bring ``frame`` to the topic's end, and ``dead`` with it."""
+        """Read the topic to its end: update ``frame``, and add invalid values to ``dead_letters``."""
         if self._loaded:
             self._read_on(self._cluster)
         for _ in range(_LOADS_MAX):
@@ -181,7 +181,7 @@ class TableState:
             self._read_on(dataclasses.replace(self._cluster, timeout_s=_QUICK_S), stop)
 
     def close(self) -> None:
-        self.dead.close()
+        self.dead_letters.close()
         if self._consumer is not None:
             self._consumer.close()
 
@@ -226,7 +226,7 @@ class TableState:
             self._hold_versions(rows)
         else:
             self._kept = rows
-        self._set_dead_aside(decoded, ranges)
+        self._add_dead_letters(decoded, ranges)
         self.reached = ends
         self._complete_s = began
         self._loaded = True
@@ -237,17 +237,20 @@ class TableState:
             # A deletion may have been removed after the row that it deletes was read.
             self._loaded = False
 
-    def _set_dead_aside(self, decoded: DataFrame, ranges: Mapping[str, tuple[int, int]]) -> None:
-        """Those of which nothing was told yet; ``decoded`` are the records of ``ranges``."""
-        told = self.reached or self._told
-        untold = {number: (max(low, told.get(number, low)), high) for number, (low, high) in ranges.items()}
+    def _add_dead_letters(self, decoded: DataFrame, ranges: Mapping[str, tuple[int, int]]) -> None:
+        """Reads them again in pieces of limited bytes. ``decoded`` has the records of ``ranges``."""
+        committed = self.reached or self._told
+        remaining = {
+            partition: (max(low, committed.get(partition, low)), high)
+            for partition, (low, high) in ranges.items()
+        }
         size = F.coalesce(F.octet_length("value"), F.lit(0))
         (found,) = decoded.agg(F.count_if(F.col("reason").isNotNull()), F.avg(size)).collect()
         if found[0]:
             never = F.lit(None).cast("long")
-            self.dead.extend(
+            self.dead_letters.extend(
                 read_left_out(
-                    self._spark, self._cluster, self._decoder, self.log, untold, never, int(found[1])
+                    self._spark, self._cluster, self._decoder, self.log, remaining, never, int(found[1])
                 )
             )
 
@@ -258,12 +261,12 @@ class TableState:
         asked = time.monotonic()
         ends = self._ends(cluster)
         while behind := {int(one): end for one, end in ends.items() if end > self.reached[one]}:
-            with contextlib.closing(SetAside()) as dead:
+            with contextlib.closing(DeadLetterSpool()) as dead:
                 widest_gap = self._apply_added(behind, dead, stop)
                 if self._undecided or self._may_have_missed(cluster):
                     self._loaded = False
                     return
-                self.dead.extend(dead)
+                self.dead_letters.extend(dead)
             self.reached = ends
             # A gap may be a row that a newer one has replaced, behind what was read. Between records of the last
             # moment, which are not compacted yet, it is the end of a transaction.
@@ -281,7 +284,9 @@ class TableState:
         now_ms = int(time.monotonic() * 1_000)
         return self._tombstones(cluster).why_missed(position, {}, now_ms) is not None
 
-    def _apply_added(self, behind: dict[int, int], dead: SetAside, stop: threading.Event | None) -> int:
+    def _apply_added(
+        self, behind: dict[int, int], dead: DeadLetterSpool, stop: threading.Event | None
+    ) -> int:
         """Gives how many offsets in a row had no record."""
         if self._consumer is None:
             self._consumer = self._cluster.consumer({"fetch.wait.max.ms": 10})

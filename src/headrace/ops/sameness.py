@@ -2,8 +2,8 @@
 
 Values, and lists, maps and records in a column, are JSON, which has more than one spelling. And a sum of floats depends
 on the order in which they are added: a flow that adds up batch by batch comes to another last digit than one that adds
-up in one go. So floats of an aggregation are equal within a billionth of their value, and within a billionth of 1 where
-it is smaller than that: what is left when sums cancel out is all last digits. All else must be exact.
+up in one go. So floats of an aggregation are equal within a billionth of their value. Values near zero are equal within
+a billionth of 1, because sums that cancel out leave only rounding errors. All else must be exact.
 """
 
 from __future__ import annotations
