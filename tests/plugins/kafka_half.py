@@ -11,6 +11,7 @@ Our half runs once, with every client.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import pytest
@@ -72,19 +73,29 @@ def kafka_half(record_property: Callable[[str, object], None]) -> KafkaHalf:
     return KafkaHalf(record_property)
 
 
+@dataclass
+class Retry:
+    """Other plugins look at the attributes of everything that pytest counts, so it is no tuple."""
+
+    nodeid: str
+    reason: object
+
+
 class Retries:
     """Collects the retries of all processes. They are a statistic of the run like passed and failed."""
 
     def __init__(self) -> None:
-        self._retries: list[tuple[str, object]] = []
+        self._retries: list[Retry] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "teardown":
-            self._retries += [(report.nodeid, why) for name, why in report.user_properties if name == RETRIED]
+            self._retries += [
+                Retry(report.nodeid, reason) for name, reason in report.user_properties if name == RETRIED
+            ]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._retries:
             terminalreporter.section(RETRIED, yellow=True)
-            for nodeid, why in self._retries:
-                terminalreporter.line(f"{nodeid}\n{why}")
+            for retry in self._retries:
+                terminalreporter.line(f"{retry.nodeid}\n{retry.reason}")
             terminalreporter._add_stats(RETRIED, self._retries)

@@ -98,7 +98,13 @@ def test_only_kafka_s_half_is_retried_and_each_retry_is_printed_and_counted(
     )
     for processes in ((), ("-p", "xdist", "-n", "1")):
         result = pytester.runpytest_subprocess(
-            "-p", "tests.plugins.kafka_half", "-p", "no:cacheprovider", *processes
+            "-p",
+            "tests.plugins.kafka_half",
+            "-p",
+            "_hypothesis_pytestplugin",
+            "-p",
+            "no:cacheprovider",
+            *processes,
         )
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         said = result.stdout.str()
