@@ -45,7 +45,7 @@ def _served_side(kind: type[T], client: socket.socket) -> T:
     (found,) = [
         one
         for one in gc.get_objects()
-        if isinstance(one, kind) and get_remote_addr(one.transport) == client.getsockname()
+        if type(one) is kind and get_remote_addr(one.transport) == client.getsockname()
     ]
     return found
 
