@@ -45,9 +45,11 @@ _KB_EACH_MAX = 64
 _MB_FEW_MAX = 96
 """For fewer than many, of whom each would have to pay for what all share."""
 _FIRST = 40
-"""Who come and go before anything is counted: what reads the log and the store for all is open then, and stays so for
-the one who is left.
+"""Subscribers that come before anything is counted. One of them stays, so that what reads the log and the store for
+all stays open.
 """
+_FILES_SPARE = 20
+"""A busy moment may open more readers of the log and the store for all: fewer files than subscribers that left."""
 _PART = 30
 """Batches that the late ones sleep through: more than the kernel takes for them, less than is remembered."""
 _PARTS = 5
@@ -168,7 +170,9 @@ class _Scene:
         await self._come_again([*stuck, *never])
         for one in (*readers, *late):
             one.end()
-        await self._until(lambda: server.files() <= files, f"its open files to be {files} again")
+        await self._until(
+            lambda: server.files() <= files + _FILES_SPARE, f"its open files to be {files} again"
+        )
         left.end()
 
     async def _first_come(self) -> SocketReader:
@@ -180,7 +184,9 @@ class _Scene:
         files = self._server.files()
         for one in came[1:]:
             one.end()
-        await self._until(lambda: self._server.files() <= files - len(came) + 1, "them to be gone")
+        await self._until(
+            lambda: self._server.files() <= files - len(came) + 1 + _FILES_SPARE, "them to be gone"
+        )
         return came[0]
 
     @property
