@@ -23,7 +23,10 @@ _LOCKS = (
     ("requirements.lock", ("pyproject.toml", "requirements.in")),
     (
         "requirements-spark.lock",
-        ("pyproject.toml", "--extra=spark", "requirements.in", "-c", "requirements.lock"),
+        (
+            *("pyproject.toml", "--extra=spark", "requirements.in"),
+            *("-c", "requirements.lock", "-c", "constraints.in"),
+        ),
     ),
     (
         "requirements-serve.lock",
