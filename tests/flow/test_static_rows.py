@@ -84,6 +84,13 @@ def first_of_several(steps: DataFrame, accounts: DataFrame) -> DataFrame:
     return several(steps, accounts).dropDuplicates(["step"]).select("account", "step", "who")
 
 
+def first_of_several_nested(steps: DataFrame, accounts: DataFrame) -> DataFrame:
+    nested = several(steps, accounts).select(
+        "account", "step", F.struct("who").alias("pair"), F.create_map("who", "step").alias("map")
+    )
+    return nested.dropDuplicates(["step"]).select("account", "step", "pair.who")
+
+
 def greatest_of_several(steps: DataFrame, accounts: DataFrame) -> DataFrame:
     rows = several(steps, accounts).groupBy("account")
     return rows.agg(F.max_by("who", "at").alias("who"), F.min_by("who", "at").alias("least"))
@@ -108,6 +115,7 @@ def greatest_of_a_table(steps: DataFrame, accounts: DataFrame) -> DataFrame:
         (stacked, ["ta", "tb", "tc", "td", "te", "tf", "tg", "th"] * 4),
         (inlined, ["ta", "tb", "tc", "td", "te", "tf", "tg", "th"] * 4),
         (first_of_several, ["ta", "ta"]),
+        (first_of_several_nested, ["ta", "ta"]),
         (greatest_of_several, ["th"]),
         (greatest_two, [["th", "tg"]]),
         (first_of_a_table, ["ta", "ta"]),

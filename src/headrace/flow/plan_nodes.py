@@ -173,7 +173,7 @@ class PlanNodes:
         for column in columns:
             kind = column.dataType()
             is_text = str(kind.typeName()).startswith("string")
-            if is_text or not self._orderings.isOrderable(kind):
+            if is_text or not self._order_utils.isOrderable(kind):
                 column = self._expressions.Cast(column, self._string_type, self._none)
             found.append(column)
         return found
@@ -223,8 +223,9 @@ class PlanNodes:
         return self._object("expressions.Literal")
 
     @cached_property
-    def _orderings(self) -> Any:
-        return self._object("expressions.RowOrdering")
+    def _order_utils(self) -> Any:
+        # RowOrdering has a method of the same name for sequences of expressions, and a struct is a sequence to py4j.
+        return self._object("expressions.OrderUtils")
 
     @cached_property
     def _none(self) -> Any:
