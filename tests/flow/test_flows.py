@@ -31,6 +31,8 @@ from headrace.ops.deriving import Deriving
 from tests.flow.reading import committed, folded, headers, values
 from tests.support.flows import FlowWorld
 
+pytestmark = pytest.mark.usefixtures("as_for_users")
+
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 

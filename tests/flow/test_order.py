@@ -23,6 +23,8 @@ from headrace.model.topic import Topic
 from tests.flow.reading import committed
 from tests.support.flows import FlowWorld
 
+pytestmark = pytest.mark.usefixtures("as_for_users")
+
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LATE = timedelta(hours=1)
 Function = Callable[..., DataFrame]

@@ -24,7 +24,7 @@ from headrace.views.follower import Follower
 from headrace.views.opening import open_store
 from tests.support.embedded import start_headrace
 from tests.support.server import Server
-from tests.support.spark import start_spark, stop_spark
+from tests.support.spark import compiled, start_spark, stop_spark
 from tests.support.waiting import until, watched
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headrace.flow.runner import FlowRunner
     from headrace.model.schema import Schema
 
-__all__ = ["FlowWorld", "RunningApp", "flow_world"]
+__all__ = ["FlowWorld", "RunningApp", "as_for_users", "flow_world"]
 
 _REALTIME_MS = 2_000
 """Shorter than a user may have it, and than Spark would by itself; ``tests.support.spark`` allows it."""
@@ -233,6 +233,13 @@ class RunningApp:
     @property
     def is_alive(self) -> bool:
         return any(thread.is_alive() for thread in self._threads)
+
+
+@pytest.fixture(scope="module")
+def as_for_users(flow_world: FlowWorld) -> Iterator[None]:
+    """Plans of the module's flows are compiled."""
+    with compiled(flow_world.spark):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,8 @@ from tests.support.waiting import until
 from tests.verify.mill import Mill, Sensor, readings
 from tests.verify.planting import copied, planted, verifier, verify
 
+pytestmark = pytest.mark.usefixtures("as_for_users")
+
 COMPACTED = {
     "cleanup.policy": "compact",
     "internal.segment.bytes": "2000",

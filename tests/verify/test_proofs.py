@@ -21,6 +21,8 @@ from tests.support.flows import FlowWorld, RunningApp
 from tests.verify.mill import LATE, Mill, Sensor, readings
 from tests.verify.planting import copied, planted, verifier, verify
 
+pytestmark = pytest.mark.usefixtures("as_for_users")
+
 
 @pytest.fixture(scope="module")
 def mill() -> Mill:

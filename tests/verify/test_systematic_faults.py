@@ -31,6 +31,8 @@ from tests.flow.reading import committed
 from tests.support.flows import FlowWorld, RunningApp
 from tests.verify.planting import verifier
 
+pytestmark = pytest.mark.usefixtures("as_for_users")
+
 BEGIN = datetime(2026, 3, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 LATE = timedelta(minutes=1)
 SHIFT = timedelta(seconds=30)

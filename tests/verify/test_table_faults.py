@@ -19,6 +19,8 @@ from tests.flow.test_tables import Name, Shelf
 from tests.support.flows import FlowWorld
 from tests.verify.planting import verifier
 
+pytestmark = pytest.mark.usefixtures("as_for_users")
+
 
 def first_instead_of_last(decoded: DataFrame, partitions: int) -> DataFrame:
     row = F.min_by(F.struct("row", "partition", "logged_us"), "offset").alias("last")

@@ -23,6 +23,8 @@ from tests.support.waiting import until
 from tests.verify.test_gone import COMPACTED
 from tests.views.seeing import following, produce
 
+pytestmark = pytest.mark.usefixtures("as_for_users")
+
 
 @dataclass(frozen=True)
 class Order:
