@@ -121,7 +121,10 @@ class LogReader:
         segment = self._segment_with(offset)
         position, base = self._place(segment, offset)
         limit = log.readable_size(segment)
-        size = min(max_bytes, ARCHIVED_BYTES_MAX) if segment.is_archived else max_bytes
+        size = max_bytes
+        if segment.is_archived:
+            # All of it is old: plans that read the same are the same while the log grows.
+            size, end = min(size, ARCHIVED_BYTES_MAX), min(end, segment.end_offset)
         return ReadPlan(
             segment,
             position,

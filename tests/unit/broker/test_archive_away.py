@@ -38,19 +38,23 @@ class Client:
         size = int.from_bytes(await self._reader.readexactly(4), "big")
         return decode_response(api, version, await self._reader.readexactly(size))[1]
 
-    async def fetch(self, *places: tuple[str, int]) -> dict[str, Any]:
+    async def fetch(
+        self, *places: tuple[str, int], min_bytes: int = 1, each_bytes: int = 1 << 20
+    ) -> dict[str, Any]:
         """From offsets of partition 0 of topics on; what is answered of each."""
         request = m.FetchRequest
         message = request(
             max_bytes=1 << 20,
-            min_bytes=1,
+            min_bytes=min_bytes,
             max_wait_ms=100,
             session_epoch=-1,
             topics=[
                 request.FetchTopic(
                     topic=name,
                     partitions=[
-                        request.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+                        request.FetchPartition(
+                            partition=0, fetch_offset=offset, partition_max_bytes=each_bytes
+                        )
                     ],
                 )
                 for name, offset in places
@@ -111,9 +115,9 @@ async def ask(start: Starting, s3: S3Server, bucket: str) -> Asking:
     return await start(archive_bucket=s3.address(bucket))
 
 
-async def moved(ask: Asking, count: int = 30) -> Partition:
-    """The topic orders, of which the first offsets are in the bucket."""
-    partition = await archived(ask, count)
+async def moved(ask: Asking, count: int = 30, topic: str = "orders") -> Partition:
+    """A topic of which the first offsets are in the bucket."""
+    partition = await archived(ask, count, topic)
     await ask.broker.archiver.run()
     assert partition.local_start_offset > 0
     return partition
@@ -149,6 +153,42 @@ async def test_a_bucket_that_hangs_keeps_nobody_but_its_own_readers_waiting(
             await put(ask, partition, 1)
         answer = await reader.until_answered("orders", 0)
         assert answer.records
+
+
+async def test_what_the_bucket_gives_goes_out_though_the_client_would_wait_for_more(ask: Asking) -> None:
+    await moved(ask)
+    async with served(ask) as connect:
+        client = await connect()
+        async with asyncio.timeout(240):
+            while not (await client.fetch(("orders", 0), min_bytes=1 << 20))["orders"].records:
+                pass
+
+
+async def test_readers_of_one_place_are_one_read_while_the_log_grows(ask: Asking) -> None:
+    partition = await moved(ask)
+    before = partition.reader.plan(0, 1_000)
+    await put(ask, partition, 1)
+    after = partition.reader.plan(0, 1_000)
+    assert before is not None
+    assert after is not None
+    assert before.key == after.key
+
+
+async def test_a_batch_that_is_missing_in_the_bucket_leaves_the_first_place_to_the_next_topic(
+    ask: Asking, s3: S3Server, bucket: str
+) -> None:
+    await moved(ask)
+    for key in s3.objects(bucket):
+        s3.delete(bucket, key)
+    await moved(ask, topic="others")
+    async with served(ask) as connect:
+        client = await connect()
+        async with asyncio.timeout(240):
+            answers: dict[str, Any] = {}
+            while not (answers and answers["orders"].error_code):
+                answers = await client.fetch(("orders", 0), ("others", 0), each_bytes=1)
+        assert answers["others"].error_code == 0
+        assert answers["others"].records
 
 
 async def test_a_bucket_that_is_away_is_a_storage_error_for_its_range_and_is_said_once(

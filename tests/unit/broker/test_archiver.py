@@ -24,14 +24,14 @@ from .desk import Asking
 Starting = Callable[..., Awaitable[Asking]]
 
 
-async def archived(ask: Asking, count: int = 60) -> Partition:
+async def archived(ask: Asking, count: int = 60, topic: str = "orders") -> Partition:
     await ask.create(
-        "orders",
+        topic,
         internal_segment_bytes="400",
         retention_bytes="900",
         headrace_archive_enable="true",
     )
-    partition = ask.broker.partition("orders", 0)
+    partition = ask.broker.partition(topic, 0)
     assert partition is not None
     await put(ask, partition, count)
     return partition

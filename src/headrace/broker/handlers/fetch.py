@@ -65,8 +65,10 @@ class Fetching:
         self.max_wait_s = max(message.max_wait_ms, 0) / 1000
         self._cold: list[_Cold] = []
         self._cold_bytes = 0
-        self._is_late = False
-        """The archive was waited for long enough: the answer goes out without it, and the client comes again."""
+        self._goes_out = False
+        """With what there is: the archive was waited for long enough, and the client comes again; or it has given
+        something, which is not kept while more is waited for.
+        """
         self._read: dict[tuple[bytes | str, int], Slice | StorageError] = {}
         self.session: FetchSession | None = None
         self.refused: ErrorCode | None = None
@@ -89,7 +91,7 @@ class Fetching:
         """The response if there is enough to say, or if this is the ``last`` attempt; else ``None``."""
         if self.session is None:
             return m.FetchResponse(error_code=self.refused, session_id=0)
-        last = last or self._is_late
+        last = last or self._goes_out
         self._cold = []
         self._cold_bytes = 0
         self._names_unknown = False
@@ -132,9 +134,11 @@ class Fetching:
                     committed=self._committed,
                 )
                 if plan is not None:
-                    self._read[key] = cold.partition.reader.finish(*await self._fetched(plan))
+                    piece = cold.partition.reader.finish(*await self._fetched(plan))
+                    self._read[key] = piece
+                    self._goes_out = self._goes_out or (cold.is_archived and len(piece) > 0)
             except ReadIsLate:
-                self._is_late = True
+                self._goes_out = True
                 self._read[key] = Slice(memoryview(b""), cold.wanted.fetch_offset)
             except StorageError as error:
                 self._read[key] = error
@@ -251,7 +255,7 @@ class Fetching:
         read_before = self._read.get(wanted.key)
         if isinstance(read_before, StorageError):
             raise read_before
-        if read_before is not None:
+        if read_before is not None and (len(read_before) or not nothing_yet):
             return read_before
         size = max(0, min(wanted.max_bytes, budget))
         plan = partition.reader.plan(
