@@ -132,6 +132,23 @@ def test_the_way_to_the_broker_loads_no_command_line_library_and_no_client() -> 
     assert not loaded & {"typer", "rich", "pydantic", "confluent_kafka", "argparse"}
 
 
+def test_a_broker_that_has_used_a_bucket_ends_without_waiting_for_it(tmp_path: Path) -> None:
+    """Threads of a bucket that hangs would be waited for when the interpreter is taken apart."""
+    script = f"""
+import asyncio, atexit, sys, pyarrow.fs, pyarrow._s3fs
+import headrace.broker.main
+async def serve(*ignored): pass
+headrace.broker.main._serve = serve
+atexit.register(print, "taken apart")
+sys.argv = ["headrace", "broker", "--data", {str(tmp_path / "d")!r}]
+from headrace.cli import main
+print("stopped")
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "stopped\n", "")
+
+
 def test_listening_beyond_this_machine_needs_the_flag_that_says_what_it_means(tmp_path: Path) -> None:
     refused = ANYWHERE.call("broker", "--listen", "0.0.0.0:0", "--data", str(tmp_path / "d"))
     assert refused.code == 2

@@ -19,22 +19,28 @@ def main() -> int:
 
         line = read_broker_line(words[1:])
         if line is not None:
-            return run_broker_line(line)
+            code = run_broker_line(line)
+            _leave(code)
+            return code
     from headrace.cli.app import run
 
     try:
         return run()
     except SystemExit as leaving:
-        _leave(leaving)
+        if leaving.code is None or isinstance(leaving.code, int):
+            _leave(leaving.code or 0)
         raise
 
 
-def _leave(leaving: SystemExit) -> None:
-    """End at once where a Kafka client's threads would go on while the interpreter is taken apart under them."""
-    if "confluent_kafka" in sys.modules and (leaving.code is None or isinstance(leaving.code, int)):
-        try:
-            sys.stdout.flush()
-            sys.stderr.flush()
-        except OSError:
-            return
-        os._exit(leaving.code or 0)
+def _leave(code: int) -> None:
+    """End at once where threads of a Kafka client, or of a bucket that hangs, would be waited for, or go on while the
+    interpreter is taken apart under them.
+    """
+    if not {"confluent_kafka", "pyarrow._s3fs"} & sys.modules.keys():
+        return
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        return
+    os._exit(code)

@@ -440,6 +440,8 @@ class PartitionLog:
     def let_go(self, reason: str) -> None:
         """Close the files as they are, because they are about to be removed; takes no writes any more."""
         self._tail.lose(reason)
+        for segment in self.segments:
+            segment.give_up()
         self._close_files()
         self._wake()
 

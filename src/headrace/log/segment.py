@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from headrace.errors import StorageError
 from headrace.files import File, Files
 from headrace.log.index import SparseIndex, load_columns, load_facts
 from headrace.log.scan import ReadableFile, find_whole_batch, is_followed, scan_headers
@@ -72,6 +73,7 @@ class Segment:
         self._file: File | None = None
         self._pins = 0
         self._closing = False
+        self._is_given_up = False
 
     @property
     def size(self) -> int:
@@ -84,6 +86,8 @@ class Segment:
     @property
     def file(self) -> File:
         if self._file is None:
+            if self._is_given_up:
+                raise StorageError(f"{self.path} is being removed with its topic")
             self._file = self._files.open(self.path)
         return self._file
 
@@ -137,6 +141,11 @@ class Segment:
         self._pins -= 1
         if self._closing and not self._pins:
             self.close()
+
+    def give_up(self) -> None:
+        """Close it for good, with its topic: a reader that comes late would open the file, and nobody close it."""
+        self._is_given_up = True
+        self.close()
 
     def close(self) -> None:
         if self._pins:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.errors import PartitionFenced
+from headrace.errors import PartitionFenced, StorageError
 from headrace.files import SystemFile, SystemFiles
 from headrace.log.partition import PartitionLog
 from headrace.log.producers import OutOfOrderSequence, StaleProducerEpoch
@@ -44,6 +44,13 @@ def test_with_durability_os_readers_see_what_was_written(desk: Desk) -> None:
     log = desk.open(waits_for_sync=False)
     append(log, b"a")
     assert values_from(log) == {0: b"a"}
+
+
+def test_a_reader_that_comes_after_the_topic_is_deleted_opens_no_file(filled: Filled) -> None:
+    log = filled()
+    log.let_go("its topic is deleted")
+    with pytest.raises(StorageError, match="removed with its topic"):
+        LogReader(log).read(0, 1_000)
 
 
 def test_a_start_after_a_clean_stop_reads_no_segment(filled: Filled, desk: Desk) -> None:
