@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
-from headrace.broker.archive_reads import ArchiveReads
+from headrace.broker.archive_reads import ArchiveReads, ReadIsLate
 from headrace.log.archived_segment import ArchivedSegment
 from headrace.log.partition import PartitionLog
 from headrace.log.reader import LogReader
@@ -113,7 +113,10 @@ class TimeLookup:
     async def _in_archive(
         self, key: tuple[object, ...], segment: ArchivedSegment, look: Callable[[], Place | None]
     ) -> Place | None:
-        left_s = max(0.0, self._deadline - asyncio.get_running_loop().time())
+        left_s = self._deadline - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            # A read that nobody waits for would only take a place among those that others wait for.
+            raise ReadIsLate
         return await self._archive_reads.run(key, [segment], look, left_s)
 
     def _first_in_archived(self, segment: ArchivedSegment, timestamp_ms: int, offset: int) -> Place | None:
