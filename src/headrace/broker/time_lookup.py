@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import ExitStack
 from functools import partial
 
 from headrace.broker.archive_reads import ArchiveReads, ReadIsLate
@@ -88,15 +89,20 @@ class TimeLookup:
         first = self._search.batch_at_start(segment)
         at_start = None if first is None else await self._unpack(first, self._latest)
         so_far = Greatest(None, base_offset)
-        while so_far.next_offset is not None:
-            segment = self._search.segment_at(base_offset)
-            if segment is None:
-                break
-            if isinstance(segment, ArchivedSegment):
-                return await self._latest_in_archive(segment)
-            so_far = self._search.greatest_in(segment, so_far)
-            await asyncio.sleep(0)
-        behind = None if so_far.batch is None else await self._unpack(so_far.batch, self._latest)
+        with ExitStack() as pins:
+            while so_far.next_offset is not None:
+                segment = self._search.segment_at(base_offset)
+                if segment is None:
+                    break
+                if isinstance(segment, ArchivedSegment):
+                    return await self._latest_in_archive(segment)
+                before, so_far = so_far, self._search.greatest_in(segment, so_far)
+                if so_far.batch is not before.batch:
+                    # A compaction may give the name of its file to another one before the batch is unpacked.
+                    segment.pin()
+                    pins.callback(segment.unpin)
+                await asyncio.sleep(0)
+            behind = None if so_far.batch is None else await self._unpack(so_far.batch, self._latest)
         return _later(at_start, behind)
 
     def _first_from(self, timestamp_ms: int) -> Callable[[TimedBatch], Place | None]:
