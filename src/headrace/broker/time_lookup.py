@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import ExitStack
 from functools import partial
 
-from headrace.broker.archive_reads import ArchiveReads
+from headrace.broker.archive_reads import ArchiveReads, ReadIsLate
 from headrace.log.archived_segment import ArchivedSegment
 from headrace.log.partition import PartitionLog
 from headrace.log.reader import LogReader
@@ -76,28 +77,39 @@ class TimeLookup:
                 # That batch is not visible yet, lies below the start, or compaction has emptied it: the others are
                 # looked at.
                 found = await self._latest_in(base_offset)
-            if found is not None and (best is None or (found[1], -found[0]) > (best[1], -best[0])):
-                best = found
+            best = _later(best, found)
         return best
 
     async def _latest_in(self, base_offset: int) -> Place | None:
+        segment = self._search.segment_at(base_offset)
+        if segment is None:
+            return None
+        if isinstance(segment, ArchivedSegment):
+            return await self._latest_in_archive(segment)
+        first = self._search.batch_at_start(segment)
+        at_start = None if first is None else await self._unpack(first, self._latest)
         so_far = Greatest(None, base_offset)
-        while so_far.next_offset is not None:
-            segment = self._search.segment_at(base_offset)
-            if segment is None:
-                break
-            if isinstance(segment, ArchivedSegment):
-                look = partial(self._latest_in_archived, segment)
-                return await self._in_archive(("latest", segment.path), segment, look)
-            so_far = self._search.greatest_in(segment, so_far)
-            await asyncio.sleep(0)
-        return None if so_far.batch is None else await self._unpack(so_far.batch, self._latest)
+        with ExitStack() as pins:
+            while so_far.next_offset is not None:
+                segment = self._search.segment_at(base_offset)
+                if segment is None:
+                    break
+                if isinstance(segment, ArchivedSegment):
+                    return await self._latest_in_archive(segment)
+                before, so_far = so_far, self._search.greatest_in(segment, so_far)
+                if so_far.batch is not before.batch:
+                    # A compaction may give the name of its file to another one before the batch is unpacked.
+                    segment.pin()
+                    pins.callback(segment.unpin)
+                await asyncio.sleep(0)
+            behind = None if so_far.batch is None else await self._unpack(so_far.batch, self._latest)
+        return _later(at_start, behind)
 
     def _first_from(self, timestamp_ms: int) -> Callable[[TimedBatch], Place | None]:
         return lambda batch: batch.first_from(timestamp_ms, self._log.start_offset, self._limits)
 
     def _latest(self, batch: TimedBatch) -> Place | None:
-        return batch.latest(self._limits)
+        return batch.latest(self._log.start_offset, self._limits)
 
     async def _unpack(self, batch: TimedBatch, look: Callable[[TimedBatch], Place | None]) -> Place | None:
         if batch.is_short:
@@ -113,7 +125,10 @@ class TimeLookup:
     async def _in_archive(
         self, key: tuple[object, ...], segment: ArchivedSegment, look: Callable[[], Place | None]
     ) -> Place | None:
-        left_s = max(0.0, self._deadline - asyncio.get_running_loop().time())
+        left_s = self._deadline - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            # A read that nobody waits for would only take a place among those that others wait for.
+            raise ReadIsLate
         return await self._archive_reads.run(key, [segment], look, left_s)
 
     def _first_in_archived(self, segment: ArchivedSegment, timestamp_ms: int, offset: int) -> Place | None:
@@ -124,12 +139,25 @@ class TimeLookup:
             offset = batch.header.next_offset
         return None
 
+    async def _latest_in_archive(self, segment: ArchivedSegment) -> Place | None:
+        look = partial(self._latest_in_archived, segment)
+        return await self._in_archive(("latest", segment.path, self._log.start_offset), segment, look)
+
     def _latest_in_archived(self, segment: ArchivedSegment) -> Place | None:
+        first = self._search.batch_at_start(segment)
+        at_start = None if first is None else self._unpack_loaded(first, self._latest)
         so_far = Greatest(None, segment.base_offset)
         while so_far.next_offset is not None:
             so_far = self._search.greatest_in(segment, so_far)
-        return None if so_far.batch is None else self._unpack_loaded(so_far.batch, self._latest)
+        behind = None if so_far.batch is None else self._unpack_loaded(so_far.batch, self._latest)
+        return _later(at_start, behind)
 
     def _unpack_loaded(self, batch: TimedBatch, look: Callable[[TimedBatch], Place | None]) -> Place | None:
         loaded = batch.loaded()
         return look(loaded) if batch.is_short else self._executor.submit(look, loaded).result()
+
+
+def _later(one: Place | None, other: Place | None) -> Place | None:
+    """The one with the greater timestamp; of equals the first in the log."""
+    places = [place for place in (one, other) if place is not None]
+    return max(places, key=lambda place: (place[1], -place[0]), default=None)

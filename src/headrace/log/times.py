@@ -55,9 +55,10 @@ class TimedBatch:
                 return offset, timestamp
         return None
 
-    def latest(self, limits: RecordLimits) -> Place | None:
-        """The first of the records with the greatest timestamp."""
-        return max(self._records(limits), key=lambda place: (place[1], -place[0]), default=None)
+    def latest(self, start_offset: int, limits: RecordLimits) -> Place | None:
+        """The first of the records with the greatest timestamp, from an offset on."""
+        places = (place for place in self._records(limits) if place[0] >= start_offset)
+        return max(places, key=lambda place: (place[1], -place[0]), default=None)
 
     def _records(self, limits: RecordLimits) -> Iterator[Place]:
         data = self._read() if self.data is None else self.data
@@ -118,8 +119,20 @@ class TimeSearch:
         ]
         return sorted(found, key=lambda pair: (-pair[0], pair[1]))
 
+    def batch_at_start(self, segment: ReadableSegment) -> TimedBatch | None:
+        """The segment's batch in the midst of which the log starts. Its header also counts records below the start, so
+        only unpacking it tells its greatest timestamp.
+        """
+        start = self._log.start_offset
+        if segment.base_offset < start < segment.end_offset:
+            for position, header in segment_headers(segment, start, 0):
+                return TimedBatch(segment, position, header) if header.base_offset < start else None
+        return None
+
     def greatest_in(self, segment: ReadableSegment, so_far: Greatest) -> Greatest:
-        """Go on in a segment, over some headers, for the greatest timestamp below the high watermark."""
+        """Go on in a segment, over some headers, for the greatest timestamp below the high watermark, in batches that
+        begin at the log's start or behind it.
+        """
         log = self._log
         if so_far.next_offset is None:
             return so_far
@@ -130,6 +143,8 @@ class TimeSearch:
                 break
             if seen >= _HEADERS_AT_ONCE:
                 return Greatest(best, header.base_offset)
-            if header.count and (best is None or header.max_timestamp > best.header.max_timestamp):
+            if header.base_offset < log.start_offset or not header.count:
+                continue
+            if best is None or header.max_timestamp > best.header.max_timestamp:
                 best = TimedBatch(segment, position, header)
         return Greatest(best, None)

@@ -126,7 +126,11 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        self._parse(self._unparsed + data if self._unparsed else data)
+        if self._unparsed:
+            # Parsed here, it would leave the flow held: only what releases it goes on with what was kept.
+            self._unparsed += data
+        else:
+            self._parse(data)
 
     def _parse(self, data: bytes) -> None:
         """uvicorn would make requests of all that has come, and read on after each answer."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.archive_reads import ArchiveReads
+from headrace.broker.archive_reads import ArchiveReads, ReadIsLate
 from headrace.broker.partition import Partition
 from headrace.files import SystemFiles
 from headrace.log import archived_segment, times
@@ -102,6 +102,20 @@ async def test_an_archived_record_below_the_start_is_not_the_latest(start: Start
     assert partition.log.archive.entries[0].base_offset == 0
     assert await partition.offset_of_max_timestamp(ask.broker.walker, WAIT_S) == (1, NOW_MS - 1)
     assert await partition.offset_for_time(NOW_MS, ask.broker.walker, WAIT_S) is None
+
+
+async def test_a_look_up_that_is_out_of_time_starts_no_read_of_the_archive(
+    start: Starting, tmp_path: Path
+) -> None:
+    ask, partition = await falling(start, tmp_path / "archive", codec=ZSTD)
+    walker, archive_reads = ask.broker.walker, ask.broker.partitions.archive_reads
+    for look_up in (
+        partition.offset_for_time(NOW_MS - 3, walker, 0.0),
+        partition.offset_of_max_timestamp(walker, 0.0),
+    ):
+        with pytest.raises(ReadIsLate):
+            await look_up
+        assert archive_reads._running == {}
 
 
 class Before(ThreadPoolExecutor):

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.broker.handlers import produce
 from headrace.broker.request import Request
+from headrace.broker.transactions import endings
 from headrace.records import build_batch
 from headrace.wire import Api, decode_request, encode_request
 from headrace.wire import messages as m
@@ -53,9 +54,9 @@ def batch(
     )
 
 
-async def send(
+async def responses(
     ask: Asking, batches: dict[int, bytearray], *, as_id: str | None = "shop", version: int = ADDS
-) -> dict[int, Answer]:
+) -> list[Any]:
     request = m.ProduceRequest
     data = [request.PartitionProduceData(index=i, records=bytes(one)) for i, one in batches.items()]
     message = request(
@@ -70,9 +71,15 @@ async def send(
     if produced.waits:
         await asyncio.wait(produced.waits)
     (answered,) = produced.finish().responses
+    return list(answered.partition_responses)
+
+
+async def send(
+    ask: Asking, batches: dict[int, bytearray], *, as_id: str | None = "shop", version: int = ADDS
+) -> dict[int, Answer]:
     return {
         one.index: (int(one.error_code), one.base_offset, one.log_start_offset)
-        for one in answered.partition_responses
+        for one in await responses(ask, batches, as_id=as_id, version=version)
     }
 
 
@@ -203,3 +210,48 @@ async def test_while_an_end_is_being_decided_nothing_is_added(ask: Asking, topic
     assert await send(ask, one) == {1: (51, -1, -1)}
     assert await send(ask, one, version=OLD) == {1: (19, -1, -1)}
     await ending
+
+
+@pytest.mark.parametrize(("version", "code"), [(ADDS, 51), (OLD, 19)])
+async def test_a_partition_that_is_yet_to_be_marked_takes_nothing_and_says_that_the_transaction_is_being_ended(
+    ask: Asking, topic: str, monkeypatch: pytest.MonkeyPatch, version: int, code: int
+) -> None:
+    monkeypatch.setattr(endings, "_MARKED_AT_ONCE", 1)
+    producer = await init(ask)
+    await send(ask, {index: batch(ask, (*producer, 0)) for index in range(3)})
+    ending = asyncio.ensure_future(end(ask, producer, committed=COMMITTED, version=4))
+    while not ask.broker.transactions.is_marking(producer[0]):
+        await asyncio.sleep(0)
+    unmarked = [one for one in range(3) if _is_open(ask, one)]
+    assert 0 < len(unmarked) < 3
+    (refused,) = await responses(ask, {unmarked[0]: batch(ask, (*producer, 1))}, version=version)
+    assert (refused.error_code, refused.error_message) == (
+        code,
+        f"the last transaction of producer {producer[0]} is still being ended; try again",
+    )
+    await ending
+    await _until_marked(ask, producer[0])
+    assert await send(ask, {0: batch(ask, (*producer, 1))}) == {0: (0, 2, 0)}
+
+
+def _is_open(ask: Asking, index: int) -> bool:
+    partition = ask.broker.partition("orders", index)
+    assert partition is not None
+    return bool(partition.open_transactions())
+
+
+async def _until_marked(ask: Asking, producer_id: int) -> None:
+    while ask.broker.transactions.is_marking(producer_id):
+        await asyncio.sleep(0)
+
+
+async def test_before_the_coordinator_runs_a_producer_is_told_to_try_again(
+    ask: Asking, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = await init(ask)
+    monkeypatch.setattr(ask.broker.transactions, "_runs", False)
+    (refused,) = await responses(ask, {0: batch(ask, (*producer, 0))})
+    assert (refused.error_code, refused.error_message) == (
+        19,
+        "the transaction coordinator is not available; try again",
+    )

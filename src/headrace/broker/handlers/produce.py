@@ -187,12 +187,17 @@ def _admit(
         index,
         adds=request.version >= _ADDS_FROM,
     )
+    message = f"{name}-{index} is not part of a transaction of producer {producer_id}"
+    if code is ErrorCode.CONCURRENT_TRANSACTIONS:
+        message = f"the last transaction of producer {producer_id} is still being ended; try again"
+    elif code in _RETRIED:
+        message = "the transaction coordinator is not available; try again"
     if code is ErrorCode.TRANSACTION_ABORTABLE and request.version < _ABORTABLE_FROM:
         code = ErrorCode.INVALID_TXN_STATE
     elif code in _RETRIED or (code is ErrorCode.CONCURRENT_TRANSACTIONS and request.version < _ADDS_FROM):
         code = ErrorCode.NOT_ENOUGH_REPLICAS
     if code is not ErrorCode.NONE:
-        raise ProduceRefused(code, f"{name}-{index} is not part of a transaction of producer {producer_id}")
+        raise ProduceRefused(code, message)
 
 
 def _find(broker: Broker, message: Any, name: str | None, index: int) -> Partition:

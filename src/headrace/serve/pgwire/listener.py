@@ -14,6 +14,7 @@ from headrace.serve.pgwire.admission import Admission, Refused
 from headrace.serve.pgwire.channel import Channel, Ended
 from headrace.serve.pgwire.kept import Kept
 from headrace.serve.pgwire.session import Session
+from headrace.serve.silence import limit_silence
 from headrace.serve.tokens import Caller
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Listener:
         number = next(self._numbers) % 2**31
         try:
             _keep_alive(writer)
+            limit_silence(writer.transport)
             channel = Channel(reader, writer, limits, self._served.unsent, counts.note_evicted)
             try:
                 dropped = self._admission.connect(number, channel.peer)
@@ -75,17 +77,21 @@ class Listener:
             )
             self._sessions[number] = session
             await session.run()
-        except (ConnectionError, asyncio.CancelledError):
+        except ConnectionError:
             pass
+        except asyncio.CancelledError:
+            writer.transport.abort()
         except Exception as error:
             self._report(error)
         finally:
-            counts.connections -= 1
-            self._sessions.pop(number, None)
-            self._admission.disconnect(number)
-            self._tasks.discard(task)
-            with contextlib.suppress(Exception):
-                writer.close()
+            # Its place is taken until the socket is closed: otherwise sockets that nobody reads would be unbounded.
+            try:
+                await _close(writer, limits.send_s)
+            finally:
+                counts.connections -= 1
+                self._sessions.pop(number, None)
+                self._admission.disconnect(number)
+                self._tasks.discard(task)
 
     def _enter(self, number: int, caller: Caller) -> None:
         try:
@@ -120,6 +126,16 @@ class Listener:
 
 def _told(refused: Refused) -> bytes:
     return frames.error("53300", refused.message, hint=refused.hint, fatal=True)
+
+
+async def _close(writer: asyncio.StreamWriter, time_s: float) -> None:
+    """Close the socket, and abort it where the client does not take the rest in time."""
+    try:
+        async with asyncio.timeout(time_s):
+            writer.close()
+            await writer.wait_closed()
+    except (OSError, asyncio.CancelledError):
+        writer.transport.abort()
 
 
 def _keep_alive(writer: asyncio.StreamWriter) -> None:

@@ -283,6 +283,9 @@ def _encoding() -> Iterator[None]:
     """
     try:
         yield
+    except MemoryError:
+        # Arrow's is an ArrowException, too.
+        raise
     except (pa.ArrowException, msgspec.DecodeError, OSError, OverflowError, ValueError) as error:
         told = _first(error)
         for text, kind in _STREAMED.items():

@@ -15,6 +15,8 @@ from headrace.serve.silence import limit_silence
 __all__ = ["SocketConnection"]
 
 _SEND_BUFFER_BYTES = 128 * 1024
+_PONG = b"\x8a"
+"""The first byte of a pong frame."""
 
 
 class SocketConnection(WebSocketsSansIOProtocol):
@@ -23,6 +25,8 @@ class SocketConnection(WebSocketsSansIOProtocol):
         self._gate = gate
         self.incomplete_since: float | None = gate.clock.steady()
         self.unsent_since: float | None = None
+        self._pong: bytes | None = None
+        """The answer to the newest ping, kept until the subscriber reads on."""
 
     def settle(self) -> None:
         """It is known who it is and what it wants."""
@@ -69,13 +73,22 @@ class SocketConnection(WebSocketsSansIOProtocol):
         self.unsent_since = None
         self._gate.note_unsent(self)
         super().resume_writing()
+        pong, self._pong = self._pong, None
+        # Nothing may follow a close frame.
+        if pong is not None and self.conn.close_sent is None:
+            self.transport.write(pong)
 
     def handle_ping(self) -> None:
-        """Whoever does not read what it is sent gets no more of it: only the newest ping needs a pong (RFC 6455)."""
+        """Only the newest ping needs a pong (RFC 6455). A subscriber that does not read gets it when it reads on."""
         if self.writable.is_set():
             super().handle_ping()
-        else:
-            self.conn.data_to_send()
+            return
+        # Replies to all frames of this read: a reply to a close may be among them.
+        for frame in self.conn.data_to_send():
+            if frame[:1] == _PONG:
+                self._pong = frame
+            else:
+                self.transport.write(frame)
 
     async def send(self, message: Any) -> None:
         """Whoever was closed for what it sent is gone; that is no fault of who still had something to tell it."""
