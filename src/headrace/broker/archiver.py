@@ -71,10 +71,10 @@ class Archiver:
         if self._task is not None:
             await self._task
             self._task = None
-        # What is left the next start goes on with.
-        left: list[asyncio.Future[Any]] = list(self._left.values())
         if self._removal is not None:
-            left.append(self._removal)
+            await self._removal
+        # What is left the next start goes on with.
+        left = list(self._left.values())
         for future in left:
             future.cancel()
         await asyncio.gather(*left, return_exceptions=True)
@@ -92,15 +92,11 @@ class Archiver:
         store = self._store
         if store is None:
             return
-        check = asyncio.ensure_future(in_daemon_thread(_THREAD, lambda: store.list("")))
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        await asyncio.wait((check, stopping), return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not check.done():
-            check.cancel()
-        elif (error := check.exception()) is not None:
-            if not isinstance(error, OSError):
-                raise error
+        try:
+            await self._until_stop(partial(store.list, ""))
+        except Interrupted:
+            return
+        except OSError as error:
             self.counts.failures += 1
             _log.error("%s", ArchiveUnavailable(store.location(""), 0, 0, str(error), store.advice))
 
@@ -196,6 +192,21 @@ class Archiver:
             raise Interrupted
         return thread.result()
 
+    async def _until_stop(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns, in a thread; ``Interrupted`` once the archiver stops, and the thread is left alone."""
+        if self._stopping.is_set():
+            raise Interrupted
+        thread = asyncio.ensure_future(in_daemon_thread(_THREAD, work))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((thread, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not thread.done():
+                raise Interrupted
+            return thread.result()
+        finally:
+            stopping.cancel()
+            thread.cancel()
+
     def _ended(self, log: PartitionLog, thread: asyncio.Future[Any]) -> None:
         del self._left[log]
         if not thread.cancelled():
@@ -205,7 +216,7 @@ class Archiver:
 
     async def remove_deleted(self, wait_s: float | None = None) -> None:
         """Remove what the archive has of deleted topics; it goes on where that takes longer than ``wait_s``."""
-        if self._store is None or not self._broker.partitions.deleted.archived:
+        if self._store is None or self._stopping.is_set() or not self._broker.partitions.deleted.archived:
             return
         if self._removal is None:
             self._removal = asyncio.get_running_loop().create_task(self._remove_deleted(self._store))
@@ -217,9 +228,11 @@ class Archiver:
             # One that was left in the midst of a move could still put a file there.
             while deleted.archived and not self._left:
                 topic = min(deleted.archived)
-                await in_daemon_thread(_THREAD, partial(store.delete, topic))
+                await self._until_stop(partial(store.delete, topic))
                 deleted.forget(topic)
             self._deletion_fails = False
+        except Interrupted:
+            return
         except OSError as error:
             self.counts.failures += 1
             if not self._deletion_fails:
