@@ -127,6 +127,18 @@ def test_a_put_that_ends_early_raises_and_all_it_left_can_be_deleted(store: Arch
     assert content(store, "topic/0/two.log") == b"whole"
 
 
+def test_a_put_whose_first_chunk_fails_leaves_the_file_as_it_is(store: ArchiveStore) -> None:
+    put(store, "topic/0/one.log", b"whole")
+
+    def broken() -> Iterator[bytes]:
+        raise KeyError("the source gives nothing")
+        yield b""
+
+    with pytest.raises(KeyError):
+        store.put("topic/0/one.log", broken(), 5)
+    assert content(store, "topic/0/one.log") == b"whole"
+
+
 def test_where_a_file_is_can_be_told_to_people(store: ArchiveStore) -> None:
     assert store.location("topic/0/a.log").endswith("/cluster/topic/0/a.log")
     assert store.advice

@@ -63,7 +63,7 @@ class Archiving:
     def copy(self) -> None:
         """One at a time, so that a stop does not wait long, and what is done is not done again."""
         if not self._is_checked:
-            self.archive.check()
+            self.archive.check(self.stop)
             self._is_checked = True
         entry = self.archive.copy(self.segments[0], self.pace, self.stop)
         with self.archive.deciding(self.stop):

@@ -287,6 +287,34 @@ def test_a_move_that_is_given_up_decides_nothing_any_more(place: Place) -> None:
     assert place.archive.names() == expected_names(again)
 
 
+def test_a_move_that_is_given_up_while_the_archive_hangs_leaves_what_its_successor_moved(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = place.filled()
+    archive_now(log)
+    for number in range(40, 60):
+        append(log, b"value-%d" % number, timestamp_ms=NOW_MS + number)
+    log.sync_now()
+    archiving = begun(log)
+    assert archiving is not None
+    successors = []
+
+    def hanging(name: str) -> list[str]:
+        archiving.end()
+        log.close()
+        successors.append(place.open())
+        assert archive_now(successors[0]) > 0
+        return [name]
+
+    monkeypatch.setattr(log.archive._place.store, "list", hanging)
+    with pytest.raises(Interrupted):
+        archiving.copy()
+    (successor,) = successors
+    assert not (place.home / "archiving").exists()
+    assert place.archive.names() == expected_names(successor)
+    assert values_from(successor) == {number: b"value-%d" % number for number in range(60)}
+
+
 def test_segments_of_an_unfinished_swap_are_not_archived_and_nothing_is_lost() -> None:
     place, files = simulated(1)
     log = place.open()
