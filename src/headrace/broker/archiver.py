@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -63,16 +63,19 @@ class Archiver:
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._keep_archived())
 
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        return [] if self._task is None else [self._task]
+
     async def stop(self) -> None:
         """Interrupt what is under way; it leaves the partition whole."""
         self._stopping.set()
         if self._under_way is not None:
             self._under_way.set()
-        if self._task is not None:
-            await self._task
-            self._task = None
-        if self._removal is not None:
-            await self._removal
+        # Whatever has failed, the rest of the broker has to be closed.
+        own = [task for task in (self._task, self._removal) if task is not None]
+        await asyncio.gather(*own, return_exceptions=True)
+        self._task = None
         # What is left the next start goes on with.
         left = list(self._left.values())
         for future in left:
@@ -80,12 +83,19 @@ class Archiver:
         await asyncio.gather(*left, return_exceptions=True)
 
     async def _keep_archived(self) -> None:
-        await self.check()
+        await self._round(self.check)
         while not self._stopping.is_set():
             try:
                 await asyncio.wait_for(self._stopping.wait(), timeout=self._broker.settings.retention_check_s)
             except TimeoutError:
-                await self.run()
+                await self._round(self.run)
+
+    async def _round(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except Exception:
+            self.counts.failures += 1
+            _log.exception("a round of the archiver failed; the next one follows")
 
     async def check(self) -> None:
         """Say so if the archive cannot be used, so that nobody learns it when old data is wanted."""
@@ -120,12 +130,16 @@ class Archiver:
             moved = await self._move(log)
         except Interrupted:
             return
-        except (OSError, StorageError) as error:
+        except Exception as error:
             self.counts.failures += 1
             if log not in self._in_trouble:
                 self._in_trouble.add(log)
                 _log.error(
-                    "%s-%d could not be archived: %s; nothing is deleted, trying again", name, index, error
+                    "%s-%d could not be archived: %s; nothing is deleted, trying again",
+                    name,
+                    index,
+                    error,
+                    exc_info=_unforeseen(error),
                 )
             return
         self._in_trouble.discard(log)
@@ -246,3 +260,8 @@ class Archiver:
                 )
         finally:
             self._removal = None
+
+
+def _unforeseen(error: Exception) -> Exception | None:
+    """The error where only its traceback tells what it is."""
+    return None if isinstance(error, (OSError, StorageError)) else error
