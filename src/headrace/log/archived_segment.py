@@ -140,7 +140,12 @@ class _Translated:
 
     def pread(self, size: int, position: int) -> bytes:
         try:
-            return self._file.pread(size, position)
+            data = self._file.pread(size, position)
+            expected = min(size, self._segment.size - position)
+            if len(data) < expected:
+                # Not the end of the log: an object in its midst is missing, or the file was cut.
+                raise FileNotFoundError(f"it has {len(data)} of {expected} bytes from byte {position} on")
+            return data
         except OSError as error:
             raise self._segment.unavailable(error) from error
 
