@@ -237,29 +237,53 @@ class Archiver:
         await asyncio.wait((self._removal,), timeout=wait_s)
 
     async def _remove_deleted(self, store: ArchiveStore) -> None:
-        deleted = self._broker.partitions.deleted
         try:
-            # One that was left in the midst of a move could still put a file there.
-            while deleted.archived and not self._left:
-                topic = min(deleted.archived)
-                await self._until_stop(partial(store.delete, topic))
-                deleted.forget(topic)
-            self._deletion_fails = False
+            error = await self._remove_each_deleted(store)
         except Interrupted:
             return
-        except OSError as error:
-            self.counts.failures += 1
-            if not self._deletion_fails:
-                self._deletion_fails = True
-                _log.error(
-                    "%d deleted topics are still in the archive at %s: %s; trying again. %s",
-                    len(deleted.archived),
-                    store.location(""),
-                    error,
-                    store.advice,
-                )
         finally:
             self._removal = None
+        if error is None:
+            self._deletion_fails = False
+        elif not self._deletion_fails:
+            self._deletion_fails = True
+            _log.error(
+                "%d deleted topics are still in the archive at %s: %s; trying again. %s",
+                len(self._broker.partitions.deleted.archived),
+                store.location(""),
+                error,
+                store.advice,
+                exc_info=_unforeseen(error),
+            )
+
+    async def _remove_each_deleted(self, store: ArchiveStore) -> Exception | None:
+        """The first error, if there is one. One topic that cannot be removed does not keep the others."""
+        deleted = self._broker.partitions.deleted
+        loop = asyncio.get_running_loop()
+        failed: dict[str, Exception] = {}
+        # A partition that was left in the midst of a move could still put a file there.
+        while not self._left and (topics := deleted.archived - failed.keys()):
+            topic = min(topics)
+            try:
+                await self._until_stop(partial(store.delete, topic))
+                await loop.run_in_executor(None, deleted.remove_directory, topic)
+                deleted.archived.discard(topic)
+            except Interrupted:
+                raise
+            except Exception as error:
+                self.counts.failures += 1
+                failed[topic] = error
+                if not await self._answers(store):
+                    break
+        return next(iter(failed.values()), None)
+
+    async def _answers(self, store: ArchiveStore) -> bool:
+        """Whether the archive can be used: where it cannot, each further try may last as long as a time-out."""
+        try:
+            await self._until_stop(partial(store.list, ""))
+        except OSError:
+            return False
+        return True
 
 
 def _unforeseen(error: Exception) -> Exception | None:

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.files import SystemFiles
 from headrace.log.archive_folder import FolderStore
+from headrace.wire import Api
+from headrace.wire import messages as m
 
 from .desk import Asking
 from .test_archiver import archived
@@ -110,3 +113,99 @@ async def test_a_stop_closes_the_data_directory_though_the_archiver_has_died(
     monkeypatch.setattr(ask.broker.archiver, "_task", asyncio.create_task(died()))
     # Stops the other one first, and needs its lock.
     await start(archive_dir=folder)
+
+
+async def deleted(ask: Asking, *names: str) -> None:
+    """Create topics, archive them, and delete them."""
+    for name in names:
+        await archived(ask, 20, name)
+    await ask.broker.archiver.run()
+    states = [m.DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=bytes(16)) for name in sorted(names)]
+    response = await ask(Api.DELETE_TOPICS, topics=states)
+    assert [topic.error_code for topic in response.responses] == [0] * len(names)
+
+
+async def test_a_deleted_topic_that_cannot_be_removed_does_not_keep_the_others(
+    start: Starting, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = await start(archive_dir=folder)
+    refused: set[str] = set()
+    delete = FolderStore.delete
+
+    def refuses_first(self: FolderStore, name: str) -> None:
+        refused.add(min(ask.broker.partitions.deleted.archived))
+        if name in refused:
+            raise PermissionError(f"{name} belongs to another user")
+        delete(self, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderStore, "delete", refuses_first)
+        await deleted(ask, "orders", "payments", "returns")
+        await ask.broker.archiver.remove_deleted()
+        (first,) = refused
+        assert ask.broker.partitions.deleted.archived == {first}
+        assert {path.name for path in folder.glob("*/*")} == {first}
+    await ask.broker.archiver.remove_deleted()
+    assert list(folder.rglob("*.log")) == []
+
+
+async def test_an_archive_that_is_away_is_tried_once_for_all_deleted_topics(
+    start: Starting, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask = await start(archive_dir=folder)
+    tried: list[str] = []
+
+    def refuse(self: FolderStore, name: str) -> None:
+        if name:
+            tried.append(name)
+        raise OSError("the mount is away")
+
+    monkeypatch.setattr(FolderStore, "delete", refuse)
+    monkeypatch.setattr(FolderStore, "list", refuse)
+    ask.broker.partitions.deleted.archived |= {DELETED, DELETED.replace("0", "1")}
+    await ask.broker.archiver.remove_deleted()
+    assert tried == [DELETED]
+    assert "2 deleted topics are still in the archive" in caplog.text
+
+
+async def test_the_directory_of_a_deleted_topic_is_removed_after_its_removal_failed_once(
+    start: Starting, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = await start(archive_dir=folder)
+    topics = tmp_path / "data" / "topics"
+    remove_dir = SystemFiles.remove_dir
+
+    def fails(self: SystemFiles, path: Path) -> None:
+        if path.parent == topics:
+            raise OSError("input/output error")
+        remove_dir(self, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SystemFiles, "remove_dir", fails)
+        await deleted(ask, "orders")
+        await ask.broker.archiver.remove_deleted()
+        assert len(list(topics.iterdir())) == 1
+    await ask.broker.archiver.remove_deleted()
+    assert list(topics.iterdir()) == []
+    assert ask.broker.partitions.deleted.archived == set()
+
+
+async def test_the_directory_of_a_deleted_topic_is_removed_off_the_event_loop(
+    start: Starting, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = await start(archive_dir=folder)
+    topics = tmp_path / "data" / "topics"
+    threads: list[threading.Thread] = []
+    remove = SystemFiles.remove
+
+    def noted(self: SystemFiles, path: Path) -> None:
+        if path.parent.parent == topics:
+            threads.append(threading.current_thread())
+        remove(self, path)
+
+    monkeypatch.setattr(SystemFiles, "remove", noted)
+    await deleted(ask, "orders")
+    await ask.broker.archiver.remove_deleted()
+    assert list(topics.iterdir()) == []
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
