@@ -16,7 +16,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from headrace.broker.daemon_thread import in_daemon_thread
 from headrace.errors import ArchiveUnavailable, StorageError
@@ -40,6 +40,15 @@ _GRACE_S = 1.0
 """How long a thread has to end once it is told to stop."""
 
 
+_PAUSE_MAX_S = 600.0
+"""The longest pause after a copy that failed; the first one is until the next round, and each is twice the last."""
+
+
+class _Pause(NamedTuple):
+    length_s: float
+    end_s: float
+
+
 @dataclass(slots=True)
 class ArchiveCounts:
     segments: int = 0
@@ -52,6 +61,7 @@ class Archiver:
         self._broker = broker
         self._store = store
         self._in_trouble: set[PartitionLog] = set()
+        self._pauses: dict[PartitionLog, _Pause] = {}
         self._deletion_fails = False
         self._left: dict[PartitionLog, asyncio.Future[Any]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -127,7 +137,8 @@ class Archiver:
         moved = 0
         try:
             await self._clean(log)
-            moved = await self._move(log)
+            if not self._is_pausing(log):
+                moved = await self._move(log)
         except Interrupted:
             return
         except Exception as error:
@@ -141,6 +152,8 @@ class Archiver:
                     error,
                     exc_info=_unforeseen(error),
                 )
+            return
+        if self._is_pausing(log):
             return
         self._in_trouble.discard(log)
         if moved:
@@ -181,10 +194,30 @@ class Archiver:
                 moved += 1
                 self.counts.segments += 1
                 self.counts.bytes += segment.size
+                self._pauses.pop(log, None)
                 await asyncio.get_running_loop().run_in_executor(None, segment.remove_files)
+        except Interrupted:
+            raise
+        except Exception:
+            # An archive that is away costs no more than the check, and is tried in every round.
+            if archiving.has_begun:
+                self._pause(log)
+            raise
         finally:
             archiving.end()
         return moved
+
+    def _is_pausing(self, log: PartitionLog) -> bool:
+        pause = self._pauses.get(log)
+        return pause is not None and self._broker.clock.steady() < pause.end_s
+
+    def _pause(self, log: PartitionLog) -> None:
+        """Do not send the same bytes in every round to where they failed."""
+        last = self._pauses.get(log)
+        length_s = self._broker.settings.retention_check_s
+        if last is not None:
+            length_s = max(length_s, min(2 * last.length_s, _PAUSE_MAX_S))
+        self._pauses[log] = _Pause(length_s, self._broker.clock.steady() + length_s)
 
     async def _in_thread(self, log: PartitionLog, stop: threading.Event, work: Callable[[], T]) -> T:
         """What ``work`` returns; ``Interrupted`` where it does not end after ``stop``."""

@@ -102,14 +102,16 @@ class Archive:
         """Raise if the archive is away, or is another one: what it has of this partition must be there."""
         _expect_running(stop)
         try:
-            is_there = not self.entries or bool(self._place.store.list(self._place.name))
+            names = self._place.store.list(self._place.name)
         except OSError as error:
             raise self._unavailable(str(error)) from error
-        if not is_there:
+        if self.entries and not names:
             raise self._unavailable(f"none of {len(self.entries)} archived segments is there")
 
     def copy(self, segment: Segment, pace: Pace, stop: threading.Event) -> Entry:
         """Put copies of the files into the archive; they count when ``name`` has named them."""
+        _expect_running(stop)
+        _expect_whole(segment)
         self.remove_unfinished(stop)
         place, base = self._place, segment.base_offset
         body = _MOVE.pack(_MOVE_MAGIC, base)
@@ -222,6 +224,16 @@ def write_archived(files: Files, home: Path, entries: Sequence[Entry]) -> None:
 def _expect_running(stop: threading.Event) -> None:
     if stop.is_set():
         raise Interrupted
+
+
+def _expect_whole(segment: Segment) -> None:
+    """Before the first byte is sent: a segment may be large."""
+    try:
+        size = segment.file.size()
+    except OSError as error:
+        raise StorageError(f"{segment.path} cannot be read: {error}") from error
+    if size < segment.size:
+        raise StorageError(f"{segment.path} ends at byte {size} of {segment.size}")
 
 
 def _chunks(source: File, size: int, pace: Pace, stop: threading.Event) -> Iterator[bytes]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from headrace.broker.broker import Broker
+from headrace.broker.settings import BrokerSettings
 from headrace.files import SystemFiles
 from headrace.log.archive_folder import FolderStore
+from headrace.testing.faulty_clock import DrivenClock
 from headrace.wire import Api
 from headrace.wire import messages as m
 
@@ -209,3 +212,78 @@ async def test_the_directory_of_a_deleted_topic_is_removed_off_the_event_loop(
     assert list(topics.iterdir()) == []
     assert len(threads) == 1
     assert threads[0] is not threading.main_thread()
+
+
+class Uploads:
+    """Counts what is put to the archive; while ``fails`` is set, a put fails behind its last byte."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.logs = 0
+        self.fails = True
+        put = FolderStore.put
+
+        def counted(store: FolderStore, name: str, chunks: Iterable[bytes], size: int) -> None:
+            self.logs += name.endswith(".log")
+            if self.fails:
+                assert sum(map(len, chunks)) == size
+                raise OSError("reads back otherwise")
+            put(store, name, chunks, size)
+
+        monkeypatch.setattr(FolderStore, "put", counted)
+
+
+@pytest.fixture
+async def driven(tmp_path: Path, folder: Path) -> AsyncIterator[tuple[Asking, DrivenClock]]:
+    """A broker whose clock stands; it looks for something to archive only when it is called."""
+    clock = DrivenClock()
+    settings = BrokerSettings(data_dir=tmp_path / "data", archive_dir=folder, retention_check_s=100.0)
+    broker = Broker(settings, clock=clock)
+    await broker.start()
+    yield Asking(broker), clock
+    await broker.stop()
+
+
+async def test_a_segment_whose_copy_fails_late_is_sent_again_after_pauses_that_double(
+    driven: tuple[Asking, DrivenClock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, clock = driven
+    partition = await archived(ask, 20)
+    uploads = Uploads(monkeypatch)
+    sent = []
+    for _ in range(20):
+        await ask.broker.archiver.run()
+        sent.append(uploads.logs)
+        clock.advance(100)
+    tries = [round_ for round_, count in enumerate(sent) if count > (sent[round_ - 1] if round_ else 0)]
+    assert tries == [0, 1, 3, 7, 13, 19]
+    uploads.fails = False
+    clock.advance(600)
+    await ask.broker.archiver.run()
+    assert partition.local_start_offset > 0
+
+
+async def test_a_partition_whose_copy_fails_keeps_no_other_one_waiting(
+    driven: tuple[Asking, DrivenClock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, _ = driven
+    failing = await archived(ask, 20)
+    uploads = Uploads(monkeypatch)
+    await ask.broker.archiver.run()
+    uploads.fails = False
+    other = await archived(ask, 20, "others")
+    await ask.broker.archiver.run()
+    assert failing.local_start_offset == 0
+    assert other.local_start_offset > 0
+
+
+async def test_an_archive_that_was_away_is_used_as_soon_as_it_is_back(
+    driven: tuple[Asking, DrivenClock], folder: Path, tmp_path: Path
+) -> None:
+    ask, _ = driven
+    partition = await archived(ask, 20)
+    folder.rename(tmp_path / "away")
+    await ask.broker.archiver.run()
+    assert partition.local_start_offset == 0
+    (tmp_path / "away").rename(folder)
+    await ask.broker.archiver.run()
+    assert partition.local_start_offset > 0
