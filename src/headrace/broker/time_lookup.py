@@ -114,7 +114,7 @@ class TimeLookup:
         self, key: tuple[object, ...], segment: ArchivedSegment, look: Callable[[], Place | None]
     ) -> Place | None:
         left_s = max(0.0, self._deadline - asyncio.get_running_loop().time())
-        return await self._archive_reads.run(key, [segment], look, left_s)
+        return await self._archive_reads.run(key, segment, look, left_s)
 
     def _first_in_archived(self, segment: ArchivedSegment, timestamp_ms: int, offset: int) -> Place | None:
         while (batch := self._search.batch_in(segment, timestamp_ms, offset)) is not None:

@@ -78,14 +78,9 @@ class Archive:
         known = {segment.base_offset: segment for segment in self.segments}
         self.entries = entries
         self.segments = [
-            known.pop(entry.base_offset)
-            if entry.base_offset in known
-            else ArchivedSegment(self._place, entry)
-            for entry in entries
+            known.get(entry.base_offset) or ArchivedSegment(self._place, entry) for entry in entries
         ]
         self._bases = [entry.base_offset for entry in entries]
-        for segment in known.values():
-            segment.close()
 
     @property
     def end_offset(self) -> int:
@@ -209,10 +204,6 @@ class Archive:
         self._take(entries)
         if self.unfinished is not None and self.unfinished < self.end_offset:
             self.unfinished = None
-
-    def close(self) -> None:
-        for segment in self.segments:
-            segment.close()
 
 
 def write_archived(files: Files, home: Path, entries: Sequence[Entry]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.broker.broker import Broker
 from headrace.broker.settings import BrokerSettings
-from headrace.files import SystemFiles
+from headrace.files import File, SystemFile, SystemFiles
 from headrace.log.archive_folder import FolderStore
 from headrace.testing.faulty_clock import DrivenClock
 from headrace.wire import Api
@@ -212,6 +212,48 @@ async def test_the_directory_of_a_deleted_topic_is_removed_off_the_event_loop(
     assert list(topics.iterdir()) == []
     assert len(threads) == 1
     assert threads[0] is not threading.main_thread()
+
+
+class OpenFiles:
+    """Files of the archive that are open, and the threads that closed the others."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.closed_by: set[str] = set()
+        opened, closed = FolderStore.open, SystemFile.close
+        paths: set[Path] = set()
+
+        def counted_open(store: FolderStore, name: str) -> File:
+            file = opened(store, name)
+            paths.add(file.path)
+            self.count += 1
+            return file
+
+        def counted_close(file: SystemFile) -> None:
+            if file.path in paths:
+                self.count -= 1
+                self.closed_by.add(threading.current_thread().name)
+            closed(file)
+
+        monkeypatch.setattr(FolderStore, "open", counted_open)
+        monkeypatch.setattr(SystemFile, "close", counted_close)
+
+
+async def test_a_read_from_the_archive_leaves_no_file_open_and_closes_none_on_the_event_loop(
+    start: Starting, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = await start(archive_dir=folder)
+    partition = await archived(ask, 30)
+    await ask.broker.archiver.run()
+    files = OpenFiles(monkeypatch)
+    assert len(partition.log.archive.entries) > 2
+    for entry in partition.log.archive.entries:
+        plan = partition.reader.plan(entry.base_offset, 300)
+        assert plan is not None
+        _, data = await ask.broker.partitions.archive_reads.fetch(plan, 240)
+        assert data
+    assert files.count == 0
+    assert files.closed_by == {"headrace-archive-read"}
 
 
 class Uploads:
