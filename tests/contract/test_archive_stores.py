@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from headrace.log.archive_bucket import BucketStore
 from headrace.log.archive_folder import FolderStore
 from headrace.log.archive_store import ArchiveStore
 from headrace.log.bucket_address import BucketAddress
-from tests.support.s3 import S3Server
+from tests.support.s3 import S3Server, join_archive_threads
 
 Opening = Callable[[str], ArchiveStore]
 
@@ -165,3 +167,10 @@ def test_a_store_that_is_away_says_so_and_is_never_taken_for_an_empty_one(away: 
         content(away, "topic/0/a.log")
     with pytest.raises(OSError, match=r"."):
         away.delete("topic/0/a.log")
+
+
+def test_a_test_with_a_bucket_ends_after_the_archive_threads_that_it_left_behind() -> None:
+    thread = threading.Thread(target=time.sleep, args=(0.05,), name="headrace-archive-read", daemon=True)
+    thread.start()
+    join_archive_threads()
+    assert not thread.is_alive()
