@@ -84,7 +84,13 @@ class Door:
 
     def dead_tasks(self) -> list[str]:
         """Background tasks that have ended though the broker runs: work that nobody does any more."""
-        tasks = [*self.broker._tasks, *self.broker.committer._tasks, *self.broker.compactor.tasks]
+        broker = self.broker
+        tasks = [
+            *broker._tasks,
+            *broker.committer._tasks,
+            *broker.compactor.tasks,
+            *broker.archiver.tasks,
+        ]
         dead = [task for task in tasks if task.done() and not task.cancelled()]
         return [f"{task.get_coro()}: {task.exception()}" for task in dead]
 

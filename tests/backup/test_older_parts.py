@@ -155,6 +155,47 @@ async def test_an_archive_that_is_away_is_named_and_shipped_when_it_is_back(
     await world.stop()
 
 
+async def archived_topics(home: Path, *names: str) -> tuple[World, Path]:
+    """A broker with topics whose old segments are in the archive and in no backup."""
+    world, archive, _ = await archiving(home)
+    for name in names:
+        await world.ask.create(
+            name, 1, internal_segment_bytes="500", retention_bytes="1000", headrace_archive_enable="true"
+        )
+        for number in range(30):
+            await world.send((name, 0), (b"k", b"%d" % number))
+    await world.ask.broker.archiver.run()
+    return world, archive
+
+
+async def test_a_partition_at_rest_is_shipped_when_the_archive_is_back(tmp_path: Path) -> None:
+    world, archive = await archived_topics(tmp_path, "orders")
+    archive.rename(tmp_path / "away")
+    assert await world.round()
+    folder = BackupFolder(world.folder)
+    assert choose(folder).archived()
+    (tmp_path / "away").rename(archive)
+    assert await world.round()
+    assert choose(folder).archived() == {}
+    await world.stop()
+
+
+async def test_a_file_that_is_missing_in_the_archive_keeps_no_other_partition_from_its_backup(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world, _ = await archived_topics(tmp_path, "orders", "payments")
+    partition = world.ask.broker.partition("orders", 0)
+    assert partition is not None
+    missing = Path(partition.log.archive.segments[-1].path)
+    missing.unlink()
+    assert await world.round()
+    place = f"{missing.parent.parent.name}/0"
+    assert set(choose(BackupFolder(world.folder)).archived()) == {place}
+    (said,) = [one for one in caplog.messages if "it lies in the archive only" in one]
+    assert str(missing) in said
+    await world.stop()
+
+
 class HangingFile(UnsyncedFile):
     __slots__ = ("files",)
     files: HangingFiles

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from headrace.log.archive_bucket import BucketStore
 from headrace.log.archive_folder import FolderStore
 from headrace.log.archive_store import ArchiveStore
 from headrace.log.bucket_address import BucketAddress
-from tests.support.s3 import S3Server
+from tests.support.s3 import S3Server, join_archive_threads
 
 Opening = Callable[[str], ArchiveStore]
 
@@ -127,6 +129,18 @@ def test_a_put_that_ends_early_raises_and_all_it_left_can_be_deleted(store: Arch
     assert content(store, "topic/0/two.log") == b"whole"
 
 
+def test_a_put_whose_first_chunk_fails_leaves_the_file_as_it_is(store: ArchiveStore) -> None:
+    put(store, "topic/0/one.log", b"whole")
+
+    def broken() -> Iterator[bytes]:
+        raise KeyError("the source gives nothing")
+        yield b""
+
+    with pytest.raises(KeyError):
+        store.put("topic/0/one.log", broken(), 5)
+    assert content(store, "topic/0/one.log") == b"whole"
+
+
 def test_where_a_file_is_can_be_told_to_people(store: ArchiveStore) -> None:
     assert store.location("topic/0/a.log").endswith("/cluster/topic/0/a.log")
     assert store.advice
@@ -153,3 +167,10 @@ def test_a_store_that_is_away_says_so_and_is_never_taken_for_an_empty_one(away: 
         content(away, "topic/0/a.log")
     with pytest.raises(OSError, match=r"."):
         away.delete("topic/0/a.log")
+
+
+def test_a_test_with_a_bucket_ends_after_the_archive_threads_that_it_left_behind() -> None:
+    thread = threading.Thread(target=time.sleep, args=(0.05,), name="headrace-archive-read", daemon=True)
+    thread.start()
+    join_archive_threads()
+    assert not thread.is_alive()

@@ -12,6 +12,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +27,7 @@ from headrace.log.bucket_address import BucketAddress
 from tests.support.server import spawn
 from tests.support.waiting import until
 
-__all__ = ["CREDENTIALS", "S3Server", "s3"]
+__all__ = ["CREDENTIALS", "S3Server", "join_archive_threads", "s3"]
 
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "tests-key-id",
@@ -34,6 +36,7 @@ CREDENTIALS = {
     "NO_PROXY": "127.0.0.1",
 }
 _numbers = itertools.count(1)
+_JOIN_S = 10.0
 
 
 class S3Server:
@@ -135,14 +138,23 @@ class S3Server:
 
 @functools.cache
 def _shared() -> S3Server:
+    # Once: a change of the environment may move it while a client's own threads read it.
+    os.environ.update(CREDENTIALS)
     server = S3Server()
     atexit.register(server.close)
     return server
 
 
 @pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> S3Server:
+def s3() -> Iterator[S3Server]:
     """One server for all tests of this process; each takes buckets of its own. Credentials are in the environment."""
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    return _shared()
+    yield _shared()
+    join_archive_threads()
+
+
+def join_archive_threads() -> None:
+    """Wait for reads and moves that the test has left behind, so that they do not reach into the next one."""
+    deadline = time.monotonic() + _JOIN_S
+    for thread in threading.enumerate():
+        if thread.name.startswith("headrace-archive"):
+            thread.join(max(0.0, deadline - time.monotonic()))

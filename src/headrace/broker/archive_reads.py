@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -48,19 +48,15 @@ class ArchiveReads:
             return plan, data
 
         assert isinstance(plan.segment, ArchivedSegment)
-        return await self.run(("fetch", plan.key), [plan.segment], work, wait_s)
+        return await self.run(("fetch", plan.key), plan.segment, work, wait_s)
 
-    async def run(
-        self, key: Hashable, segments: Sequence[ArchivedSegment], work: Callable[[], T], wait_s: float
-    ) -> T:
-        """``work`` in a thread, with the segments pinned; ``ReadIsLate`` if it takes longer than ``wait_s``."""
+    async def run(self, key: Hashable, segment: ArchivedSegment, work: Callable[[], T], wait_s: float) -> T:
+        """``work`` on the segment, in a thread; ``ReadIsLate`` if it takes longer than ``wait_s``."""
         task = self._running.get(key)
         if task is None:
             if len(self._running) >= READS_WAITING_MAX:
-                raise segments[0].unavailable(OSError(f"{READS_WAITING_MAX} reads wait for it already"))
-            for segment in segments:
-                segment.pin()
-            task = asyncio.get_running_loop().create_task(self._work(segments, work))
+                raise segment.unavailable(OSError(f"{READS_WAITING_MAX} reads wait for it already"))
+            task = asyncio.get_running_loop().create_task(self._work(work))
             self._running[key] = task
             task.add_done_callback(partial(self._done, key))
         done, _ = await asyncio.wait((task,), timeout=wait_s)
@@ -69,23 +65,15 @@ class ArchiveReads:
         result: T = task.result()
         return result
 
-    async def _work(self, segments: Sequence[ArchivedSegment], work: Callable[[], T]) -> T:
+    async def _work(self, work: Callable[[], T]) -> T:
         async with self._slots:
-            # Cancelled, it leaves the pins: the thread goes on with the files.
             try:
                 result = await in_daemon_thread("headrace-archive-read", work)
             except Exception as error:
-                self._unpin(segments)
                 self._note(error)
                 raise
-        self._unpin(segments)
         self._note(None)
         return result
-
-    @staticmethod
-    def _unpin(segments: Sequence[ArchivedSegment]) -> None:
-        for segment in segments:
-            segment.unpin()
 
     def _note(self, error: Exception | None) -> None:
         """Say once that the archive is away, and once that it is back."""

@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from headrace.broker.daemon_thread import in_daemon_thread
 from headrace.errors import ArchiveUnavailable, StorageError
@@ -40,6 +40,15 @@ _GRACE_S = 1.0
 """How long a thread has to end once it is told to stop."""
 
 
+_PAUSE_MAX_S = 600.0
+"""The longest pause after a copy that failed; the first one is until the next round, and each is twice the last."""
+
+
+class _Pause(NamedTuple):
+    length_s: float
+    end_s: float
+
+
 @dataclass(slots=True)
 class ArchiveCounts:
     segments: int = 0
@@ -52,6 +61,7 @@ class Archiver:
         self._broker = broker
         self._store = store
         self._in_trouble: set[PartitionLog] = set()
+        self._pauses: dict[PartitionLog, _Pause] = {}
         self._deletion_fails = False
         self._left: dict[PartitionLog, asyncio.Future[Any]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -63,44 +73,50 @@ class Archiver:
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._keep_archived())
 
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        return [] if self._task is None else [self._task]
+
     async def stop(self) -> None:
         """Interrupt what is under way; it leaves the partition whole."""
         self._stopping.set()
         if self._under_way is not None:
             self._under_way.set()
-        if self._task is not None:
-            await self._task
-            self._task = None
+        # Whatever has failed, the rest of the broker has to be closed.
+        own = [task for task in (self._task, self._removal) if task is not None]
+        await asyncio.gather(*own, return_exceptions=True)
+        self._task = None
         # What is left the next start goes on with.
-        left: list[asyncio.Future[Any]] = list(self._left.values())
-        if self._removal is not None:
-            left.append(self._removal)
+        left = list(self._left.values())
         for future in left:
             future.cancel()
         await asyncio.gather(*left, return_exceptions=True)
 
     async def _keep_archived(self) -> None:
-        await self.check()
+        await self._round(self.check)
         while not self._stopping.is_set():
             try:
                 await asyncio.wait_for(self._stopping.wait(), timeout=self._broker.settings.retention_check_s)
             except TimeoutError:
-                await self.run()
+                await self._round(self.run)
+
+    async def _round(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except Exception:
+            self.counts.failures += 1
+            _log.exception("a round of the archiver failed; the next one follows")
 
     async def check(self) -> None:
         """Say so if the archive cannot be used, so that nobody learns it when old data is wanted."""
         store = self._store
         if store is None:
             return
-        check = asyncio.ensure_future(in_daemon_thread(_THREAD, lambda: store.list("")))
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        await asyncio.wait((check, stopping), return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not check.done():
-            check.cancel()
-        elif (error := check.exception()) is not None:
-            if not isinstance(error, OSError):
-                raise error
+        try:
+            await self._until_stop(partial(store.list, ""))
+        except Interrupted:
+            return
+        except OSError as error:
             self.counts.failures += 1
             _log.error("%s", ArchiveUnavailable(store.location(""), 0, 0, str(error), store.advice))
 
@@ -121,16 +137,23 @@ class Archiver:
         moved = 0
         try:
             await self._clean(log)
-            moved = await self._move(log)
+            if not self._is_pausing(log):
+                moved = await self._move(log)
         except Interrupted:
             return
-        except (OSError, StorageError) as error:
+        except Exception as error:
             self.counts.failures += 1
             if log not in self._in_trouble:
                 self._in_trouble.add(log)
                 _log.error(
-                    "%s-%d could not be archived: %s; nothing is deleted, trying again", name, index, error
+                    "%s-%d could not be archived: %s; nothing is deleted, trying again",
+                    name,
+                    index,
+                    error,
+                    exc_info=_unforeseen(error),
                 )
+            return
+        if self._is_pausing(log):
             return
         self._in_trouble.discard(log)
         if moved:
@@ -171,10 +194,30 @@ class Archiver:
                 moved += 1
                 self.counts.segments += 1
                 self.counts.bytes += segment.size
+                self._pauses.pop(log, None)
                 await asyncio.get_running_loop().run_in_executor(None, segment.remove_files)
+        except Interrupted:
+            raise
+        except Exception:
+            # An archive that is away costs no more than the check, and is tried in every round.
+            if archiving.has_begun:
+                self._pause(log)
+            raise
         finally:
             archiving.end()
         return moved
+
+    def _is_pausing(self, log: PartitionLog) -> bool:
+        pause = self._pauses.get(log)
+        return pause is not None and self._broker.clock.steady() < pause.end_s
+
+    def _pause(self, log: PartitionLog) -> None:
+        """Do not send the same bytes in every round to where they failed."""
+        last = self._pauses.get(log)
+        length_s = self._broker.settings.retention_check_s
+        if last is not None:
+            length_s = max(length_s, min(2 * last.length_s, _PAUSE_MAX_S))
+        self._pauses[log] = _Pause(length_s, self._broker.clock.steady() + length_s)
 
     async def _in_thread(self, log: PartitionLog, stop: threading.Event, work: Callable[[], T]) -> T:
         """What ``work`` returns; ``Interrupted`` where it does not end after ``stop``."""
@@ -196,6 +239,21 @@ class Archiver:
             raise Interrupted
         return thread.result()
 
+    async def _until_stop(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns, in a thread; ``Interrupted`` once the archiver stops, and the thread is left alone."""
+        if self._stopping.is_set():
+            raise Interrupted
+        thread = asyncio.ensure_future(in_daemon_thread(_THREAD, work))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((thread, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not thread.done():
+                raise Interrupted
+            return thread.result()
+        finally:
+            stopping.cancel()
+            thread.cancel()
+
     def _ended(self, log: PartitionLog, thread: asyncio.Future[Any]) -> None:
         del self._left[log]
         if not thread.cancelled():
@@ -205,31 +263,62 @@ class Archiver:
 
     async def remove_deleted(self, wait_s: float | None = None) -> None:
         """Remove what the archive has of deleted topics; it goes on where that takes longer than ``wait_s``."""
-        if self._store is None or not self._broker.partitions.deleted.archived:
+        if self._store is None or self._stopping.is_set() or not self._broker.partitions.deleted.archived:
             return
         if self._removal is None:
             self._removal = asyncio.get_running_loop().create_task(self._remove_deleted(self._store))
         await asyncio.wait((self._removal,), timeout=wait_s)
 
     async def _remove_deleted(self, store: ArchiveStore) -> None:
-        deleted = self._broker.partitions.deleted
         try:
-            # One that was left in the midst of a move could still put a file there.
-            while deleted.archived and not self._left:
-                topic = min(deleted.archived)
-                await in_daemon_thread(_THREAD, partial(store.delete, topic))
-                deleted.forget(topic)
-            self._deletion_fails = False
-        except OSError as error:
-            self.counts.failures += 1
-            if not self._deletion_fails:
-                self._deletion_fails = True
-                _log.error(
-                    "%d deleted topics are still in the archive at %s: %s; trying again. %s",
-                    len(deleted.archived),
-                    store.location(""),
-                    error,
-                    store.advice,
-                )
+            error = await self._remove_each_deleted(store)
+        except Interrupted:
+            return
         finally:
             self._removal = None
+        if error is None:
+            self._deletion_fails = False
+        elif not self._deletion_fails:
+            self._deletion_fails = True
+            _log.error(
+                "%d deleted topics are still in the archive at %s: %s; trying again. %s",
+                len(self._broker.partitions.deleted.archived),
+                store.location(""),
+                error,
+                store.advice,
+                exc_info=_unforeseen(error),
+            )
+
+    async def _remove_each_deleted(self, store: ArchiveStore) -> Exception | None:
+        """The first error, if there is one. One topic that cannot be removed does not keep the others."""
+        deleted = self._broker.partitions.deleted
+        loop = asyncio.get_running_loop()
+        failed: dict[str, Exception] = {}
+        # A partition that was left in the midst of a move could still put a file there.
+        while not self._left and (topics := deleted.archived - failed.keys()):
+            topic = min(topics)
+            try:
+                await self._until_stop(partial(store.delete, topic))
+                await loop.run_in_executor(None, deleted.remove_directory, topic)
+                deleted.archived.discard(topic)
+            except Interrupted:
+                raise
+            except Exception as error:
+                self.counts.failures += 1
+                failed[topic] = error
+                if not await self._answers(store):
+                    break
+        return next(iter(failed.values()), None)
+
+    async def _answers(self, store: ArchiveStore) -> bool:
+        """Whether the archive can be used: where it cannot, each further try may last as long as a time-out."""
+        try:
+            await self._until_stop(partial(store.list, ""))
+        except OSError:
+            return False
+        return True
+
+
+def _unforeseen(error: Exception) -> Exception | None:
+    """The error where only its traceback tells what it is."""
+    return None if isinstance(error, (OSError, StorageError)) else error

@@ -31,7 +31,7 @@ class DeletedTopics:
         """Remove the topic's own files, in any thread; raises ``OSError`` where some are left to the next start.
 
         True if the archive has files of it. The caller then adds it to ``archived``, on the event loop, and no sooner:
-        ``forget`` removes the directory, which must have nothing else in it by then.
+        ``remove_directory`` removes the directory, which must have nothing else in it by then.
         """
         home = self._directory / topic
         if not files.exists(home):
@@ -73,11 +73,14 @@ class DeletedTopics:
                 if self.remove(name, self._files):
                     self.archived.add(name)
 
-    def forget(self, topic: str) -> None:
-        """The archive has nothing of it any more."""
+    def remove_directory(self, topic: str) -> None:
+        """Remove what told that the archive has files of it, in any thread, and once more where that failed. The caller
+        then removes it from ``archived``, on the event loop.
+        """
         home = self._directory / topic
-        if self._files.exists(home):
+        if not self._files.exists(home):
+            return
+        if self._files.exists(home / ARCHIVED_NAME):
             self._files.remove(home / ARCHIVED_NAME)
-            self._files.remove_dir(home)
-            self._files.sync_dir(self._directory)
-        self.archived.discard(topic)
+        self._files.remove_dir(home)
+        self._files.sync_dir(self._directory)

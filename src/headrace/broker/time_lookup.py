@@ -129,7 +129,7 @@ class TimeLookup:
         if left_s <= 0:
             # A read that nobody waits for would only take a place among those that others wait for.
             raise ReadIsLate
-        return await self._archive_reads.run(key, [segment], look, left_s)
+        return await self._archive_reads.run(key, segment, look, left_s)
 
     def _first_in_archived(self, segment: ArchivedSegment, timestamp_ms: int, offset: int) -> Place | None:
         while (batch := self._search.batch_in(segment, timestamp_ms, offset)) is not None:

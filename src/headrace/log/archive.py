@@ -22,7 +22,8 @@ so that a partition opens and serves all else while the archive is away; only a 
 and says so.
 
 Whoever stops waiting for a thread that moves or deletes calls ``interrupt``: behind it that thread decides nothing any
-more, however long the archive kept it waiting.
+more, however long the archive kept it waiting, and makes no further call to the store. The partition may have been
+opened again by then, and its copies there count.
 """
 
 from __future__ import annotations
@@ -77,14 +78,9 @@ class Archive:
         known = {segment.base_offset: segment for segment in self.segments}
         self.entries = entries
         self.segments = [
-            known.pop(entry.base_offset)
-            if entry.base_offset in known
-            else ArchivedSegment(self._place, entry)
-            for entry in entries
+            known.get(entry.base_offset) or ArchivedSegment(self._place, entry) for entry in entries
         ]
         self._bases = [entry.base_offset for entry in entries]
-        for segment in known.values():
-            segment.close()
 
     @property
     def end_offset(self) -> int:
@@ -97,23 +93,27 @@ class Archive:
 
     # In a thread
 
-    def check(self) -> None:
+    def check(self, stop: threading.Event) -> None:
         """Raise if the archive is away, or is another one: what it has of this partition must be there."""
+        _expect_running(stop)
         try:
-            is_there = not self.entries or bool(self._place.store.list(self._place.name))
+            names = self._place.store.list(self._place.name)
         except OSError as error:
             raise self._unavailable(str(error)) from error
-        if not is_there:
+        if self.entries and not names:
             raise self._unavailable(f"none of {len(self.entries)} archived segments is there")
 
     def copy(self, segment: Segment, pace: Pace, stop: threading.Event) -> Entry:
         """Put copies of the files into the archive; they count when ``name`` has named them."""
+        _expect_running(stop)
+        _expect_whole(segment)
         self.remove_unfinished(stop)
         place, base = self._place, segment.base_offset
-        self.unfinished = base
         body = _MOVE.pack(_MOVE_MAGIC, base)
-        write_whole(self._files, self._home / ARCHIVING_NAME, body + _CRC.pack(crc32c(body)))
-        self._files.sync_dir(self._home)
+        with self.deciding(stop):
+            self.unfinished = base
+            write_whole(self._files, self._home / ARCHIVING_NAME, body + _CRC.pack(crc32c(body)))
+            self._files.sync_dir(self._home)
         try:
             place.store.put(
                 log_file(place, base), _chunks(segment.file, segment.size, pace, stop), segment.size
@@ -122,6 +122,7 @@ class Archive:
                 self._put_index(segment, pace, stop)
             else:
                 # A reader makes it again from the log; one that a move before this left is of no use.
+                _expect_running(stop)
                 place.store.delete(index_file(place, base))
         except OSError as error:
             raise self._unavailable(str(error)) from error
@@ -153,7 +154,7 @@ class Archive:
         with self.deciding(stop):
             # An error of the disk may have come when the list named it already. It must not, before its files go.
             write_archived(self._files, self._home, self.entries)
-        self._delete(base)
+        self._delete(base, stop)
         with self.deciding(stop):
             if self._files.exists(self._home / ARCHIVING_NAME):
                 self._files.remove(self._home / ARCHIVING_NAME)
@@ -165,16 +166,15 @@ class Archive:
         if len(kept) == len(self.entries):
             return kept
         for entry in self.entries[: len(self.entries) - len(kept)]:
-            if stop.is_set():
-                raise Interrupted
-            self._delete(entry.base_offset)
+            self._delete(entry.base_offset, stop)
         with self.deciding(stop):
             write_archived(self._files, self._home, kept)
         return kept
 
-    def _delete(self, base_offset: int) -> None:
+    def _delete(self, base_offset: int, stop: threading.Event) -> None:
         try:
             for name in (index_file(self._place, base_offset), log_file(self._place, base_offset)):
+                _expect_running(stop)
                 self._place.store.delete(name)
         except OSError as error:
             raise self._unavailable(str(error)) from error
@@ -205,10 +205,6 @@ class Archive:
         if self.unfinished is not None and self.unfinished < self.end_offset:
             self.unfinished = None
 
-    def close(self) -> None:
-        for segment in self.segments:
-            segment.close()
-
 
 def write_archived(files: Files, home: Path, entries: Sequence[Entry]) -> None:
     body = _HEAD.pack(_MAGIC, len(entries)) + b"".join(_ENTRY.pack(*entry) for entry in entries)
@@ -216,11 +212,25 @@ def write_archived(files: Files, home: Path, entries: Sequence[Entry]) -> None:
     files.sync_dir(home)
 
 
+def _expect_running(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise Interrupted
+
+
+def _expect_whole(segment: Segment) -> None:
+    """Before the first byte is sent: a segment may be large."""
+    try:
+        size = segment.file.size()
+    except OSError as error:
+        raise StorageError(f"{segment.path} cannot be read: {error}") from error
+    if size < segment.size:
+        raise StorageError(f"{segment.path} ends at byte {size} of {segment.size}")
+
+
 def _chunks(source: File, size: int, pace: Pace, stop: threading.Event) -> Iterator[bytes]:
     position = 0
     while position < size:
-        if stop.is_set():
-            raise Interrupted
+        _expect_running(stop)
         try:
             chunk = source.pread(min(_CHUNK_BYTES, size - position), position)
         except OSError as error:

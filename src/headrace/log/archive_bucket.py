@@ -21,6 +21,7 @@ import pyarrow
 from pyarrow import fs
 
 from headrace.checksum import crc32c
+from headrace.log.archive_store import with_first_read
 from headrace.log.bucket_address import BucketAddress
 from headrace.log.byte_cache import ByteCache
 
@@ -59,9 +60,11 @@ class BucketStore:
 
     def put(self, name: str, chunks: Iterable[bytes], size: int) -> None:
         with self._filesystem() as files:
-            if files.get_file_info(fs.FileSelector(self._path(name), allow_not_found=True)):
-                # What is there may have more parts.
-                self.delete(name)
+            has_parts = bool(files.get_file_info(fs.FileSelector(self._path(name), allow_not_found=True)))
+        chunks = with_first_read(chunks)
+        if has_parts:
+            # There may be more of them than will be put.
+            self.delete(name)
         total = sum(self._put_part(name, number, part) for number, part in enumerate(_parts(chunks)))
         if total != size:
             raise OSError(f"short copy to {self.location(name)}: {total} of {size} bytes")

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from headrace.files import File, Files
+from headrace.log.archive_store import with_first_read
 
 __all__ = ["FolderStore"]
 
@@ -36,6 +37,7 @@ class FolderStore:
         target = self._home / name
         self._make_parents(target)
         fresh = _fresh(target)
+        chunks = with_first_read(chunks)
         for leftover in (fresh, target):
             if self._files.exists(leftover):
                 self._files.remove(leftover)

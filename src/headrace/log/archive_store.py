@@ -8,14 +8,15 @@ that the file is not there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import NamedTuple, NoReturn, Protocol
 
 from headrace.log.byte_cache import ByteCache
 from headrace.log.index import SparseIndex
 from headrace.log.scan import ReadableFile
 
-__all__ = ["ArchivePlace", "ArchiveStore", "MissingStore"]
+__all__ = ["ArchivePlace", "ArchiveStore", "MissingStore", "with_first_read"]
 
 INDEX_BYTES_MAX = 16 << 20
 
@@ -29,7 +30,10 @@ class ArchiveStore(Protocol):
         """Where a file is, for people to find it."""
 
     def put(self, name: str, chunks: Iterable[bytes], size: int) -> None:
-        """Store a file of ``size`` bytes, in place of any that has the name. On return it is whole and durable."""
+        """Store a file of ``size`` bytes, in place of any that has the name. On return it is whole and durable.
+
+        Where the first chunk raises, a file that has the name stays as it is.
+        """
 
     def open(self, name: str) -> ReadableFile:
         """For reading by ranges, by any thread."""
@@ -39,6 +43,12 @@ class ArchiveStore(Protocol):
 
     def delete(self, name: str) -> None:
         """Remove a file, or everything below a name; what is not there is no error."""
+
+
+def with_first_read(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same chunks, the first of them read at once, so that its error comes before anything is deleted."""
+    rest = iter(chunks)
+    return chain(list(islice(rest, 1)), rest)
 
 
 class ArchivePlace(NamedTuple):

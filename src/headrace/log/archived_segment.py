@@ -1,13 +1,13 @@
 """A segment whose files are in the archive: read by ranges, in threads, and never written.
 
 Its facts are in the partition's list of what is archived (see ``archive``), so knowing that it exists takes no look at
-the archive. Any number of threads may read it while it is pinned; pins are counted by the event loop. Its index is kept
-in memory for all partitions together, within a limit, and thinned where it has many entries.
+the archive. Any number of threads may read it, and none of them leaves a file open: each read opens the log and closes
+it, so that the event loop never waits for a mount that does not answer, and descriptors are held by reads only. Its
+index is kept in memory for all partitions together, within a limit, and thinned where it has many entries.
 """
 
 from __future__ import annotations
 
-import threading
 from typing import NamedTuple
 
 from headrace.errors import ArchiveUnavailable
@@ -48,10 +48,6 @@ class ArchivedSegment:
         )
         self.path = place.store.location(log_file(place, entry.base_offset))
         self._place = place
-        self._file: _Translated | None = None
-        self._opening = threading.Lock()
-        self._pins = 0
-        self._closing = False
 
     @property
     def size(self) -> int:
@@ -63,13 +59,10 @@ class ArchivedSegment:
 
     @property
     def file(self) -> ReadableFile:
-        with self._opening:
-            if self._file is None:
-                self._file = self.open_file()
-            return self._file
+        return _OpenedPerRead(self)
 
     def open_file(self) -> _Translated:
-        """The log once more, for a reader that closes it itself."""
+        """For a reader that reads much of it, and closes it."""
         try:
             return _Translated(self._place.store.open(log_file(self._place, self.base_offset)), self)
         except OSError as error:
@@ -106,25 +99,39 @@ class ArchivedSegment:
 
     def _build_index(self, interval: int) -> SparseIndex:
         interval = max(interval, self.size // INDEX_ENTRIES_MAX)
-        return build_index(self.file, self.base_offset, interval, self.size, self.end_offset)
-
-    # In the event loop
+        file = self.open_file()
+        try:
+            return build_index(file, self.base_offset, interval, self.size, self.end_offset)
+        finally:
+            file.close()
 
     def pin(self) -> None:
-        """Keep the file open, if it is, until ``unpin``; opening it is left to whoever reads."""
-        self._pins += 1
+        """Nothing is open that could be closed meanwhile."""
 
     def unpin(self) -> None:
-        self._pins -= 1
-        if self._closing and not self._pins:
-            self.close()
+        """See ``pin``."""
+
+
+class _OpenedPerRead:
+    def __init__(self, segment: ArchivedSegment) -> None:
+        self._segment = segment
+
+    @property
+    def path(self) -> str:
+        return self._segment.path
+
+    def pread(self, size: int, position: int) -> bytes:
+        file = self._segment.open_file()
+        try:
+            return file.pread(size, position)
+        finally:
+            file.close()
+
+    def pread_ready(self, size: int, position: int) -> bytes | bytearray | None:
+        return None
 
     def close(self) -> None:
-        self._closing = bool(self._pins)
-        if self._closing or self._file is None:
-            return
-        self._file.close()
-        self._file = None
+        """Nothing is open."""
 
 
 class _Translated:
@@ -140,7 +147,12 @@ class _Translated:
 
     def pread(self, size: int, position: int) -> bytes:
         try:
-            return self._file.pread(size, position)
+            data = self._file.pread(size, position)
+            expected = min(size, self._segment.size - position)
+            if len(data) < expected:
+                # Not the end of the log: an object in its midst is missing, or the file was cut.
+                raise FileNotFoundError(f"it has {len(data)} of {expected} bytes from byte {position} on")
+            return data
         except OSError as error:
             raise self._segment.unavailable(error) from error
 

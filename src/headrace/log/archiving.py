@@ -33,7 +33,8 @@ class Archiving:
     pace: Pace
     stop: threading.Event
     _entries: list[Entry] = field(default_factory=list)
-    _is_checked: bool = False
+    has_begun: bool = False
+    """Whether the archive has answered, and bytes are copied to it."""
 
     @classmethod
     def begin(
@@ -62,9 +63,9 @@ class Archiving:
 
     def copy(self) -> None:
         """One at a time, so that a stop does not wait long, and what is done is not done again."""
-        if not self._is_checked:
-            self.archive.check()
-            self._is_checked = True
+        if not self.has_begun:
+            self.archive.check(self.stop)
+            self.has_begun = True
         entry = self.archive.copy(self.segments[0], self.pace, self.stop)
         with self.archive.deciding(self.stop):
             self.log.settle_mark(self.mark)

@@ -448,5 +448,4 @@ class PartitionLog:
     def _close_files(self) -> None:
         for segment in self.segments:
             segment.close()
-        self.archive.close()
         self._mark_file.close()

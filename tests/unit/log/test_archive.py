@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import ArchiveUnavailable, CorruptBatch, DamagedState
+from headrace.errors import ArchiveUnavailable, CorruptBatch, DamagedState, StorageError
 from headrace.files import SystemFiles
 from headrace.log.pace import Interrupted
 from headrace.log.reader import LogReader
@@ -285,6 +285,47 @@ def test_a_move_that_is_given_up_decides_nothing_any_more(place: Place) -> None:
     assert values_from(again) == EVERYTHING
     assert archive_now(again) > 2
     assert place.archive.names() == expected_names(again)
+
+
+def test_nothing_is_sent_of_a_segment_whose_file_is_too_short(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = place.filled()
+    sent: list[str] = []
+    monkeypatch.setattr(log.archive._place.store, "put", lambda name, chunks, size: sent.append(name))
+    first = log.segments[0]
+    first.file.truncate(first.size - 1)
+    with pytest.raises(StorageError, match=f"ends at byte {first.size - 1} of {first.size}"):
+        archive_now(log)
+    assert sent == []
+
+
+def test_a_move_that_is_given_up_while_the_archive_hangs_leaves_what_its_successor_moved(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = place.filled()
+    archive_now(log)
+    for number in range(40, 60):
+        append(log, b"value-%d" % number, timestamp_ms=NOW_MS + number)
+    log.sync_now()
+    archiving = begun(log)
+    assert archiving is not None
+    successors = []
+
+    def hanging(name: str) -> list[str]:
+        archiving.end()
+        log.close()
+        successors.append(place.open())
+        assert archive_now(successors[0]) > 0
+        return [name]
+
+    monkeypatch.setattr(log.archive._place.store, "list", hanging)
+    with pytest.raises(Interrupted):
+        archiving.copy()
+    (successor,) = successors
+    assert not (place.home / "archiving").exists()
+    assert place.archive.names() == expected_names(successor)
+    assert values_from(successor) == {number: b"value-%d" % number for number in range(60)}
 
 
 def test_segments_of_an_unfinished_swap_are_not_archived_and_nothing_is_lost() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import CorruptBatch
+from headrace.errors import ArchiveUnavailable, CorruptBatch
 from headrace.files import SystemFiles
 from headrace.log import archive_bucket, reader, scan
 from headrace.log.archive_bucket import PART_BYTES, BucketStore
@@ -89,6 +89,27 @@ def test_a_length_that_leads_nowhere_is_not_read_for(large: Large, monkeypatch: 
         LogReader(large.log).read(20, 1_000)
     assert sum(large.asked()[before:]) <= 4 * BLOCK
     assert LogReader(large.log).read(21, 1_000).next_offset > 21
+
+
+def test_a_part_that_is_missing_in_the_midst_is_not_taken_for_the_end_of_the_log(large: Large) -> None:
+    end = large.log.local_start_offset
+    # All batches have about the same size.
+    inside = end * 5 * PART // (2 * large.size)
+    large.s3.delete(large.archive.bucket, f"cluster/topic/0/{0:020d}.log/00002")
+    with pytest.raises(ArchiveUnavailable, match=r"it has \d+ of \d+ bytes from byte \d+ on"):
+        LogReader(large.log).read(inside, 1_000)
+    with pytest.raises(ArchiveUnavailable):
+        offset_for_time(large.log, NOW_MS + inside)
+    assert LogReader(large.log).read(0, 1_000).next_offset > 0
+    assert LogReader(large.log).read(end - 1, 1_000).next_offset == end
+
+
+def test_no_index_is_made_from_a_log_with_a_part_missing(large: Large) -> None:
+    for key in large.s3.objects(large.archive.bucket):
+        if ".index/" in key or key.endswith(".log/00002"):
+            large.s3.delete(large.archive.bucket, key)
+    with pytest.raises(ArchiveUnavailable):
+        LogReader(large.log).read(0, 1_000)
 
 
 def test_a_part_is_put_by_one_request_so_that_no_upload_is_left_open(s3: S3Server) -> None:

@@ -105,10 +105,12 @@ class Plan:
             self.state_file = None
 
     def known(self, part: Part) -> Known:
-        """What is known once the plan is carried out."""
+        """What is known once the plan is carried out. Without a signature the next round takes the place again: the
+        archive may be back by then.
+        """
         return Known(
             part,
-            self.signature,
+            None if part.archived else self.signature,
             {
                 run.segment.base_offset: run.segment
                 for run in (*self.runs, *(run for _, run in self.archived))

@@ -289,7 +289,9 @@ class BackupKeeper:
             self._unreadable.discard(plan.place)
             self._books.drop(plan.place, None if before is None else before.part, part)
             self._known[plan.place] = plan.known(part)
-            if shipping.only_archived is not None and plan.place not in self._only_archived:
+            if shipping.only_archived is None:
+                self._only_archived.discard(plan.place)
+            elif plan.place not in self._only_archived:
                 self._only_archived.add(plan.place)
                 _log.error("%s; it lies in the archive only", shipping.only_archived)
             shipping.only_archived = None

@@ -57,7 +57,7 @@ class Shipping:
     only_archived: SourceUnreadable | None = None
     """Why the backup has not got all of what lies in the archive."""
     _archive_trouble: str | None = None
-    """Why the archive is not asked again in this round."""
+    """Why the archive, which did not answer, is not read again in this round."""
 
     def ship(self, plan: Plan) -> Part:
         from_archive, archived = self._archived(plan)
@@ -105,7 +105,8 @@ class Shipping:
             finally:
                 file.close()
         except ArchiveUnavailable as error:
-            self._archive_trouble = error.message
+            if not isinstance(error.__cause__, FileNotFoundError):
+                self._archive_trouble = f"not read in this round: {error.message}"
             raise _unreadable(segment.path, error.message) from error
 
     def _run(self, place: str, planned: PlannedRun, file: ReadableFile | None) -> Run:
