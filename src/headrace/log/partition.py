@@ -435,17 +435,14 @@ class PartitionLog:
                 self._write_side_files(self.active)
                 self._files.sync_dir(self.directory)
             self.sync_mark()
-        self._close_files()
+        for segment in self.segments:
+            segment.close()
+        self._mark_file.close()
 
     def let_go(self, reason: str) -> None:
         """Close the files as they are, because they are about to be removed; takes no writes any more."""
         self._tail.lose(reason)
         for segment in self.segments:
             segment.give_up()
-        self._close_files()
-        self._wake()
-
-    def _close_files(self) -> None:
-        for segment in self.segments:
-            segment.close()
         self._mark_file.close()
+        self._wake()
