@@ -38,8 +38,6 @@ _THREAD = "headrace-archive"
 _LOOK_S = 0.05
 _GRACE_S = 1.0
 """How long a thread has to end once it is told to stop."""
-
-
 _PAUSE_MAX_S = 600.0
 """The longest pause after a copy that failed; the first one is until the next round, and each is twice the last."""
 
@@ -128,7 +126,13 @@ class Archiver:
             if partition.fenced is None:
                 await self._archive(name, index, partition.log)
             await asyncio.sleep(0)
+        self._forget_deleted()
         await self.remove_deleted()
+
+    def _forget_deleted(self) -> None:
+        there = {partition.log for _, _, partition in self._broker.partitions.all()}
+        self._in_trouble &= there
+        self._pauses = {log: pause for log, pause in self._pauses.items() if log in there}
 
     async def _archive(self, name: str, index: int, log: PartitionLog) -> None:
         """Move what is old; remove from the archive what lies below the partition's start, or was never finished."""
