@@ -66,7 +66,9 @@ class Gate:
             if self._seen[rule["name"]] <= rule["passing"]:
                 return None
             self._struck += 1
-            (self._home / "struck").write_text(str(self._struck))
+            fresh = self._home / "struck.new"
+            fresh.write_text(str(self._struck))
+            fresh.rename(self._home / "struck")
             return rule
 
     def _rule(self) -> dict[str, Any] | None:

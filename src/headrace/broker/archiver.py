@@ -94,7 +94,8 @@ class Archiver:
         await self._round(self.check)
         while not self._stopping.is_set():
             try:
-                await asyncio.wait_for(self._stopping.wait(), timeout=self._broker.settings.retention_check_s)
+                async with asyncio.timeout(self._broker.settings.retention_check_s):
+                    await self._stopping.wait()
             except TimeoutError:
                 await self._round(self.run)
 

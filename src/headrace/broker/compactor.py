@@ -76,9 +76,8 @@ class Compactor:
     async def _keep_compacted(self) -> None:
         while not self._stopping.is_set():
             try:
-                await asyncio.wait_for(
-                    self._stopping.wait(), timeout=self._broker.settings.compaction_check_s
-                )
+                async with asyncio.timeout(self._broker.settings.compaction_check_s):
+                    await self._stopping.wait()
             except TimeoutError:
                 await self.compact()
 

@@ -137,7 +137,8 @@ async def _once(call: Call, topic: str, topic_id: str, records: list[Incoming], 
     )
     served.lane().submit(request)
     try:
-        return await asyncio.wait_for(asyncio.wrap_future(request.outcome), limits.write_s + _GRACE_S)
+        async with asyncio.timeout(limits.write_s + _GRACE_S):
+            return await asyncio.wrap_future(request.outcome)
     except TimeoutError:
         raise OutcomeUnknown(
             "the log has not said in time whether it took the records",

@@ -79,7 +79,8 @@ class Waiting:
                     raise late(watched.view, watched.position, watched.trouble)
             try:
                 wait_s = max(0.0, deadline - self._clock.steady()) if looks else _LOOK_S
-                await asyncio.wait_for(looked.wait(), max(_LOOK_EVERY_S, wait_s))
+                async with asyncio.timeout(max(_LOOK_EVERY_S, wait_s)):
+                    await looked.wait()
             except TimeoutError:
                 raise late(watched.view, watched.position, watched.trouble) from None
             looks += 1

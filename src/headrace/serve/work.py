@@ -94,7 +94,8 @@ class Work:
             await place.acquire()  # At once.
             return place
         try:
-            await asyncio.wait_for(place.acquire(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await place.acquire()
         except TimeoutError:
             raise TooBusy(
                 f"{self._of_one_max} questions to the same store or log are not answered yet",

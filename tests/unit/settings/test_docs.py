@@ -23,4 +23,5 @@ def test_every_setting_is_on_its_page_with_its_default() -> None:
     rows = re.findall(r"^\| `([a-z_.]+)` \| (\S+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     none = (None, "", {})
     expected = {key: "none" if one.default in none else f"`{one.default}`" for key, one in known().items()}
-    assert dict(rows) == expected
+    # Those of the broker have a table of their own.
+    assert {key: default for key, default in rows if not key.startswith("headrace.")} == expected

@@ -112,7 +112,8 @@ class BackupKeeper:
         while not self._stopping.is_set() and self.standing.refused is None:
             await self.round()
             try:
-                await asyncio.wait_for(self._stopping.wait(), timeout=every_s)
+                async with asyncio.timeout(every_s):
+                    await self._stopping.wait()
             except TimeoutError:
                 continue
         if self.standing.refused is None and self.standing.trouble is None:

@@ -168,7 +168,8 @@ async def _ended_process(process: asyncio.subprocess.Process) -> None:
         if process.stdout is not None and process.stdout.at_eof():
             # It ends by itself: a signal to what is just gone would take its end from who waits for it.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), _LEAVES_S)
+                async with asyncio.timeout(_LEAVES_S):
+                    await process.wait()
                 return
         with contextlib.suppress(ProcessLookupError):
             process.kill()

@@ -74,7 +74,8 @@ class Observed:
         """Until there is another sample, the server is about to stop, or the time is over."""
         if not self.draining:
             try:
-                await asyncio.wait_for(self._came.wait(), limit_s)
+                async with asyncio.timeout(limit_s):
+                    await self._came.wait()
             except TimeoutError:
                 return
 

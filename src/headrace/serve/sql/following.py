@@ -114,7 +114,8 @@ class SqlFollower:
         while (left := deadline - self._served.clock.steady()) > 0:
             self._expect_wanted()
             try:
-                await asyncio.wait_for(self._gone.wait(), min(left, _LOOK_S))
+                async with asyncio.timeout(min(left, _LOOK_S)):
+                    await self._gone.wait()
             except TimeoutError:
                 continue
         self._expect_wanted()
