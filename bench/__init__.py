@@ -1,1 +1,1 @@
-"""Measurements beside the best peers; results land in ``bench/results/`` as JSON."""
+"""Benchmarks against the best peers. The results are JSON files in ``bench/results/``."""

@@ -1,6 +1,7 @@
-"""What the results were measured on: ``bench/results/machine.json``.
+"""Describes the machine of the results in ``bench/results/machine.json``.
 
-Holds what makes two sets of numbers comparable, and nothing that names the machine: no host name, no user, no path.
+The file has what makes two sets of numbers comparable, and nothing that identifies the machine: no host name, no user,
+no path.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from tools.jars import pinned
 
 __all__ = ["describe_machine", "filesystem_of", "write_machine"]
 
-# Packages whose version may move a number.
-_TELLING = (
+# Packages whose version can change a number.
+_PACKAGES = (
     "aiokafka",
     "confluent-kafka",
     "cramjam",
@@ -47,7 +48,7 @@ def write_machine(folder: Path = RESULTS) -> None:
 
 
 def describe_machine() -> dict[str, Any]:
-    """The file system is that of temporary files, where the measured logs are kept."""
+    """Describe the machine. ``filesystem`` is that of the temporary folder, where the measured logs are."""
     mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
     return {
         "cpu": _cpu(),
@@ -60,36 +61,36 @@ def describe_machine() -> dict[str, Any]:
         "java": _java(),
         "kafka": next(jar.revision for jar in pinned() if jar.name == "kafka_2.13"),
         "librdkafka": _librdkafka(),
-        "packages": dict(sorted((d.name, d.version) for d in distributions() if d.name in _TELLING)),
+        "packages": dict(sorted((d.name, d.version) for d in distributions() if d.name in _PACKAGES)),
     }
 
 
-def filesystem_of(place: Path, mountinfo: str) -> str:
-    """The type of the file system that holds ``place``, by the longest mount point above it."""
-    at = place.resolve()
-    best, kind = -1, "unknown"
+def filesystem_of(path: Path, mountinfo: str) -> str:
+    """Return the type of the file system of ``path``, by the longest mount point above it."""
+    resolved = path.resolve()
+    longest, kind = -1, "unknown"
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         mount = Path(_unescape(before.split()[4]))
-        if at.is_relative_to(mount) and len(mount.parts) >= best:
-            best, kind = len(mount.parts), after.split()[0]
+        if resolved.is_relative_to(mount) and len(mount.parts) >= longest:
+            longest, kind = len(mount.parts), after.split()[0]
     return kind
 
 
 def _unescape(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), text)
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
 
 
 def _cpu() -> str:
     text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    found = re.search(r"^(?:model name|Model|CPU part)\s*:\s*(.+)$", text, re.MULTILINE)
-    return found.group(1).strip() if found else platform.machine()
+    match = re.search(r"^(?:model name|Model|CPU part)\s*:\s*(.+)$", text, re.MULTILINE)
+    return match.group(1).strip() if match else platform.machine()
 
 
 def _java() -> str:
-    said = subprocess.run([java.java(), "-version"], capture_output=True, text=True, check=True).stderr
-    found = re.search(r'version "([^"]+)"', said)
-    return found.group(1) if found else "unknown"
+    output = subprocess.run([java.java(), "-version"], capture_output=True, text=True, check=True).stderr
+    match = re.search(r'version "([^"]+)"', output)
+    return match.group(1) if match else "unknown"
 
 
 def _librdkafka() -> str:

@@ -1,9 +1,8 @@
-"""The results of benchmarks and fault runs as tables in the documentation, each between two marks of its page.
+"""Writes the results of benchmarks and fault runs into the documentation, as a table between two markers on a page.
 
     python -m bench.pages
 
-``make soak`` and the benchmarks of the log, of flows, of the server and of the page do it at their end; a test sees to
-it that pages and results agree.
+``make soak`` and every ``make bench-*`` run it at the end. A test checks that pages and results agree.
 """
 
 from __future__ import annotations
@@ -12,34 +11,34 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.faults import FAULTS
-from bench.faults.covered import is_stale
 from bench.report import RESULTS, earlier_rows
+from faults import FAULTS
+from faults.covered_code import is_stale
 
-__all__ = ["PAGES", "main", "rendered"]
+__all__ = ["PAGES", "main", "render"]
 
 _COMMIT_DIGITS = 12
 _DOCS = RESULTS.parent.parent / "docs"
 PAGES = {_DOCS / "performance.md": ("log", "flow", "serve", "page"), _DOCS / "faults.md": ("faults",)}
 
 
-def rendered(page: Path, results: Path = RESULTS) -> str:
-    """The text of the page with its tables as they must be."""
+def render(page: Path, results: Path = RESULTS) -> str:
+    """Return the text of the page with the tables of the results."""
     text = page.read_text(encoding="utf-8")
     for name in PAGES[page]:
         rows = earlier_rows(name, results)
         table = _faults(rows) if name == "faults" else _comparisons(rows)
         begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->\n"
-        before, found, rest = text.partition(begin)
-        _, ended, after = rest.partition(end)
-        if not (found and ended):
+        before, begin_marker, rest = text.partition(begin)
+        _, end_marker, after = rest.partition(end)
+        if not (begin_marker and end_marker):
             raise ValueError(f"{page.name} must have the lines {begin!r} and {end!r}, one after the other")
         text = f"{before}{begin}\n{table}\n{end}{after}"
     return text
 
 
 def _comparisons(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A table for each peer, in the order of the results."""
+    """Return one table per peer, in the order of the results."""
     if not rows:
         return "Not measured yet.\n"
     parts = []
@@ -56,14 +55,23 @@ def _comparisons(rows: Sequence[Mapping[str, Any]]) -> str:
             for row in rows
             if row["peer"] == peer
         ]
-        head = ("What", "Headrace", "Beside it", "Times as good", "Goal", "")
-        parts.append(f"Beside: {peer}\n\n{_table(head, lines)}")
+        head = ("What", "Headrace", "Peer", "Times better", "Goal", "")
+        parts.append(f"Compared with: {peer}\n\n{_table(head, lines)}")
     return "\n".join(parts)
 
 
 def _faults(rows: Sequence[Mapping[str, Any]]) -> str:
     head = (
-        *("No.", "Result", "Runs", "Hits", "Lost", "Doubled", "Most memory", "Caught without the protection"),
+        *(
+            "No.",
+            "Result",
+            "Runs",
+            "Hits",
+            "Lost",
+            "Duplicated",
+            "Peak memory",
+            "Detected with the protection disabled",
+        ),
         *("Commit", "Date"),
     )
     counted = {row["fault"] for row in rows}
@@ -90,7 +98,7 @@ def _faults(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _result(row: Mapping[str, Any]) -> str:
-    """A stale row does not count, whatever it says."""
+    """A stale row does not count, whatever its result is."""
     if is_stale(row):
         return "stale"
     failed = ", ".join(str(failure["seed"]) for failure in row["failures"] if failure["seed"])
@@ -107,13 +115,13 @@ def _ratio(row: Mapping[str, Any]) -> str:
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    listed = [head, ["---"] * len(head), *lines]
-    return "".join(f"| {' | '.join(line)} |\n" for line in listed)
+    rows = [head, ["---"] * len(head), *lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in rows)
 
 
 def main() -> None:
     for page in PAGES:
-        page.write_text(rendered(page), encoding="utf-8")
+        page.write_text(render(page), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Pictures of the page, of the shop at work and of an app that is empty, then broken, then gone.
+"""Takes screenshots of the page: the running shop, and an app that is empty, then failing, then unreachable.
 
     python -m bench.pictures [--home DIR] [--settle SECONDS] [--only NAME ...]
 
-They are what Chromium draws of ``headrace run --serve``, and land in docs/images. What runs is a copy of this tree in
-a folder of its own, for a picture must not show where somebody keeps theirs.
+Chromium opens the page of ``headrace run --serve``. The images are written to docs/images. The apps run from a copy of
+this tree in a separate folder, so that no image shows a developer's path.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, ViewportSize
 
-from tests.remote.chromium import browser
+from faults.serve.chromium import browser
 
 __all__ = ["main"]
 
 _TREE = Path(__file__).parents[1]
 _IMAGES = _TREE / "docs" / "images"
-_DESK = {"width": 1440, "height": 900}
-_PHONE = {"width": 390, "height": 844}
+_DESKTOP: ViewportSize = {"width": 1440, "height": 900}
+_PHONE: ViewportSize = {"width": 390, "height": 844}
 _SQL = """SELECT name, round(sum(r.amount), 2) AS revenue
 FROM revenue r JOIN products p USING (product_id)
 GROUP BY name ORDER BY revenue DESC LIMIT 12"""
@@ -50,59 +50,64 @@ class Shot:
     steps: Callable[[Page], Any] = lambda page: page.wait_for_timeout(4_000)
 
 
-def _seen(test: str, then_ms: int = 1_500) -> Callable[[Page], None]:
+def _wait_for_element(test: str, pause_ms: int = 1_500) -> Callable[[Page], None]:
     def steps(page: Page) -> None:
         page.wait_for_selector(f'[data-test="{test}"]')
-        page.wait_for_timeout(then_ms)
+        page.wait_for_timeout(pause_ms)
 
     return steps
 
 
-def _searched(page: Page) -> None:
+def _wait_for_search(page: Page) -> None:
     page.wait_for_selector('[data-test="search-progress"][data-state="done"]')
     page.wait_for_timeout(300)
 
 
-def _first_letter(page: Page) -> None:
+def _open_first_letter(page: Page) -> None:
     page.wait_for_selector("tbody tr.opens")
     page.locator("tbody tr.opens td").nth(2).click()
     page.wait_for_selector('[data-test="letter"]')
     page.wait_for_timeout(500)
 
 
-def _live(page: Page) -> None:
+def _turn_on_live(page: Page) -> None:
     page.wait_for_selector('[data-test="live"]')
     page.locator('[data-test="live"]').click()
     page.wait_for_timeout(4_000)
 
 
-def _asked(page: Page) -> None:
+def _run_query(page: Page) -> None:
     page.locator('[data-test="run"]').click()
     page.wait_for_selector('[data-test="answer"]')
     page.get_by_role("tab", name="Chart").click()
     page.wait_for_timeout(1_000)
 
 
-_QUERY = re.sub(r"\s", lambda found: f"%{ord(found[0]):02X}", _SQL)
-_ASKED = _WHERE.replace("&", "%26").replace("+", "%2B").replace(" ", "%20").replace('"', "%22")
+_QUERY = re.sub(r"\s", lambda match: f"%{ord(match[0]):02X}", _SQL)
+_SEARCH = _WHERE.replace("&", "%26").replace("+", "%2B").replace(" ", "%20").replace('"', "%22")
 SHOP = [
-    Shot("graph", "#/graph", steps=_seen("edge-rate", 2_500)),
-    Shot("graph-dark", "#/graph?node=flow:enrich_orders", dark=True, steps=_seen("graph-panel", 2_500)),
-    Shot("graph-phone", "#/graph", phone=True, steps=_seen("edge-rate", 2_500)),
+    Shot("graph", "#/graph", steps=_wait_for_element("edge-rate", 2_500)),
+    Shot(
+        "graph-dark",
+        "#/graph?node=flow:enrich_orders",
+        dark=True,
+        steps=_wait_for_element("graph-panel", 2_500),
+    ),
+    Shot("graph-phone", "#/graph", phone=True, steps=_wait_for_element("edge-rate", 2_500)),
     Shot("flows", "#/flows"),
     Shot("flow", "#/flows/sum_revenue"),
     Shot("topics", "#/topics", steps=lambda page: page.wait_for_timeout(8_000)),
-    Shot("messages", f"#/topics/orders/messages?where={_ASKED}", steps=_searched),
-    Shot("groups", "#/groups/billing", steps=_seen("seek")),
-    Shot("dead", "#/dead/enrich_orders.dead", steps=_first_letter),
-    Shot("views", "#/views", steps=_seen("views")),
-    Shot("view", "#/views/ranking", steps=_live),
-    Shot("view-phone", "#/views/ranking", phone=True, steps=_live),
-    Shot("sql", f"#/sql?sql={_QUERY}", steps=_asked),
-    Shot("alerts", "#/alerts", dark=True, steps=_seen("changes")),
+    Shot("messages", f"#/topics/orders/messages?where={_SEARCH}", steps=_wait_for_search),
+    Shot("groups", "#/groups/billing", steps=_wait_for_element("seek")),
+    Shot("dead", "#/dead/enrich_orders.dead", steps=_open_first_letter),
+    Shot("views", "#/views", steps=_wait_for_element("views")),
+    Shot("view", "#/views/ranking", steps=_turn_on_live),
+    Shot("view-phone", "#/views/ranking", phone=True, steps=_turn_on_live),
+    Shot("sql", f"#/sql?sql={_QUERY}", steps=_run_query),
+    Shot("alerts", "#/alerts", dark=True, steps=_wait_for_element("changes")),
 ]
 
-# Its feed waits to be told; the third currency it takes is one that the flow does not know.
+# The feed of this app waits for the file build/go. The flow fails at CHF, which is not in RATES.
 _TILLS = '''"""What tills took in, in one currency."""
 
 import time
@@ -164,9 +169,9 @@ def _save(page: Page, name: str) -> None:
 
 
 @contextlib.contextmanager
-def _opened(found: Browser, address: str, shot: Shot) -> Iterator[Page]:
-    context = found.new_context(
-        viewport=_PHONE if shot.phone else _DESK,
+def _open_page(chromium: Browser, address: str, shot: Shot) -> Iterator[Page]:
+    context = chromium.new_context(
+        viewport=_PHONE if shot.phone else _DESKTOP,
         color_scheme="dark" if shot.dark else "light",
         locale="en-GB",
         timezone_id="UTC",
@@ -181,15 +186,15 @@ def _opened(found: Browser, address: str, shot: Shot) -> Iterator[Page]:
         context.close()
 
 
-def _take(found: Browser, address: str, shots: list[Shot]) -> None:
+def _take(chromium: Browser, address: str, shots: list[Shot]) -> None:
     for shot in shots:
-        with _opened(found, address, shot) as page:
+        with _open_page(chromium, address, shot) as page:
             _save(page, shot.name)
 
 
 @contextlib.contextmanager
-def _running(home: Path, app: str, feed: str) -> Iterator[tuple[str, str, subprocess.Popen[bytes]]]:
-    """The page's address, the log's, and the process."""
+def _run_app(home: Path, app: str, feed: str) -> Iterator[tuple[str, str, subprocess.Popen[bytes]]]:
+    """Yield the page's address, the log's address, and the process."""
     output = home / "build" / f"{app.partition(':')[0]}.log"
     output.parent.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "headrace.cli", "run", app, "--feed", feed]
@@ -204,14 +209,16 @@ def _running(home: Path, app: str, feed: str) -> Iterator[tuple[str, str, subpro
     paths = [
         "src",
         ".",
-        *(str(Path(one).resolve()) for one in os.environ.get("PYTHONPATH", "").split(":")[2:]),
+        *(str(Path(path).resolve()) for path in os.environ.get("PYTHONPATH", "").split(":")[2:]),
     ]
     environment = {**os.environ, "PYTHONPATH": ":".join(paths)}
     with output.open("wb") as out:
         process = subprocess.Popen(command, cwd=home, env=environment, stdout=out, stderr=out)
     try:
-        page = _until(lambda: _found(r"page is at (\S+)", output, process), "the page's address")
-        log = _until(lambda: _found(r"log at ([\d.:]+)", output, process), "the log's address")
+        page = _until(
+            lambda: _match_in_output(r"web UI is at (\S+)", output, process), "the web UI's address"
+        )
+        log = _until(lambda: _match_in_output(r"log at ([\d.:]+)", output, process), "the log's address")
         yield page[1], log[1], process
     finally:
         process.terminate()
@@ -222,33 +229,33 @@ def _running(home: Path, app: str, feed: str) -> Iterator[tuple[str, str, subpro
             process.wait()
 
 
-def _found(pattern: str, output: Path, process: subprocess.Popen[bytes]) -> re.Match[str] | None:
+def _match_in_output(pattern: str, output: Path, process: subprocess.Popen[bytes]) -> re.Match[str] | None:
     if process.poll() is not None:
-        raise RuntimeError(f"it has ended; it said:\n{output.read_text()[-4_000:]}")
+        raise RuntimeError(f"the app exited; it printed:\n{output.read_text()[-4_000:]}")
     return re.search(pattern, output.read_text())
 
 
-def _until(ask: Callable[[], Any], what: str, seconds: float = 180) -> Any:
+def _until(condition: Callable[[], Any], what: str, seconds: float = 180) -> Any:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if found := ask():
-            return found
+        if result := condition():
+            return result
         time.sleep(0.5)
-    raise TimeoutError(f"{what} did not come in {seconds:.0f} s")
+    raise TimeoutError(f"{what} did not appear within {seconds:.0f} s")
 
 
 def _nodes(address: str) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{address}/v1/app/now", timeout=10) as answer:
-        return dict(json.load(answer)["nodes"])
+    with urllib.request.urlopen(f"{address}/v1/app/now", timeout=10) as response:
+        return dict(json.load(response)["nodes"])
 
 
-def _all_flow(address: str) -> bool:
+def _all_flows_have_input(address: str) -> bool:
     nodes = _nodes(address)
     return all(node["per_s_in"] for name, node in nodes.items() if name.startswith("flow:"))
 
 
-def _read_some(log: str) -> Consumer:
-    """A group that is at work, and behind."""
+def _start_slow_group(log: str) -> Consumer:
+    """Join a group, read and commit a few records, and return the consumer, which stays a member."""
     consumer = Consumer(
         {
             "bootstrap.servers": log,
@@ -263,27 +270,27 @@ def _read_some(log: str) -> Consumer:
     return consumer
 
 
-def _shop(found: Browser, home: Path, settle_s: float, shots: list[Shot]) -> None:
-    with _running(home, "examples.shop:app", "examples.shop.traffic:feed") as (address, log, _):
-        _until(lambda: _all_flow(address), "the first batch of every flow")
+def _shop(chromium: Browser, home: Path, settle_s: float, shots: list[Shot]) -> None:
+    with _run_app(home, "examples.shop:app", "examples.shop.traffic:feed") as (address, log, _):
+        _until(lambda: _all_flows_have_input(address), "the first batch of every flow")
         time.sleep(settle_s)
-        consumer = _read_some(log)
+        consumer = _start_slow_group(log)
         try:
-            _take(found, address, shots)
+            _take(chromium, address, shots)
         finally:
             consumer.close()
 
 
-def _tills(found: Browser, home: Path) -> None:
-    """Empty, then failed, then gone."""
+def _tills(chromium: Browser, home: Path) -> None:
+    """Take the pictures of the app that is empty, then failing, then unreachable."""
     (home / "tills.py").write_text(_TILLS, encoding="utf-8")
-    with _running(home, "tills:app", "tills:feed") as (address, _, process):
+    with _run_app(home, "tills:app", "tills:feed") as (address, _, process):
         _until(lambda: _nodes(address)["flow:convert"]["state"] == "running", "the flow")
-        _take(found, address, [Shot("empty", "#/graph"), Shot("empty-messages", "#/topics/payments")])
+        _take(chromium, address, [Shot("empty", "#/graph"), Shot("empty-messages", "#/topics/payments")])
         (home / "build" / "go").touch()
         _until(lambda: _nodes(address)["flow:convert"]["state"] == "failed", "the failure")
-        _take(found, address, [Shot("broken", "#/graph"), Shot("broken-flow", "#/flows/convert")])
-        with _opened(found, address, Shot("gone", "#/graph")) as page:
+        _take(chromium, address, [Shot("broken", "#/graph"), Shot("broken-flow", "#/flows/convert")])
+        with _open_page(chromium, address, Shot("gone", "#/graph")) as page:
             process.kill()
             page.wait_for_selector('[data-test="lost"]')
             page.wait_for_timeout(500)
@@ -295,19 +302,23 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--home", type=Path, default=Path(tempfile.gettempdir()) / "headrace")
-    parser.add_argument("--settle", type=float, default=90, help="how long the shop runs before a picture")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="of the shop's; or 'tills'")
+    parser.add_argument(
+        "--settle", type=float, default=90, help="seconds that the shop runs before a picture (default 90)"
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="names of the shop's pictures, or 'tills' (default: all)"
+    )
     options = parser.parse_args()
-    shots = [one for one in SHOP if not options.only or one.name in options.only]
+    shots = [shot for shot in SHOP if not options.only or shot.name in options.only]
     shutil.rmtree(options.home, ignore_errors=True)
     for part in ("src", "examples"):
         shutil.copytree(_TREE / part, options.home / part)
     try:
-        with browser() as found:
+        with browser() as chromium:
             if shots:
-                _shop(found, options.home, options.settle, shots)
+                _shop(chromium, options.home, options.settle, shots)
             if not options.only or "tills" in options.only:
-                _tills(found, options.home)
+                _tills(chromium, options.home)
     finally:
         shutil.rmtree(options.home, ignore_errors=True)
 

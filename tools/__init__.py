@@ -1,6 +1,6 @@
-"""Scripts that set the clone up: run by ``make``, on a plain Python, before anything is installed.
+"""Development scripts of this repository. The setup scripts need only Python: they run before anything is installed.
 
-What the product itself does to get Java and jars, they take from the product, which is not installed yet.
+They use headrace's code from ``src`` to fetch Java and jars, because headrace is not installed yet.
 """
 
 import sys

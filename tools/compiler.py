@@ -1,6 +1,7 @@
-"""A C compiler with Python's headers, for the one module that is quicker in C and works without.
+"""Finds or installs a C compiler and Python's headers, for headrace's optional C module.
 
-``make run`` takes one if it is there. The tests hold the C code against the Python code, so they need it.
+The C module makes record validation faster. ``make run`` uses a compiler if one exists. The tests need one, because
+they compare the C code with the Python code.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from tools.console import SetupError
 
 __all__ = ["provide", "trouble"]
 
-_WHY = "the tests compare headrace's C part with its Python part"
+_WHY = "the tests compare headrace's C module with its Python code"
 
 
 def trouble() -> str:
-    """What is missing to compile the C part, or nothing."""
+    """Return what is missing to compile the C module; an empty string if nothing is missing."""
     if shutil.which("cc") is None and shutil.which("gcc") is None:
-        return "there is no C compiler (cc)"
+        return "no C compiler (cc) was found"
     if not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
         return "Python's headers (Python.h) are missing"
     return ""
 
 
 def provide() -> None:
-    """Make sure that the C part can be compiled, or say what to install."""
+    """Install what is missing to compile the C module, or raise ``SetupError`` with the packages to install."""
     missing = trouble()
     if not missing:
         return
@@ -40,11 +41,12 @@ def provide() -> None:
         raise SetupError(
             f"the tests need a C compiler and Python's headers: {missing}",
             detail=_WHY,
-            hint=f"sudo apt-get install {' '.join(names)}   (or your system's packages of the same names)",
+            hint=f"sudo apt-get install {' '.join(names)}   (or the equivalent packages of your system)",
         )
     debian.install(names, _WHY)
     missing = trouble()
     if missing:
         raise SetupError(
-            f"the C part cannot be compiled: {missing}", hint=f"sudo apt-get install {headers}, and run again"
+            f"the C module cannot be compiled: {missing}",
+            hint=f"sudo apt-get install {headers}, and run again",
         )

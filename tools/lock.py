@@ -1,7 +1,7 @@
-"""Resolves the dependencies again and writes the lock files: versions and hashes for every platform, no index address.
+"""Resolves the dependencies again and writes the lock files: versions and hashes for every platform, no index URLs.
 
-The runtime is locked first and holds the versions of what Spark and the tests add on top, so that all run on the same
-packages.
+``requirements.lock`` is resolved first. It constrains the lock files for Spark, the server and the tests, so that all
+of them use the same versions.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from tools.console import SetupError, finish, run, say
-from tools.places import ROOT, VENV
+from tools.paths import ROOT, VENV
 
 __all__ = ["main"]
 
@@ -55,13 +55,13 @@ def main() -> int:
         for output, inputs in _LOCKS:
             say(
                 f"uv: {output}",
-                f"resolved anew from {' and '.join(name for name in inputs if not name.startswith('-'))}",
+                f"resolving again from {' and '.join(name for name in inputs if not name.startswith('-'))}",
             )
             sources = [part if part.startswith("-") else str(ROOT / part) for part in inputs]
             run(
                 [*_UV, *sources, "-o", ROOT / output],
                 failing=f"uv could not resolve {output}",
-                hint="check the network, or loosen what the error names in pyproject.toml or requirements*.in",
+                hint="check the network, or relax the limit in the error, in pyproject.toml or requirements*.in",
                 doing="resolving",
             )
     except SetupError as error:

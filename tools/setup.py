@@ -1,10 +1,10 @@
-"""Sets the clone up.
+"""Sets up the clone.
 
-    python3 -m tools.setup run      the command, and what it and an app's flows run on
-    python3 -m tools.setup test     that, and all that the tests need
+    python3 -m tools.setup run      install the headrace command, and everything that apps and their flows need
+    python3 -m tools.setup test     also install everything that the tests need
 
-Starts from Python and nothing else. Every step looks first and does nothing when it is done already: what was installed
-is known by a fingerprint of the lock files, kept in the virtual environment, so that deleting it is a clean start.
+It needs only Python. Completed steps are skipped: the virtual environment contains fingerprints of the installed lock
+files. To start from scratch, delete the virtual environment.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tools import compiler, debian, jars, java
-from tools.console import SetupError, finish, has_said_anything, run, say
-from tools.places import ROOT, VENV, VENV_PYTHON
+from tools.console import SetupError, finish, has_printed, run, say
+from tools.paths import ROOT, VENV, VENV_PYTHON
 
 __all__ = ["main"]
 
 _OLDEST_PYTHON = (3, 11)
 _PIP = (VENV_PYTHON, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check")
-_NETWORK = (
-    "check the network (pip's own settings apply: an index, a proxy, a certificate) and run the command again"
-)
+_NETWORK = "check the network and pip's settings (index, proxy, certificate), and run the command again"
 
 
 def for_running() -> None:
-    """The command at ``.venv/bin/headrace`` and what it imports; Spark, Java and jars, on which flows run."""
+    """Install the command ``.venv/bin/headrace`` with its dependencies, and Spark, Java and jars for flows."""
     _install_for_running()
     _compile("src")
-    _install("spark", "Spark, on which flows run (456 MB, once)")
-    _install("serve", "the server, which has the page")
+    _install("spark", "Spark, which runs flows (456 MB, once)")
+    _install("serve", "the server, including the web page")
     java.provide()
     jars.fetch(jars.for_flows())
-    _read_classes()
+    _archive_classes()
 
 
 def _install_for_running() -> None:
     trouble = compiler.trouble()
-    wanted = _fingerprint("requirements.lock", "pyproject.toml", "src/headrace/records/_walk.c") + trouble
-    if _stamp("run").is_file() and _stamp("run").read_text(encoding="utf-8") == wanted:
+    fingerprint = (
+        _fingerprint("requirements.lock", "pyproject.toml", "src/headrace/records/_walk.c") + trouble
+    )
+    if _stamp("run").is_file() and _stamp("run").read_text(encoding="utf-8") == fingerprint:
         return
     _make_venv()
-    say("pip: the packages of requirements.lock", "what headrace imports when it runs")
+    say("pip: the packages of requirements.lock", "headrace needs them to run")
     run(
         [*_PIP, "--require-hashes", "-r", ROOT / "requirements.lock"],
         failing="pip could not install the packages of requirements.lock",
@@ -60,35 +60,35 @@ def _install_for_running() -> None:
     )
     if trouble:
         say(
-            "pip: headrace itself, from this folder",
-            f"without its C part, so it takes records more slowly: {trouble}",
+            "pip: headrace itself, from this directory",
+            f"without its C module, so record validation is slower: {trouble}",
         )
     else:
-        say("pip: headrace itself, from this folder", "compiling its C part")
+        say("pip: headrace itself, from this directory", "compiling its C module")
     run(
         [*_PIP, "--no-deps", "--no-build-isolation", "--editable", ROOT],
-        failing="pip could not install headrace from this folder",
-        hint="rm -rf .venv and run the command again",
+        failing="pip could not install headrace from this directory",
+        hint="run rm -rf .venv, then run the command again",
     )
-    _stamp("run").write_text(wanted, encoding="utf-8")
+    _stamp("run").write_text(fingerprint, encoding="utf-8")
 
 
 def for_testing() -> None:
-    """All that the tests start or compare with: test packages, Debian packages, more jars."""
-    # First what a person may have to do: nobody should wait for a large download to be told.
+    """Install everything that the tests need: test packages, Debian packages, more jars."""
+    # Steps that can fail until the user acts come first, before any large download.
     debian.provide(debian.TEST_PACKAGES, may_install=debian.can_install())
     compiler.provide()
     for_running()
     _install("test", "pytest, the checks, and stock Kafka clients")
-    _compile("tests", "bench", "tools")
+    _compile("tests", "bench", "faults", "tools")
     jars.fetch(jars.pinned())
 
 
 def _install(part: str, why: str) -> None:
-    """The packages of ``requirements-<part>.lock``, on top of what the command has."""
+    """Install the packages of ``requirements-<part>.lock``, in addition to those of the command."""
     name = f"requirements-{part}.lock"
-    wanted = _fingerprint(name)
-    if _stamp(part).is_file() and _stamp(part).read_text(encoding="utf-8") == wanted:
+    fingerprint = _fingerprint(name)
+    if _stamp(part).is_file() and _stamp(part).read_text(encoding="utf-8") == fingerprint:
         return
     say(f"pip: the packages of {name}", why)
     run(
@@ -97,31 +97,32 @@ def _install(part: str, why: str) -> None:
         hint=_NETWORK,
         doing="installing",
     )
-    _stamp(part).write_text(wanted, encoding="utf-8")
+    _stamp(part).write_text(fingerprint, encoding="utf-8")
 
 
-def _read_classes() -> None:
-    """Only makes Spark start sooner, so that it failed is told and no reason to stop."""
+def _archive_classes() -> None:
+    """Create the archive of Spark's classes, with which Spark starts faster. A failure is not an error."""
     done = subprocess.run(
-        [VENV_PYTHON, "-m", "headrace.flow.training"], stdin=subprocess.DEVNULL, check=False
+        [VENV_PYTHON, "-m", "headrace.flow.spark.training_run"], stdin=subprocess.DEVNULL, check=False
     )
     if done.returncode != 0:
         say(
-            "Spark's classes could not be read in advance", "it works all the same, and takes longer to start"
+            "cannot create the archive of Spark's classes",
+            "Spark works without it, but starts more slowly",
         )
 
 
 def _compile(*folders: str) -> None:
-    """Bytecode of what runs from this folder: pip compiles what it installs, but not what it only points to, and where
-    ``PYTHONDONTWRITEBYTECODE`` is set every start would compile everything again. What is up to date is left alone, and
-    a folder that cannot be written is no failure.
+    """Compile the Python files of these folders to bytecode. pip does not do that for an editable install, and with
+    ``PYTHONDONTWRITEBYTECODE`` every start would compile everything again. A folder that is not writable is not an
+    error.
     """
     subprocess.run([VENV_PYTHON, "-m", "compileall", "-qq", *(ROOT / name for name in folders)], check=False)
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Two commands that set the same clone up at once do it one after the other."""
+def _setup_lock() -> Iterator[None]:
+    """Hold a lock, so that two setup commands in the same clone run one after the other."""
     (ROOT / ".cache").mkdir(exist_ok=True)
     with open(ROOT / ".cache" / "setup.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -129,16 +130,16 @@ def _alone() -> Iterator[None]:
 
 
 def _make_venv() -> None:
-    """A virtual environment, unless one that works is there; what is in it already is left alone."""
+    """Create the virtual environment, unless a working one exists."""
     if VENV.exists():
-        trouble = _trouble_with_venv()
+        trouble = _venv_problem()
         if not trouble:
             return
-        say(".venv: making the virtual environment anew", trouble)
+        say(".venv: recreating the virtual environment", trouble)
         shutil.rmtree(VENV)
-    say(f".venv: a virtual environment of Python {platform.python_version()}")
+    say(f".venv: creating a virtual environment with Python {platform.python_version()}")
     try:
-        _venv()
+        _create_venv()
     except SetupError:
         if not debian.can_install():
             raise
@@ -146,13 +147,13 @@ def _make_venv() -> None:
         package = debian.first_available((version, "python3-venv"))
         if package is None:
             raise
-        debian.install([package], "Debian keeps Python's venv module in a package of its own")
+        debian.install([package], "Debian has Python's venv module in a separate package")
         shutil.rmtree(VENV, ignore_errors=True)
-        _venv()
+        _create_venv()
 
 
-def _trouble_with_venv() -> str:
-    """Why the environment that is there cannot be used, or nothing."""
+def _venv_problem() -> str:
+    """Return the reason why the existing environment cannot be used; an empty string if it can."""
     try:
         done = subprocess.run(
             [VENV_PYTHON, "-c", "import pip, sys; print(*sys.version_info[:2])"],
@@ -166,17 +167,19 @@ def _trouble_with_venv() -> str:
         return "its Python does not start, or has no pip"
     if tuple(int(part) for part in done.stdout.split()) < _OLDEST_PYTHON:
         return "its Python is too old"
-    # Scripts in it name their Python by its full path.
-    made_by = re.search(r"^command = (.*)$", (VENV / "pyvenv.cfg").read_text(encoding="utf-8"), re.MULTILINE)
-    if made_by and not made_by.group(1).endswith(f" {VENV}"):
-        return f"it was made in another folder, by {made_by.group(1)}"
+    # The scripts in a virtual environment contain the full path of its Python, so it cannot be moved.
+    created_by = re.search(
+        r"^command = (.*)$", (VENV / "pyvenv.cfg").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    if created_by and not created_by.group(1).endswith(f" {VENV}"):
+        return f"it was created in another folder, by {created_by.group(1)}"
     return ""
 
 
-def _venv() -> None:
+def _create_venv() -> None:
     run(
         [sys.executable, "-m", "venv", VENV],
-        failing=f"{sys.executable} could not make a virtual environment in {VENV}",
+        failing=f"{sys.executable} could not create a virtual environment in {VENV}",
         hint="Debian and Ubuntu: sudo apt-get install python3-venv; then run the command again",
     )
 
@@ -198,16 +201,16 @@ def main(arguments: Sequence[str]) -> int:
         if sys.version_info < _OLDEST_PYTHON:
             raise SetupError(
                 f"Python {platform.python_version()} is too old: headrace needs 3.11 or newer",
-                hint="install a newer Python, or name one: make PYTHON=/path/to/python3.11 setup",
+                hint="install a newer Python, or set its path: make PYTHON=/path/to/python3.11 setup",
             )
         if list(arguments) not in (["run"], ["test"]):
             print("usage: python3 -m tools.setup run|test", file=sys.stderr)
             return 2
-        with _alone():
+        with _setup_lock():
             for_running() if arguments == ["run"] else for_testing()
     except SetupError as error:
         return finish(error)
-    if has_said_anything():
+    if has_printed():
         say(f"set up in {time.monotonic() - began:.0f} s")
     return 0
 

@@ -1,8 +1,8 @@
-"""Members: who looks at what, each visit with the profile of its member as it was then.
+"""Members: visits to pages, each with the profile of its member at that time.
 
-visits         events: queue A
-profiles       a table: who is a member, and on which plan
-known_visits   queue B: each visit, joined with its member's profile
+visits         events: topic A
+profiles       a table: the members and their plans
+known_visits   topic B: each visit, joined with its member's profile
 
 headrace run examples.members:app
 python -m examples.members.story
@@ -43,7 +43,7 @@ known_visits = app.topic("member-known-visits", key="visit_id")
 
 @app.flow(reads=[visits, profiles], writes=known_visits)
 def know_visits(visits: DataFrame, profiles: DataFrame) -> DataFrame:
-    """The profile is looked up in a table that is kept here, fresh from its changelog; nobody is asked for it."""
+    """Join the profile from a local table, which is updated from its topic. The flow does not call a service."""
     known = profiles.select("member_id", "plan")
     return visits.join(known, "member_id", "left").select("visit_id", "member_id", "page", "plan")
 

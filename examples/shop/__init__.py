@@ -1,13 +1,13 @@
-"""A shop: what is sold, to whom, and how it goes, all derived from three topics of facts.
+"""A shop: derives sales, revenue, a ranking and interest from three topics: products, orders and clicks.
 
-products   a table: what there is to buy, and at which price
-orders     events: who ordered what
-clicks     events: who looked at what
+products   a table: the products and their prices
+orders     events: a customer ordered a product
+clicks     events: a session opened a product's page
 
-enrich_orders     orders, each with its product as it was known when the order was read
+enrich_orders     orders, each with the product's data at the time when the flow read the order
 sum_revenue       revenue per product and minute
-rank_products     revenue and pieces per product, over all time
-count_clicks      looks per product and minute
+rank_products     total revenue and number of pieces per product
+count_clicks      clicks per product and minute
 
 headrace run examples.shop:app
 """
@@ -72,7 +72,7 @@ interest = app.topic("interest", key=["product_id", "minute"])
 
 @app.flow(reads=[orders, products], writes=sales)
 def enrich_orders(orders: DataFrame, products: DataFrame) -> DataFrame:
-    """An order of a product that is not in the table yet is kept, without a name and an amount."""
+    """If a product is not in the table yet, its orders have no name and no amount."""
     known = products.select("product_id", "name", "category", "price")
     return (
         orders.join(known, "product_id", "left")
@@ -92,14 +92,14 @@ def sum_revenue(sales: DataFrame) -> DataFrame:
 
 @app.flow(reads=[sales], writes=ranking, unbounded=True)
 def rank_products(sales: DataFrame) -> DataFrame:
-    """Over all time; there are as many rows as products, so its state may grow with them."""
+    """Totals without a time window, one row per product. So the state grows with the number of products."""
     return sales.groupBy("product_id").agg(F.sum("amount").alias("amount"), F.sum("quantity").alias("pieces"))
 
 
 @app.flow(reads=[clicks], writes=interest)
 def count_clicks(clicks: DataFrame) -> DataFrame:
-    looks = clicks.groupBy("product_id", F.window("at", "1 minute").alias("window")).count()
-    return looks.select("product_id", F.col("window.start").alias("minute"), F.col("count").alias("looks"))
+    counted = clicks.groupBy("product_id", F.window("at", "1 minute").alias("window")).count()
+    return counted.select("product_id", F.col("window.start").alias("minute"), F.col("count").alias("looks"))
 
 
 app.view("products", products, store=SQLite())

@@ -1,5 +1,5 @@
-"""Three stories of copies: five stores that follow one log, and a dump of last night (``four-stores``); read models
-that are added while it runs (``cqrs``); a store that is replaced (``swap-store``).
+"""Three stories about copies of data: five stores that follow one log, compared with last night's dump
+(``four-stores``); read models that are added while the app runs (``cqrs``); a store that is replaced (``swap-store``).
 
 SHOP_DATABASE=postgresql://... SHOP_REDIS=redis://... python -m examples.shop.copies
 """
@@ -20,9 +20,9 @@ from examples.shop import app as shop
 from examples.shop.everywhere import app as everywhere
 from examples.shop.traffic import Traffic
 from examples.stage import Stage, on_stage
-from headrace.views.opening import open_reader
+from headrace.stores.registry import open_reader
 
-__all__ = ["Told", "play"]
+__all__ = ["Outcome", "play"]
 
 _APP = "examples.shop.everywhere:app"
 _PRODUCTS = 20
@@ -30,23 +30,23 @@ _ADDED = [view for view in everywhere.views if view not in shop.views]
 
 
 @dataclass
-class Told:
-    """What the story found, for whoever wants to hold it against something else."""
+class Outcome:
+    """The results of the story, for its test."""
 
     dump: set[str] = field(default_factory=set)
-    """Orders that last night's dump has."""
+    """The orders in last night's dump."""
     served_at_least: int = 0
-    """Rows of the old read model at any moment while the others filled."""
+    """The lowest number of rows that the old read model served while the new ones filled."""
     rows: dict[str, int] = field(default_factory=dict)
     switched: list[dict[str, str]] = field(default_factory=list)
     answered: set[str] = field(default_factory=set)
-    """Orders that who asks for "sales" is told of, when PostgreSQL answers."""
+    """The orders that readers of "sales" get after PostgreSQL serves the name."""
     left_behind: int = 0
     generations: set[int] = field(default_factory=set)
 
 
-def play(stage: Stage) -> Told:
-    told = Told()
+def play(stage: Stage) -> Outcome:
+    outcome = Outcome()
     stage.declare(shop)
     traffic = Traffic(stage.cluster)
     with stage.running(shop) as run:
@@ -56,32 +56,34 @@ def play(stage: Stage) -> Told:
         traffic.nonsense()
         traffic.flush()
         stage.settle(run)
-        told.dump = _sales(stage)
+        outcome.dump = _sales(stage)
 
-        stage.say("cqrs: four more read models of each topic, beside the one that serves")
+        stage.say("cqrs: add four read models of each topic while the old one serves")
         follower = stage.start("view", "follow", _APP, *(view.name for view in _ADDED))
         try:
-            told.served_at_least = len(told.dump)
+            outcome.served_at_least = len(outcome.dump)
             _trade(traffic, orders=100, clicks=0)
             traffic.price(3)
             traffic.flush()
             stage.settle(run)
-            stage.served(everywhere, _ADDED, lambda: _look(stage, told, follower))
-            _tell_of_copies(stage, told)
-            _swap(stage, told)
+            stage.served(everywhere, _ADDED, lambda: _watch_old_model(stage, outcome, follower))
+            _report_copies(stage, outcome)
+            _swap(stage, outcome)
             _trade(traffic, orders=20, clicks=0)
             traffic.flush()
             stage.settle(run)
-            stage.served(everywhere, _ADDED, lambda: _look(stage, told, follower))
-            told.answered = _asked(stage)
-            alike = told.answered == _sales(stage)
-            stage.say(f"  20 orders later it has {'the same as' if alike else 'OTHERS than'} the old one")
-            told.generations = {one.current.generation.generation for one in run.flows if one.current}
-            _back(stage)
+            stage.served(everywhere, _ADDED, lambda: _watch_old_model(stage, outcome, follower))
+            outcome.answered = _queried(stage)
+            is_equal = outcome.answered == _sales(stage)
+            stage.say(
+                f"  after 20 more orders it has {'the same rows as' if is_equal else 'OTHER rows than'} SQLite"
+            )
+            outcome.generations = {flow.current.generation.generation for flow in run.flows if flow.current}
+            _switch_back(stage)
         finally:
             follower.send_signal(signal.SIGINT)
             follower.communicate(timeout=60)
-    return told
+    return outcome
 
 
 def _trade(traffic: Traffic, *, orders: int, clicks: int) -> None:
@@ -92,57 +94,59 @@ def _trade(traffic: Traffic, *, orders: int, clicks: int) -> None:
         traffic.click(now)
 
 
-# 30, cqrs; 18, four-stores
+# The stories cqrs and four-stores
 
 
-def _look(stage: Stage, told: Told, follower: Popen[str]) -> None:
-    """What there is while the others fill."""
+def _watch_old_model(stage: Stage, outcome: Outcome, follower: Popen[str]) -> None:
+    """Count the rows that the old read model serves while the new ones fill."""
     assert follower.poll() is None, follower.communicate()[1]
-    told.served_at_least = min(told.served_at_least, len(_sales(stage)))
+    outcome.served_at_least = min(outcome.served_at_least, len(_sales(stage)))
 
 
-def _tell_of_copies(stage: Stage, told: Told) -> None:
+def _report_copies(stage: Stage, outcome: Outcome) -> None:
     for view in everywhere.views:
         if view.topic.name == "sales":
             reader = open_reader(view, everywhere.name, stage.data)
             assert reader is not None
             with closing(reader):
-                told.rows[view.name] = reader.count(view.name)
+                outcome.rows[view.name] = reader.count(view.name)
     stage.say(f"  filled from the first offset: {len(_ADDED)} of {len(_ADDED)}")
-    kept = told.served_at_least >= len(told.dump)
-    stage.say(f"  meanwhile the old one served {'all that it had' if kept else 'FEWER rows than before'}")
-    stage.say("four-stores: what each has of the sales")
-    for name, count in told.rows.items():
+    kept = outcome.served_at_least >= len(outcome.dump)
+    stage.say(f"  meanwhile the old read model served {'all its rows' if kept else 'FEWER rows than before'}")
+    stage.say("four-stores: number of sales in each store")
+    for name, count in outcome.rows.items():
         stage.say(f"  {name}: {count}")
-    told.left_behind = told.rows["sales"] - len(told.dump)
-    stage.say(f"  the dump of last night: {len(told.dump)}, {told.left_behind} behind")
+    outcome.left_behind = outcome.rows["sales"] - len(outcome.dump)
+    stage.say(
+        f"  last night's dump, for comparison: {len(outcome.dump)}, {outcome.left_behind} sales are missing"
+    )
 
 
-# 31, swap-store
+# The story swap-store
 
 
-def _swap(stage: Stage, told: Told) -> None:
-    stage.say('swap-store: who asks for "sales" is answered by PostgreSQL')
+def _swap(stage: Stage, outcome: Outcome) -> None:
+    stage.say('swap-store: PostgreSQL serves the name "sales"')
     done = stage.headrace("view", "switch", _APP, "sales", "sales_sql", "--wait", "60", "--json")
     assert done.returncode == 0, done.stderr
-    told.switched = [json.loads(line) for line in done.stdout.splitlines()]
-    (switched,) = told.switched
+    outcome.switched = [json.loads(line) for line in done.stdout.splitlines()]
+    (switched,) = outcome.switched
     stage.say(f"  before: {switched['before']}, now: {switched['now']}")
 
 
-def _asked(stage: Stage) -> set[str]:
+def _queried(stage: Stage) -> set[str]:
     done = stage.headrace("query", _APP, "sales", "--json", "--limit", "0")
     assert done.returncode == 0, done.stderr
     return {json.loads(line)["order_id"] for line in done.stdout.splitlines()}
 
 
-def _back(stage: Stage) -> None:
+def _switch_back(stage: Stage) -> None:
     done = stage.headrace("view", "switch", _APP, "sales", "sales", "--wait", "60")
     assert done.returncode == 0, done.stderr
 
 
 def _sales(stage: Stage) -> set[str]:
-    """What SQLite serves."""
+    """Return the orders that SQLite serves."""
     with closing(sqlite3.connect(stage.data / f"{shop.name}.db")) as store:
         return {order for (order,) in store.execute("SELECT order_id FROM sales")}
 
@@ -150,5 +154,5 @@ def _sales(stage: Stage) -> set[str]:
 if __name__ == "__main__":
     missing = [name for name in ("SHOP_DATABASE", "SHOP_REDIS") if name not in os.environ]
     if missing:
-        sys.exit(f"{' and '.join(missing)} must say where a PostgreSQL and a Redis are")
+        sys.exit(f"set {' and '.join(missing)} to the address of a PostgreSQL or Redis server")
     on_stage(play)

@@ -1,6 +1,6 @@
-"""The shop, followed into five stores at once: the same topics and flows, and more views.
+"""The shop with views in five stores at once. It has the same topics and flows, and more views.
 
-The views of ``examples.shop`` stay as they are, in SQLite. Products, sales and the ranking are also in
+The views of ``examples.shop`` are unchanged, in SQLite. Products, sales and the ranking also have these views:
 
     ..._sql     PostgreSQL, at $SHOP_DATABASE, in the schema "shop"
     ..._cache   Redis, at $SHOP_REDIS

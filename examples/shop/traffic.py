@@ -1,4 +1,4 @@
-"""Traffic for the shop: prices that change now and then, orders, clicks; some come late, some make no sense.
+"""Generates traffic for the shop: price changes, orders and clicks. Some are late, and some are invalid.
 
 headrace run examples.shop:app --feed examples.shop.traffic:feed
 """
@@ -55,18 +55,18 @@ class Traffic:
         )
 
     def nonsense(self) -> None:
-        """What no schema fits; it ends up among the dead letters."""
+        """Send a value that is not JSON. It becomes a dead letter."""
         self._put(orders.name, b'{"order_id": 12', b"nonsense")
 
     def flush(self) -> None:
         self._producer.flush(10)
 
     def _product(self) -> str:
-        # A few sell well.
+        # The products with low numbers sell more often.
         return f"p{min(self._random.randrange(_PRODUCTS), self._random.randrange(_PRODUCTS)):02}"
 
     def _when(self, now: datetime) -> datetime:
-        """Mostly now, sometimes a little before, and rarely so long ago that it is late."""
+        """Return an event time: usually now, sometimes a little earlier, rarely so early that the event is late."""
         dice = self._random.random()
         if dice < 0.002:
             return now - timedelta(minutes=10)
@@ -77,7 +77,7 @@ class Traffic:
         self._put(topic.name, value, key)
 
     def _put(self, topic: str, value: bytes, key: bytes) -> None:
-        """What the log has taken leaves the producer's queue only when it is polled."""
+        """Produce a record. Polls the producer, because acknowledged records remain in its queue until then."""
         while True:
             try:
                 self._producer.produce(topic, value, key)
@@ -89,7 +89,7 @@ class Traffic:
 
 
 def feed(cluster: Any, stop: threading.Event) -> None:
-    """Writes until it is told to stop."""
+    """Write traffic until ``stop`` is set."""
     traffic = Traffic(cluster)
     for number in range(_PRODUCTS):
         traffic.price(number)

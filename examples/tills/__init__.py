@@ -1,7 +1,7 @@
-"""Tills: what each shop takes per day, from the payments at all its tills.
+"""Tills: the revenue of each shop per day, from the payments at all its tills.
 
-payments   events: what was paid, where, and whether it was voided
-takings    per shop and day, derived
+payments   events: amount, shop, and whether the payment was voided
+takings    derived: revenue and number of payments, per shop and day
 
 headrace run examples.tills:app
 python -m examples.tills.story
@@ -39,7 +39,7 @@ takings = app.topic("till-takings", key=["shop", "day"])
 
 @app.flow(reads=[payments], writes=takings)
 def sum_days(payments: DataFrame) -> DataFrame:
-    """A day is UTC's, and what was voided does not count."""
+    """Days are in UTC. Voided payments do not count."""
     days = payments.where("NOT voided").groupBy("shop", F.window("at", "1 day").alias("window"))
     summed = days.agg(F.sum("amount").alias("amount"), F.count(F.lit(1)).alias("payments"))
     return summed.select("shop", F.to_date("window.start").alias("day"), "amount", "payments")

@@ -1,7 +1,7 @@
-"""Workers: parcels that arrive at depots, and what each depot has in stock.
+"""Workers: parcels that arrive at depots, and a stock of items.
 
-parcels   events: what has arrived where
-stock     a table: how many pieces of an item there are
+parcels   events: a parcel arrived at a depot
+stock     a table: the number of pieces of each item
 
 headrace view follow examples.workers:app
 python -m examples.workers.story

@@ -10,7 +10,7 @@ __all__ = ["App", "Digits"]
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when used: the broker and the command line import this package, and need none of it."""
+    """Import on first use: the broker and the command line import this package, but use neither name."""
     if name == "App":
         from headrace.app import App
 

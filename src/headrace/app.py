@@ -1,4 +1,4 @@
-"""An app: what there is to run. Declaring something does nothing else; ``headrace run`` acts on it.
+"""An app collects the user's declarations. A declaration has no other effect; ``headrace run`` acts on declarations.
 
 app = App("shop")
 orders = app.topic("orders", Order, key="order_id", time="at", late=timedelta(seconds=30))
@@ -17,14 +17,10 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from headrace.model.alert import Alert
-from headrace.model.errors import AppError
-from headrace.model.flow import LATENCIES, Flow, Latency
-from headrace.model.place import Place, caller, place_of
+from headrace.model.declarations import LATENCIES, Alert, Flow, Latency, Topic, View
+from headrace.model.errors import AppError, SourceLocation, caller, location_of
 from headrace.model.schema import Schema, schema_of
 from headrace.model.store import OnRead, SQLite, Store
-from headrace.model.topic import Topic
-from headrace.model.view import View
 
 __all__ = ["App"]
 
@@ -32,16 +28,16 @@ _CACHED_MAX = 100_000
 
 
 class App:
-    """Mistakes that one declaration shows are raised by it; those of the whole ``headrace.model.graph`` finds."""
+    """Each declaration checks its own arguments. ``headrace.model.graph`` checks the app as a whole."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.place = caller()
+        self.location = caller()
         self.topics: list[Topic] = []
         self.flows: list[Flow] = []
         self.views: list[View] = []
         self.computed: list[View] = []
-        """Views that nothing keeps: a server computes them when it is asked."""
+        """Views with ``OnRead()``: they have no store, and a server computes them on read."""
         self.alerts: list[Alert] = []
 
     def topic(
@@ -54,12 +50,15 @@ class App:
         late: timedelta = timedelta(0),
         partitions: int | None = None,
     ) -> Topic:
-        """Facts, all of which count. Without a schema, the flow that writes it gives it one."""
-        made = Topic(
+        """Declare a topic of events. Without ``schema``, the flow that writes the topic determines the schema.
+
+        ``late`` is how far behind the newest event time an event may arrive.
+        """
+        topic = Topic(
             name, self._schema(schema), _names(key, caller()), time, late, "events", partitions, caller()
         )
-        self.topics.append(made)
-        return made
+        self.topics.append(topic)
+        return topic
 
     def table(
         self,
@@ -69,8 +68,8 @@ class App:
         key: str | Sequence[str] = (),
         partitions: int | None = None,
     ) -> Topic:
-        """Rows, of which the last of each key counts, and a null value deletes: a compacted topic."""
-        made = Topic(
+        """Declare a compacted topic: the last row of each key is current, and a null value deletes the row."""
+        topic = Topic(
             name,
             self._schema(schema),
             _names(key, caller()),
@@ -80,8 +79,8 @@ class App:
             partitions,
             caller(),
         )
-        self.topics.append(made)
-        return made
+        self.topics.append(topic)
+        return topic
 
     def flow(
         self,
@@ -94,29 +93,31 @@ class App:
         latency: Latency = "batch",
         version: str = "",
     ) -> Callable[[Callable[..., Any]], Flow]:
-        """The function under it derives ``writes`` from ``reads``: DataFrames in their order in, one DataFrame out.
+        """Declare a flow: the decorated function derives ``writes`` from ``reads``.
 
-        ``latency="realtime"`` writes each row by itself, within milliseconds, at least once; docs/flows.md says which
-        functions can.
+        The function takes one DataFrame per topic, in the order of ``reads``, and returns one DataFrame.
 
-        ``version`` counts as a part of the function. Change it when something changes that the function reads and that
-        cannot be fingerprinted, such as a model that it loads; without a version such a function is refused.
+        ``latency="realtime"`` writes each row on its own, within milliseconds, at least once. docs/flows.md lists the
+        functions that can run in this mode.
+
+        ``version`` is part of the function's fingerprint. Change it when the function depends on something that
+        cannot be fingerprinted, such as a model that it loads. Without a version, such a function is rejected.
         """
         at = caller()
         if not isinstance(reads, (list, tuple)):
-            raise _wrong("reads", reads, "a list of topics", at)
+            raise _invalid_argument("reads", reads, "a list of topics", at)
         for topic in reads:
             _expect_topic("reads", topic, at)
         _expect_topic("writes", writes, at)
         if latency not in LATENCIES:
-            raise _wrong("latency", latency, " or ".join(map(repr, LATENCIES)), at)
+            raise _invalid_argument("latency", latency, " or ".join(map(repr, LATENCIES)), at)
         if not isinstance(version, str):
-            raise _wrong("version", version, "a text, such as '2'", at)
+            raise _invalid_argument("version", version, "a string, such as '2'", at)
 
         def declare(function: Callable[..., Any]) -> Flow:
             if not hasattr(function, "__code__"):
-                raise _wrong("what is decorated", function, "a function", at)
-            made = Flow(
+                raise _invalid_argument("the decorated object", function, "a function", at)
+            flow = Flow(
                 name or function.__name__,
                 function,
                 tuple(reads),
@@ -125,10 +126,10 @@ class App:
                 unbounded,
                 latency,
                 version,
-                place_of(function),
+                location_of(function),
             )
-            self.flows.append(made)
-            return made
+            self.flows.append(flow)
+            return flow
 
         return declare
 
@@ -141,23 +142,26 @@ class App:
         store: Store | None = None,
         cached: int = 0,
     ) -> View:
-        """The topic folded by its key, or by another one, in a store that follows it; or, with ``OnRead()``, when it is
-        asked for. A server keeps so many answers as ``cached`` says, each as long as the view has not moved.
+        """Declare a view: the last row of each key of the topic. ``key`` defaults to the topic's key.
+
+        The view is in a store that follows the topic (default SQLite). With ``OnRead()``, a server computes the view
+        on read. ``cached`` is how many responses a server caches, each until the view changes.
         """
         at = caller()
         _expect_topic("a view's topic", topic, at)
         if store is not None and not isinstance(store, Store):
-            raise _wrong("store", store, "one of headrace.stores", at)
+            raise _invalid_argument("store", store, "a store of headrace.stores", at)
         if type(cached) is not int or not 0 <= cached <= _CACHED_MAX:
-            raise _wrong("cached", cached, f"a number of answers, from 0 to {_CACHED_MAX}", at)
-        made = View(name, topic, _names(key, at) or topic.key, store or SQLite(), at, cached)
-        (self.computed if isinstance(made.store, OnRead) else self.views).append(made)
-        return made
+            raise _invalid_argument("cached", cached, f"a number of responses, from 0 to {_CACHED_MAX}", at)
+        view = View(name, topic, _names(key, at) or topic.key, store or SQLite(), at, cached)
+        (self.computed if isinstance(view.store, OnRead) else self.views).append(view)
+        return view
 
     def alert(self, name: str, when: str, *, on: Flow | View | str | None = None) -> Alert:
-        """Fires when ``when`` begins to hold, as "time_to_loss < 1h" or "lag > 10_000 for 30s".
+        """Declare an alert that fires when ``when`` becomes true, e.g. "time_to_loss < 1h" or "lag > 10_000 for 30s".
 
-        ``on`` is what it is about: a flow, a view, "group NAME", or all "flows", "views" or "groups"; without it, all.
+        ``on`` is what the rule is checked for: a flow, a view, "group NAME", or all "flows", "views" or "groups". By
+        default the rule is checked for every flow, view and group.
         """
         at = caller()
         if isinstance(on, (Flow, View)):
@@ -165,32 +169,33 @@ class App:
         elif on is None or isinstance(on, str):
             subject = on or ""
         else:
-            raise _wrong("on", on, "a flow, a view, or a text such as 'group NAME'", at)
-        made = Alert(name, when, subject, at)
-        self.alerts.append(made)
-        return made
+            raise _invalid_argument("on", on, "a flow, a view, or a string such as 'group NAME'", at)
+        alert = Alert(name, when, subject, at)
+        self.alerts.append(alert)
+        return alert
 
     def writer_of(self, topic: Topic) -> Flow | None:
-        """The flow that derives it, if one does."""
         return next((flow for flow in self.flows if flow.writes == topic), None)
 
-    def _schema(self, given: type | None) -> Schema | None:
-        return None if given is None else schema_of(given, place=caller())
+    def _schema(self, cls: type | None) -> Schema | None:
+        return None if cls is None else schema_of(cls, location=caller())
 
 
-def _names(key: str | Sequence[str], at: Place) -> tuple[str, ...]:
+def _names(key: str | Sequence[str], at: SourceLocation) -> tuple[str, ...]:
     names = (key,) if isinstance(key, str) else key
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise _wrong("key", key, "a field's name, or a list of names", at)
+        raise _invalid_argument("key", key, "a field's name, or a list of names", at)
     return tuple(names)
 
 
-def _expect_topic(what: str, given: Any, at: Place) -> None:
-    if not isinstance(given, Topic):
-        hint = f"what it writes is {given.name}.writes" if isinstance(given, Flow) else ""
-        raise _wrong(what, given, "a topic, as app.topic(...) and app.table(...) return it", at, hint)
+def _expect_topic(what: str, value: Any, at: SourceLocation) -> None:
+    if not isinstance(value, Topic):
+        hint = f"use {value.name}.writes, the topic that the flow writes" if isinstance(value, Flow) else ""
+        raise _invalid_argument(what, value, "a topic from app.topic(...) or app.table(...)", at, hint)
 
 
-def _wrong(what: str, given: Any, expected: str, at: Place, hint: str = "") -> AppError:
-    found = f"flow {given.name!r}" if isinstance(given, Flow) else repr(given)
-    return AppError(f"{what} must be {expected}, not {found}", place=at, code="HR-APP-ARGUMENT", hint=hint)
+def _invalid_argument(what: str, value: Any, expected: str, at: SourceLocation, hint: str = "") -> AppError:
+    actual = f"flow {value.name!r}" if isinstance(value, Flow) else repr(value)
+    return AppError(
+        f"{what} must be {expected}, not {actual}", location=at, code="HR-APP-ARGUMENT", hint=hint
+    )

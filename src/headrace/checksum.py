@@ -1,7 +1,7 @@
-"""CRC-32C in hardware: the extension of the ``crc32c`` package, without the package around it.
+"""CRC-32C in hardware: the extension module of the ``crc32c`` package, without the package.
 
-The package's own ``__init__`` asks for its version and brings a command line, which together take a tenth of a broker's
-start. Where the extension is not found beside it, the package is imported as it is.
+The package's ``__init__`` reads the package version and imports a command line. That takes a tenth of a broker's start
+time. If the extension module is not found, the whole package is imported instead.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["crc32c"]
+__all__ = ["Buffer", "crc32c"]
+
+Buffer = bytes | bytearray | memoryview
 
 
 def _extension() -> ModuleType | None:
@@ -34,5 +36,5 @@ def _package() -> ModuleType:
     return crc32c
 
 
-#: Of data, or of what follows data that has the checksum ``value``.
+#: ``crc32c(data)``. To continue a checksum, pass the checksum of the preceding data: ``crc32c(data, value)``.
 crc32c: Any = (_extension() or _package()).crc32c

@@ -1,18 +1,18 @@
 """Errors that a person reads: what happened, with the values, and what to do next.
 
     HeadraceError                 a stable code, a message, an optional detail and hint
-    ├── ConfigError               a setting or an argument does not fit            (HR-CONFIG-…)
+    ├── ConfigError               a setting or an argument is invalid              (HR-CONFIG-…)
     ├── DataDirError              the data directory cannot be used as it is       (HR-DATA-…)
-    │   ├── DataDirInUse          another process holds it
-    │   ├── FormatTooNew          written by a newer release
-    │   └── DamagedState          metadata below its synced mark does not read back
-    └── StorageError              a partition's file failed beneath us             (HR-LOG-…)
+    │   ├── DataDirInUse          another process uses it
+    │   ├── FormatTooNew          a newer release wrote it
+    │   └── DamagedState          metadata below its synced mark is damaged
+    └── StorageError              a file of a partition failed                     (HR-LOG-…)
         ├── ArchiveUnavailable    a segment that was moved to the archive cannot be read from there
         ├── CorruptBatch          stored bytes below the synced mark fail their check
         ├── OffsetOutOfRange      the offset is not in the log
-        └── PartitionFenced       a write or a sync failed; the partition takes no more
+        └── PartitionFenced       a write or a sync failed; the partition refuses writes
 
-Errors of the Kafka protocol, which travel as numbers, live in ``headrace.wire.codes``.
+``headrace.wire.codes`` has the error codes of the Kafka protocol.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class HeadraceError(Exception):
-    """A failure in the user's terms; ``retriable`` says whether trying again can help."""
+    """A failure in the user's terms. ``retriable`` is True if a retry can succeed."""
 
     code = "HR-ERROR"
     retriable = False
@@ -47,9 +47,9 @@ class HeadraceError(Exception):
         self.hint = hint
 
     def facts(self) -> dict[str, object]:
-        """All of it for a program; what is empty is left out."""
-        told = {"code": self.code, "message": self.message, "detail": self.detail, "hint": self.hint}
-        return {name: text for name, text in told.items() if text}
+        """The non-empty fields, for programs."""
+        fields = {"code": self.code, "message": self.message, "detail": self.detail, "hint": self.hint}
+        return {name: text for name, text in fields.items() if text}
 
     def __str__(self) -> str:
         lines = [f"{self.message} [{self.code}]"]
@@ -85,7 +85,7 @@ class StorageError(HeadraceError):
 
 
 class ArchiveUnavailable(StorageError):
-    """What lies in the archive cannot be had now; everything else can."""
+    """A segment in the archive cannot be read now. All other segments can be read."""
 
     code = "HR-LOG-ARCHIVE"
     retriable = True
@@ -93,7 +93,7 @@ class ArchiveUnavailable(StorageError):
     def __init__(
         self, path: Path | str, first_offset: int, end_offset: int, reason: str, advice: str
     ) -> None:
-        """``advice`` is what to do about this kind of archive."""
+        """``advice`` is what the user can do with this kind of archive."""
         what = f"offsets {first_offset} to {end_offset - 1} are" if end_offset else "old segments belong"
         super().__init__(
             f"{what} in the archive at {path}, which cannot be used: {reason}",
@@ -103,14 +103,14 @@ class ArchiveUnavailable(StorageError):
 
 
 class CorruptBatch(StorageError):
-    """A batch below the synced mark that no longer reads back; its neighbours still do."""
+    """A damaged batch below the synced mark; the batches around it are readable."""
 
     code = "HR-LOG-CORRUPT"
 
     def __init__(self, path: Path | str, position: int, reason: str) -> None:
         super().__init__(
             f"damaged batch in {path} at byte {position}: {reason}",
-            hint="the file's other batches stay readable; restore this one from a backup or skip past it",
+            hint="the other batches of the file stay readable; restore this batch from a backup, or skip it",
         )
         self.path = path
         self.position = position
@@ -121,7 +121,7 @@ class OffsetOutOfRange(StorageError):
 
     def __init__(self, offset: int, start: int, end: int) -> None:
         super().__init__(
-            f"offset {offset} is outside the log, which holds {start} to {end}",
+            f"offset {offset} is outside the log, which starts at {start} and ends at {end}",
             hint=f"offsets {offset} to {start - 1} were deleted by retention; start again at {start}"
             if offset < start
             else f"the next record will have offset {end}",
@@ -132,6 +132,6 @@ class OffsetOutOfRange(StorageError):
 
 
 class PartitionFenced(StorageError):
-    """No further write is taken, so that nothing is ever acknowledged over a hole."""
+    """The partition refuses writes, so that no record is acknowledged after a gap."""
 
     code = "HR-LOG-FENCED"

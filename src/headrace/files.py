@@ -1,25 +1,40 @@
-"""Files as a port: everything the log does to a disk goes through here, so that faults can be injected
-beneath it.
+"""The interface to the file system. The log accesses the disk only through it, so tests can inject faults.
 
-The contract is POSIX's, no more: a write may be short, an error may surface only at ``sync``, and a created,
-renamed or removed name is durable only after ``sync_dir`` of its directory. Errors are plain ``OSError``;
-callers decide what they mean.
+The contract is that of POSIX. A write can be short, and an error can surface only at ``sync``. A created, renamed or
+removed name is durable only after ``sync_dir`` of its directory. Errors are plain ``OSError``, which callers interpret.
+
+Only their owner can read the files and directories of Headrace, whatever the umask allows.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
+import select
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from headrace.private import DIR_MODE, FILE_MODE
-
-__all__ = ["File", "Files", "Lock", "LockHeld", "SystemFiles"]
+__all__ = [
+    "DIR_MODE",
+    "FILE_MODE",
+    "File",
+    "Files",
+    "Lock",
+    "LockHeld",
+    "SystemFiles",
+    "create_private",
+    "make_private_dir",
+    "private",
+    "readable",
+]
 
 Buffer = bytes | bytearray | memoryview
+
+DIR_MODE = 0o700
+FILE_MODE = 0o600
 
 
 class LockHeld(Exception):
@@ -31,18 +46,18 @@ class Lock(Protocol):
 
 
 class File(Protocol):
-    """One open file, addressed by position; it keeps no cursor."""
+    """One open file. Reads and writes name their position; the file has no cursor."""
 
     @property
     def path(self) -> Path: ...
     def pwrite(self, data: Sequence[Buffer], position: int) -> int:
-        """Write the buffers one after the other; return how many bytes were taken, which may be fewer."""
+        """Write the buffers in order. Return the number of bytes written. It can be smaller than their sum."""
 
     def pread(self, size: int, position: int) -> bytes:
-        """Up to ``size`` bytes; fewer only at the end of the file."""
+        """Read ``size`` bytes, or fewer at the end of the file."""
 
     def pread_ready(self, size: int, position: int) -> bytes | bytearray | None:
-        """As ``pread``, but ``None`` when the disk would have to be waited for."""
+        """Like ``pread``, but return ``None`` if the bytes are not in the page cache."""
 
     def sync(self) -> None:
         """Return once the bytes written so far, and the file's size, would survive a power loss."""
@@ -54,12 +69,12 @@ class File(Protocol):
 
 class Files(Protocol):
     def open(self, path: Path, *, create: bool = False) -> File:
-        """Open for reading and writing. ``create`` makes an empty file and fails if there is one."""
+        """Open for reading and writing. ``create`` creates an empty file, and fails if the file exists."""
 
     def exists(self, path: Path) -> bool: ...
     def list(self, directory: Path) -> list[str]: ...
     def make_dir(self, directory: Path) -> None:
-        """Create one directory; no error if it is there."""
+        """Create one directory, unless it exists."""
 
     def rename(self, old: Path, new: Path) -> None: ...
     def remove(self, path: Path) -> None: ...
@@ -68,7 +83,7 @@ class Files(Protocol):
 
     def sync_dir(self, directory: Path) -> None: ...
     def lock(self, path: Path) -> Lock:
-        """Take an exclusive lock on a file, creating it; ``LockHeld`` if another process has it."""
+        """Lock a file exclusively, and create it if needed. Raise ``LockHeld`` if another process has the lock."""
 
 
 class SystemFile:
@@ -96,25 +111,25 @@ class SystemFile:
         if len(data) == size or not data:
             return data
         parts = [data]
-        got = len(data)
-        while got < size and (more := os.pread(self._fd, size - got, position + got)):
-            parts.append(more)
-            got += len(more)
+        read_bytes = len(data)
+        while read_bytes < size and (chunk := os.pread(self._fd, size - read_bytes, position + read_bytes)):
+            parts.append(chunk)
+            read_bytes += len(chunk)
         return b"".join(parts)
 
     def pread_ready(self, size: int, position: int) -> bytes | bytearray | None:
         buffer = bytearray(size)
         try:
-            got = os.preadv(self._fd, [buffer], position, os.RWF_NOWAIT)
+            read_bytes = os.preadv(self._fd, [buffer], position, os.RWF_NOWAIT)
         except OSError as error:
             if error.errno == errno.EAGAIN:
                 return None
             if error.errno == errno.EOPNOTSUPP:
                 return self.pread(size, position)
             raise
-        if got < size and position + got < self.size():
+        if read_bytes < size and position + read_bytes < self.size():
             return None
-        del buffer[got:]
+        del buffer[read_bytes:]
         return buffer
 
     def sync(self) -> None:
@@ -184,3 +199,36 @@ class SystemFiles:
                 raise LockHeld(str(path)) from None
             raise
         return SystemLock(fd)
+
+
+def make_private_dir(directory: Path) -> None:
+    """Create the directory and its missing parents. An existing directory keeps its mode, which can be deliberate."""
+    missing = [directory]
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    for path in reversed(missing):
+        path.mkdir(DIR_MODE, exist_ok=True)
+
+
+def create_private(path: Path) -> None:
+    """Create the file unless it exists, before a library creates it with another mode.
+
+    Errors are ignored, because the library then fails too, with a better message.
+    """
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
+
+
+def private(path: str, flags: int) -> int:
+    """An ``opener`` for ``open``: a file that it creates can be read only by its owner."""
+    return os.open(path, flags, FILE_MODE)
+
+
+def readable(descriptor: int, timeout_s: float) -> bool:
+    """Whether the descriptor has bytes or reaches its end within ``timeout_s``.
+
+    This uses poll, because select fails for descriptors above 1,023, and a busy process has such descriptors.
+    """
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1_000))

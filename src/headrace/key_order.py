@@ -1,31 +1,31 @@
-"""What happens to the order of keys when a topic gets more partitions.
+"""The order of keys when a topic gets more partitions.
 
-A key's partition is its hash modulo their number. With more of them some keys move: their later records are in another
-partition than their earlier ones, and nothing tells a reader which to take first. So a topic with keyed records does
-not grow unless somebody asks for it knowing that, by the topic's config ``headrace.partitions.force``, which the growth
-takes away again.
+A key's partition is its hash modulo the number of partitions. With more partitions, some keys move: their later records
+are in another partition than their earlier records, and a reader cannot know which records come first. So the broker
+adds partitions to a topic with keyed records only if the topic has the config ``headrace.partitions.force``. Adding the
+partitions removes that config.
 """
 
 from __future__ import annotations
 
 from math import gcd
 
-__all__ = ["FORCE_CONFIG", "share_that_moves", "what_moves"]
+__all__ = ["FORCE_CONFIG", "describe_moved_keys", "moved_share"]
 
 FORCE_CONFIG = "headrace.partitions.force"
 
 
-def share_that_moves(before: int, after: int) -> float:
-    """Which share of all keys is in another partition afterwards.
+def moved_share(before: int, after: int) -> float:
+    """The share of keys that change their partition.
 
-    A key stays where its hash leaves the same rest either way: ``before`` of every least common multiple.
+    A key stays if its hash has the same remainder for both counts. Of every lcm(before, after) hashes, ``before`` do.
     """
     return 1 - gcd(before, after) / after
 
 
-def what_moves(topic: str, before: int, after: int) -> str:
+def describe_moved_keys(topic: str, before: int, after: int) -> str:
     return (
-        f"{topic} holds records with keys: with {after} instead of {before} partitions"
-        f" {share_that_moves(before, after):.0%} of the keys move to another one, and the order of such a key's records"
-        " across the change is no longer kept"
+        f"{topic} has records with keys: with {after} instead of {before} partitions,"
+        f" {moved_share(before, after):.0%} of the keys move to another partition and lose the order of their"
+        " records across the change"
     )

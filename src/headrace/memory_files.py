@@ -1,7 +1,7 @@
-"""The port of files without a disk: what volatile topics are kept in. All of it is gone with the process.
+"""An in-memory implementation of ``headrace.files``, for volatile topics. Its files are lost when the process ends.
 
-The same contract as ``files``: positions, names in order, errors as ``OSError``. Syncing has nothing to do. Handles may
-be used from several threads, as the log does: each call is one step.
+It has the same contract: positions, sorted names, errors as ``OSError``. A sync does nothing. Each call is atomic, so
+several threads can use one file, as the log does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class MemoryFile:
         return self._path
 
     def _open(self, number: int = 0) -> bytearray:
-        """The content, if the file is open and ``number`` can be a position in it."""
+        """Return the content. Fail if the file is closed or ``number`` is negative."""
         if self._content is None:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         if number < 0:
@@ -47,8 +47,8 @@ class MemoryFile:
             if total and position > len(content):
                 content.extend(bytes(position - len(content)))
             if position == len(content):
-                for piece in data:
-                    content += piece
+                for buffer in data:
+                    content += buffer
             elif total:
                 content[position : position + total] = b"".join(data)
         return total
@@ -80,7 +80,7 @@ class MemoryFile:
 
 
 class _MemoryLock:
-    """Belongs to the file, whatever becomes of its name."""
+    """A lock belongs to the file's content, so it survives a rename or removal of the file."""
 
     def __init__(self, held: list[bytearray], content: bytearray) -> None:
         self._held = held
@@ -94,7 +94,7 @@ class _MemoryLock:
 
 
 class MemoryFiles:
-    """A tree of its own; ``root`` is the directory that is there to begin with."""
+    """A tree of files in memory. It starts with one empty directory, ``root``."""
 
     def __init__(self, root: Path) -> None:
         self._directories = {root}

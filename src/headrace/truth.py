@@ -1,8 +1,8 @@
-"""Whether a topic may be what everything else is derived from.
+"""Checks whether a topic can be a source of truth, from which other data is derived.
 
-A volatile topic is empty when its broker restarts, so nothing may be rebuilt from it: no view, no event-sourced state,
-no capture. Whatever derives something from a topic asks here first, with the topic's configs as DescribeConfigs gives
-them; the answer holds for any Kafka, where nothing is volatile.
+A volatile topic is empty after a restart of its broker. So a view, event-sourced state or a capture cannot be rebuilt
+from it. Code that derives data from a topic first runs this check on the topic's configs from DescribeConfigs. On
+Apache Kafka no topic is volatile.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class NotASourceOfTruth(HeadraceError):
     def __init__(self, topic: str, purpose: str) -> None:
         super().__init__(
             f"topic {topic!r} is volatile and cannot be the source of {purpose}",
-            detail="its records are in memory only, and gone when its broker restarts",
-            hint=f"write to a topic without {VOLATILE_CONFIG}, and derive from that one",
+            detail="its records are in memory only, and a restart of its broker deletes them",
+            hint=f"write to a topic without {VOLATILE_CONFIG}, and derive from that topic",
         )
 
 
@@ -32,6 +32,6 @@ def is_volatile(configs: Mapping[str, str | None]) -> bool:
 
 
 def expect_source_of_truth(topic: str, configs: Mapping[str, str | None], purpose: str) -> None:
-    """Raises ``NotASourceOfTruth`` if what ``purpose`` names could not be derived again from the topic."""
+    """Raise ``NotASourceOfTruth`` if the topic is volatile. ``purpose`` names what would be derived from the topic."""
     if is_volatile(configs):
         raise NotASourceOfTruth(topic, purpose)

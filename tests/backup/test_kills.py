@@ -1,4 +1,4 @@
-"""A backup that ends at any of its operations in the folder, as a kill ends it: the next start goes on from there."""
+"""A backup that is killed at any of its operations in the folder: the next start continues from there."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.backup.checking import check
-from headrace.broker.backup.choosing import choose
 from headrace.broker.backup.folder import BackupFolder
+from headrace.broker.backup.restore_points import check, choose
 from headrace.files import Buffer, SystemFile
-from tests.backup.test_moments import restored
+from tests.backup.test_restore_points import restored
 from tests.backup.workload import UnsyncedFile, UnsyncedFiles, World, difference
 
 
 class Killed(BaseException):
-    """Nothing that the code could handle: whoever is killed handles nothing."""
+    """Stands for SIGKILL. It is a BaseException, so that the code under test does not handle it."""
 
 
-class MortalFile(UnsyncedFile):
+class KillableFile(UnsyncedFile):
     __slots__ = ("files",)
-    files: MortalFiles
+    files: KillableFiles
 
     def pwrite(self, data: Sequence[Buffer], position: int) -> int:
         self.files.operate(self.path)
@@ -31,8 +30,8 @@ class MortalFile(UnsyncedFile):
         self.files.operate(self.path)
 
 
-class MortalFiles(UnsyncedFiles):
-    """``left`` operations in the backup's folder are done, and none behind them."""
+class KillableFiles(UnsyncedFiles):
+    """Files that allow ``left`` operations in the backup folder and then raise ``Killed``."""
 
     left: int | None = None
 
@@ -46,9 +45,9 @@ class MortalFiles(UnsyncedFiles):
     def open(self, path: Path, *, create: bool = False) -> SystemFile:
         if create:
             self.operate(path)
-        found = MortalFile(super().open(path, create=create).descriptor, path)
-        found.files = self
-        return found
+        file = KillableFile(super().open(path, create=create).descriptor, path)
+        file.files = self
+        return file
 
     def rename(self, old: Path, new: Path) -> None:
         self.operate(new)
@@ -66,11 +65,11 @@ class MortalFiles(UnsyncedFiles):
         self.operate(directory)
 
 
-async def test_killed_at_any_operation_every_moment_is_whole_and_the_next_start_goes_on(
+async def test_after_a_kill_at_any_operation_all_restore_points_are_intact_and_the_backup_continues(
     tmp_path: Path,
 ) -> None:
     world = World(tmp_path, 9, backup_keep_ms=0)
-    world.files = files = MortalFiles()
+    world.files = files = KillableFiles()
     await world.start()
     await world.prepare()
     folder = BackupFolder(world.folder)
@@ -89,22 +88,22 @@ async def test_killed_at_any_operation_every_moment_is_whole_and_the_next_start_
         assert names[-1].sequence >= newest
         for name in names[-3:]:
             assert not check(folder, folder.load(name, names)).damaged
-        keeper = world.ask.broker.backup
-        assert keeper is not None
-        # Whoever is killed ships no rest.
-        keeper.standing.trouble = "killed"
+        backup = world.call.broker.backup
+        assert backup is not None
+        # A killed broker does not copy the remaining bytes at its stop.
+        backup.status.error = "killed"
         await world.stop()
         await world.start()
-        assert not list(world.folder.rglob("*.new")), "what was left half is removed"
+        assert not list(world.folder.rglob("*.new")), "incomplete files were not removed"
     assert kills > 15
     other = await restored(world, tmp_path / "restored")
-    assert difference(other.ask.broker, world.model) is None
+    assert difference(other.call.broker, world.model) is None
     await other.stop()
     await world.stop()
 
 
 @pytest.mark.parametrize("away", ["while it is down", "while it runs"])
-async def test_what_somebody_removed_or_cut_in_the_folder_is_shipped_again(
+async def test_files_that_were_removed_or_truncated_in_the_folder_are_copied_again(
     tmp_path: Path, away: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World(tmp_path, 4)
@@ -117,24 +116,24 @@ async def test_what_somebody_removed_or_cut_in_the_folder_is_shipped_again(
         await world.stop()
     folder = BackupFolder(world.folder)
     newest = choose(folder)
-    place = newest.place("events", 1)
-    assert place is not None
-    pieces = [piece.file for run in newest.parts[place].segments for piece in run.pieces]
-    folder.piece(place, pieces[0]).unlink()
+    log_id = newest.log_id("events", 1)
+    assert log_id is not None
+    pieces = [piece.file for run in newest.parts[log_id].segments for piece in run.pieces]
+    folder.piece(log_id, pieces[0]).unlink()
     cut = folder.piece("groups", newest.parts["groups"].segments[-1].pieces[0].file)
     cut.write_bytes(cut.read_bytes()[:-1])
     assert len(check(folder, newest).damaged) == 2
     if away == "while it is down":
         await world.start()
     else:
-        # A mount that was away may come back as it was long ago.
+        # A mount that was unavailable may come back with older contents.
         world.folder.rename(tmp_path / "away")
         assert not await world.round()
         (tmp_path / "away").rename(world.folder)
         assert await world.round()
-    assert "are not in" in caplog.text
+    assert "are missing or truncated in" in caplog.text
     assert not check(folder, choose(folder)).damaged
     other = await restored(world, tmp_path / "restored")
-    assert difference(other.ask.broker, world.model) is None
+    assert difference(other.call.broker, world.model) is None
     await other.stop()
     await world.stop()

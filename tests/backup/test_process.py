@@ -1,4 +1,4 @@
-"""The backup of a broker in a process of its own: killed in the middle of it, restored by the command, and followed."""
+"""The backup of a broker process: killed during a copy, restored by the command, and followed by a view."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from faults.servers.headrace_broker import COMMAND, start_headrace
+from faults.servers.server import Server
+from faults.views.follower_thread import following, produce
+from faults.wait import until
 from headrace.app import App
-from headrace.broker.backup.checking import check
-from headrace.broker.backup.choosing import choose
 from headrace.broker.backup.folder import BackupFolder
+from headrace.broker.backup.restore_points import check, choose
 from headrace.client.cluster import Cluster
-from headrace.client.reading import read
-from headrace.ops.verify import verify_view
+from headrace.client.records import read
+from headrace.ops.verify.verifier import verify_view
 from headrace.settings import Settings
-from tests.support.embedded import COMMAND, start_headrace
-from tests.support.server import Server
-from tests.support.waiting import until
-from tests.views.seeing import following, produce
 
 
 def headrace(*words: str | Path, code: int = 0) -> list[dict[str, Any]]:
-    """What a command prints, row by row."""
+    """Run a command and return its output as rows."""
     done = subprocess.run([COMMAND, *words, "--json"], capture_output=True, text=True, timeout=480)
     assert done.returncode == code, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -40,7 +39,7 @@ Start = Callable[..., Server]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts brokers, and leaves none of them behind."""
+    """Start brokers, and stop all of them after the test."""
     started: list[Server] = []
 
     def begin(home: Path, folder: Path | None, every_ms: int = 30, port: int = 0) -> Server:
@@ -55,27 +54,29 @@ def start() -> Iterator[Start]:
 
 def values(server: Server, topic: str) -> dict[int, list[int]]:
     cluster = Cluster(server.bootstrap, timeout_s=10.0)
-    found: dict[int, list[int]] = {}
+    values_by_partition: dict[int, list[int]] = {}
     for number, end in cluster.ends(topic, committed=False).items():
-        found[number] = [int(one.value() or b"") for one in read(cluster, topic, {number: (0, end)})]
-    return found
+        values_by_partition[number] = [
+            int(record.value() or b"") for record in read(cluster, topic, {number: (0, end)})
+        ]
+    return values_by_partition
 
 
-def wait_for_moment(folder: Path, records: int) -> int:
-    """The first moment that has at least so many."""
+def wait_for_restore_point(folder: Path, records: int) -> int:
+    """Wait for the first restore point with at least this number of records."""
 
-    def there() -> int | None:
+    def sequence() -> int | None:
         try:
             newest = choose(BackupFolder(folder))
         except Exception:
             return None
-        return newest.sequence if newest.records() >= records else None
+        return newest.sequence if newest.record_count() >= records else None
 
-    return until(there, f"{records} records in the backup", timeout_s=480, pause_s=0.02)
+    return until(sequence, f"{records} records in the backup", timeout_s=480, pause_s=0.02)
 
 
 class Load:
-    """Sends numbers to two partitions, each in order, until it is stopped; knows which were acknowledged."""
+    """Sends numbers to two partitions, each in order, until it is stopped; counts the acknowledged ones."""
 
     def __init__(self, server: Server, topic: str) -> None:
         self.acknowledged: dict[int, int] = {0: 0, 1: 0}
@@ -115,7 +116,7 @@ class Load:
         assert self._left == 0, f"{self._left} records were never answered"
 
 
-def test_killed_while_it_ships_it_goes_on_and_every_moment_is_whole(tmp_path: Path, start: Start) -> None:
+def test_after_a_kill_during_a_copy_every_restore_point_is_intact(tmp_path: Path, start: Start) -> None:
     folder = tmp_path / "backup"
     folder.mkdir()
     home = tmp_path / "broker"
@@ -124,7 +125,7 @@ def test_killed_while_it_ships_it_goes_on_and_every_moment_is_whole(tmp_path: Pa
     Cluster(server.bootstrap, timeout_s=10.0).ensure_topic("numbers", 2, {"segment.bytes": "1048576"})
     load = Load(server, "numbers")
     for times in range(3):
-        wait_for_moment(folder, 200 * (times + 1))
+        wait_for_restore_point(folder, 200 * (times + 1))
         server.kill()
         server = start(home, folder, every_ms=20, port=port)
     load.stop()
@@ -135,14 +136,14 @@ def test_killed_while_it_ships_it_goes_on_and_every_moment_is_whole(tmp_path: Pa
     assert len(names) > 4
     for name in (*names[:: max(1, len(names) // 5)], names[-1]):
         assert not check(backup, backup.load(name, names)).damaged
-    (told,) = headrace("backup", "check", folder)
-    assert told["damaged"] == 0
+    (report,) = headrace("backup", "check", folder)
+    assert report["damaged"] == 0
     (row,) = headrace("backup", "restore", folder, "--data", tmp_path / "restored" / "data")
-    assert row["moment"] == names[-1].sequence
+    assert row["restore_point"] == names[-1].sequence
     other = start(tmp_path / "restored", None)
-    found = values(other, "numbers")
-    # A clean stop ships what is left; and each partition is a prefix of what was sent.
-    for partition, numbers in found.items():
+    restored_values = values(other, "numbers")
+    # A clean stop copies the remaining records, and each partition is a prefix of what was sent.
+    for partition, numbers in restored_values.items():
         assert numbers == list(range(len(numbers)))
         assert len(numbers) >= acknowledged[partition] > 0
     assert other.stop() == 0
@@ -158,9 +159,7 @@ def order(name: str, amount: int) -> tuple[bytes, bytes]:
     return name.encode(), json.dumps({"order": name, "amount": amount}).encode()
 
 
-def test_a_view_that_had_read_further_than_the_restored_log_is_built_again_and_proven(
-    tmp_path: Path, start: Start
-) -> None:
+def test_a_view_ahead_of_the_restored_log_is_rebuilt_and_verified(tmp_path: Path, start: Start) -> None:
     folder = tmp_path / "backup"
     folder.mkdir()
     server = start(tmp_path / "broker", folder)
@@ -169,32 +168,32 @@ def test_a_view_that_had_read_further_than_the_restored_log_is_built_again_and_p
     app = App("shop")
     view = app.view("orders", app.table("orders", Order, key="order"))
     first = {f"o{n}": n for n in range(10)}
-    produce(cluster, "orders", [order(*one) for one in first.items()])
-    moment = wait_for_moment(folder, 10)
+    produce(cluster, "orders", [order(*item) for item in first.items()])
+    number = wait_for_restore_point(folder, 10)
     produce(cluster, "orders", [order(f"lost{n}", n) for n in range(5)])
     lost = first | {f"lost{n}": n for n in range(5)}
     with following(cluster, view, [], tmp_path) as followed:
         followed.expect({name: (name, amount) for name, amount in lost.items()})
     server.kill()
-    headrace("backup", "restore", folder, "--data", tmp_path / "restored" / "data", "--to", str(moment))
+    headrace("backup", "restore", folder, "--data", tmp_path / "restored" / "data", "--to", str(number))
     new = tmp_path / "new"
     new.mkdir()
     server = start(tmp_path / "restored", new)
     cluster = Cluster(server.bootstrap, timeout_s=10.0)
-    # More than the view has read, so that its offsets alone would not tell.
+    # Write more records than the view had read, so that offsets alone do not reveal the restore.
     produce(cluster, "orders", [order(f"new{n}", n) for n in range(8)])
     rows = first | {f"new{n}": n for n in range(8)}
     with following(cluster, view, [], tmp_path) as followed:
         followed.expect({name: (name, amount) for name, amount in rows.items()})
-        assert any("restored from a backup" in line for line in followed.told), followed.told
+        assert any("restored from a backup" in line for line in followed.lines), followed.lines
     report = verify_view(None, cluster, app, view, Settings(data=tmp_path), (), {})
     assert (report.verdict, report.found_rows) == ("proven", 18)
-    # And it goes on from there, without being built once more.
+    # The view then continues from its position, without another rebuild.
     with following(cluster, view, [], tmp_path) as followed:
         produce(cluster, "orders", [order("last", 1)])
         followed.expect({name: (name, amount) for name, amount in (rows | {"last": 1}).items()})
-        assert not any("is built" in line for line in followed.told)
-    wait_for_moment(new, 19)
+        assert not any("is built" in line for line in followed.lines)
+    wait_for_restore_point(new, 19)
     (status,) = headrace("backup", "status", new, "-b", server.bootstrap)
     assert status["behind_records"] == 0
     listed = headrace("backup", "list", folder)

@@ -1,7 +1,7 @@
-"""A broker under a seeded workload, and a model of its own that says what must be there after each step.
+"""A broker under a seeded workload, and a model with the expected contents after each step.
 
-The model knows only what it has sent and what was answered. What a log holds it finds out by parsing batches itself:
-records of a transaction count when their producer's marker has come, and not before.
+The model knows only the requests and their responses. To read a log it parses the batches itself: records of a
+transaction count only after the marker of their producer.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any
 
 from headrace.broker.broker import Broker
 from headrace.broker.handlers import produce
-from headrace.broker.request import Request
+from headrace.broker.net.request import Request
 from headrace.broker.settings import BrokerSettings
 from headrace.clock import Clock
 from headrace.files import SystemFile, SystemFiles
 from headrace.records import RecordLimits, build_batch, iter_headers, open_batch, read_marker
 from headrace.wire import Api, decode_request, encode_request
 from headrace.wire import messages as m
-from tests.unit.broker.desk import Asking
+from tests.unit.broker.broker_calls import BrokerCalls
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 GROUP = "readers"
 
 
@@ -38,28 +38,28 @@ class UnsyncedFile(SystemFile):
 
 
 class UnsyncedFiles(SystemFiles):
-    """Files of a machine that loses no power: a step takes no longer than its work."""
+    """Files whose syncs do nothing, so that steps are fast. The tests do not simulate power losses."""
 
     def open(self, path: Path, *, create: bool = False) -> SystemFile:
-        found = super().open(path, create=create)
-        return UnsyncedFile(found.descriptor, path)
+        file = super().open(path, create=create)
+        return UnsyncedFile(file.descriptor, path)
 
     def sync_dir(self, directory: Path) -> None:
         return None
 
 
-class LateFile(UnsyncedFile):
+class DelayedSyncFile(UnsyncedFile):
     __slots__ = ("files",)
-    files: LateFiles
+    files: DelayedSyncFiles
 
     def sync(self) -> None:
         if "backup" not in self.path.parts:
             self.files.wait(self.path)
 
 
-class LateFiles(UnsyncedFiles):
-    """The log's own syncs take their time, each another: what is written to several logs comes to the disk of one
-    before that of the other, and a moment may lie between. ``hold`` keeps those of partitions up altogether.
+class DelayedSyncFiles(UnsyncedFiles):
+    """Syncs of the log take random times, so one of several logs is durable before another, and a restore point may
+    come between them. ``hold`` blocks all syncs of partitions.
     """
 
     def __init__(self, seed: int, most_s: float = 0.002) -> None:
@@ -69,13 +69,13 @@ class LateFiles(UnsyncedFiles):
         self._open.set()
 
     def open(self, path: Path, *, create: bool = False) -> SystemFile:
-        found = LateFile(super().open(path, create=create).descriptor, path)
-        found.files = self
-        return found
+        file = DelayedSyncFile(super().open(path, create=create).descriptor, path)
+        file.files = self
+        return file
 
     def wait(self, path: Path) -> None:
         if "topics" in path.parts:
-            assert self._open.wait(30), "nobody has released it"
+            assert self._open.wait(30), "the sync was not released"
         if self._random.random() < 0.5:
             time.sleep(self._random.random() * self._most_s)
 
@@ -88,19 +88,19 @@ class LateFiles(UnsyncedFiles):
 
 @dataclass
 class Model:
-    """What was acknowledged up to some step."""
+    """Everything that was acknowledged up to some step."""
 
     topics: dict[str, str] = field(default_factory=dict)
-    """Ids by name."""
-    records: dict[Place, dict[int, tuple[bytes, bytes | None]]] = field(default_factory=dict)
-    """What readers of committed records see, by offset."""
-    starts: dict[Place, int] = field(default_factory=dict)
-    groups: dict[Place, int] = field(default_factory=dict)
-    sequences: dict[Place, tuple[int, int, int]] = field(default_factory=dict)
+    """Topic ids by name."""
+    records: dict[TopicPartition, dict[int, tuple[bytes, bytes | None]]] = field(default_factory=dict)
+    """Records that readers of committed records get, by offset."""
+    starts: dict[TopicPartition, int] = field(default_factory=dict)
+    groups: dict[TopicPartition, int] = field(default_factory=dict)
+    sequences: dict[TopicPartition, tuple[int, int, int]] = field(default_factory=dict)
     """The last batch of the idempotent producer: its number, its offset, and the leader's answer to it."""
-    pending: dict[Place, dict[int, tuple[bytes, bytes | None]]] = field(default_factory=dict)
-    """Of the transaction that is open."""
-    pending_groups: dict[Place, int] = field(default_factory=dict)
+    pending: dict[TopicPartition, dict[int, tuple[bytes, bytes | None]]] = field(default_factory=dict)
+    """Records of the open transaction."""
+    pending_groups: dict[TopicPartition, int] = field(default_factory=dict)
 
     def forget(self, topic: str) -> None:
         del self.topics[topic]
@@ -112,23 +112,23 @@ class Model:
             self.pending,
             self.pending_groups,
         ):
-            for place in [one for one in kept if one[0] == topic]:
-                del kept[place]  # type: ignore[attr-defined]
+            for topic_partition in [key for key in kept if key[0] == topic]:
+                del kept[topic_partition]  # type: ignore[attr-defined]
 
-    def seen(self, place: Place, *, compacted: bool) -> Any:
-        start = self.starts.get(place, 0)
-        rows = {at: row for at, row in self.records.get(place, {}).items() if at >= start}
-        return folded(rows) if compacted else rows
+    def visible_records(self, topic_partition: TopicPartition, *, compacted: bool) -> Any:
+        start = self.starts.get(topic_partition, 0)
+        rows = {at: row for at, row in self.records.get(topic_partition, {}).items() if at >= start}
+        return last_values(rows) if compacted else rows
 
 
-def folded(rows: dict[int, tuple[bytes, bytes | None]]) -> dict[bytes, bytes]:
-    """The last value of each key, without those that were deleted."""
+def last_values(rows: dict[int, tuple[bytes, bytes | None]]) -> dict[bytes, bytes]:
+    """The last value of each key, without deleted keys."""
     last = {key: value for _, (key, value) in sorted(rows.items())}
     return {key: value for key, value in last.items() if value is not None}
 
 
 class World:
-    """Steps of a random workload against a broker in this process, one after the other; each is one request."""
+    """Runs a random workload against a broker in this process, step by step; each step is one request."""
 
     def __init__(self, home: Path, seed: int, *, clock: Clock | None = None, **settings: Any) -> None:
         self.home = home
@@ -140,13 +140,13 @@ class World:
         self.files: SystemFiles = UnsyncedFiles()
         self.model = Model()
         self.history: list[Model] = []
-        self.begun = 0
+        self.started = 0
         self.idempotent = self.transactional = (-1, -1)
-        self.sequence: dict[Place, int] = {}
+        self.sequence: dict[TopicPartition, int] = {}
         self.number = 0
-        self.ask: Asking
+        self.call: BrokerCalls
 
-    # Life
+    # Start and stop
 
     async def start(self, data: Path | None = None) -> None:
         broker = Broker(
@@ -155,25 +155,25 @@ class World:
             files=self.files,
         )
         await broker.start()
-        self.ask = Asking(broker)
-        await self.first_round()
+        self.call = BrokerCalls(broker)
+        await self.wait_for_first_restore_point()
 
-    async def first_round(self) -> None:
-        keeper = self.ask.broker.backup
-        if keeper is not None:
+    async def wait_for_first_restore_point(self) -> None:
+        backup = self.call.broker.backup
+        if backup is not None:
             for _ in range(2000):
-                standing = keeper.standing
-                if standing.moments or standing.failures:
+                status = backup.status
+                if status.restore_points or status.failures:
                     return
                 await asyncio.sleep(0.005)
-            raise AssertionError("the first moment was never taken")
+            raise AssertionError("the first restore point was never written")
 
     async def stop(self) -> None:
-        await self.ask.broker.stop()
+        await self.call.broker.stop()
 
     async def round(self) -> bool:
-        assert self.ask.broker.backup is not None
-        return await self.ask.broker.backup.round()
+        assert self.call.broker.backup is not None
+        return await self.call.broker.backup.round()
 
     async def prepare(self) -> None:
         await self.create("events")
@@ -184,11 +184,11 @@ class World:
 
     async def create(self, name: str) -> None:
         policy = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0"} if name == "table" else {}
-        topic = await self.ask.create(name, 2, internal_segment_bytes="700", **policy)
+        topic = await self.call.create(name, 2, internal_segment_bytes="700", **policy)
         self.model.topics[name] = topic.id.hex()
 
     async def _init(self, transactional_id: str | None) -> tuple[int, int]:
-        response = await self.ask(
+        response = await self.call(
             Api.INIT_PRODUCER_ID,
             transactional_id=transactional_id,
             transaction_timeout_ms=600_000,
@@ -201,11 +201,11 @@ class World:
     # Steps
 
     async def step(self) -> None:
-        self.begun += 1
+        self.started += 1
         steps = {
-            self.plain: 6,
-            self.idempotently: 6,
-            self.in_transaction: 8,
+            self.send_record: 6,
+            self.send_idempotently: 6,
+            self.send_in_transaction: 8,
             self.end_transaction: 2,
             self.commit_group: 3,
             self.commit_group_in_transaction: 1,
@@ -217,7 +217,7 @@ class World:
         await chosen()
         self.history.append(copy.deepcopy(self.model))
 
-    def _place(self) -> Place:
+    def _any_partition(self) -> TopicPartition:
         return self.random.choice(sorted(self.model.topics)), self.random.randrange(2)
 
     def _record(self, topic: str) -> tuple[bytes, bytes | None]:
@@ -226,34 +226,36 @@ class World:
         gone = topic == "table" and self.random.random() < 0.1
         return key, None if gone else b"value-%d-" % self.number + bytes(self.random.randrange(60))
 
-    async def plain(self) -> None:
-        place = self._place()
-        record = self._record(place[0])
-        offset = await self.send(place, record)
-        self.model.records.setdefault(place, {})[offset] = record
+    async def send_record(self) -> None:
+        topic_partition = self._any_partition()
+        record = self._record(topic_partition[0])
+        offset = await self.send(topic_partition, record)
+        self.model.records.setdefault(topic_partition, {})[offset] = record
 
-    async def idempotently(self) -> None:
-        place = self._place()
-        record, number = self._record(place[0]), self.sequence.get(place, 0)
-        offset = await self.send(place, record, producer=(*self.idempotent, number))
-        self.sequence[place] = number + 1
-        self.model.records.setdefault(place, {})[offset] = record
-        self.model.sequences[place] = (*self.idempotent, number)
+    async def send_idempotently(self) -> None:
+        topic_partition = self._any_partition()
+        record, number = self._record(topic_partition[0]), self.sequence.get(topic_partition, 0)
+        offset = await self.send(topic_partition, record, producer=(*self.idempotent, number))
+        self.sequence[topic_partition] = number + 1
+        self.model.records.setdefault(topic_partition, {})[offset] = record
+        self.model.sequences[topic_partition] = (*self.idempotent, number)
 
-    async def in_transaction(self) -> None:
-        place = self._place()
-        record = self._record(place[0])
+    async def send_in_transaction(self) -> None:
+        topic_partition = self._any_partition()
+        record = self._record(topic_partition[0])
         # Transactions of clients of the second protocol: the epoch counts them, and each begins with sequence 0.
-        number = len(self.model.pending.get(place, ()))
-        offset = await self.send(place, record, producer=(*self.transactional, number), as_id="shop")
-        self.model.pending.setdefault(place, {})[offset] = record
+        number = len(self.model.pending.get(topic_partition, ()))
+        offset = await self.send(
+            topic_partition, record, producer=(*self.transactional, number), as_id="shop"
+        )
+        self.model.pending.setdefault(topic_partition, {})[offset] = record
 
     async def end_transaction(self) -> None:
         model = self.model
         if not model.pending and not model.pending_groups:
             return
         commit = self.random.random() < 0.6
-        response = await self.ask(
+        response = await self.call(
             Api.END_TXN,
             5,
             transactional_id="shop",
@@ -264,31 +266,35 @@ class World:
         assert response.error_code == 0
         self.transactional = (response.producer_id, response.producer_epoch)
         if commit:
-            for place, rows in model.pending.items():
-                model.records.setdefault(place, {}).update(rows)
+            for topic_partition, rows in model.pending.items():
+                model.records.setdefault(topic_partition, {}).update(rows)
             model.groups.update(model.pending_groups)
         model.pending, model.pending_groups = {}, {}
 
     async def commit_group(self) -> None:
-        place = self._place()
-        # Asked once: a marker that nobody waits for may reach the disk meanwhile, and move the end.
-        offset = self._end(place)
-        await self._commit(place, offset)
-        self.model.groups[place] = offset
+        topic_partition = self._any_partition()
+        # Read the end only once: a marker may become durable meanwhile and move it.
+        offset = self._end(topic_partition)
+        await self._commit(topic_partition, offset)
+        self.model.groups[topic_partition] = offset
 
-    async def _commit(self, place: Place, offset: int) -> None:
+    async def _commit(self, topic_partition: TopicPartition, offset: int) -> None:
         request = m.OffsetCommitRequest
-        partition = request.OffsetCommitRequestPartition(partition_index=place[1], committed_offset=offset)
-        topics = [request.OffsetCommitRequestTopic(name=place[0], partitions=[partition])]
-        answer = await self.ask(Api.OFFSET_COMMIT, 9, group_id=GROUP, topics=topics)
+        partition = request.OffsetCommitRequestPartition(
+            partition_index=topic_partition[1], committed_offset=offset
+        )
+        topics = [request.OffsetCommitRequestTopic(name=topic_partition[0], partitions=[partition])]
+        answer = await self.call(Api.OFFSET_COMMIT, 9, group_id=GROUP, topics=topics)
         assert answer.topics[0].partitions[0].error_code == 0
 
     async def commit_group_in_transaction(self) -> None:
-        place, request = self._place(), m.TxnOffsetCommitRequest
-        offset = self._end(place)
-        partition = request.TxnOffsetCommitRequestPartition(partition_index=place[1], committed_offset=offset)
-        topics = [request.TxnOffsetCommitRequestTopic(name=place[0], partitions=[partition])]
-        answer = await self.ask(
+        topic_partition, request = self._any_partition(), m.TxnOffsetCommitRequest
+        offset = self._end(topic_partition)
+        partition = request.TxnOffsetCommitRequestPartition(
+            partition_index=topic_partition[1], committed_offset=offset
+        )
+        topics = [request.TxnOffsetCommitRequestTopic(name=topic_partition[0], partitions=[partition])]
+        answer = await self.call(
             Api.TXN_OFFSET_COMMIT,
             5,
             transactional_id="shop",
@@ -298,23 +304,23 @@ class World:
             topics=topics,
         )
         assert answer.topics[0].partitions[0].error_code == 0
-        self.model.pending_groups[place] = offset
+        self.model.pending_groups[topic_partition] = offset
 
-    def _end(self, place: Place) -> int:
-        partition = self.ask.broker.partition(*place)
+    def _end(self, topic_partition: TopicPartition) -> int:
+        partition = self.call.broker.partition(*topic_partition)
         assert partition is not None
         return partition.high_watermark
 
     async def trim(self) -> None:
-        place = ("events", self.random.randrange(2))
-        offset = self.random.randint(self.model.starts.get(place, 0), self._end(place))
-        partition = self.ask.broker.partition(*place)
+        topic_partition = ("events", self.random.randrange(2))
+        offset = self.random.randint(self.model.starts.get(topic_partition, 0), self._end(topic_partition))
+        partition = self.call.broker.partition(*topic_partition)
         assert partition is not None
         await partition.delete_before(offset)
-        self.model.starts[place] = max(self.model.starts.get(place, 0), offset)
+        self.model.starts[topic_partition] = max(self.model.starts.get(topic_partition, 0), offset)
 
     async def compact(self) -> None:
-        await self.ask.broker.compactor.compact()
+        await self.call.broker.compactor.compact()
 
     async def replace_topic(self) -> None:
         if self.model.pending or self.model.pending_groups:
@@ -323,13 +329,17 @@ class World:
             await self.create("extra")
             return
         state = m.DeleteTopicsRequest.DeleteTopicState(name="extra", topic_id=bytes(16))
-        assert (await self.ask(Api.DELETE_TOPICS, topics=[state])).responses[0].error_code == 0
+        assert (await self.call(Api.DELETE_TOPICS, topics=[state])).responses[0].error_code == 0
         self.model.forget("extra")
-        self.sequence = {place: number for place, number in self.sequence.items() if place[0] != "extra"}
+        self.sequence = {
+            topic_partition: number
+            for topic_partition, number in self.sequence.items()
+            if topic_partition[0] != "extra"
+        }
 
     async def send(
         self,
-        place: Place,
+        topic_partition: TopicPartition,
         record: tuple[bytes, bytes | None],
         *,
         producer: tuple[int, int, int] = (-1, -1, -1),
@@ -337,7 +347,7 @@ class World:
     ) -> int:
         batch = build_batch(
             [(*record, ())],
-            timestamp_ms=self.ask.broker.clock.now_ms(),
+            timestamp_ms=self.call.broker.clock.now_ms(),
             producer_id=producer[0],
             producer_epoch=producer[1],
             base_sequence=producer[2],
@@ -350,25 +360,27 @@ class World:
             timeout_ms=1000,
             topic_data=[
                 request.TopicProduceData(
-                    name=place[0],
-                    partition_data=[request.PartitionProduceData(index=place[1], records=bytes(batch))],
+                    name=topic_partition[0],
+                    partition_data=[
+                        request.PartitionProduceData(index=topic_partition[1], records=bytes(batch))
+                    ],
                 )
             ],
         )
         header, decoded = decode_request(encode_request(Api.PRODUCE, 12, 7, "tests", message)[4:])
-        asked = Request(Api.PRODUCE, 12, header.correlation_id, header.client_id, decoded, "127.0.0.1")
-        produced = produce.begin(self.ask.broker, asked)
-        if produced.waits:
-            await asyncio.wait(produced.waits)
+        handled = Request(Api.PRODUCE, 12, header.correlation_id, header.client_id, decoded, "127.0.0.1")
+        produced = produce.begin(self.call.broker, handled)
+        if produced.durable_futures:
+            await asyncio.wait(produced.durable_futures)
         answer = produced.finish().responses[0].partition_responses[0]
         assert answer.error_code == 0, answer
         offset: int = answer.base_offset
         return offset
 
 
-def committed(broker: Broker, place: Place) -> dict[int, tuple[bytes, bytes | None]]:
-    """What readers of committed records see of a partition, found by parsing its batches."""
-    partition = broker.partition(*place)
+def committed(broker: Broker, topic_partition: TopicPartition) -> dict[int, tuple[bytes, bytes | None]]:
+    """The committed records of a partition, found by parsing its batches."""
+    partition = broker.partition(*topic_partition)
     assert partition is not None
     rows: dict[int, tuple[bytes, bytes | None]] = {}
     pending: dict[int, dict[int, tuple[bytes, bytes | None]]] = {}
@@ -383,32 +395,35 @@ def committed(broker: Broker, place: Place) -> dict[int, tuple[bytes, bytes | No
                 ended = pending.pop(header.producer_id, {})
                 rows.update(ended if marker.committed else {})
                 continue
-            found = {
-                header.base_offset + one.offset: (one.key or b"", one.value)
-                for one in open_batch(batch, RecordLimits()).records
-                if header.base_offset + one.offset >= partition.start_offset
+            records = {
+                header.base_offset + record.offset: (record.key or b"", record.value)
+                for record in open_batch(batch, RecordLimits()).records
+                if header.base_offset + record.offset >= partition.start_offset
             }
             if header.is_transactional:
-                pending.setdefault(header.producer_id, {}).update(found)
+                pending.setdefault(header.producer_id, {}).update(records)
             else:
-                rows.update(found)
+                rows.update(records)
         offset = piece.next_offset
     return rows
 
 
 def difference(broker: Broker, model: Model) -> str | None:
-    """What the broker has that the model has not, or the other way round."""
+    """The differences between the broker and the model."""
     topics = {topic.name: topic.id.hex() for topic in broker.catalog.topics()}
     if topics != model.topics:
         return f"topics {topics} instead of {model.topics}"
     for name in topics:
         for index in range(2):
-            place = (name, index)
+            topic_partition = (name, index)
             compacted = name == "table"
-            rows = committed(broker, place)
-            found, wanted = folded(rows) if compacted else rows, model.seen(place, compacted=compacted)
-            if found != wanted:
-                return f"{place} has {found} instead of {wanted}"
+            rows = committed(broker, topic_partition)
+            actual, expected = (
+                last_values(rows) if compacted else rows,
+                model.visible_records(topic_partition, compacted=compacted),
+            )
+            if actual != expected:
+                return f"{topic_partition} has {actual} instead of {expected}"
     groups = {
         (topic, index): row.offset
         for topic, rows in broker.groups.fetch_all(GROUP).items()

@@ -1,10 +1,15 @@
-"""One Chromium per module, and apps behind servers for all tests of the page: a small, a large, one of views."""
+"""One Chromium and three served apps (a small one, a large one, one of views) for all tests of the page."""
 
 from __future__ import annotations
 
-from tests.browser.screens import large, screen, small, small_home
-from tests.browser.views_house import views_app, views_home, views_http
-from tests.remote.conftest import chromium
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from faults.serve.chromium import browser
+from tests.browser.page_apps import large, screen, small, small_home
+from tests.browser.views_app import views_app, views_home, views_http
 from tests.views.conftest import cluster, fresh, log
 
 __all__ = [
@@ -20,3 +25,12 @@ __all__ = [
     "views_home",
     "views_http",
 ]
+
+
+@pytest.fixture(scope="package")
+def chromium() -> Iterator[Browser]:
+    """One browser, closed after the last test of the folder: tests with their own event loop cannot run beside
+    Playwright's.
+    """
+    with browser() as started:
+        yield started

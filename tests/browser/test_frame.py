@@ -1,4 +1,4 @@
-"""The page around its sections: addresses, keys, colours, widths, tokens, and whom it asks."""
+"""The page around its sections: addresses, keys, colours, widths, tokens, and its requests."""
 
 from __future__ import annotations
 
@@ -8,36 +8,34 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from faults.serve.http import Http
+from faults.serve.local_server import served, token_for
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.serve.page.page_files import PAGE_FILES
-from headrace.serve.page.page_routes import PAGE_CSP
-from headrace.serve.scope import OPERATIONS
-from tests.browser.screens import open_at
-from tests.serve.http import Http
-from tests.serve.serving import served, token_for
+from headrace.serve.http.tokens import OPERATIONS
+from headrace.serve.page.assets import PAGE_FILES
+from headrace.serve.page.page import PAGE_CSP
+from tests.browser.page_apps import open_at
 
 
-def test_an_address_opens_what_it_names(screen: Page, small: Http) -> None:
+def test_a_url_opens_its_section(screen: Page, small: Http) -> None:
     open_at(screen, small, "/flows/seen-flow/declared", "text=seen-flow")
     expect(screen.get_by_role("link", name="seen-in")).to_be_visible()
-    assert screen.title() == "declared – seen-flow – Flows – shop – Headrace"
-    open_at(screen, small, "/nowhere/at-all", "text=There is no such section")
+    expect(screen).to_have_title("declared – seen-flow – Flows – shop – Headrace")
+    open_at(screen, small, "/nowhere/at-all", "text=No such section")
 
 
-def test_all_scripts_of_the_page_are_asked_for_at_once_and_none_that_it_does_not_load(
-    screen: Page, small: Http
-) -> None:
+def test_the_page_preloads_exactly_the_scripts_that_it_imports(screen: Page, small: Http) -> None:
     open_at(screen, small)
-    named = screen.evaluate(
-        "[...document.querySelectorAll('link[rel=modulepreload]')].map((one) => one.href)"
+    preloaded = screen.evaluate(
+        "[...document.querySelectorAll('link[rel=modulepreload]')].map((element) => element.href)"
     )
-    loaded = screen.evaluate("performance.getEntriesByType('resource').map((one) => one.name)")
-    scripts = {one for one in loaded if one.endswith(".js") and not one.endswith("/theme.js")}
-    assert sorted(scripts) == sorted(named)
+    loaded = screen.evaluate("performance.getEntriesByType('resource').map((element) => element.name)")
+    scripts = {address for address in loaded if address.endswith(".js") and not address.endswith("/theme.js")}
+    assert sorted(scripts) == sorted(preloaded)
 
 
-def test_the_page_is_walked_by_keys_alone(screen: Page, small: Http) -> None:
+def test_the_page_is_usable_by_keyboard_alone(screen: Page, small: Http) -> None:
     open_at(screen, small)
     screen.keyboard.press("g")
     screen.keyboard.press("f")
@@ -57,44 +55,40 @@ def test_the_page_is_walked_by_keys_alone(screen: Page, small: Http) -> None:
     screen.wait_for_url("**/#/topics/seen-products")
 
 
-def test_colours_are_those_of_the_system_until_others_are_chosen_and_then_stay(
-    screen: Page, small: Http
-) -> None:
-    ground = "getComputedStyle(document.documentElement).backgroundColor"
+def test_colours_follow_the_system_until_a_theme_is_chosen(screen: Page, small: Http) -> None:
+    background = "getComputedStyle(document.documentElement).backgroundColor"
     screen.emulate_media(color_scheme="dark")
     open_at(screen, small)
-    dark = screen.evaluate(ground)
+    dark = screen.evaluate(background)
     screen.click("[data-test=theme]")
-    light = screen.evaluate(ground)
+    light = screen.evaluate(background)
     assert dark != light
     screen.reload()
     screen.wait_for_selector("[data-test=app-name]")
-    assert screen.evaluate(ground) == light
+    assert screen.evaluate(background) == light
 
 
 @pytest.mark.parametrize(
-    "place", ["/graph", "/graph?node=topic:seen-products", "/flows", "/flows/seen-flow", "/alerts"]
+    "path", ["/graph", "/graph?node=topic:seen-products", "/flows", "/flows/seen-flow", "/alerts"]
 )
-def test_nothing_is_wider_than_a_phone(place: str, screen: Page, small: Http) -> None:
+def test_no_section_is_wider_than_a_phone(path: str, screen: Page, small: Http) -> None:
     screen.set_viewport_size({"width": 380, "height": 800})
-    open_at(screen, small, place, "[data-test=health][data-state]")
+    open_at(screen, small, path, "[data-test=health][data-state]")
     screen.wait_for_selector("[data-test=nav-alerts]")
     assert screen.evaluate("document.documentElement.scrollWidth") <= 380
     assert screen.evaluate("document.body.scrollWidth") <= 380
 
 
-def test_the_page_asks_nobody_but_its_server_and_its_policy_has_nothing_to_stop(
-    screen: Page, small: Http
-) -> None:
-    asked: set[str] = set()
-    screen.on("request", lambda request: asked.add(request.url))
-    for place in ("/graph?node=flow:seen-flow", "/flows/seen-flow", "/alerts"):
-        open_at(screen, small, place, "[data-test=health][data-state]")
+def test_the_page_contacts_only_its_server_and_violates_no_policy(screen: Page, small: Http) -> None:
+    urls: set[str] = set()
+    screen.on("request", lambda request: urls.add(request.url))
+    for path in ("/graph?node=flow:seen-flow", "/flows/seen-flow", "/alerts"):
+        open_at(screen, small, path, "[data-test=health][data-state]")
         screen.wait_for_selector(".chart canvas, [data-test=changes]")
-    assert {url for url in asked if not url.startswith(f"http://127.0.0.1:{small.port}/")} == set()
+    assert {url for url in urls if not url.startswith(f"http://127.0.0.1:{small.port}/")} == set()
 
 
-def test_a_script_that_would_write_markup_is_stopped(screen: Page, small: Http) -> None:
+def test_the_policy_stops_a_script_that_writes_markup(screen: Page, small: Http) -> None:
     open_at(screen, small)
     write = (
         "try { document.body.innerHTML = '<b>x</b>'; return 'written' } catch (error) { return error.name }"
@@ -102,7 +96,7 @@ def test_a_script_that_would_write_markup_is_stopped(screen: Page, small: Http) 
     assert screen.evaluate(f"() => {{ {write} }}") == "TypeError"
 
 
-def test_what_is_served_of_the_page_is_its_files_and_nothing_else(small: Http) -> None:
+def test_only_files_of_the_page_are_served(small: Http) -> None:
     reply = small.get("/")
     assert reply.headers["content-security-policy"] == PAGE_CSP
     assert small.get("/", headers={"If-None-Match": reply.headers["etag"]}).status == 304
@@ -110,37 +104,38 @@ def test_what_is_served_of_the_page_is_its_files_and_nothing_else(small: Http) -
     for name in (
         "vendor/README.md",
         "index.html",
-        "../page_routes.py",
-        "..%2Fpage_routes.py",
+        "../page.py",
+        "..%2Fpage.py",
         "",
         "/etc/passwd",
     ):
         assert small.get(f"/page/{name}").status == 404, name
 
 
-def test_the_files_of_the_page_are_packed_for_who_takes_it(small: Http) -> None:
-    plain = small.get("/page/vendor/uplot.js")
-    packed = small.get("/page/vendor/uplot.js", headers={"Accept-Encoding": "br;q=1, gzip;q=0.8"})
-    assert packed.headers["content-encoding"] == "gzip"
-    assert gzip.decompress(packed.body) == plain.body
-    assert "Accept-Encoding" in packed.headers["vary"]
-    assert packed.headers["etag"] != plain.headers["etag"]
-    again = {"Accept-Encoding": "gzip", "If-None-Match": packed.headers["etag"]}
-    assert small.get("/page/vendor/uplot.js", headers=again).status == 304
-    refused = small.get("/page/vendor/uplot.js", headers={"Accept-Encoding": "gzip;q=0.0, *"})
-    assert ("content-encoding" in refused.headers, refused.body) == (False, plain.body)
+def test_files_are_gzipped_for_clients_that_accept_it(small: Http) -> None:
+    uncompressed = small.get("/page/vendor/uplot.js")
+    gzipped = small.get("/page/vendor/uplot.js", headers={"Accept-Encoding": "br;q=1, gzip;q=0.8"})
+    assert gzipped.headers["content-encoding"] == "gzip"
+    assert gzip.decompress(gzipped.body) == uncompressed.body
+    assert "Accept-Encoding" in gzipped.headers["vary"]
+    assert gzipped.headers["etag"] != uncompressed.headers["etag"]
+    conditional_headers = {"Accept-Encoding": "gzip", "If-None-Match": gzipped.headers["etag"]}
+    assert small.get("/page/vendor/uplot.js", headers=conditional_headers).status == 304
+    uncompressed_reply = small.get("/page/vendor/uplot.js", headers={"Accept-Encoding": "gzip;q=0.0, *"})
+    assert ("content-encoding" in uncompressed_reply.headers, uncompressed_reply.body) == (
+        False,
+        uncompressed.body,
+    )
 
 
-def test_a_server_that_wants_a_token_is_given_one_once(
-    screen: Page, cluster: Cluster, tmp_path: Path
-) -> None:
+def test_the_page_prompts_for_a_token_once(screen: Page, cluster: Cluster, tmp_path: Path) -> None:
     token = token_for(tmp_path, "watcher", OPERATIONS)
     with served(App("closed"), cluster, tmp_path) as http:
         open_at(screen, http, "/alerts", "[data-test=token]")
         expect(screen.locator("[data-test=token-form] pre")).to_contain_text(f"--scope {OPERATIONS}")
         screen.fill("[data-test=token]", "wrong")
         screen.keyboard.press("Enter")
-        screen.wait_for_selector("text=was not known")
+        screen.wait_for_selector("text=unknown, revoked or expired")
         screen.fill("[data-test=token]", token)
         screen.keyboard.press("Enter")
         screen.wait_for_selector("[data-test=rules]")
@@ -150,21 +145,21 @@ def test_a_server_that_wants_a_token_is_given_one_once(
         screen.wait_for_selector("[data-test=rules]")
 
 
-def test_a_server_that_is_gone_is_said_and_what_was_seen_stays(
+def test_the_page_reports_an_unreachable_server_and_keeps_its_content(
     screen: Page, cluster: Cluster, tmp_path: Path
 ) -> None:
     with served(App("gone"), cluster, tmp_path) as http:
         open_at(screen, http, "/alerts", "[data-test=rules]")
     screen.wait_for_selector("[data-test=lost]")
-    expect(screen.locator("[data-test=health]")).to_contain_text("Last heard")
+    expect(screen.locator("[data-test=health]")).to_contain_text("Last known")
     expect(screen.locator("[data-test=rules]")).to_be_visible()
 
 
-def test_a_browser_that_keeps_nothing_shows_the_page_all_the_same(screen: Page, small: Http) -> None:
+def test_the_page_works_without_browser_storage(screen: Page, small: Http) -> None:
     screen.add_init_script(
-        """for (const one of ["localStorage", "sessionStorage"])
-          Object.defineProperty(window, one, { get() { throw new DOMException("no", "SecurityError"); } });"""
+        """for (const name of ["localStorage", "sessionStorage"])
+          Object.defineProperty(window, name, { get() { throw new DOMException("no", "SecurityError"); } });"""
     )
-    for place in ("/", "/topics", "/flows", "/sql"):
-        open_at(screen, small, place, f"[data-test=section-{place[1:] or 'graph'}] :is(h1, svg, textarea)")
+    for path in ("/", "/topics", "/flows", "/sql"):
+        open_at(screen, small, path, f"[data-test=section-{path[1:] or 'graph'}] :is(h1, svg, textarea)")
     expect(screen.locator("[data-test=lost]")).to_have_count(0)

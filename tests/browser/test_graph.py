@@ -1,4 +1,4 @@
-"""The graph says what the server tells, changes no more than that, and can be read when it is large."""
+"""The graph shows the numbers of the server, redraws only changes, and is readable when large."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 from playwright.sync_api import Page, expect
 
-from tests.browser.screens import LARGE_NODES, open_at
-from tests.serve.http import Http
-from tests.support.waiting import until
+from faults.serve.http import Http
+from faults.wait import until
+from tests.browser.page_apps import LARGE_NODES, open_at
 
 _NODES = "[...document.querySelectorAll('[data-test=node]')]"
 _READABLE_PX = 9
 
 
 def _ids(page: Page) -> set[str]:
-    return set(page.evaluate(f"{_NODES}.map((one) => one.dataset.id)"))
+    return set(page.evaluate(f"{_NODES}.map((element) => element.dataset.id)"))
 
 
 def _fact(page: Page, name: str) -> str:
@@ -26,14 +26,16 @@ def _fact(page: Page, name: str) -> str:
     )
 
 
-def test_every_part_of_the_app_is_a_link_that_tells_its_numbers(screen: Page, small: Http) -> None:
+def test_every_node_of_the_graph_is_a_link_with_its_numbers(screen: Page, small: Http) -> None:
     open_at(screen, small, "/graph", "[data-test=node]")
     app = small.get("/v1/app").expect(200)
-    assert _ids(screen) == {one["id"] for one in app["nodes"]}
+    assert _ids(screen) == {node["id"] for node in app["nodes"]}
     assert set(
-        screen.evaluate("[...document.querySelectorAll('[data-test=edge]')].map((one) => one.dataset.id)")
-    ) == {f"{one['from']}>{one['to']}" for one in app["edges"]}
-    # Nobody writes, so that the numbers stand still.
+        screen.evaluate(
+            "[...document.querySelectorAll('[data-test=edge]')].map((element) => element.dataset.id)"
+        )
+    ) == {f"{edge['from']}>{edge['to']}" for edge in app["edges"]}
+    # Without writes the numbers do not change.
     now = small.get("/v1/app/now").expect(200)
     screen.click("[data-id='topic:seen-products']")
     screen.wait_for_url("**/#/graph?node=topic%3Aseen-products")
@@ -41,76 +43,73 @@ def test_every_part_of_the_app_is_a_link_that_tells_its_numbers(screen: Page, sm
     screen.focus("[data-id='view:seen-products-view']")
     screen.keyboard.press("Enter")
     expect(screen.locator("[data-test=graph-panel] h2")).to_have_text("seen-products-view")
-    assert _fact(screen, "To read") == "nothing to read"
+    assert _fact(screen, "Unread") == "none"
     screen.click("[data-test=graph-open]")
     screen.wait_for_url("**/#/views/seen-products-view")
 
 
-def test_only_causes_are_coloured(screen: Page, small: Http) -> None:
+def test_only_nodes_that_cause_a_problem_are_coloured(screen: Page, small: Http) -> None:
     open_at(screen, small, "/graph", "[data-test=health][data-state]")
-    told = small.get("/v1/app/now").expect(200)["nodes"]
-    coloured = screen.evaluate(
-        f"{_NODES}.filter((one) => one.matches('.warn, .bad')).map((one) => one.dataset.id)"
+    document = small.get("/v1/app/now").expect(200)["nodes"]
+    coloured_ids = screen.evaluate(
+        f"{_NODES}.filter((element) => element.matches('.warn, .bad')).map((element) => element.dataset.id)"
     )
-    assert set(coloured) == {name for name, node in told.items() if node["cause"]}
+    assert set(coloured_ids) == {name for name, node in document.items() if node["cause"]}
 
 
-def test_an_update_that_says_the_same_changes_nothing_that_is_drawn(screen: Page, small: Http) -> None:
+def test_an_update_without_changes_redraws_nothing(screen: Page, small: Http) -> None:
     open_at(screen, small, "/graph", "[data-test=health][data-state]")
     screen.evaluate(
-        """() => {
-          window.changes = [];
-          window.told = 0;
-          const seen = new MutationObserver((all) => window.changes.push(...all.map((one) => one.target.nodeName)));
-          const all = {subtree: true, childList: true, attributes: true, characterData: true};
-          seen.observe(document.querySelector('[data-test=graph-canvas]'), all);
-          const decode = TextDecoder.prototype.decode;
-          TextDecoder.prototype.decode = function (...given) { window.told += 1; return decode.apply(this, given); };
-        }"""
+        """() => { window.changes = []; window.updates = 0; const observer = new MutationObserver((records) =>
+          window.changes.push(...records.map((element) => element.target.nodeName))); const options = {subtree: true,
+          childList: true, attributes: true, characterData: true};
+          observer.observe(document.querySelector('[data-test=graph-canvas]'), options); const decode =
+          TextDecoder.prototype.decode; TextDecoder.prototype.decode = function (...args) { window.updates += 1; return
+          decode.apply(this, args); }; }"""
     )
-    until(lambda: screen.evaluate("window.told") >= 3, "numbers to be told again")
+    until(lambda: screen.evaluate("window.updates") >= 3, "three updates")
     assert screen.evaluate("window.changes") == []
 
 
 def _boxes(page: Page) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = page.evaluate(
-        f"""{_NODES}.map((one) => {{
-          const box = one.querySelector('.card-box').getBoundingClientRect();
-          return {{id: one.dataset.id, x: box.x, y: box.y, right: box.right, bottom: box.bottom,
-                   text: one.querySelector('.card-name').getBoundingClientRect().height}};
+    boxes: list[dict[str, Any]] = page.evaluate(
+        f"""{_NODES}.map((element) => {{
+          const box = element.querySelector('.card-box').getBoundingClientRect();
+          return {{id: element.dataset.id, x: box.x, y: box.y, right: box.right, bottom: box.bottom,
+                   text: element.querySelector('.card-name').getBoundingClientRect().height}};
         }})"""
     )
-    return found
+    return boxes
 
 
-def test_three_hundred_parts_open_as_groups_and_are_read_one_by_one(screen: Page, large: Http) -> None:
+def test_three_hundred_nodes_open_as_groups(screen: Page, large: Http) -> None:
     open_at(screen, large, "/graph", "[data-test=node]")
     assert len(large.get("/v1/app").expect(200)["nodes"]) == LARGE_NODES
     groups = _ids(screen)
     assert groups
-    assert all(one.startswith("group:") for one in groups)
+    assert all(group.startswith("group:") for group in groups)
     screen.click("[data-test=graph-fold]")
     screen.wait_for_selector("[data-id='view:mail-03-a']", state="attached")
     boxes = _boxes(screen)
-    # Who writes from outside is told on the topic.
+    # A tenth of the nodes are sources; the page draws them on their topics, not as separate nodes.
     assert len(boxes) == LARGE_NODES * 9 // 10
-    assert min(one["text"] for one in boxes) >= _READABLE_PX
+    assert min(box["text"] for box in boxes) >= _READABLE_PX
     overlapping = [
         (a["id"], b["id"])
-        for at, a in enumerate(boxes)
-        for b in boxes[:at]
+        for index, a in enumerate(boxes)
+        for b in boxes[:index]
         if a["x"] < b["right"] and b["x"] < a["right"] and a["y"] < b["bottom"] and b["y"] < a["bottom"]
     ]
     assert overlapping == []
     screen.click("[data-test=graph-fit]")
-    room = screen.locator("[data-test=graph-canvas]").bounding_box()
-    assert room is not None
+    canvas = screen.locator("[data-test=graph-canvas]").bounding_box()
+    assert canvas is not None
     assert all(
-        room["x"] <= one["x"]
-        and one["right"] <= room["x"] + room["width"] + 1
-        and room["y"] <= one["y"]
-        and one["bottom"] <= room["y"] + room["height"] + 1
-        for one in _boxes(screen)
+        canvas["x"] <= box["x"]
+        and box["right"] <= canvas["x"] + canvas["width"] + 1
+        and canvas["y"] <= box["y"]
+        and box["bottom"] <= canvas["y"] + canvas["height"] + 1
+        for box in _boxes(screen)
     )
     screen.keyboard.press("/")
     screen.keyboard.type("mail-03-total")
@@ -123,8 +122,8 @@ def test_three_hundred_parts_open_as_groups_and_are_read_one_by_one(screen: Page
     }
 
 
-def test_an_address_shows_its_part_out_of_three_hundred(screen: Page, large: Http) -> None:
+def test_a_url_selects_a_node_of_a_large_graph(screen: Page, large: Http) -> None:
     open_at(screen, large, "/graph?node=flow:stock-29-clean", "[data-id='flow:stock-29-clean']")
     expect(screen.locator("[data-test=graph-panel] h2")).to_have_text("stock-29-clean")
     expect(screen.locator("[data-id='flow:stock-29-clean'] .card-box")).to_be_in_viewport()
-    assert any(one.startswith("group:") for one in _ids(screen))
+    assert any(node_id.startswith("group:") for node_id in _ids(screen))

@@ -1,4 +1,4 @@
-"""SQL on the page: a table, a chart, files; never run by a link alone."""
+"""SQL on the page: table, chart and downloads; a link never runs a statement."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from faults.serve.http import Http
 from headrace.app import App
-from tests.browser.views_house import FRUITS, opened, put
-from tests.serve.http import Http
+from tests.browser.views_app import FRUITS, open_section, put
 
 TEXT, ANSWER = "[data-test=sql-text]", "[data-test=answer]"
 BIG = 2**60 + 1
@@ -20,11 +20,11 @@ BIG = 2**60 + 1
 
 @pytest.fixture(scope="module", autouse=True)
 def fruits(views_http: Http, views_app: App) -> None:
-    some = [
+    values = [
         {"fruit_id": f"=sql-{n}", "price": n, "pieces": BIG, "picked": f"2026-01-0{n + 1}T00:00:00Z"}
         for n in range(4)
     ]
-    token = put(views_http, views_app.topics[0].name, *some)
+    token = put(views_http, views_app.topics[0].name, *values)
     views_http.get(f"/v1/views/{FRUITS}/rows", after=token, wait="20s", limit=1).expect(200)
 
 
@@ -32,13 +32,15 @@ def _statement(columns: str) -> str:
     return f"SELECT {columns} FROM \"{FRUITS}\" WHERE fruit_id LIKE '=sql-%' ORDER BY 1"
 
 
-def test_a_link_brings_a_statement_that_runs_when_it_is_told_to(screen: Page, views_http: Http) -> None:
-    asked: list[str] = []
-    screen.on("request", lambda one: asked.append(one.url) if one.url.endswith("/v1/sql") else None)
+def test_a_statement_in_a_link_runs_only_after_a_click(screen: Page, views_http: Http) -> None:
+    requests: list[str] = []
+    screen.on(
+        "request", lambda request: requests.append(request.url) if request.url.endswith("/v1/sql") else None
+    )
     sql = _statement("picked, price")
-    opened(screen, views_http, f"sql?{urllib.parse.urlencode({'sql': sql})}", "[data-test=not-run]")
+    open_section(screen, views_http, f"sql?{urllib.parse.urlencode({'sql': sql})}", "[data-test=not-run]")
     assert screen.input_value(TEXT) == sql
-    assert asked == []
+    assert requests == []
     screen.focus(TEXT)
     screen.keyboard.press("Control+Enter")
     expect(screen.locator("[data-test=answer-line]")).to_contain_text("4 rows in ")
@@ -53,24 +55,26 @@ def test_a_link_brings_a_statement_that_runs_when_it_is_told_to(screen: Page, vi
 
     screen.reload()
     screen.wait_for_selector("[data-test=not-run]")
-    assert (screen.input_value(TEXT), len(asked)) == (sql, 1)
+    assert (screen.input_value(TEXT), len(requests)) == (sql, 1)
     screen.fill(TEXT, "")
     screen.click("[data-test=history] summary")
     screen.click("[data-test=history] button >> nth=0")
     assert screen.input_value(TEXT) == sql
 
 
-def test_an_answer_stands_below_its_own_statement_alone(screen: Page, views_http: Http) -> None:
-    four = _statement("picked, price, pieces, price * 2 AS twice")
-    opened(screen, views_http, f"sql?{urllib.parse.urlencode({'sql': four})}", "[data-test=not-run]")
+def test_a_result_disappears_when_its_statement_changes(screen: Page, views_http: Http) -> None:
+    statement = _statement("picked, price, pieces, price * 2 AS twice")
+    open_section(
+        screen, views_http, f"sql?{urllib.parse.urlencode({'sql': statement})}", "[data-test=not-run]"
+    )
     screen.click("[data-test=run]")
     screen.click("[data-test=tab-chart]")
     screen.select_option("[data-test=chart-y]", label="twice")
-    # An answer with fewer columns than the one that was chosen from.
+    # A result with fewer columns than the one before.
     screen.fill(TEXT, _statement("picked, price"))
     screen.click("[data-test=run]")
     expect(screen.locator("[data-test=chart]")).to_contain_text("price over picked")
-    # Another section, and back by a link with another statement.
+    # Leave the section and return by a link with another statement.
     screen.evaluate("(to) => { location.hash = to; }", f"#/views/{FRUITS}")
     screen.wait_for_selector("[data-test=rows]")
     screen.evaluate("() => { location.hash = '#/sql?sql=SELECT+1'; }")
@@ -78,8 +82,10 @@ def test_an_answer_stands_below_its_own_statement_alone(screen: Page, views_http
     assert screen.locator(ANSWER).count() == 0
 
 
-def test_an_error_says_what_it_is_and_views_and_columns_can_be_put_in(screen: Page, views_http: Http) -> None:
-    opened(screen, views_http, "sql", TEXT)
+def test_an_error_has_its_reason_and_views_and_columns_can_be_inserted(
+    screen: Page, views_http: Http
+) -> None:
+    open_section(screen, views_http, "sql", TEXT)
     screen.fill(TEXT, "SELECT prise FROM")
     screen.click(f"[data-view='{FRUITS}'] summary")
     screen.click(f"[data-view='{FRUITS}'] .sql-name >> nth=0")
@@ -94,19 +100,17 @@ def test_an_error_says_what_it_is_and_views_and_columns_can_be_put_in(screen: Pa
     assert screen.query_selector(ANSWER) is None
 
 
-def test_an_answer_is_downloaded_exactly_and_no_cell_is_a_formula(
-    screen: Page, views_http: Http, tmp_path: Path
-) -> None:
-    opened(screen, views_http, "sql", TEXT)
+def test_a_download_has_exact_values_and_no_formulas(screen: Page, views_http: Http, tmp_path: Path) -> None:
+    open_section(screen, views_http, "sql", TEXT)
     screen.fill(TEXT, _statement("fruit_id, pieces, -price AS owed, taste"))
     screen.click("[data-test=run]")
     screen.wait_for_selector(ANSWER)
     texts = {}
-    for form in ("csv", "json"):
-        with screen.expect_download() as got:
-            screen.click(f"[data-test={form}]")
-        got.value.save_as(tmp_path / form)
-        texts[form] = (tmp_path / form).read_bytes().decode()
+    for file_format in ("csv", "json"):
+        with screen.expect_download() as download:
+            screen.click(f"[data-test={file_format}]")
+        download.value.save_as(tmp_path / file_format)
+        texts[file_format] = (tmp_path / file_format).read_bytes().decode()
     assert texts["csv"].split("\r\n")[:3] == [
         "fruit_id,pieces,owed,taste",
         f'"\'=sql-0",{BIG},0,',
@@ -115,11 +119,11 @@ def test_an_answer_is_downloaded_exactly_and_no_cell_is_a_formula(
     assert json.loads(texts["json"])[1] == {"fruit_id": "=sql-1", "pieces": BIG, "owed": -1, "taste": None}
 
 
-def test_a_server_without_sql_says_so_and_shows_its_views(
+def test_the_page_of_a_server_without_sql_shows_its_views(
     screen: Page, views_http: Http, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    opened(screen, views_http, "sql", "[data-test=no-sql]")
+    open_section(screen, views_http, "sql", "[data-test=no-sql]")
     expect(screen.locator("[data-test=no-sql]")).to_contain_text('pip install "headrace[sql]"')
-    opened(screen, views_http, "views", "[data-test=views] tbody tr")
-    expect(screen.locator("[data-test=sql-note]")).to_contain_text("does not answer SQL")
+    open_section(screen, views_http, "views", "[data-test=views] tbody tr")
+    expect(screen.locator("[data-test=sql-note]")).to_contain_text("does not run SQL")

@@ -10,18 +10,18 @@ import pytest
 from confluent_kafka import TopicPartition
 from playwright.sync_api import Page, expect
 
+from faults.serve.http import Http
+from faults.serve.local_server import served
+from faults.serve.shop_app import shop
+from faults.views.follower_thread import produce
 from headrace.client.cluster import Cluster
-from headrace.client.declaring import ensure_declared
-from headrace.client.reading import read
-from tests.browser.screens import open_at
-from tests.serve.haystack import NEEDLE, haystack
-from tests.serve.http import Http
-from tests.serve.serving import served
-from tests.serve.shop import shop
-from tests.views.seeing import produce
+from headrace.client.declared_topics import ensure_declared
+from headrace.client.records import read
+from tests.browser.page_apps import open_at
+from tests.serve.haystack import NEEDLE, write_haystack
 
 Fresh = Callable[[str], str]
-_MILLION = 1_000_000
+_MESSAGES = 100_000
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +29,14 @@ def console(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     app = shop("page-shop")
     for topic in app.topics:
         ensure_declared(cluster, topic, topic.name, 1)
-    with served(app, cluster, tmp_path_factory.mktemp("page-topics")) as found:
-        yield found
+    with served(app, cluster, tmp_path_factory.mktemp("page-topics")) as http:
+        yield http
 
 
 @pytest.fixture(scope="module")
-def million(cluster: Cluster) -> str:
-    haystack(cluster, "page-million", _MILLION, json.dumps(NEEDLE).encode())
-    return "page-million"
+def many(cluster: Cluster) -> str:
+    write_haystack(cluster, "page-many", _MESSAGES, json.dumps(NEEDLE).encode())
+    return "page-many"
 
 
 @pytest.fixture(scope="module")
@@ -49,16 +49,14 @@ def bytes_topic(cluster: Cluster) -> str:
     return "page-bytes"
 
 
-def test_a_message_among_a_million_is_found_by_an_expression_and_shown(
-    screen: Page, console: Http, million: str
-) -> None:
-    open_at(screen, console, f"/topics/{million}", "[data-test=where]")
+def test_an_expression_finds_a_message_among_100_000(screen: Page, console: Http, many: str) -> None:
+    open_at(screen, console, f"/topics/{many}", "[data-test=where]")
     rows = screen.locator("table[aria-label=Messages] tbody tr[data-key]")
     expect(rows.first).to_be_visible()
     screen.fill("[data-test=where]", 'value.amount > 40 && value.note == "Grüße"')
     screen.click("[data-test=search]")
-    done = screen.locator("[data-test=search-progress][data-state=done]")
-    expect(done).to_contain_text("1,000,001 of 1,000,001, found 1", timeout=600_000)
+    progress = screen.locator("[data-test=search-progress][data-state=done]")
+    expect(progress).to_contain_text("100,001 of 100,001, found 1", timeout=600_000)
     expect(rows).to_have_count(1)
     expect(rows.first).to_contain_text("needle")
     rows.first.click()
@@ -66,11 +64,9 @@ def test_a_message_among_a_million_is_found_by_an_expression_and_shown(
     expect(screen.locator("[data-test=record-headers]")).to_contain_text("found")
 
 
-def test_an_address_opens_with_its_search_its_place_and_its_message(
-    screen: Page, console: Http, bytes_topic: str
-) -> None:
-    place = f"/topics/{bytes_topic}/messages?where=size+%3E+6&order=oldest&record=0%3A1"
-    open_at(screen, console, place, "[data-test=dialog]")
+def test_a_url_opens_its_search_and_its_message(screen: Page, console: Http, bytes_topic: str) -> None:
+    path = f"/topics/{bytes_topic}/messages?where=size+%3E+6&order=oldest&record=0%3A1"
+    open_at(screen, console, path, "[data-test=dialog]")
     expect(screen.locator("[data-test=record-value] [data-test=bytes]")).to_contain_text("ff 01 20 72 61 77")
     expect(screen.locator("[data-test=record-key] [data-test=bytes]")).to_contain_text("fe ff")
     screen.keyboard.press("Escape")
@@ -79,7 +75,7 @@ def test_an_address_opens_with_its_search_its_place_and_its_message(
     expect(screen.locator("table[aria-label=Messages] tbody tr[data-key]")).to_have_count(1)
 
 
-def test_what_is_no_text_is_shown_in_hex_and_no_value_as_null(
+def test_bytes_are_shown_in_hex_and_a_missing_value_as_null(
     screen: Page, console: Http, bytes_topic: str
 ) -> None:
     open_at(screen, console, f"/topics/{bytes_topic}", "tr[data-key='0:1']")
@@ -91,22 +87,22 @@ def test_what_is_no_text_is_shown_in_hex_and_no_value_as_null(
     assert keys == ["0:2", "0:1", "0:0"]
 
 
-def test_an_expression_that_cannot_be_read_says_where(screen: Page, console: Http, bytes_topic: str) -> None:
+def test_an_invalid_expression_shows_the_position_of_the_error(
+    screen: Page, console: Http, bytes_topic: str
+) -> None:
     open_at(screen, console, f"/topics/{bytes_topic}", "[data-test=where]")
     screen.fill("[data-test=where]", "value.b >")
     screen.keyboard.press("Enter")
-    expect(screen.locator(".field-error")).to_contain_text("where, at 1:10")
+    expect(screen.locator(".field-error")).to_contain_text("error in where at 1:10")
 
 
-def test_found_messages_are_downloaded_and_a_filter_is_kept(
-    screen: Page, console: Http, bytes_topic: str
-) -> None:
+def test_matches_are_downloaded_and_a_filter_is_saved(screen: Page, console: Http, bytes_topic: str) -> None:
     open_at(screen, console, f"/topics/{bytes_topic}/messages?where=offset+%3C+2", "tr[data-key='0:1']")
-    with screen.expect_download() as started:
+    with screen.expect_download() as download:
         screen.click("[data-test=download]")
-    lines = [json.loads(line) for line in started.value.path().read_text().splitlines()]
-    assert [one["offset"] for one in lines] == [1, 0]
-    assert started.value.suggested_filename == f"{bytes_topic}.ndjson"
+    lines = [json.loads(line) for line in download.value.path().read_text().splitlines()]
+    assert [line["offset"] for line in lines] == [1, 0]
+    assert download.value.suggested_filename == f"{bytes_topic}.ndjson"
     screen.click("[data-test=filter-new]")
     screen.fill("[data-test=filter-name]", "the first two")
     screen.click("[data-test=filter-save]")
@@ -117,7 +113,7 @@ def test_found_messages_are_downloaded_and_a_filter_is_kept(
     expect(screen.locator("table[aria-label=Messages] tbody tr[data-key]")).to_have_count(2)
 
 
-def test_a_message_is_written_and_what_does_not_fit_the_schema_is_refused(
+def test_the_page_writes_a_valid_message_and_rejects_one_that_violates_the_schema(
     screen: Page, console: Http
 ) -> None:
     open_at(screen, console, "/topics/page-shop-products", "[data-test=write]")
@@ -142,12 +138,14 @@ def test_a_number_is_written_with_all_its_digits(screen: Page, console: Http, cl
     )
     screen.click("[data-test=write-now]")
     expect(screen.locator("[data-test=written]")).to_be_visible()
-    ranges = {one: (before[one], end) for one, end in cluster.ends("page-shop-orders").items()}
+    ranges = {
+        partition: (before[partition], end) for partition, end in cluster.ends("page-shop-orders").items()
+    }
     (written,) = read(cluster, "page-shop-orders", ranges)
     assert b"1152921504606846977" in (written.value() or b"")
 
 
-def test_topics_of_the_log_itself_are_shown_when_they_are_asked_for(
+def test_internal_topics_are_shown_on_request(
     screen: Page, console: Http, cluster: Cluster, bytes_topic: str
 ) -> None:
     cluster.ensure_topic("__page_own", 1)
@@ -166,7 +164,7 @@ def test_topics_of_the_log_itself_are_shown_when_they_are_asked_for(
     expect(screen.get_by_text("cleanup.policy", exact=True)).to_be_visible()
 
 
-def test_a_group_is_moved_after_what_would_change_was_looked_at(
+def test_a_group_is_moved_after_a_preview(
     screen: Page, console: Http, cluster: Cluster, fresh: Fresh, bytes_topic: str
 ) -> None:
     group = fresh("page-group")
@@ -176,9 +174,9 @@ def test_a_group_is_moved_after_what_would_change_was_looked_at(
     open_at(screen, console, "/groups", f"tr[data-key={group}]")
     screen.locator(f"tr[data-key={group}]").click()
     screen.click("[data-test=seek]")
-    screen.select_option("[data-test=seek-to]", "place")
-    screen.fill("[data-test=seek-place]", "-2")
-    screen.click("[data-test=seek-look]")
+    screen.select_option("[data-test=seek-to]", "offset")
+    screen.fill("[data-test=seek-offset]", "-2")
+    screen.click("[data-test=seek-preview]")
     row = screen.locator("[data-test=would-move] tbody tr[data-key]")
     expect(row).to_have_text(re.compile(rf"{bytes_topic}\s*0\s*3\s*1\s*-2"))
     assert console.get(f"/v1/log/groups/{group}").expect(200)["partitions"][0]["committed"] == 3
@@ -186,14 +184,14 @@ def test_a_group_is_moved_after_what_would_change_was_looked_at(
     expect(screen.locator("[data-test=moved]")).to_be_visible()
     assert console.get(f"/v1/log/groups/{group}").expect(200)["partitions"][0]["committed"] == 1
     screen.keyboard.press("Escape")
-    expect(screen.locator("[data-test=stat-to-read]")).to_contain_text("2")
+    expect(screen.locator("[data-test=stat-unread]")).to_contain_text("2")
 
 
 @pytest.mark.parametrize(
-    "place", ["/topics", "/topics/page-bytes", "/topics/page-bytes/partitions", "/groups"]
+    "path", ["/topics", "/topics/page-bytes", "/topics/page-bytes/partitions", "/groups"]
 )
-def test_nothing_is_wider_than_a_phone(place: str, screen: Page, console: Http, bytes_topic: str) -> None:
+def test_no_section_is_wider_than_a_phone(path: str, screen: Page, console: Http, bytes_topic: str) -> None:
     screen.set_viewport_size({"width": 380, "height": 800})
-    open_at(screen, console, place, "table")
+    open_at(screen, console, path, "table")
     assert screen.evaluate("document.documentElement.scrollWidth") <= 380
     assert screen.evaluate("document.body.scrollWidth") <= 380

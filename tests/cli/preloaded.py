@@ -1,4 +1,6 @@
-"""What the forked commands find already imported; none of it opens a connection or starts a thread."""
+"""Imports all modules of the command line, so that forked commands need not import them. The imports open no
+connection and start no thread.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the apps of these tests have on sale: a field of every kind that a store may get wrong."""
+"""The schema of the apps in these tests. It has a field of every kind that a store could store incorrectly."""
 
 from __future__ import annotations
 

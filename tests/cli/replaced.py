@@ -1,4 +1,4 @@
-"""The app whose store is replaced: before, with both stores, and after."""
+"""An app whose store is replaced, in three versions: before, with both stores, and after."""
 
 from __future__ import annotations
 

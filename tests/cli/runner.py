@@ -1,9 +1,9 @@
-"""The command as its users run it, many times over.
+"""Runs the ``headrace`` command for tests.
 
-Most of a short command's time is Python's own start and the imports. ``Headrace.run`` therefore forks a
-process that has done these and nothing else: real arguments, real descriptors, a real exit code, twenty
-times as fast. What depends on the start itself (help, signals, terminals, pipes) runs the installed script
-with ``Headrace.started`` and ``call``.
+A short command spends most of its time on Python's start and imports. ``Headrace.run`` avoids this: it forks a process
+that has already imported all modules, which is twenty times as fast. The arguments, file descriptors and exit code are
+real. Tests that depend on the start of the process (help, signals, terminals, pipes) run the installed script with
+``Headrace.started`` or ``Headrace.call``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Result:
 
     @property
     def json(self) -> list[Any]:
-        """Every line of the output, which must all be JSON."""
+        """Parse every line of the output as JSON."""
         return [json.loads(line) for line in self.lines]
 
 
@@ -62,8 +62,8 @@ def _child(words: list[str], environment: dict[str, str], directory: str) -> Non
     code: Any = 70
     try:
         code = main()
-    except SystemExit as leaving:
-        code = leaving.code
+    except SystemExit as system_exit:
+        code = system_exit.code
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -71,16 +71,16 @@ def _child(words: list[str], environment: dict[str, str], directory: str) -> Non
 
 
 class Headrace:
-    """``headrace`` with a broker to talk to."""
+    """The command ``headrace`` with the address of a broker."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if "HEADRACE" not in name}
+        variables = {name: value for name, value in os.environ.items() if "HEADRACE" not in name}
         for name in ("NO_COLOR", "KAFKA_BOOTSTRAP_SERVERS", "COLUMNS"):
-            kept.pop(name, None)
-        return {**kept, "HEADRACE_BOOTSTRAP_SERVERS": self.bootstrap, "TERM": "xterm", **(extra or {})}
+            variables.pop(name, None)
+        return {**variables, "HEADRACE_BOOTSTRAP_SERVERS": self.bootstrap, "TERM": "xterm", **(extra or {})}
 
     def run(self, *words: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> Result:
         with tempfile.TemporaryDirectory(prefix="headrace-cli-") as directory:
@@ -97,7 +97,7 @@ class Headrace:
             return Result(process.exitcode, out, err.decode())
 
     def ok(self, *words: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> Result:
-        """Run it, and expect that it worked."""
+        """Run the command, and expect exit code 0."""
         result = self.run(*words, stdin=stdin, env=env)
         assert result.code == 0, f"headrace {' '.join(words)}: exit {result.code}\n{result.err}"
         return result
@@ -106,7 +106,7 @@ class Headrace:
     def started(
         self, *words: str, env: Mapping[str, str] | None = None, **options: Any
     ) -> Iterator[subprocess.Popen[bytes]]:
-        """The installed script, as a process to signal, feed and read from; gone at the end of the block."""
+        """Start the installed script as a process; end it at the end of the block."""
         options = {
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.PIPE,
@@ -121,7 +121,7 @@ class Headrace:
                     process.kill()
 
     def call(self, *words: str, env: Mapping[str, str] | None = None, stdin: bytes = b"") -> Result:
-        """The installed script, from start to end."""
+        """Run the installed script to its end."""
         done = subprocess.run(
             [COMMAND, *words], env=self.environment(env), input=stdin, capture_output=True, timeout=TIMEOUT_S
         )

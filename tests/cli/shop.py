@@ -1,4 +1,4 @@
-"""A small app for the commands that are about one: a table of products, and orders that a flow would derive from."""
+"""A small app for commands that need one: a table of products, and orders that a flow would read."""
 
 from __future__ import annotations
 

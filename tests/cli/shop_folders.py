@@ -1,4 +1,4 @@
-"""An app with views in folders, as a user would name it on the command line: a full-text index and a Delta table."""
+"""An app with views in folders, for the command line: a full-text index and a Delta table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An app with one view in Redis, as a user would name it on the command line."""
+"""An app with one view in Redis, for the command line."""
 
 from __future__ import annotations
 

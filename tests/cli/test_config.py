@@ -1,4 +1,4 @@
-"""``headrace config``, and that the other commands take their brokers from where it says."""
+"""``headrace config``, and that other commands use the brokers that it shows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BARE = {"HEADRACE_BOOTSTRAP_SERVERS": ""}
 
 
 @pytest.fixture
-def away() -> Headrace:
+def without_broker() -> Headrace:
     return Headrace("127.0.0.1:1")
 
 
@@ -23,23 +23,23 @@ def config(
     return {row["setting"]: (row["value"], row["origin"]) for row in shown.json}
 
 
-def test_every_value_is_shown_with_its_origin_and_secrets_masked(away: Headrace, tmp_path: Path) -> None:
+def test_every_value_is_shown_with_its_origin_and_secrets_masked(
+    without_broker: Headrace, tmp_path: Path
+) -> None:
     file = tmp_path / "shop.toml"
     file.write_text('[log]\nbootstrap_servers = "kafka:9092"\nproperties.sasl.password = "hush"\n')
-    rows = config(away, file, "-X", "sasl.username=ann", env={"HEADRACE_FLOW__TRIGGER_MS": "250"})
+    rows = config(without_broker, file, "-X", "sasl.username=ann", env={"HEADRACE_FLOW__TRIGGER_MS": "250"})
     assert rows["log.bootstrap_servers"] == ("kafka:9092", str(file))
     assert rows["log.properties.sasl.password"] == ("****", str(file))
     assert rows["log.properties.sasl.username"] == ("ann", "-X")
     assert rows["flow.trigger_ms"] == (250, "HEADRACE_FLOW__TRIGGER_MS")
     assert rows["flow.max_rows"] == (100_000, "default")
-    table = away.ok("config", "--settings", str(file), env=BARE)
+    table = without_broker.ok("config", "--settings", str(file), env=BARE)
     assert table.lines[0].split() == ["SETTING", "VALUE", "ORIGIN"]
     assert "hush" not in table.out
 
 
-def test_commands_take_their_brokers_from_the_file_below_flag_and_environment(
-    headrace: Headrace, tmp_path: Path
-) -> None:
+def test_commands_read_brokers_from_flag_environment_and_file(headrace: Headrace, tmp_path: Path) -> None:
     file = tmp_path / "shop.toml"
     file.write_text(f'log.bootstrap_servers = "{headrace.bootstrap}"\n')
     listing = ("topic", "list", "--settings", str(file))
@@ -52,17 +52,17 @@ def test_commands_take_their_brokers_from_the_file_below_flag_and_environment(
 def test_client_properties_of_the_file_reach_the_client(headrace: Headrace, tmp_path: Path) -> None:
     file = tmp_path / "shop.toml"
     file.write_text('log.properties."no.such.property" = "1"\n')
-    refused = headrace.run("topic", "list", "--settings", str(file))
-    assert refused.code == 2
-    assert "no.such.property" in refused.err
+    failed = headrace.run("topic", "list", "--settings", str(file))
+    assert failed.code == 2
+    assert "no.such.property" in failed.err
 
 
 def test_headrace_toml_of_the_current_folder_is_read(
-    away: Headrace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    without_broker: Headrace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "headrace.toml").write_text("flow.max_row = 1\n")
     monkeypatch.chdir(tmp_path)
-    refused: Result = away.call("topic", "list")
-    assert (refused.code, refused.out) == (2, "")
-    assert "headrace.toml: flow.max_row is not a setting" in refused.err
-    assert "did you mean flow.max_rows?" in refused.err
+    failed: Result = without_broker.call("topic", "list")
+    assert (failed.code, failed.out) == (2, "")
+    assert "headrace.toml: flow.max_row is not a setting" in failed.err
+    assert "did you mean flow.max_rows?" in failed.err

@@ -1,4 +1,4 @@
-"""``headrace doctor``: what is missing is named with the next step, and the exit code says whether it is needed."""
+"""``headrace doctor`` names what is missing and the next step; its exit code shows whether it is required."""
 
 from __future__ import annotations
 
@@ -13,152 +13,165 @@ from typing import Any
 
 import pytest
 
+from faults.servers.headrace_broker import start_headrace
+from faults.servers.server import Server
 from tests.cli.runner import Headrace
-from tests.support.embedded import start_headrace
-from tests.support.server import Server
-from tools.places import cache_dir
+from tools.paths import cache_dir
 
-AWAY = Headrace("")
+WITHOUT_BROKER = Headrace("")
 APP = """
 from headrace import App
 app = App("small")
-{more}
+{declaration}
 """
 
 
 def findings(
     tmp_path: Path, *words: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> tuple[int, dict[str, list[dict[str, Any]]]]:
-    """The exit code, and what was found by check."""
-    own = {"HEADRACE_CACHE": str(cache_dir()), "HEADRACE_LOG__LISTEN": "127.0.0.1:0"}
+    """Run doctor. Return its exit code, and its findings by check."""
+    defaults = {"HEADRACE_CACHE": str(cache_dir()), "HEADRACE_LOG__LISTEN": "127.0.0.1:0"}
     done = subprocess.run(
         [sys.executable, "-m", "headrace.cli", "doctor", "--json", "-d", str(tmp_path / "data"), *words],
-        env=AWAY.environment({**own, **(env or {})}),
+        env=WITHOUT_BROKER.environment({**defaults, **(env or {})}),
         cwd=cwd or tmp_path,
         capture_output=True,
         text=True,
         timeout=240,
     )
-    found: dict[str, list[dict[str, Any]]] = {}
+    checks: dict[str, list[dict[str, Any]]] = {}
     for line in done.stdout.splitlines():
-        one = json.loads(line)
-        found.setdefault(one["check"], []).append(one)
+        finding = json.loads(line)
+        checks.setdefault(finding["check"], []).append(finding)
     assert done.stderr == ""
-    return done.returncode, found
+    return done.returncode, checks
 
 
-def states(found: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
-    return {check: one["state"] for check, every in found.items() for one in every}
+def states(checks: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
+    return {check: finding["state"] for check, check_findings in checks.items() for finding in check_findings}
 
 
-def test_with_everything_there_the_exit_code_is_0_and_nothing_is_made(tmp_path: Path) -> None:
-    code, found = findings(tmp_path)
+def test_doctor_exits_with_0_and_creates_nothing_when_nothing_is_missing(tmp_path: Path) -> None:
+    code, checks = findings(tmp_path)
     assert code == 0
     needed = {"python", "pyspark", "pyarrow", "pandas", "java", "jars", "data", "port"}
-    assert {check for check, state in states(found).items() if state == "ok"} >= needed
+    assert {check for check, state in states(checks).items() if state == "ok"} >= needed
     assert list(tmp_path.iterdir()) == []
 
 
-def test_each_thing_that_is_missing_is_named_with_its_next_step(tmp_path: Path) -> None:
+def test_doctor_names_each_missing_thing_with_its_next_step(tmp_path: Path) -> None:
     (tmp_path / "data").touch()
     (tmp_path / "jars").mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        code, found = findings(
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        code, checks = findings(
             tmp_path,
             env={
-                "HEADRACE_LOG__LISTEN": f"127.0.0.1:{taken.getsockname()[1]}",
+                "HEADRACE_LOG__LISTEN": f"127.0.0.1:{occupied.getsockname()[1]}",
                 "HEADRACE_SPARK__JARS": str(tmp_path / "jars"),
                 "HEADRACE_SPARK__MASTER": "spark://127.0.0.1:1",
                 "HEADRACE_SPARK__DRIVER_MEMORY": "plenty",
             },
         )
     assert code == 1
-    missing = {one["check"]: one for every in found.values() for one in every if one["state"] == "missing"}
+    missing = {
+        finding["check"]: finding
+        for check_findings in checks.values()
+        for finding in check_findings
+        if finding["state"] == "missing"
+    }
     assert set(missing) == {"data", "jars", "port", "master"}
-    assert all(one["hint"] for one in missing.values())
+    assert all(finding["hint"] for finding in missing.values())
     assert "is not a folder" in missing["data"]["text"]
     assert "kafka-clients-3.9.2.jar is missing" in missing["jars"]["text"]
-    assert "another process has it" in missing["port"]["text"]
-    assert "does not answer at 127.0.0.1:1" in missing["master"]["text"]
+    assert "another process uses it" in missing["port"]["text"]
+    assert "does not respond at 127.0.0.1:1" in missing["master"]["text"]
 
 
-def test_a_damaged_jar_and_a_memory_that_is_none_are_found(tmp_path: Path) -> None:
+def test_a_damaged_jar_and_an_invalid_memory_size_are_found(tmp_path: Path) -> None:
     (tmp_path / "jars").mkdir()
     for path in (cache_dir() / "jars").glob("*.jar"):
         (tmp_path / "jars" / path.name).symlink_to(path)
     (tmp_path / "jars" / "commons-pool2-2.13.1.jar").unlink()
     (tmp_path / "jars" / "commons-pool2-2.13.1.jar").write_bytes(b"half")
     env = {"HEADRACE_SPARK__JARS": str(tmp_path / "jars"), "HEADRACE_SPARK__DRIVER_MEMORY": "plenty"}
-    code, found = findings(tmp_path, env=env)
+    code, checks = findings(tmp_path, env=env)
     assert code == 1
-    assert "commons-pool2-2.13.1.jar is damaged" in found["jars"][0]["text"]
-    assert "'plenty'" in found["memory"][0]["text"]
+    assert "commons-pool2-2.13.1.jar is damaged" in checks["jars"][0]["text"]
+    assert "'plenty'" in checks["memory"][0]["text"]
 
 
-def test_without_java_the_ways_to_get_one_are_named(tmp_path: Path) -> None:
-    """An old one stands in for none: which runtimes the system's own folders have, a test cannot change."""
+def test_without_java_doctor_names_the_ways_to_get_it(tmp_path: Path) -> None:
+    """The system folders, which may have a Java runtime, are replaced by a folder that does not exist."""
     program = (
-        "import sys; from pathlib import Path; from headrace.flow import java; java.SYSTEM = Path('/nowhere');"
+        "import sys; from pathlib import Path; from headrace.flow.spark import java; java.SYSTEM = Path('/nowhere');"
         "from headrace.cli import main; sys.argv = ['headrace', 'doctor']; sys.exit(main())"
     )
-    env = AWAY.environment({"PATH": str(tmp_path), "HEADRACE_LOG__LISTEN": "127.0.0.1:0"})
+    env = WITHOUT_BROKER.environment({"PATH": str(tmp_path), "HEADRACE_LOG__LISTEN": "127.0.0.1:0"})
     env.pop("JAVA_HOME", None)
     done = subprocess.run(
         [sys.executable, "-c", program], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 1
-    assert "✗ Spark runs on Java 17 or newer, and none was found\n    next step: pip install" in done.stdout
+    assert (
+        "✗ Spark needs Java 17 or newer, but no such Java was found\n    next step: pip install"
+        in done.stdout
+    )
     assert done.stdout.endswith("\n1 missing\n")
 
 
-def test_brokers_that_were_named_are_tried(tmp_path: Path, embedded: Server) -> None:
-    code, found = findings(tmp_path, "-b", embedded.bootstrap)
-    assert (code, found["log"][0]["state"]) == (0, "ok")
-    code, found = findings(tmp_path, "-b", "127.0.0.1:1")
-    assert (code, found["log"][0]["state"]) == (1, "missing")
-    assert "connection refused" in found["log"][0]["text"]
+def test_doctor_connects_to_configured_brokers(tmp_path: Path, embedded: Server) -> None:
+    code, checks = findings(tmp_path, "-b", embedded.bootstrap)
+    assert (code, checks["log"][0]["state"]) == (0, "ok")
+    code, checks = findings(tmp_path, "-b", "127.0.0.1:1")
+    assert (code, checks["log"][0]["state"]) == (1, "missing")
+    assert "connection refused" in checks["log"][0]["text"]
 
 
-def test_a_data_directory_that_a_broker_has_is_in_use(tmp_path: Path) -> None:
+def test_a_data_directory_with_a_running_broker_is_in_use(tmp_path: Path) -> None:
     server = start_headrace(tmp_path / "server")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "log").symlink_to(tmp_path / "server" / "data")
     try:
-        code, found = findings(tmp_path)
+        code, checks = findings(tmp_path)
         assert code == 0
-        assert (found["log"][0]["state"], "is in use" in found["log"][0]["text"]) == ("optional", True)
+        assert (checks["log"][0]["state"], "is in use" in checks["log"][0]["text"]) == (
+            "optional",
+            True,
+        )
     finally:
         server.stop()
     assert "port" in findings(tmp_path)[1]
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("declaration", "message"),
     [
         ("app.topic('facts')", "topic 'facts' has no schema"),
         ("import no_such_module", "no_such_module"),
         ("1 / 0", "division by zero"),
     ],
 )
-def test_an_app_with_a_mistake_is_told_with_its_line(tmp_path: Path, more: str, says: str) -> None:
-    (tmp_path / "small.py").write_text(APP.format(more=more))
-    code, found = findings(tmp_path, "small:app")
+def test_a_mistake_in_an_app_is_reported_with_its_line(
+    tmp_path: Path, declaration: str, message: str
+) -> None:
+    (tmp_path / "small.py").write_text(APP.format(declaration=declaration))
+    code, checks = findings(tmp_path, "small:app")
     assert code == 1
-    assert found["app"][0]["state"] == "missing"
-    assert says in found["app"][0]["text"]
-    assert "small.py:4" in found["app"][0]["text"]
+    assert checks["app"][0]["state"] == "missing"
+    assert message in checks["app"][0]["text"]
+    assert "small.py:4" in checks["app"][0]["text"]
 
 
-def test_a_store_that_cannot_be_opened_is_found_and_an_app_without_flows_needs_no_spark(
+def test_doctor_checks_stores_and_skips_spark_for_an_app_without_flows(
     tmp_path: Path,
 ) -> None:
-    more = "from dataclasses import dataclass\n@dataclass\nclass Fact:\n    name: str\n"
-    more += "app.view('rows', app.table('table', Fact, key='name'))"
-    (tmp_path / "small.py").write_text(APP.format(more=more))
-    code, found = findings(tmp_path, "small:app", env={"HEADRACE_SPARK__JARS": str(tmp_path)})
-    assert (code, found["store"][0]["state"], "jars" in found) == (0, "ok", False)
+    declaration = "from dataclasses import dataclass\n@dataclass\nclass Fact:\n    name: str\n"
+    declaration += "app.view('rows', app.table('table', Fact, key='name'))"
+    (tmp_path / "small.py").write_text(APP.format(declaration=declaration))
+    code, checks = findings(tmp_path, "small:app", env={"HEADRACE_SPARK__JARS": str(tmp_path)})
+    assert (code, checks["store"][0]["state"], "jars" in checks) == (0, "ok", False)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "small.db").write_bytes(os.urandom(8192))
-    code, found = findings(tmp_path, "small:app")
-    assert (code, found["store"][0]["state"]) == (1, "missing")
-    assert "file is not a database" in found["store"][0]["text"]
+    code, checks = findings(tmp_path, "small:app")
+    assert (code, checks["store"][0]["state"]) == (1, "missing")
+    assert "file is not a database" in checks["store"][0]["text"]

@@ -1,4 +1,4 @@
-"""``headrace flow`` and the errors of ``headrace run`` that come before anything starts."""
+"""``headrace flow``, and errors that ``headrace run`` reports before anything starts."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_flows_that_never_ran_are_listed_as_such(headrace: Headrace, folder: Path) -> None:
+def test_flow_list_includes_flows_that_have_never_run(headrace: Headrace, folder: Path) -> None:
     (folder / "small_listed.py").write_text(APP)
     listed = headrace.call("flow", "list", "small_listed:app", "--json").json
     assert [(row["flow"], row["generation"], row["rows_in"]) for row in listed] == [("keep", None, 0)]
 
 
-def test_an_app_that_is_not_there_is_named(headrace: Headrace, folder: Path) -> None:
+def test_a_missing_app_is_named(headrace: Headrace, folder: Path) -> None:
     result = headrace.run("run", "nowhere_at_all:app")
     assert result.code == 1
     assert "nowhere_at_all" in result.err
@@ -60,17 +60,15 @@ def test_a_mistake_in_an_app_is_shown_at_its_line_and_nothing_starts(
     assert not (folder / "data").exists()
 
 
-def test_every_mistake_of_an_app_is_there_for_a_program_with_its_place(
-    headrace: Headrace, folder: Path
-) -> None:
+def test_every_mistake_of_an_app_is_in_json_with_its_location(headrace: Headrace, folder: Path) -> None:
     wrong = APP.replace('key="fact_id")\n\n@app', ")\n\n@app").replace('time="at"', 'time="when"')
     (folder / "small_twice_wrong.py").write_text(wrong)
     result = headrace.run("run", "small_twice_wrong:app", "--data", str(folder / "data"), "--json")
     assert (result.code, result.out) == (1, "")
-    told = json.loads(result.err)["error"]
-    assert (told["code"], len(told["mistakes"])) == ("HR-APP-MISTAKES", 2)
+    document = json.loads(result.err)["error"]
+    assert (document["code"], len(document["mistakes"])) == ("HR-APP-MISTAKES", 2)
     lines = wrong.splitlines()
-    for mistake, words in zip(told["mistakes"], ("when", "key"), strict=True):
+    for mistake, words in zip(document["mistakes"], ("when", "key"), strict=True):
         assert mistake["code"].startswith("HR-APP-")
         assert mistake["file"] == str(folder / "small_twice_wrong.py")
         assert "app.topic(" in lines[mistake["line"] - 1]
@@ -78,7 +76,7 @@ def test_every_mistake_of_an_app_is_there_for_a_program_with_its_place(
         assert mistake["hint"]
 
 
-def test_an_unknown_flow_is_refused_with_those_that_there_are(headrace: Headrace, folder: Path) -> None:
+def test_the_error_for_an_unknown_flow_lists_the_flows_of_the_app(headrace: Headrace, folder: Path) -> None:
     (folder / "small_unknown.py").write_text(APP)
     result = headrace.run("flow", "rebuild", "small_unknown:app", "nothing", "--yes")
     assert result.code == 1

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from faults.servers.server import Server
 from headrace.client.cluster import Cluster
 from tests.cli.runner import Headrace, Result
 from tests.cli.test_views import PRODUCTS
-from tests.support.server import Server
 
 APP = "tests.cli.shop_folders:app"
 TOPIC = "folder-products"
@@ -29,27 +29,27 @@ def followed(embedded: Server, tmp_path_factory: pytest.TempPathFactory) -> Path
     ]
     Cluster(embedded.bootstrap).ensure_topic(TOPIC, 2)
     headrace.ok("produce", TOPIC, "-f", "%k\t%v\n", stdin=PRODUCTS)
-    told = headrace.ok("view", "follow", APP, "--data", str(data), "--exit", "--json").json
-    assert [(one["applied"], one["dead"], one["lag"]) for one in told] == [(3, 1, 0), (3, 1, 0)]
+    document = headrace.ok("view", "follow", APP, "--data", str(data), "--exit", "--json").json
+    assert [(item["applied"], item["dead"], item["lag"]) for item in document] == [(3, 1, 0), (3, 1, 0)]
     return data
 
 
 @pytest.fixture
 def data(followed: Path, tmp_path: Path) -> Path:
-    """One's own copy, to do harm to."""
+    """A copy of the data directory that the test may damage."""
     shutil.copytree(followed, tmp_path / "data")
     return tmp_path / "data"
 
 
 def test_views_in_folders_are_described_read_and_proven(headrace: Headrace, followed: Path) -> None:
     data = ("--data", str(followed))
-    told = headrace.ok("view", "describe", APP, *data, "--json").json
-    assert [(one["rows"], one["behind"], one["state"], one["dead"]) for one in told] == [
+    document = headrace.ok("view", "describe", APP, *data, "--json").json
+    assert [(item["rows"], item["behind"], item["state"], item["dead"]) for item in document] == [
         (2, 0, "serving", 1)
     ] * 2
     for view in ("found", "lake"):
         rows = headrace.ok("query", APP, view, *data, "--json").json
-        assert sorted(rows, key=lambda one: str(one["product_id"]))[0] == APPLE
+        assert sorted(rows, key=lambda item: str(item["product_id"]))[0] == APPLE
     assert headrace.ok("verify", APP, *data).code == 0
 
 
@@ -62,48 +62,48 @@ def test_rows_are_found_by_their_words(headrace: Headrace, followed: Path) -> No
     assert [row["product_id"] for row in matched(headrace, followed, "found", "bar").json] == ["b"]
     assert matched(headrace, followed, "found", "apple -apple").json == []
     both = matched(headrace, followed, "found", "apple bar", "--limit", "1")
-    assert (len(both.json), "there are more rows" in both.err) == (1, True)
+    assert (len(both.json), "more rows exist" in both.err) == (1, True)
 
 
-def test_words_that_cannot_be_searched_for_are_told_with_how_to(headrace: Headrace, followed: Path) -> None:
+def test_an_invalid_search_is_an_error_with_a_hint(headrace: Headrace, followed: Path) -> None:
     wrong = {"found": ['"half', "price:1", "(" * 100_000], "lake": ["apple"]}
     for view, every in wrong.items():
         for words in every:
-            told = matched(headrace, followed, view, words)
-            assert told.code not in (0, 70), told
-            assert (told.out, told.err.count("Traceback")) == ("", 0)
+            document = matched(headrace, followed, view, words)
+            assert document.code not in (0, 70), document
+            assert (document.out, document.err.count("Traceback")) == ("", 0)
     assert "column:word" in matched(headrace, followed, "found", '"half').err
     assert "has no full-text index" in matched(headrace, followed, "lake", "apple").err
     select = headrace.run("query", APP, "SELECT 1", "--match", "apple", "--data", str(followed))
-    assert "--match searches one view" in select.err
+    assert "--match cannot be combined with SQL" in select.err
 
 
 def stores(headrace: Headrace, data: Path) -> list[dict[str, Any]]:
     found = headrace.run("doctor", APP, "--data", str(data), "--json").json
-    return [one for one in found if one["check"] == "store"]
+    return [item for item in found if item["check"] == "store"]
 
 
-def test_doctor_looks_at_folders(headrace: Headrace, data: Path, tmp_path: Path) -> None:
-    told = stores(headrace, data)
-    assert [(one["state"], one["text"]) for one in told] == [
+def test_doctor_checks_folders(headrace: Headrace, data: Path, tmp_path: Path) -> None:
+    document = stores(headrace, data)
+    assert [(item["state"], item["text"]) for item in document] == [
         ("ok", f"{data / 'shop.search'}, for found"),
         ("ok", f"{data / 'shop.lake'}, for lake"),
     ]
     unmade = stores(headrace, tmp_path / "none")
-    assert [(one["state"], "made by the first start" in one["text"]) for one in unmade] == [("ok", True)] * 2
+    assert [(item["state"], "the first start creates it" in item["text"]) for item in unmade] == [
+        ("ok", True)
+    ] * 2
     assert not (tmp_path / "none").exists()
     max((data / "shop.search" / "found" / "catalog").glob("*.json")).write_text("{")
     shutil.rmtree(data / "shop.lake")
     (data / "shop.lake").touch()
-    told = stores(headrace, data)
-    assert [one["state"] for one in told] == ["missing", "missing"]
-    assert "is damaged" in told[0]["text"]
-    assert all(one["hint"] for one in told)
+    document = stores(headrace, data)
+    assert [item["state"] for item in document] == ["missing", "missing"]
+    assert "is damaged" in document[0]["text"]
+    assert all(item["hint"] for item in document)
 
 
-def test_one_view_that_is_damaged_does_not_keep_another_from_being_read(
-    headrace: Headrace, data: Path
-) -> None:
+def test_a_damaged_view_does_not_block_another(headrace: Headrace, data: Path) -> None:
     shutil.copytree(data / "shop.search" / "found", data / "shop.search" / "other")
     max((data / "shop.search" / "other" / "catalog").glob("*.json")).write_text("{")
     assert matched(headrace, data, "found", "apple").json == [APPLE]

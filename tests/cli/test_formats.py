@@ -1,4 +1,4 @@
-"""Percent formats: printing, reading, and the way there and back."""
+"""Percent formats: printing, parsing, and round trips."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.cli.format.modifiers import InputError
 from headrace.cli.format.printer import compile_printer
 from headrace.cli.format.reader import compile_reader
 from headrace.cli.format.source import Source
 from headrace.cli.format.template import FormatError
-from headrace.cli.format.texts import InputError
 from headrace.cli.record import Record
 
 RECORD = Record(
@@ -39,7 +39,7 @@ def printed(template: str, record: Record = RECORD, count: int = 1) -> bytes:
 
 
 def in_chunks(data: bytes, size: int = 7) -> Source:
-    """Bytes that arrive a few at a time, as they do from a pipe."""
+    """Return a source whose bytes arrive a few at a time, as from a pipe."""
     chunks = iter([data[at : at + size] for at in range(0, len(data), size)])
     return Source(lambda: next(chunks, b""))
 
@@ -77,7 +77,7 @@ def read(template: str, data: bytes, chunk: int = 7) -> list[Record]:
         ),
     ],
 )
-def test_a_record_is_printed_as_the_format_says(template: str, expected: bytes) -> None:
+def test_a_record_is_printed_by_the_format(template: str, expected: bytes) -> None:
     assert printed(template) == expected
 
 
@@ -107,13 +107,13 @@ def test_a_null_key_and_a_null_value_print_as_nothing() -> None:
         "%v{unpack[z]}",
     ],
 )
-def test_a_format_that_makes_no_sense_is_refused_before_anything_is_printed(template: str) -> None:
+def test_an_invalid_format_is_rejected_before_anything_is_printed(template: str) -> None:
     with pytest.raises(FormatError):
         compile_printer(template)
 
 
 @given(st.text(max_size=20) | st.text("%\\{}[]#tkvhpodTKVHiex1n ", max_size=25))
-def test_any_text_is_a_format_or_a_refusal(template: str) -> None:
+def test_any_text_is_a_valid_format_or_an_error(template: str) -> None:
     for compile_it in (
         compile_printer,
         compile_reader,
@@ -123,7 +123,7 @@ def test_any_text_is_a_format_or_a_refusal(template: str) -> None:
 
 
 @given(st.integers(0, 2**63 - 1), st.sampled_from([8, 16, 32, 64]))
-def test_numbers_as_bytes_are_structs_bytes(number: int, bits: int) -> None:
+def test_numbers_print_as_the_bytes_of_struct_pack(number: int, bits: int) -> None:
     record = Record("t", offset=number)
     low = number % 2**bits
     code = {8: "B", 16: "H", 32: "I", 64: "Q"}[bits]
@@ -134,14 +134,14 @@ def test_numbers_as_bytes_are_structs_bytes(number: int, bits: int) -> None:
 
 @given(st.integers(0, 253_402_300_799_999))
 def test_strftime_and_go_patterns_agree_with_the_calendar(ms: int) -> None:
-    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
-    expected = moment.strftime("%y-%m-%d %H:%M:%S")
+    time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+    expected = time.strftime("%y-%m-%d %H:%M:%S")
     record = Record("t", timestamp=ms)
     assert printed("%d{strftime[%y-%m-%d %H:%M:%S]}", record).decode() == expected
     assert printed("%d{go[06-01-02 15:04:05]}", record).decode() == expected
 
 
-def test_a_timestamp_that_no_calendar_holds_is_printed_as_its_number() -> None:
+def test_a_timestamp_beyond_the_calendar_is_printed_as_a_number() -> None:
     for ms in (-1, 2**62):
         assert printed("%d{strftime[%F]}", Record("t", timestamp=ms)) == str(ms).encode()
 
@@ -161,14 +161,14 @@ RECORDS = st.lists(
 
 
 @given(RECORDS, st.integers(1, 40))
-def test_any_record_printed_with_lengths_is_read_back_as_it_was(records: list[Record], chunk: int) -> None:
+def test_any_record_printed_with_lengths_parses_back(records: list[Record], chunk: int) -> None:
     template = "%K{big32}%k%V{little32}%v%H{byte}%h{%K{big16}%k%V{hex32}%v}%p{big16}%d{big64}"
     data = b"".join(printed(template, record) for record in records)
     assert read(template, data, chunk) == records
 
 
 @given(RECORDS, st.sampled_from(["hex", "base64"]), st.integers(1, 40))
-def test_any_record_printed_as_text_lines_is_read_back_as_it_was(
+def test_any_record_printed_as_text_lines_parses_back(
     records: list[Record], encoding: str, chunk: int
 ) -> None:
     template = rf"%k{{{encoding}}},%v{{{encoding}}}\n"
@@ -183,7 +183,7 @@ def test_any_record_printed_as_text_lines_is_read_back_as_it_was(
     st.binary(min_size=1, max_size=3),
     st.integers(1, 9),
 )
-def test_fields_end_at_the_first_delimiter_as_with_split(
+def test_a_field_ends_at_the_first_delimiter(
     pairs: list[tuple[bytes, bytes]], between: bytes, after: bytes, chunk: int
 ) -> None:
     def escaped(text: bytes) -> str:
@@ -204,43 +204,41 @@ def test_fields_end_at_the_first_delimiter_as_with_split(
         assert [(record.key, record.value) for record in read(template, data, chunk)] == expected
 
 
-def test_the_last_line_may_lack_its_new_line() -> None:
+def test_the_last_line_need_not_end_with_a_newline() -> None:
     assert [record.value for record in read(r"%v\n", b"a\n\nb")] == [b"a", b"", b"b"]
     assert [record.value for record in read(r"%V{1}%v\n", b"a\nb")] == [b"a", b"b"]
 
 
 @pytest.mark.parametrize(
-    ("template", "data", "says"),
+    ("template", "data", "message"),
     [
         (r"%k,%v\n", b"a,1\nb2\n", "record 2: the input ended inside the key"),
         ("%K{big32}%k", b"\0\0\0\x05ab", "record 1: the input ended inside the key"),
-        ("%K%k", b"xab", "record 1: the length of the key b'' is not a number"),
+        ("%K%k", b"xab", "record 1: the length of the key b'' does not match the number type"),
         (r"%v{hex}\n", b"00\nzz\n", "record 2: b'zz' is not hexadecimal"),
         (r"%v{base64}\n", b"a!\n", "record 1: b'a!' is not base64"),
         ("%v{json}", b"{nope}", "record 1: b'{nope}' is not JSON"),
-        ("<%V{1}%v>", b"<a><b)", r"record 2: expected b'>' and found b'\)'"),
+        ("<%V{1}%v>", b"<a><b)", r"record 2: expected b'>', found b'\)'"),
     ],
 )
-def test_input_that_does_not_match_stops_with_the_number_of_the_record(
-    template: str, data: bytes, says: str
-) -> None:
-    with pytest.raises(InputError, match=says):
+def test_the_error_for_invalid_input_has_the_record_number(template: str, data: bytes, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         read(template, data)
 
 
 @pytest.mark.parametrize("template", ["", "nothing", "%k%v", "%o", "%h{%k}", "%v%v", r"%v{re#a#}\n", "%V{3}"])
-def test_a_format_that_cannot_be_read_with_is_refused(template: str) -> None:
+def test_a_format_that_cannot_parse_input_is_rejected(template: str) -> None:
     with pytest.raises(FormatError):
         compile_reader(template)
 
 
-def test_a_record_of_no_bytes_is_refused_instead_of_read_for_ever() -> None:
+def test_a_format_that_matches_zero_bytes_is_rejected() -> None:
     for template in ("%V{0}%v", "%H{0}%h{%k;}", "%p{3}"):
-        with pytest.raises(InputError, match="would never end"):
+        with pytest.raises(InputError, match="matches zero bytes"):
             read(template, b"abc")
 
 
-def test_json_values_end_by_themselves() -> None:
+def test_json_values_need_no_delimiter() -> None:
     data = b' {"a": "}\\"", "b": [1, {}]}\n[1, 2] "x y" 12 true\n'
     assert [record.value for record in read("%v{json}", data, chunk=3)] == [
         b'{"a":"}\\"","b":[1,{}]}',
@@ -255,27 +253,27 @@ def test_a_topic_in_the_input_wins_over_the_default() -> None:
     assert [record.topic for record in read(r"%t %v\n", b"a 1\nb 2\n")] == ["a", "b"]
 
 
-def test_a_field_longer_than_the_limit_is_refused_without_holding_it() -> None:
-    pulled = 0
+def test_a_field_longer_than_the_limit_is_rejected_before_it_is_read_completely() -> None:
+    bytes_read = 0
 
     def endless() -> bytes:
-        nonlocal pulled
-        pulled += 1_000
+        nonlocal bytes_read
+        bytes_read += 1_000
         return b"x" * 1_000
 
     reader = compile_reader(r"%v\n").read(Source(endless, field_bytes_max=10_000), topic="t")
     with pytest.raises(InputError, match="longer than 10000 bytes"):
         next(reader)
-    assert pulled <= 12_000
-    with pytest.raises(InputError, match="states 4294967295 headers"):
+    assert bytes_read <= 12_000
+    with pytest.raises(InputError, match="has 4294967295 headers"):
         read("%H{big32}%h{%K{0}%k}", b"\xff\xff\xff\xff")
-    stated = Source(lambda: b"\x7f\xff\xff\xff", field_bytes_max=10_000)
+    source = Source(lambda: b"\x7f\xff\xff\xff", field_bytes_max=10_000)
     with pytest.raises(InputError, match="a length of 2147483647 bytes"):
-        next(compile_reader("%K{big32}%k").read(stated, topic="t"))
+        next(compile_reader("%K{big32}%k").read(source, topic="t"))
 
 
 @given(st.binary(max_size=40))
-def test_text_forms_are_the_standard_librarys(value: bytes) -> None:
+def test_text_modifiers_match_the_standard_library(value: bytes) -> None:
     forms: dict[str, Callable[[bytes], bytes]] = {
         "hex": lambda text: text.hex().encode(),
         "base64": base64.b64encode,

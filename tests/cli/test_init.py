@@ -1,4 +1,4 @@
-"""``headrace init``: what it makes is an app without mistakes that runs, and nothing is overwritten for it."""
+"""``headrace init`` creates an app that is valid and runs, and never overwrites a file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from faults.wait import until, unwatch, watch_process
 from tests.cli.runner import Headrace
-from tests.support.waiting import until, unwatch, watch_process
 from tools.java import QUICK_START
 
-AWAY = Headrace("")
+WITHOUT_BROKER = Headrace("")
 QUICK = {
     "HEADRACE_SPARK__JAVA_OPTIONS": " ".join(QUICK_START),
     "HEADRACE_SPARK__MASTER": "local[2]",
@@ -25,9 +25,9 @@ QUICK = {
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
+def app_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "My Pages"
-    AWAY.ok("init", str(folder))
+    WITHOUT_BROKER.ok("init", str(folder))
     return folder
 
 
@@ -35,21 +35,25 @@ def in_folder(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "headrace.cli", *words],
         cwd=folder,
-        env=AWAY.environment(QUICK),
+        env=WITHOUT_BROKER.environment(QUICK),
         capture_output=True,
         text=True,
         timeout=480,
     )
 
 
-def test_the_app_that_is_made_has_no_mistakes_and_the_name_of_its_folder(made: Path) -> None:
-    told = [json.loads(line) for line in in_folder(made, "doctor", "app:app", "--json").stdout.splitlines()]
-    about = [(one["state"], one["text"]) for one in told if one["check"] in ("app", "store")]
+def test_the_created_app_has_no_mistakes_and_the_name_of_its_folder(app_folder: Path) -> None:
+    findings = [
+        json.loads(line) for line in in_folder(app_folder, "doctor", "app:app", "--json").stdout.splitlines()
+    ]
+    about = [
+        (finding["state"], finding["text"]) for finding in findings if finding["check"] in ("app", "store")
+    ]
     assert about == [
         ("ok", "app my-pages: 2 topics, 1 flows, 1 views"),
-        ("ok", "headrace-data/my-pages.db, for pages: made by the first start"),
+        ("ok", "headrace-data/my-pages.db, for pages: the first start creates it"),
     ]
-    assert sorted(path.name for path in made.iterdir() if path.name != "__pycache__") == [
+    assert sorted(path.name for path in app_folder.iterdir() if path.name != "__pycache__") == [
         ".gitignore",
         "README.md",
         "app.py",
@@ -58,36 +62,39 @@ def test_the_app_that_is_made_has_no_mistakes_and_the_name_of_its_folder(made: P
     ]
 
 
-def test_nothing_is_written_where_a_file_would_be_overwritten(tmp_path: Path) -> None:
+def test_init_overwrites_no_file(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("mine")
-    refused = AWAY.run("init", str(tmp_path))
+    refused = WITHOUT_BROKER.run("init", str(tmp_path))
     assert refused.code == 1
     assert f"app.py is already in {tmp_path}; nothing was written" in refused.err
     assert [path.name for path in tmp_path.iterdir()] == ["app.py"]
     assert (tmp_path / "app.py").read_text() == "mine"
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    refused = AWAY.run("init", str(tmp_path / "file" / "app"))
+    refused = WITHOUT_BROKER.run("init", str(tmp_path / "file" / "app"))
     assert refused.code == 1
-    assert "cannot be written: Not a directory" in refused.err
+    assert "cannot write " in refused.err
+    assert "Not a directory" in refused.err
 
 
-def test_the_made_app_runs_as_its_readme_says(made: Path, tmp_path: Path) -> None:
+def test_the_created_app_runs_as_its_readme_says(app_folder: Path, tmp_path: Path) -> None:
     words = {
-        line.strip() for line in (made / "README.md").read_text().splitlines() if line.startswith("    ")
+        line.strip()
+        for line in (app_folder / "README.md").read_text().splitlines()
+        if line.startswith("    ")
     }
     assert {"headrace run app:app", "headrace query app:app pages"} < words
     log = tmp_path / "run.log"
-    with open(log, "wb") as said:
+    with open(log, "wb") as output:
         run = subprocess.Popen(
             [sys.executable, "-m", "headrace.cli", "run", "app:app"],
-            cwd=made,
-            env=AWAY.environment(QUICK),
+            cwd=app_folder,
+            env=WITHOUT_BROKER.environment(QUICK),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=output,
         )
         try:
             watch_process(run, "headrace run", log)
@@ -96,7 +103,7 @@ def test_the_made_app_runs_as_its_readme_says(made: Path, tmp_path: Path) -> Non
             Headrace(found.group(1)).ok("produce", "visits", stdin=event)
 
             found = until(
-                lambda: in_folder(made, "query", "app:app", "pages", "--json").stdout,
+                lambda: in_folder(app_folder, "query", "app:app", "pages", "--json").stdout,
                 "a row of the view",
                 timeout_s=800,
             )
@@ -112,11 +119,11 @@ def test_the_made_app_runs_as_its_readme_says(made: Path, tmp_path: Path) -> Non
                 run.wait()
 
 
-def test_the_made_test_passes(made: Path) -> None:
+def test_the_created_test_passes(app_folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        cwd=made,
-        env=AWAY.environment(QUICK),
+        cwd=app_folder,
+        env=WITHOUT_BROKER.environment(QUICK),
         capture_output=True,
         text=True,
         timeout=800,

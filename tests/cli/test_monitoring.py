@@ -1,4 +1,4 @@
-"""The dashboard and the rules that come with the project use what a broker and a run really tell Prometheus."""
+"""The dashboard and the alert rules of ``contrib`` use metrics that a broker and a run export."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from faults.servers.headrace_broker import start_headrace
+from faults.servers.server import free_port
 from tests.cli.runner import Headrace
-from tests.support.embedded import start_headrace
-from tests.support.server import free_port
 
 CONTRIB = Path(__file__).resolve().parents[2] / "contrib"
 RULES = CONTRIB / "prometheus" / "headrace.rules.yml"
@@ -35,24 +35,26 @@ app.view("latest", orders)
 """
 
 
-def told(address: str) -> set[str]:
-    """The names of all samples that a page may have."""
+def exported_metrics(address: str) -> set[str]:
+    """Return the names of all metrics that the page declares."""
     page = urllib.request.urlopen(address, timeout=30).read().decode()
-    found: set[str] = set()
+    metric_names: set[str] = set()
     for name, kind in FAMILY.findall(page):
-        found |= {f"{name}_{part}" for part in ("bucket", "sum", "count")} if kind == "histogram" else {name}
-    return found
+        metric_names |= (
+            {f"{name}_{part}" for part in ("bucket", "sum", "count")} if kind == "histogram" else {name}
+        )
+    return metric_names
 
 
-def queries(found: Any) -> Iterator[str]:
-    """All that a dashboard asks, wherever it is."""
-    if isinstance(found, dict):
-        for key, value in found.items():
+def queries(node: Any) -> Iterator[str]:
+    """Return all queries of a dashboard, at any depth."""
+    if isinstance(node, dict):
+        for key, value in node.items():
             if key in ("expr", "query") and isinstance(value, str):
                 yield value
             yield from queries(value)
-    elif isinstance(found, list):
-        for value in found:
+    elif isinstance(node, list):
+        for value in node:
             yield from queries(value)
 
 
@@ -65,13 +67,13 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     options = ["--metrics", f"127.0.0.1:{port}", "--backup", str(home / "backup")]
     server = start_headrace(home / "broker", options)
     try:
-        broker = told(f"http://127.0.0.1:{port}/metrics")
+        broker = exported_metrics(f"http://127.0.0.1:{port}/metrics")
         words = ("run", "shop:app", "--json", "--data", str(home / "data"), "--metrics", "127.0.0.1:0")
         with Headrace(server.bootstrap).started(*words, cwd=home) as process:
             assert process.stdout is not None
             texts = (json.loads(line).get("text", "") for line in process.stdout)
             address = next(text for text in texts if text.startswith("metrics are at ")).split()[-1]
-            run = told(address)
+            run = exported_metrics(address)
             process.kill()
             process.wait(60)
     finally:
@@ -81,27 +83,27 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return broker | run
 
 
-def test_every_rule_asks_for_what_is_told_and_says_what_it_is_about(names: set[str]) -> None:
+def test_every_alert_rule_uses_an_exported_metric_and_has_a_description(names: set[str]) -> None:
     rules = RULES.read_text().split("- alert: ")[1:]
     assert len(rules) > 10
     for rule in rules:
-        (asked,) = re.findall(r"^\s+expr: (.+)$", rule, re.MULTILINE)
-        used = set(NAME.findall(asked))
+        (expression,) = re.findall(r"^\s+expr: (.+)$", rule, re.MULTILINE)
+        used = set(NAME.findall(expression))
         assert used, rule
-        assert used <= names, f"nobody tells {used - names}"
-        assert asked.count("(") == asked.count(")")
+        assert used <= names, f"not exported: {used - names}"
+        assert expression.count("(") == expression.count(")")
         assert re.search(r"^\s+summary: \"", rule, re.MULTILINE), rule
         assert re.search(r"^\s+severity: (critical|warning)$", rule, re.MULTILINE), rule
 
 
-def test_every_panel_shows_what_is_told(names: set[str]) -> None:
+def test_every_dashboard_panel_uses_an_exported_metric(names: set[str]) -> None:
     dashboard = json.loads(DASHBOARD.read_text())
-    asked = list(queries(dashboard))
-    assert len(asked) > len(dashboard["panels"]) > 10
-    for query in asked:
+    found = list(queries(dashboard))
+    assert len(found) > len(dashboard["panels"]) > 10
+    for query in found:
         used = set(NAME.findall(query))
-        assert used <= names, f"nobody tells {used - names}"
+        assert used <= names, f"not exported: {used - names}"
         assert query.count("(") == query.count(")")
     assert {"headrace_time_to_loss_seconds", "headrace_backup_behind_records"} <= {
-        name for query in asked for name in NAME.findall(query)
+        name for query in found for name in NAME.findall(query)
     }

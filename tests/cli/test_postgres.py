@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from faults.servers.postgres import shared_server
+from faults.servers.server import Server, free_port
 from headrace.client.cluster import Cluster
 from tests.cli.runner import Headrace
 from tests.cli.test_views import PRODUCTS
-from tests.support.postgres import shared_server
-from tests.support.server import Server, free_port
 
 APP = "tests.cli.shop_postgres:app"
 VIEW = "pg-products"
@@ -26,7 +26,7 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.drop(database)
 
 
-def test_a_view_in_postgres_is_followed_listed_described_read_and_looked_at(
+def test_a_view_in_postgres_is_followed_listed_described_read_and_checked(
     embedded: Server, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     headrace, data = Headrace(embedded.bootstrap), ("--data", str(tmp_path))
@@ -34,31 +34,31 @@ def test_a_view_in_postgres_is_followed_listed_described_read_and_looked_at(
     assert (row["state"], row["store"]) == ("not built", "$SHOP_DATABASE, schema cli")
     Cluster(embedded.bootstrap).ensure_topic(VIEW, 2)
     headrace.ok("produce", VIEW, "-f", "%k\t%v\n", stdin=PRODUCTS)
-    (told,) = headrace.ok("view", "follow", APP, *data, "--exit", "--json").json
-    assert (told["applied"], told["dead"], told["lag"]) == (3, 1, 0)
-    (told,) = headrace.ok("view", "describe", APP, *data, "--json").json
-    assert (told["rows"], told["behind"], told["state"], told["dead"]) == (2, 0, "serving", 1)
+    (document,) = headrace.ok("view", "follow", APP, *data, "--exit", "--json").json
+    assert (document["applied"], document["dead"], document["lag"]) == (3, 1, 0)
+    (document,) = headrace.ok("view", "describe", APP, *data, "--json").json
+    assert (document["rows"], document["behind"], document["state"], document["dead"]) == (2, 0, "serving", 1)
     rows = headrace.ok("query", APP, VIEW, *data, "--json").json
     apple = {"product_id": "a", "name": "apple", "price": "1.500000", "weight": "Infinity", "picture": "aGk="}
-    assert sorted(rows, key=lambda one: str(one["product_id"]))[0] == apple
+    assert sorted(rows, key=lambda item: str(item["product_id"]))[0] == apple
     assert headrace.ok("verify", APP, *data).code == 0
     found = headrace.run("doctor", APP, *data, "--json").json
-    (store,) = [one for one in found if one["check"] == "store"]
+    (store,) = [item for item in found if item["check"] == "store"]
     assert (store["state"], VIEW in store["text"]) == ("ok", True)
 
-    away = f"postgresql://shop:s3cr3t@127.0.0.1:{free_port()}/shop"
-    monkeypatch.setenv("SHOP_DATABASE", away)
+    without_broker = f"postgresql://shop:s3cr3t@127.0.0.1:{free_port()}/shop"
+    monkeypatch.setenv("SHOP_DATABASE", without_broker)
     listed = headrace.run("view", "list", APP, *data, "--json")
     assert (listed.code, listed.json[0]["state"]) == (0, "unknown")
-    assert "cannot be reached" in listed.err
+    assert "cannot reach" in listed.err
     found = headrace.run("doctor", APP, *data, "--json")
-    (store,) = [one for one in found.json if one["check"] == "store"]
+    (store,) = [item for item in found.json if item["check"] == "store"]
     assert store["state"] == "missing"
     refused = headrace.run("query", APP, VIEW, *data)
     assert refused.code != 0
-    assert "cannot be reached" in refused.err
+    assert "cannot reach" in refused.err
     monkeypatch.delenv("SHOP_DATABASE")
     unset = headrace.run("query", APP, VIEW, *data)
     assert "SHOP_DATABASE is not set" in unset.err
-    for said in (listed, found, refused, unset):
-        assert "s3cr3t" not in said.out + said.err
+    for output in (listed, found, refused, unset):
+        assert "s3cr3t" not in output.out + output.err

@@ -1,4 +1,4 @@
-"""On a terminal: colours unless they are not wanted, and JSON for people."""
+"""Output on a terminal: colours unless they are disabled, and formatted JSON."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ Fresh = Callable[..., str]
 
 
 def on_a_terminal(headrace: Headrace, *words: str, env: Mapping[str, str] | None = None) -> str:
-    """What a person would see, standard output and error together."""
-    ours, theirs = pty.openpty()
-    with headrace.started(*words, stdin=theirs, stdout=theirs, stderr=theirs, env=env) as process:
-        os.close(theirs)
-        seen = b""
+    """Run the command on a pseudo-terminal; return standard output and error together."""
+    controller, terminal = pty.openpty()
+    with headrace.started(*words, stdin=terminal, stdout=terminal, stderr=terminal, env=env) as process:
+        os.close(terminal)
+        output = b""
         while True:
             try:
-                part = os.read(ours, 65_536)
+                chunk = os.read(controller, 65_536)
             except OSError:
                 break
-            if not part:
+            if not chunk:
                 break
-            seen += part
+            output += chunk
         process.wait(30)
-        os.close(ours)
-        return seen.decode()
+        os.close(controller)
+        return output.decode()
 
 
 @pytest.mark.parametrize(
     ("env", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )
-def test_colours_are_for_terminals_and_for_those_who_want_them(
+def test_colours_need_a_terminal_and_no_no_color(
     headrace: Headrace, fresh: Fresh, env: dict[str, str], coloured: bool
 ) -> None:
     name = fresh()
@@ -51,9 +51,7 @@ def test_no_colour_reaches_a_pipe(headrace: Headrace) -> None:
     assert "\x1b" not in headrace.run("topic", "describe", "nope").err
 
 
-def test_a_person_gets_json_over_several_lines_unless_they_ask_for_lines(
-    headrace: Headrace, fresh: Fresh
-) -> None:
+def test_a_terminal_gets_json_over_several_lines_by_default(headrace: Headrace, fresh: Fresh) -> None:
     topic = fresh()
     headrace.ok("topic", "create", topic)
     headrace.ok("produce", topic, "-q", stdin=b"x\n")

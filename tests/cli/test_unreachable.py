@@ -1,4 +1,4 @@
-"""No broker: say where, why and what next, and nothing else."""
+"""Without a broker, a command reports the address, the reason and the next step, and nothing else."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from faults.servers.server import answers, free_port, spawn
+from faults.wait import until, watched_process
 from tests.cli.runner import COMMAND, Headrace
-from tests.support.server import answers, free_port, spawn
-from tests.support.waiting import until, watched_process
 
 
 @pytest.fixture
-def away() -> Headrace:
+def without_broker() -> Headrace:
     return Headrace(f"127.0.0.1:{free_port()}")
 
 
@@ -31,54 +31,57 @@ def away() -> Headrace:
         ["group", "offset-delete", "g", "-t", "t", "--yes"],
     ],
 )
-def test_a_broker_that_is_not_there_is_said_with_address_reason_and_next_step(
-    away: Headrace, words: list[str]
+def test_an_unreachable_broker_is_reported_with_address_reason_and_next_step(
+    without_broker: Headrace, words: list[str]
 ) -> None:
-    result = away.run(*words)
+    result = without_broker.run(*words)
     assert (result.code, result.out) == (3, "")
     assert result.err.splitlines() == [
-        f"error: no broker answers at {away.bootstrap} [HR-CLI-UNREACHABLE]",
-        f"  detail: {away.bootstrap}: connection refused",
-        "  hint: start one with: headrace broker --data ./headrace-data; or name another with -b HOST:PORT",
+        f"error: no broker responds at {without_broker.bootstrap} [HR-CLI-UNREACHABLE]",
+        f"  detail: {without_broker.bootstrap}: connection refused",
+        "  hint: start a broker with: headrace broker --data ./headrace-data; or set another address with -b HOST:PORT",
     ]
 
 
-def test_with_json_the_error_is_json_too(away: Headrace) -> None:
-    result = away.run("topic", "list", "--json")
+def test_with_json_the_error_is_json_too(without_broker: Headrace) -> None:
+    result = without_broker.run("topic", "list", "--json")
     assert json.loads(result.err)["error"]["code"] == "HR-CLI-UNREACHABLE"
 
 
-def test_the_flag_wins_over_the_property_and_that_over_the_environment(away: Headrace) -> None:
-    def asked(*words: str, **env: str) -> str:
-        return away.run("topic", "list", *words, env=env).err.splitlines()[0].split()[5]
+def test_the_flag_overrides_the_property_which_overrides_the_environment(without_broker: Headrace) -> None:
+    def contacted_broker(*words: str, **env: str) -> str:
+        return without_broker.run("topic", "list", *words, env=env).err.splitlines()[0].split()[5]
 
-    assert asked() == away.bootstrap
-    assert asked(HEADRACE_BOOTSTRAP_SERVERS="", KAFKA_BOOTSTRAP_SERVERS="127.0.0.1:3") == "127.0.0.1:3"
-    assert asked("-X", "bootstrap.servers=127.0.0.1:2") == "127.0.0.1:2"
-    assert asked("-X", "bootstrap.servers=127.0.0.1:2", "-b", "127.0.0.1:1") == "127.0.0.1:1"
-    before = away.run("-b", "127.0.0.1:4", "topic", "list")
+    assert contacted_broker() == without_broker.bootstrap
+    assert (
+        contacted_broker(HEADRACE_BOOTSTRAP_SERVERS="", KAFKA_BOOTSTRAP_SERVERS="127.0.0.1:3")
+        == "127.0.0.1:3"
+    )
+    assert contacted_broker("-X", "bootstrap.servers=127.0.0.1:2") == "127.0.0.1:2"
+    assert contacted_broker("-X", "bootstrap.servers=127.0.0.1:2", "-b", "127.0.0.1:1") == "127.0.0.1:1"
+    before = without_broker.run("-b", "127.0.0.1:4", "topic", "list")
     assert "127.0.0.1:4" in before.err
-    both = away.run("-b", "127.0.0.1:4", "topic", "list", "-b", "127.0.0.1:5")
+    both = without_broker.run("-b", "127.0.0.1:4", "topic", "list", "-b", "127.0.0.1:5")
     assert "127.0.0.1:5" in both.err
 
 
-def test_a_property_that_the_client_does_not_know_is_the_users_mistake(headrace: Headrace) -> None:
+def test_an_unknown_client_property_is_a_usage_error(headrace: Headrace) -> None:
     result = headrace.run("topic", "list", "-X", "no.such.property=1")
     assert result.code == 2
     assert "no.such.property" in result.err
 
 
-def test_a_port_that_does_not_speak_kafka_is_told_from_one_that_is_closed() -> None:
+def test_a_port_without_kafka_and_a_closed_port_have_different_errors() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         headrace = Headrace(f"127.0.0.1:{silent.getsockname()[1]}")
         for words in (["topic", "list"], ["lag"]):
             result = headrace.run(*words, "-X", "socket.timeout.ms=300")
             assert (result.code, result.out) == (3, "")
-            assert f"no answer from {headrace.bootstrap} [HR-CLI-UNREACHABLE]" in result.err
-            assert "is it a Kafka broker?" in result.err
+            assert f"no response from {headrace.bootstrap} [HR-CLI-UNREACHABLE]" in result.err
+            assert "check that it is a Kafka broker" in result.err
 
 
-def test_a_broker_that_names_an_address_that_does_not_work_is_found_out(tmp_path: Path) -> None:
+def test_an_advertised_address_that_does_not_work_is_reported(tmp_path: Path) -> None:
     port, dead = free_port(), free_port()
     words = [
         "broker",
@@ -96,7 +99,7 @@ def test_a_broker_that_names_an_address_that_does_not_work_is_found_out(tmp_path
         headrace = Headrace(f"127.0.0.1:{port}")
         result = headrace.run("topic", "create", "t", "-X", "socket.timeout.ms=1000")
         assert result.code == 3
-        assert f"{headrace.bootstrap} answers, but the brokers it names do not" in result.err
+        assert f"{headrace.bootstrap} responds, but the brokers it advertises do not" in result.err
         assert f"127.0.0.1:{dead}: connection refused" in result.err
         assert "--advertise" in result.err
     finally:

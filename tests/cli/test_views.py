@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.app_loading import AppNotLoaded, load_app
+from faults.servers.server import Server, free_port
+from faults.wait import until, watched_process
+from headrace.cli.app_loader import AppNotLoaded, load_app, load_checked_app
 from headrace.cli.errors import UsageError
-from headrace.cli.view.options import checked_app
 from headrace.client.cluster import Cluster
 from headrace.errors import HeadraceError
 from tests.cli.runner import Headrace
-from tests.support.server import Server, free_port
-from tests.support.waiting import until, watched_process
 
 APP = "tests.cli.shop:app"
 PRODUCTS = b"""\
@@ -43,30 +42,28 @@ def followed(embedded: Server, tmp_path_factory: pytest.TempPathFactory) -> Path
     return data
 
 
-def test_list_tells_what_there_is_without_a_broker(followed: Path) -> None:
-    away = Headrace(f"127.0.0.1:{free_port()}")
-    rows = away.ok("view", "list", APP, "--data", str(followed), "--json").json
+def test_view_list_works_without_a_broker(followed: Path) -> None:
+    without_broker = Headrace(f"127.0.0.1:{free_port()}")
+    rows = without_broker.ok("view", "list", APP, "--data", str(followed), "--json").json
     assert [(row["view"], row["topic"], row["key"], row["state"], row["dead"]) for row in rows] == [
         ("products", "cli-products", ["product_id"], "serving", 1),
         ("sales", "cli-sales", ["product"], "not built", None),
     ]
     assert rows[0]["store"] == str(followed / "shop.db")
-    assert "not built" in away.ok("views", "list", APP, "--data", str(followed)).out
+    assert "not built" in without_broker.ok("views", "list", APP, "--data", str(followed)).out
 
 
-def test_describe_tells_columns_rows_position_and_how_far_behind_it_is(
-    headrace: Headrace, followed: Path
-) -> None:
-    (told,) = headrace.ok("view", "describe", APP, "products", "--data", str(followed), "--json").json
-    assert (told["rows"], told["behind"], told["state"], told["dead"]) == (2, 0, "serving", 1)
-    assert told["columns"][0] == {"column": "product_id", "kind": "text", "optional": False, "key": True}
+def test_describe_shows_columns_rows_position_and_lag(headrace: Headrace, followed: Path) -> None:
+    (caught,) = headrace.ok("view", "describe", APP, "products", "--data", str(followed), "--json").json
+    assert (caught["rows"], caught["behind"], caught["state"], caught["dead"]) == (2, 0, "serving", 1)
+    assert caught["columns"][0] == {"column": "product_id", "kind": "text", "optional": False, "key": True}
     shown = headrace.ok("view", "describe", APP, "--data", str(followed))
     assert "COLUMN" in shown.out
     assert "not built" in shown.out
-    away = Headrace(f"127.0.0.1:{free_port()}")
-    without = away.ok("view", "describe", APP, "products", "--data", str(followed), "--json")
+    without_broker = Headrace(f"127.0.0.1:{free_port()}")
+    without = without_broker.ok("view", "describe", APP, "products", "--data", str(followed), "--json")
     assert without.json[0]["behind"] is None
-    assert "cannot be said" in without.err
+    assert "cannot measure" in without.err
 
 
 def test_a_view_is_read_as_a_table_or_as_json(headrace: Headrace, followed: Path) -> None:
@@ -93,14 +90,14 @@ def test_a_query_can_only_read(headrace: Headrace, followed: Path) -> None:
     assert "only reading is allowed" in refused.err
 
 
-def test_a_query_without_an_end_is_stopped(headrace: Headrace, followed: Path) -> None:
+def test_an_endless_query_is_stopped(headrace: Headrace, followed: Path) -> None:
     endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
     refused = headrace.run("query", APP, endless, "--data", str(followed), "--timeout", "0.2")
     assert refused.code == 1
     assert "stopped after 0.2 s" in refused.err
 
 
-def test_what_is_not_there_is_told_with_what_to_do(
+def test_unknown_views_files_and_apps_are_errors_with_a_next_step(
     headrace: Headrace, followed: Path, tmp_path: Path
 ) -> None:
     data = ("--data", str(followed))
@@ -108,7 +105,7 @@ def test_what_is_not_there_is_told_with_what_to_do(
         (("query", APP, "sales", *data), 1, "has no view 'sales'"),
         (("query", APP, "other", *data), 1, "has no view 'other'"),
         (("query", APP, "products", "--data", str(tmp_path)), 1, "headrace view follow"),
-        (("query", "./nowhere.db", "products"), 2, "there is no file"),
+        (("query", "./nowhere.db", "products"), 2, "file ./nowhere.db does not exist"),
         (("view", "follow", APP, "other", *data), 1, "it has products, sales"),
         (("view", "list", "no-app"), 2, "module:variable"),
         (("view", "list", "no_module:app"), 1, "no module 'no_module'"),
@@ -118,19 +115,19 @@ def test_what_is_not_there_is_told_with_what_to_do(
         assert says in result.err
     with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as other, other:
         other.execute("CREATE TABLE products (x)")
-    assert "no follower made" in headrace.run("query", str(tmp_path / "other.db"), "products").err
+    assert "no follower created" in headrace.run("query", str(tmp_path / "other.db"), "products").err
 
 
-def test_a_rebuild_is_asked_for_and_made_by_who_follows(headrace: Headrace, followed: Path) -> None:
+def test_a_requested_rebuild_is_done_by_the_follower(headrace: Headrace, followed: Path) -> None:
     data = ("--data", str(followed))
     rows = headrace.ok("view", "rebuild", APP, "products", "sales", *data, "--json").json
     assert [row["status"].split(";")[0] for row in rows] == ["will be rebuilt", "not built yet"]
     shown = headrace.ok("view", "follow", APP, "products", "--exit", *data)
-    assert "it was asked for" in shown.err
+    assert "requested" in shown.err
     assert headrace.ok("query", APP, "SELECT count(*) AS n FROM products", *data, "--json").json == [{"n": 2}]
 
 
-def test_follow_goes_on_until_it_is_interrupted(headrace: Headrace, followed: Path, tmp_path: Path) -> None:
+def test_follow_runs_until_it_is_interrupted(headrace: Headrace, followed: Path, tmp_path: Path) -> None:
     words = ("view", "follow", APP, "products", "--data", str(tmp_path))
     with headrace.started(*words) as process:
         with watched_process(process, "headrace view follow"):
@@ -142,7 +139,7 @@ def test_follow_goes_on_until_it_is_interrupted(headrace: Headrace, followed: Pa
     assert out.decode().splitlines()[0].split() == ["VIEW", "GENERATION", "BATCH", "APPLIED", "DEAD", "LAG"]
 
 
-def test_a_follower_that_ends_is_told_and_fails_the_command(headrace: Headrace, tmp_path: Path) -> None:
+def test_a_failed_follower_is_reported_and_fails_the_command(headrace: Headrace, tmp_path: Path) -> None:
     (tmp_path / "shop.db").mkdir()
     failed = headrace.run("view", "follow", APP, "products", "--data", str(tmp_path))
     assert failed.code == 1
@@ -154,7 +151,7 @@ def test_a_follower_that_ends_is_told_and_fails_the_command(headrace: Headrace, 
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
-    """Modules in the current directory, which are forgotten afterwards."""
+    """Write modules to the current directory, and unload them after the test."""
     monkeypatch.chdir(tmp_path)
     before, path = set(sys.modules), list(sys.path)
     yield lambda name, text: (tmp_path / name).write_text(text) and None
@@ -186,37 +183,37 @@ def test_an_app_is_imported_from_the_current_directory(write: Callable[[str, str
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("users_gone:app", None, ["there is no module 'users_gone'"]),
-        ("users_gone.sub:app", None, ["there is no module 'users_gone'"]),
+        ("users_gone:app", None, ["no module 'users_gone'"]),
+        ("users_gone.sub:app", None, ["no module 'users_gone'"]),
         ("users_a:app", "import users_b", ["users_a.py:1: ModuleNotFoundError", "users_b"]),
         ("users_c:app", "\n\nx = 1 / 0", ["users_c.py:3: ZeroDivisionError"]),
         ("users_d:app", "def f():\n    boom()\nf()", ["users_d.py:2: NameError: name 'boom'"]),
         ("users_e:app", "x = (", ["users_e.py:1: SyntaxError"]),
         ("users_f:app", "import sys\nsys.exit(3)", ["users_f.py:2: SystemExit"]),
-        ("users_g:other", GOOD, ["no 'other'", "the app app"]),
-        ("users_h:Row", GOOD, ["of type type, not an App"]),
-        ("users_i:app", "x = 1", ["no 'app'", "no App at all"]),
+        ("users_g:other", GOOD, ["no variable 'other'", "apps in the module: app"]),
+        ("users_h:Row", GOOD, ["is a type, not an App"]),
+        ("users_i:app", "x = 1", ["no variable 'app'", "has no App"]),
     ],
 )
-def test_an_app_that_does_not_load_is_told_in_the_user_s_terms(
+def test_the_error_for_an_app_that_does_not_load_names_the_cause(
     write: Callable[[str, str], None], name: str, text: str | None, says: list[str]
 ) -> None:
     if text is not None:
         write(f"{name.partition(':')[0]}.py", text)
-    with pytest.raises(AppNotLoaded) as told:
+    with pytest.raises(AppNotLoaded) as caught:
         load_app(name)
-    for one in says:
-        assert one in str(told.value)
+    for item in says:
+        assert item in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", ":", "a b:app", "../x:app", "x:a.b", "x:1", "a..b:app"])
-def test_what_cannot_name_an_app_is_refused(name: str) -> None:
+def test_an_invalid_app_name_is_rejected(name: str) -> None:
     with pytest.raises(UsageError):
         load_app(name)
 
 
 def test_a_mistake_in_an_app_is_shown_at_its_line(write: Callable[[str, str], None]) -> None:
     write("users_wrong.py", GOOD.replace('key="key"))', "key=()))"))
-    with pytest.raises(HeadraceError) as told:
-        checked_app("users_wrong:app")
-    assert "users_wrong.py:10" in str(told.value)
+    with pytest.raises(HeadraceError) as caught:
+        load_checked_app("users_wrong:app")
+    assert "users_wrong.py:10" in str(caught.value)

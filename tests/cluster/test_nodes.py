@@ -1,5 +1,5 @@
-"""A Kafka of three nodes, one of which is killed under load: a quick share of what ``make cluster`` does with the shop
-and a Spark cluster.
+"""A Kafka of three nodes, one of which is killed under load: a shorter test than ``make cluster``, which uses the
+shop and a Spark cluster.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
+from faults.servers.kafka_cluster import KafkaCluster
+from faults.views.follower_thread import following
+from faults.wait import until
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.client.reading import read
-from tests.support.kafka_cluster import KafkaCluster
-from tests.support.waiting import until
-from tests.views.seeing import following
+from headrace.client.records import read
 
-ENOUGH = 200
+RECORDS_TO_WAIT_FOR = 200
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Item:
     pieces: int
 
 
-class Writing:
-    """Records one after the other, and which of them were acknowledged."""
+class RecordWriter:
+    """Writes records one by one, and remembers which were acknowledged."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
         self.acknowledged: list[int] = []
@@ -58,9 +58,13 @@ class Writing:
         else:
             self.failed.append(str(error))
 
-    def more(self) -> None:
+    def wait_for_acknowledgements(self) -> None:
         before = len(self.acknowledged)
-        until(lambda: len(self.acknowledged) >= before + ENOUGH, "acknowledged records", timeout_s=800)
+        until(
+            lambda: len(self.acknowledged) >= before + RECORDS_TO_WAIT_FOR,
+            "acknowledged records",
+            timeout_s=800,
+        )
 
     def stop(self) -> None:
         self._stop.set()
@@ -69,11 +73,12 @@ class Writing:
 
 @pytest.fixture
 def kafka(tmp_path: Path) -> Iterator[KafkaCluster]:
-    with contextlib.closing(KafkaCluster(tmp_path / "kafka")) as made:
-        yield made
+    with contextlib.closing(KafkaCluster(tmp_path / "kafka")) as cluster:
+        yield cluster
 
 
-def test_a_node_is_killed_and_nothing_acknowledged_is_lost_and_the_view_goes_on(
+@pytest.mark.soak
+def test_a_killed_node_loses_no_acknowledged_record_and_the_view_continues(
     kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     cluster = Cluster(kafka.bootstrap, replication=3)
@@ -81,23 +86,23 @@ def test_a_node_is_killed_and_nothing_acknowledged_is_lost_and_the_view_goes_on(
     items = app.table("items", Item, key="item")
     view = app.view("items", items)
     cluster.ensure_topic("items", 1, {"cleanup.policy": "compact"})
-    # The one that leads the cluster: clients have to notice that another does now.
-    leader = cluster.answer(cluster.admin().describe_cluster(request_timeout=60)).controller.id
+    # Kill the leader of the controllers, so that clients must find the new leader.
+    leader = cluster.wait_for(cluster.admin().describe_cluster(request_timeout=60)).controller.id
     with following(cluster, view, [], tmp_path) as followed:
-        writing = Writing(cluster.producer({"linger.ms": 5, "acks": "all"}), "items")
+        writer = RecordWriter(cluster.producer({"linger.ms": 5, "acks": "all"}), "items")
         try:
-            writing.more()
+            writer.wait_for_acknowledgements()
             kafka.kill(leader)
-            writing.more()
+            writer.wait_for_acknowledgements()
         finally:
-            writing.stop()
-        assert writing.failed == []
+            writer.stop()
+        assert writer.failed == []
         (end,) = cluster.ends("items").values()
         newest: dict[str, tuple[object, ...]] = {}
-        found = set()
+        pieces = set()
         for message in read(cluster, "items", {0: (0, end)}):
             row = json.loads(message.value() or b"")
             newest[row["item"]] = (row["item"], row["pieces"])
-            found.add(row["pieces"])
-        assert set(writing.acknowledged) <= found
+            pieces.add(row["pieces"])
+        assert set(writer.acknowledged) <= pieces
         followed.expect(newest)

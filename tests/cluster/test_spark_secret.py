@@ -1,4 +1,6 @@
-"""A Spark cluster that authenticates: nobody without its secret runs anything, and nobody finds it in logs or lists."""
+"""A Spark cluster with authentication: a client without the secret cannot run code, and the secret is in no log,
+process list or query plan.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +11,22 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.flow import session
-from headrace.flow.start_errors import SparkNotStarted
+from faults.servers.spark_cluster import SparkCluster
+from headrace.flow.spark import session
+from headrace.flow.spark.errors import SparkNotStarted
 from headrace.settings import Settings, SparkSettings
-from tests.support.spark_cluster import SparkCluster
 from tools.jars import spark_jars
 from tools.java import QUICK_START
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    with contextlib.closing(SparkCluster(tmp_path_factory.mktemp("secret"), workers=1)) as made:
-        yield made
+    with contextlib.closing(SparkCluster(tmp_path_factory.mktemp("secret"), workers=1)) as spark_cluster:
+        yield spark_cluster
 
 
 def _settings(cluster: SparkCluster, data: Path, **spark: object) -> Settings:
-    given = {
+    environment = {
         "master": cluster.master,
         "driver_memory": "600m",
         "jars": spark_jars()[0].parent,
@@ -32,20 +34,21 @@ def _settings(cluster: SparkCluster, data: Path, **spark: object) -> Settings:
         "conf": {"spark.executor.memory": "512m", "spark.logConf": "true"},
         **spark,
     }
-    return Settings(data=data, spark=SparkSettings(**given))  # type: ignore[arg-type]
+    return Settings(data=data, spark=SparkSettings(**environment))  # type: ignore[arg-type]
 
 
 def _command_lines(pids: list[int]) -> str:
-    found = []
+    command_lines = []
     for pid in pids:
         for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
             with contextlib.suppress(psutil.Error):
-                found.append(" ".join(process.cmdline()))
-    return "\n".join(found)
+                command_lines.append(" ".join(process.cmdline()))
+    return "\n".join(command_lines)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_the_secret_of_a_cluster_is_in_no_command_line_log_or_plan(
+def test_command_lines_logs_and_query_plans_do_not_contain_the_secret(
     cluster: SparkCluster, tmp_path: Path
 ) -> None:
     spark = session.start(_settings(cluster, tmp_path, secret_file=cluster.secret_file), "secret")
@@ -59,16 +62,17 @@ def test_the_secret_of_a_cluster_is_in_no_command_line_log_or_plan(
     finally:
         session.stop(spark)
     logs = [path for path in (*tmp_path.rglob("*"), *cluster.home.rglob("*")) if path.is_file()]
-    said = "\n".join(
+    output = "\n".join(
         path.read_text(errors="replace")
         for path in logs
         if path not in (cluster.secret_file, cluster.properties) and path.suffix != ".jar"
     )
-    assert "spark.authenticate" in said
-    for text in (plan, lines, said):
+    assert "spark.authenticate" in output
+    for text in (plan, lines, output):
         assert cluster.secret not in text
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_driver_with_another_secret_is_refused(cluster: SparkCluster, tmp_path: Path) -> None:
     settings = _settings(cluster, tmp_path, secret="not the secret of the cluster")

@@ -1,4 +1,4 @@
-"""Every store that must pass the contract, and a follower by hand."""
+"""Every store that must pass the contract, and a follower that a test controls."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.see import See
-from tests.contract.sees import SEES
-from tests.contract.store_hand import Hand
+from faults.stores.port import StoreFixture
+from faults.stores.registry import KINDS, store_fixture
+from tests.contract.store_driver import StoreDriver
 
 
-@pytest.fixture(params=list(SEES))
-def see(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[See]:
-    with contextlib.closing(SEES[request.param](tmp_path)) as made:
-        yield made
+@pytest.fixture(params=KINDS)
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreFixture]:
+    with contextlib.closing(store_fixture(request.param)(tmp_path)) as created:
+        yield created
 
 
 @pytest.fixture
-def hand(see: See) -> Iterator[Hand]:
-    with contextlib.closing(see.open()) as store:
-        yield Hand(store)
+def driver(backend: StoreFixture) -> Iterator[StoreDriver]:
+    with contextlib.closing(backend.open()) as store:
+        yield StoreDriver(store)

@@ -1,4 +1,4 @@
-"""What a store must agree with, through any history."""
+"""A model of a store, which is compared with the real store after every operation."""
 
 from __future__ import annotations
 
@@ -8,110 +8,110 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.views.errors import PositionMoved, StaleWriter
-from headrace.views.position import NO_BATCH
-from headrace.views.store import Part
-from tests.contract.see import See
-from tests.contract.store_hand import Hand, changes
-from tests.contract.store_writer import SHAPE, position_of
+from faults.stores.port import StoreFixture
+from headrace.stores.errors import PositionMoved, StaleWriter
+from headrace.stores.position import NO_BATCH
+from headrace.stores.writer import Part
+from tests.contract.store_driver import StoreDriver, changes
+from tests.contract.store_writer import SCHEMA, position_of
 
 __all__ = ["Model"]
 
 
 class Model(RuleBasedStateMachine):
-    """Two followers take turns at one view; a dict beside each part says what must be there."""
+    """Two followers write one view in turn. A dict per part has the expected rows."""
 
-    see: See
+    backend: StoreFixture
 
     def __init__(self) -> None:
         super().__init__()
-        self.hands = [Hand(self.see.open()), Hand(self.see.open())]
+        self.drivers = [StoreDriver(self.backend.open()), StoreDriver(self.backend.open())]
         self.owner = 1
         self.parts: dict[Part, tuple[int, int, dict[str, int]] | None] = dict.fromkeys(Part)
-        """Generation, batch, rows."""
+        """Generation, batch and rows of each part; None if the part does not exist."""
 
     def teardown(self) -> None:
-        for hand in self.hands:
-            hand.store.close()
-        self.see.close()
+        for driver in self.drivers:
+            driver.store.close()
+        self.backend.close()
 
-    def _try(self, who: int, do: Callable[[Hand], None]) -> bool:
-        if who == self.owner:
-            do(self.hands[who])
+    def _try(self, index: int, operation: Callable[[StoreDriver], None]) -> bool:
+        if index == self.owner:
+            operation(self.drivers[index])
             return True
         with pytest.raises((StaleWriter, PositionMoved)):
-            do(self.hands[who])
+            operation(self.drivers[index])
         return False
 
-    @rule(who=st.integers(0, 1))
-    def take(self, who: int) -> None:
-        self.hands[who].owner = self.hands[who].store.take(f"hand {who}", 1)
-        self.owner = who
+    @rule(index=st.integers(0, 1))
+    def claim(self, index: int) -> None:
+        self.drivers[index].owner = self.drivers[index].store.claim(f"driver {index}", 1)
+        self.owner = index
 
-    @rule(who=st.integers(0, 1))
-    def reopen(self, who: int) -> None:
-        self.hands[who].store.close()
-        self.hands[who].store = self.see.open()
+    @rule(index=st.integers(0, 1))
+    def reopen(self, index: int) -> None:
+        self.drivers[index].store.close()
+        self.drivers[index].store = self.backend.open()
 
-    @rule(who=st.integers(0, 1), newer=st.booleans())
-    def begin(self, who: int, newer: bool) -> None:
+    @rule(index=st.integers(0, 1), newer=st.booleans())
+    def begin(self, index: int, newer: bool) -> None:
         serving = self.parts[Part.SERVING]
         generation = (serving[0] if serving else 1) + newer
 
-        def do(hand: Hand) -> None:
-            hand.generation = generation
-            hand.begin()
+        def operation(driver: StoreDriver) -> None:
+            driver.generation = generation
+            driver.begin()
 
-        if self._try(who, do):
+        if self._try(index, operation):
             self.parts[Part.BUILDING] = (generation, NO_BATCH, {})
 
     @rule(
-        who=st.integers(0, 1),
+        index=st.integers(0, 1),
         part=st.sampled_from(Part),
-        put=st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 9)),
-        gone=st.sets(st.sampled_from("abcdef")),
+        upserts=st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 9)),
+        deleted=st.sets(st.sampled_from("abcdef")),
     )
-    def apply(self, who: int, part: Part, put: dict[str, int], gone: set[str]) -> None:
-        known = self.parts[part]
-        made = changes(SHAPE, *put.items(), gone=tuple((key,) for key in gone))
-        if known is None:
+    def apply(self, index: int, part: Part, upserts: dict[str, int], deleted: set[str]) -> None:
+        part_state = self.parts[part]
+        batch_changes = changes(SCHEMA, *upserts.items(), deleted=tuple((key,) for key in deleted))
+        if part_state is None:
             with pytest.raises((PositionMoved, StaleWriter)):
-                self.hands[who].apply(made, part)
+                self.drivers[index].apply(batch_changes, part)
             return
-        generation, batch, rows = known
+        generation, batch, rows = part_state
 
-        def do(hand: Hand) -> None:
-            hand.generation, hand.position = generation, position_of(batch, generation)
-            hand.apply(made, part)
+        def operation(driver: StoreDriver) -> None:
+            driver.generation, driver.position = generation, position_of(batch, generation)
+            driver.apply(batch_changes, part)
 
-        if self._try(who, do):
-            left = {key: value for key, value in {**rows, **put}.items() if key not in gone}
-            self.parts[part] = (generation, batch + 1, left)
+        if self._try(index, operation):
+            remaining_rows = {key: value for key, value in {**rows, **upserts}.items() if key not in deleted}
+            self.parts[part] = (generation, batch + 1, remaining_rows)
 
-    @rule(who=st.integers(0, 1))
+    @rule(index=st.integers(0, 1))
     @precondition(lambda self: self.parts[Part.BUILDING] is not None)
-    def swap(self, who: int) -> None:
+    def swap(self, index: int) -> None:
         built = self.parts[Part.BUILDING]
         assert built is not None
 
-        def do(hand: Hand) -> None:
-            hand.generation = built[0]
-            hand.store.swap(hand.fence)
+        def operation(driver: StoreDriver) -> None:
+            driver.generation = built[0]
+            driver.store.swap(driver.fence)
 
-        if self._try(who, do):
+        if self._try(index, operation):
             self.parts = {Part.SERVING: built, Part.BUILDING: None}
 
     @invariant()
-    def what_serves_is_what_was_applied(self) -> None:
-        serving, found = self.parts[Part.SERVING], self.see.look()
+    def the_serving_part_has_the_applied_rows(self) -> None:
+        serving, found = self.parts[Part.SERVING], self.backend.read()
         assert found == (None if serving is None else (serving[1], sorted(serving[2].items())))
 
     @invariant()
-    def what_is_built_is_what_was_applied(self) -> None:
+    def the_building_part_has_the_applied_rows(self) -> None:
         built = self.parts[Part.BUILDING]
-        store = self.hands[0].store
-        standing = store.standing(Part.BUILDING)
-        assert (standing is None) == (built is None)
-        if built is not None and standing is not None:
-            assert (standing.position.generation, standing.position.batch) == built[:2]
+        store = self.drivers[0].store
+        state = store.state(Part.BUILDING)
+        assert (state is None) == (built is None)
+        if built is not None and state is not None:
+            assert (state.position.generation, state.position.batch) == built[:2]
             assert list(store.rows(Part.BUILDING)) == sorted(built[2].items())

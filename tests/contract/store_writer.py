@@ -1,8 +1,8 @@
-"""Batches whose content follows from their number, and a process that applies them until it is killed.
+"""Batches whose content depends only on their number, and a process that applies them until it is killed.
 
     python -m tests.contract.store_writer OPENER
 
-It says the number of each batch that is in.
+It prints the number of each applied batch.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ import random
 import sys
 from pathlib import Path
 
-from headrace.model.kinds import Field, Plain
-from headrace.views.changes import Changes
-from headrace.views.position import NO_BATCH, Position, Shape
-from headrace.views.store import Fence, Part
+from headrace.model.kinds import Field, Scalar
+from headrace.stores.position import NO_BATCH, Position, ViewSchema
+from headrace.stores.writer import Changes, Fence, Part
 
-__all__ = ["SHAPE", "changes_of", "position_of", "rows_after"]
+__all__ = ["SCHEMA", "changes_of", "position_of", "rows_after"]
 
-SHAPE = Shape((Field("key", Plain("text"), False), Field("number", Plain("int"), True)), ("key",))
+SCHEMA = ViewSchema((Field("key", Scalar("text"), False), Field("number", Scalar("int"), True)), ("key",))
 _KEYS = 60
 
 
 def position_of(batch: int, generation: int = 1) -> Position:
-    at = {0: 10 * (batch + 1)}
+    offsets = {0: 10 * (batch + 1)}
     sources = {"0/0": 7 * batch, "0/12": 2**40 + batch} if batch >= 0 else {}
-    return Position("sales", "some id", at, generation, batch, "progress", sources=sources)
+    return Position("sales", "some id", offsets, generation, batch, "progress", sources=sources)
 
 
 def changed_by(batch: int) -> dict[str, int | None]:
@@ -36,13 +35,13 @@ def changed_by(batch: int) -> dict[str, int | None]:
 
 
 def changes_of(batch: int) -> Changes:
-    made = Changes(SHAPE)
+    created = Changes(SCHEMA)
     for key, number in changed_by(batch).items():
         if number is None:
-            made.remove((key,))
+            created.remove((key,))
         else:
-            made.put((key, number))
-    return made
+            created.put((key, number))
+    return created
 
 
 def rows_after(batch: int) -> list[tuple[str, int]]:
@@ -55,26 +54,26 @@ def rows_after(batch: int) -> list[tuple[str, int]]:
 def main(opener: str) -> None:
     module, _, expression = opener.partition(":")
     store = eval(expression, {**vars(importlib.import_module(module)), "Path": Path})
-    fence = Fence(store.take("writer", 1), 1)
-    standing = store.standing(Part.SERVING)
-    if standing is None:
-        store.begin(SHAPE, position_of(NO_BATCH), "a test", fence)
+    fence = Fence(store.claim("writer", 1), 1)
+    state = store.state(Part.SERVING)
+    if state is None:
+        store.begin(SCHEMA, position_of(NO_BATCH), "a test", fence)
         store.swap(fence)
-    at = standing.position if standing else position_of(NO_BATCH)
+    position = state.position if state else position_of(NO_BATCH)
     while True:
-        after = position_of(at.batch + 1)
+        after = position_of(position.batch + 1)
         if after.batch % 10 == 9:
-            # As after a rebuild: the same rows, in a new table.
+            # Rebuild: write the same rows to a new table.
             rows = list(store.rows())
-            store.begin(SHAPE, position_of(NO_BATCH), "a test", fence)
-            made = Changes(SHAPE)
+            store.begin(SCHEMA, position_of(NO_BATCH), "a test", fence)
+            created = Changes(SCHEMA)
             for row in rows:
-                made.put(row)
-            store.apply(Part.BUILDING, made, position_of(NO_BATCH), at, fence)
+                created.put(row)
+            store.apply(Part.BUILDING, created, position_of(NO_BATCH), position, fence)
             store.swap(fence)
-        store.apply(Part.SERVING, changes_of(after.batch), at, after, fence)
+        store.apply(Part.SERVING, changes_of(after.batch), position, after, fence)
         print(after.batch, flush=True)
-        at = after
+        position = after
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""Runs that end their own process: stand-ins for a client library that does."""
+"""A fault run that passes, raises an exception or aborts its own process, as a client library might."""
 
 from __future__ import annotations
 
 import os
 
-from bench.faults.outcome import Outcome
+from faults.outcome import Outcome
 
 
-def run(seed: int, *, how: str = "hold") -> Outcome:
-    if how == "raise":
+def run(seed: int, *, ending: str = "pass") -> Outcome:
+    if ending == "raise":
         raise RuntimeError("unforeseen")
-    if how == "die":
+    if ending == "abort":
         os.abort()
     return Outcome("X99", seed, hits=1)

@@ -1,4 +1,4 @@
-"""kill -9 while segments move to a bucket: the command that users run, a real S3 server, stock clients."""
+"""kill -9 while segments move to a bucket, with the command that users run, a real S3 server and stock clients."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.faults.forking import ROOT
-from bench.faults.process import BrokerProcess
+from faults.servers.broker_process import BrokerProcess
+from faults.servers.fork_server import ROOT
+from faults.wait import until
 from tests.support.s3 import CREDENTIALS, S3Server
-from tests.support.waiting import until
 
 TOPIC = "orders"
 ENDPOINT = "headrace.archive.s3.endpoint"
@@ -21,7 +21,7 @@ CONFIGS = {"internal.segment.bytes": "1000", "retention.bytes": "1500", "headrac
 
 
 def documented_options(bucket: str, endpoint: str) -> list[str]:
-    """Those of the page about archives, with a bucket that is there."""
+    """Return the options that the documentation page on archives shows, with the test's bucket and endpoint."""
     page = (ROOT / "docs" / "how-to" / "archive.md").read_text(encoding="utf-8")
     (line,) = re.findall(r"^\$ headrace broker --data log (.*s3://.*)$", page, re.MULTILINE)
     options = shlex.split(line)
@@ -38,15 +38,15 @@ def create(broker: BrokerProcess) -> None:
 
 
 def send(broker: BrokerProcess, values: list[bytes]) -> None:
-    """All of them are acknowledged on return, each in a batch of its own."""
+    """Send records, each in its own batch, and return when all are acknowledged."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, "batch.num.messages": 1})
-    failed: list[object] = []
+    errors: list[object] = []
     for value in values:
         producer.produce(
-            TOPIC, value, partition=0, on_delivery=lambda error, _: failed.append(error) if error else None
+            TOPIC, value, partition=0, on_delivery=lambda error, _: errors.append(error) if error else None
         )
     assert producer.flush(120) == 0
-    assert failed == []
+    assert errors == []
 
 
 def read_all(broker: BrokerProcess, count: int) -> list[bytes]:
@@ -55,20 +55,20 @@ def read_all(broker: BrokerProcess, count: int) -> list[bytes]:
     )
     try:
         consumer.assign([TopicPartition(TOPIC, 0, 0)])
-        found: list[bytes] = []
-        while len(found) < count:
+        values: list[bytes] = []
+        while len(values) < count:
             message = consumer.poll(120)
-            assert message is not None, f"{len(found)} of {count} records within two minutes"
+            assert message is not None, f"{len(values)} of {count} records within two minutes"
             assert message.error() is None, message.error()
-            assert message.offset() == len(found)
-            found.append(message.value())
-        return found
+            assert message.offset() == len(values)
+            values.append(message.value())
+        return values
     finally:
         consumer.close()
 
 
 def archived_bases(data: Path) -> list[int]:
-    """Base offsets of the segments that count as archived, read by the documented format."""
+    """Return the base offsets in the file ``archived``, parsed as the documentation of the format describes it."""
     (path,) = data.glob("topics/*/0/archived")
     raw = path.read_bytes()
     magic, count = struct.unpack_from(">8sQ", raw)
@@ -76,16 +76,18 @@ def archived_bases(data: Path) -> list[int]:
     return [struct.unpack_from(">q", raw, 16 + 32 * number)[0] for number in range(count)]
 
 
-def is_at_rest(home: Path) -> bool:
-    """Whether no segment is being moved, and none is due: without the oldest one less would stay than is kept."""
+def is_archiving_done(home: Path) -> bool:
+    """Whether no segment is being moved or must be moved. None must be moved if the log without its oldest segment is
+    smaller than its retention.
+    """
     try:
-        sizes = [path.stat().st_size for path in sorted(home.glob("*.log"))]
+        segment_bytes = [path.stat().st_size for path in sorted(home.glob("*.log"))]
     except FileNotFoundError:
         return False
-    return sum(sizes[1:]) < int(CONFIGS["retention.bytes"]) and not (home / "archiving").exists()
+    return sum(segment_bytes[1:]) < int(CONFIGS["retention.bytes"]) and not (home / "archiving").exists()
 
 
-def test_a_broker_killed_in_the_midst_of_a_move_to_a_bucket_loses_nothing_and_leaves_nothing(
+def test_a_broker_killed_while_it_archives_loses_no_record_and_leaves_no_file(
     tmp_path: Path, s3: S3Server
 ) -> None:
     bucket = s3.fresh_bucket()
@@ -94,25 +96,25 @@ def test_a_broker_killed_in_the_midst_of_a_move_to_a_bucket_loses_nothing_and_le
         broker.start()
         create(broker)
         sent: list[bytes] = []
-        # Before a log, between a log and its index, and when one segment has been moved already.
-        for passing in (0, 1, 2):
-            struck = s3.struck
-            with s3.rule("hold", "PUT", passing):
-                more = [b"%d-%0100d" % (passing, number) for number in range(40)]
-                send(broker, more)
-                sent += more
-                until(lambda struck=struck: s3.struck > struck, "a request of a move to be held")  # type: ignore[misc]
+        # Kill before the upload of a log file, between a log file and its index, and after one whole segment.
+        for uploads_before_kill in (0, 1, 2):
+            struck = s3.injected_faults
+            with s3.rule("hold", "PUT", uploads_before_kill):
+                values = [b"%d-%0100d" % (uploads_before_kill, number) for number in range(40)]
+                send(broker, values)
+                sent += values
+                until(lambda struck=struck: s3.injected_faults > struck, "the S3 server delays an upload")  # type: ignore[misc]
                 broker.kill()
             broker.start()
             assert read_all(broker, len(sent)) == sent
         home = next((tmp_path / "data" / "topics").glob("*/0"))
-        until(lambda: is_at_rest(home), "all moves")
+        until(lambda: is_archiving_done(home), "all moves")
         assert broker.stop() == 0
-        kept = {key.split("/")[4] for key in s3.objects(bucket)}
+        archived_names = {key.split("/")[4] for key in s3.objects(bucket)}
         bases = archived_bases(tmp_path / "data")
         assert len(bases) > 5
-        assert kept == {f"{base:020d}{suffix}" for base in bases for suffix in (".log", ".index")}
-        said = broker.log.read_text()
+        assert archived_names == {f"{base:020d}{suffix}" for base in bases for suffix in (".log", ".index")}
+        log_text = broker.log.read_text()
         assert not broker.traces()
-        assert CREDENTIALS["AWS_SECRET_ACCESS_KEY"] not in said
-        assert CREDENTIALS["AWS_ACCESS_KEY_ID"] not in said
+        assert CREDENTIALS["AWS_SECRET_ACCESS_KEY"] not in log_text
+        assert CREDENTIALS["AWS_ACCESS_KEY_ID"] not in log_text

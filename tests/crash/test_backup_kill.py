@@ -1,20 +1,23 @@
-"""Backups of brokers that are killed, restored and read: a quick share of ``bench.faults.backup_kill``."""
+"""Backups of killed brokers, restored and read: a few short runs of ``faults.log.backup_kill``."""
 
 from __future__ import annotations
 
 import pytest
 
-from bench.faults import backup_kill
-from bench.faults.apart import run_apart
-from bench.faults.seeds import seeds
-from tests.crash.verdicts import expect_caught, expect_held
+from faults.log import backup_kill
+from faults.run_process import run_in_process
+from faults.seeds import seeds
+from tests.crash.verdicts import expect_caught, expect_no_problems
 
 
 @pytest.mark.parametrize("seed", seeds(1))
-def test_any_moment_restored_has_what_was_acknowledged_before_it_and_no_halves(seed: int) -> None:
-    expect_held(run_apart(backup_kill, seed, kills=(1, 2), restores=2))
+def test_a_restore_point_has_all_earlier_acknowledged_records_and_no_partial_transaction(
+    seed: int,
+) -> None:
+    expect_no_problems(run_in_process(backup_kill, seed, kills=(1, 2), restores=2))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("without", backup_kill.UNPROTECTED)
-def test_a_backup_without_its_protection_is_caught(without: str) -> None:
+def test_the_oracle_detects_a_backup_without_its_protection(without: str) -> None:
     expect_caught(backup_kill, without, kills=(1, 2), restores=2)

@@ -1,4 +1,4 @@
-"""Kills, power losses, failing and damaged disks during compaction: quick shares of the runs in ``bench/faults``."""
+"""Kills, power losses, failing and damaged disks during compaction: a few of the runs in ``faults``."""
 
 from __future__ import annotations
 
@@ -6,43 +6,48 @@ from types import ModuleType
 
 import pytest
 
-from bench.faults import x1_compaction, x2_compaction, x3_compaction, x5_compaction
-from bench.faults.apart import run_apart
-from bench.faults.seeds import seeds
-from tests.crash.verdicts import expect_caught, expect_held
+from faults.log import kill_in_compaction
+from faults.run_process import run_in_process
+from faults.seeds import drawn_seeds
+from faults.simulation import damaged_compacted_files, power_loss_in_compaction, sync_failure_in_compaction
+from tests.crash.verdicts import expect_caught, expect_no_problems
 
 
-@pytest.mark.parametrize("seed", seeds(1))
-def test_a_killed_compaction_loses_no_key_s_newest_value(seed: int) -> None:
-    expect_held(run_apart(x1_compaction, seed, kills=(2, 3)))
+@pytest.mark.parametrize("seed", drawn_seeds(1))
+def test_a_kill_during_compaction_loses_no_newest_value_of_a_key(seed: int) -> None:
+    expect_no_problems(run_in_process(kill_in_compaction, seed, kills=(2, 3)))
 
 
-@pytest.mark.parametrize("seed", seeds(4))
-def test_a_power_loss_during_compaction_loses_no_key_s_newest_value(seed: int) -> None:
-    expect_held(x2_compaction.run(seed, lives=6))
+@pytest.mark.parametrize("seed", drawn_seeds(3))
+def test_a_power_loss_during_compaction_loses_no_newest_value_of_a_key(seed: int) -> None:
+    expect_no_problems(power_loss_in_compaction.run(seed, processes=6))
 
 
-@pytest.mark.parametrize("seed", seeds(2))
-def test_a_disk_that_fails_during_compaction_is_not_noticed_by_clients(seed: int) -> None:
-    expect_held(run_apart(x3_compaction, seed))
+@pytest.mark.parametrize("seed", drawn_seeds(1))
+def test_clients_do_not_notice_a_disk_error_during_compaction(seed: int) -> None:
+    expect_no_problems(run_in_process(sync_failure_in_compaction, seed))
 
 
-@pytest.mark.parametrize("seed", seeds(1))
-def test_damage_to_a_compacted_partition_is_told_and_never_served(seed: int) -> None:
-    expect_held(x5_compaction.run(seed, cases=4))
+@pytest.mark.parametrize("seed", drawn_seeds(1))
+def test_damage_to_a_compacted_partition_is_reported_and_never_served(seed: int) -> None:
+    expect_no_problems(damaged_compacted_files.run(seed, cases=4))
 
 
-def test_keys_that_are_taken_for_each_other_are_caught() -> None:
-    expect_caught(x1_compaction, "wide-hash")
+@pytest.mark.soak
+def test_the_oracle_detects_a_compaction_that_confuses_keys() -> None:
+    expect_caught(kill_in_compaction, "wide-hash")
 
 
-@pytest.mark.parametrize("protection", x2_compaction.UNPROTECTED)
-def test_without_its_protection_a_power_loss_is_caught(protection: str) -> None:
-    expect_caught(x2_compaction, protection, tries=10, apart=False)
+@pytest.mark.soak
+@pytest.mark.parametrize("protection", power_loss_in_compaction.UNPROTECTED)
+def test_the_oracle_detects_a_missing_protection_after_a_power_loss(protection: str) -> None:
+    expect_caught(power_loss_in_compaction, protection, tries=10, isolated=False)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
-    ("module", "protection"), [(x3_compaction, "failed-sync-counts"), (x5_compaction, "check-on-read")]
+    ("module", "protection"),
+    [(sync_failure_in_compaction, "failed-sync-counts"), (damaged_compacted_files, "check-on-read")],
 )
-def test_without_its_protection_a_bad_disk_is_caught(module: ModuleType, protection: str) -> None:
+def test_the_oracle_detects_a_missing_protection_on_a_bad_disk(module: ModuleType, protection: str) -> None:
     expect_caught(module, protection, tries=10)

@@ -1,4 +1,4 @@
-"""The full counts: what a soak sums up, when it fails, what it writes, and what it need not do again."""
+"""The soak: its totals over runs, when it fails, which rows it writes, and which runs it skips."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ from typing import Any
 
 import pytest
 
-from bench import report, soak
-from bench.faults import FAULTS, Fault, covered
-from bench.faults.covered import code_digest, commit_of, is_stale
-from bench.faults.kept_runs import KeptRuns
-from bench.faults.outcome import Outcome
-from bench.faults.seeds import VARIABLE, seeds
+from bench import soak
+from faults import FAULTS, Fault, covered_code
+from faults.covered_code import code_digest, commit_of, is_stale
+from faults.outcome import Outcome
+from faults.seeds import VARIABLE, seeds
 
-COVERS = ["bench/faults/x99_fake.py", "src/headrace/thing"]
+COVERS = ["faults/x99_fake.py", "src/headrace/thing"]
 
 
 class FakeFault:
-    """A fault that holds but for one seed, whose runs are counted."""
+    """A fault module whose runs pass except for ``bad_seed``. It records its runs."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, bad_seed: int = 0, shows: str = "") -> None:
-        self.module = ModuleType("bench.faults.x99_fake")
-        self.made: list[tuple[int, bool]] = []
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, bad_seed: int = 0, finding: str = "") -> None:
+        self.module = ModuleType("faults.x99_fake")
+        self.seen_runs: list[tuple[int, bool]] = []
         self.bad_seed = bad_seed
-        self.shows = shows
+        self.finding = finding
         vars(self.module).update(run=self.run, UNPROTECTED={"fence": r"^\d+ lost$"})
         monkeypatch.setitem(sys.modules, self.module.__name__, self.module)
         monkeypatch.setitem(FAULTS, "X99", Fault("X99", "nothing real", ("x99_fake",), 5, ("thing",)))
-        monkeypatch.setattr(soak, "run_apart", lambda module, seed, **how: module.run(seed, **how))
+        monkeypatch.setattr(
+            soak, "run_in_process", lambda module, seed, **options: module.run(seed, **options)
+        )
 
     def run(self, seed: int, *, protected: bool = True, without: str = "") -> Outcome:
-        self.made.append((seed, protected))
+        self.seen_runs.append((seed, protected))
         outcome = Outcome("X99", seed, hits=2, peak_rss_mb=30.0 + seed)
-        if not protected and self.shows:
-            outcome.problems.append(self.shows)
+        if not protected and self.finding:
+            outcome.problems.append(self.finding)
         elif not protected:
             outcome.lost = 1
         elif seed == self.bad_seed:
@@ -49,23 +50,23 @@ class FakeFault:
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv(VARIABLE, raising=False)
-    for place in ("src/headrace/thing", "bench/faults"):
-        (tmp_path / place).mkdir(parents=True)
+    for folder in ("src/headrace/thing", "faults"):
+        (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "src/headrace/thing/part.py").write_text("one = 1\n")
-    (tmp_path / "bench/faults/x99_fake.py").write_text("")
-    monkeypatch.setattr(soak, "write_faults", lambda rows: report.write_faults(rows, tmp_path))
-    monkeypatch.setattr(soak, "KeptRuns", lambda: KeptRuns(tmp_path / "soak.jsonl"))
+    (tmp_path / "faults/x99_fake.py").write_text("")
+    monkeypatch.setattr(soak, "RESULTS", tmp_path)
+    monkeypatch.setattr(soak, "SAVED_RUNS", tmp_path / "soak.jsonl")
     monkeypatch.setattr(soak, "code_digest", lambda covers: code_digest(covers, tmp_path))
     monkeypatch.setattr(soak, "commit_of", lambda covers: "c0ffee")
     return tmp_path / "faults.json"
 
 
 def rows_in(results: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(results.read_text())
-    return found
+    rows: list[dict[str, Any]] = json.loads(results.read_text())
+    return rows
 
 
-def test_a_module_may_say_that_fewer_runs_are_enough(monkeypatch: pytest.MonkeyPatch, results: Path) -> None:
+def test_a_module_can_override_the_number_of_runs(monkeypatch: pytest.MonkeyPatch, results: Path) -> None:
     fake = FakeFault(monkeypatch)
     monkeypatch.setattr(fake.module, "RUNS", 2, raising=False)
     assert soak.main(["--only", "X99"]) == 0
@@ -73,7 +74,7 @@ def test_a_module_may_say_that_fewer_runs_are_enough(monkeypatch: pytest.MonkeyP
     assert (row["runs"], row["seeds"]) == (2, [1, 2])
 
 
-def test_a_fault_that_held_in_every_run_gets_its_row_with_commit_and_date(
+def test_a_fault_that_passed_every_run_gets_a_row_with_commit_and_date(
     monkeypatch: pytest.MonkeyPatch, results: Path
 ) -> None:
     FakeFault(monkeypatch)
@@ -97,9 +98,7 @@ def test_a_fault_that_held_in_every_run_gets_its_row_with_commit_and_date(
     }
 
 
-def test_a_few_runs_do_not_take_the_place_of_the_full_count(
-    monkeypatch: pytest.MonkeyPatch, results: Path
-) -> None:
+def test_a_partial_soak_writes_no_row(monkeypatch: pytest.MonkeyPatch, results: Path) -> None:
     FakeFault(monkeypatch)
     assert soak.main(["--only", "X99", "--runs", "4"]) == 0
     assert not results.exists()
@@ -108,15 +107,15 @@ def test_a_few_runs_do_not_take_the_place_of_the_full_count(
     assert not results.exists()
 
 
-def test_one_failed_run_fails_the_soak_which_writes_it_and_makes_the_others(
+def test_the_soak_continues_after_a_failed_run_records_it_and_exits_with_1(
     monkeypatch: pytest.MonkeyPatch, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     FakeFault(monkeypatch, bad_seed=2)
     assert soak.main(["--only", "X99"]) == 1
-    said = capsys.readouterr().out
-    assert "HEADRACE_SEED=2" in said
-    assert "RuntimeError: unforeseen" in said
-    assert "5 runs, 8 hits" in said
+    output = capsys.readouterr().out
+    assert "HEADRACE_SEED=2" in output
+    assert "RuntimeError: unforeseen" in output
+    assert "5 runs, 8 hits" in output
     (row,) = rows_in(results)
     assert (row["held"], row["commit"]) == (False, "c0ffee")
     (failure,) = row["failures"]
@@ -124,60 +123,60 @@ def test_one_failed_run_fails_the_soak_which_writes_it_and_makes_the_others(
     assert "RuntimeError: unforeseen" in failure["problems"][0]
 
 
-def test_a_failure_among_a_few_runs_is_written_too(monkeypatch: pytest.MonkeyPatch, results: Path) -> None:
+def test_a_failure_in_a_partial_soak_is_recorded(monkeypatch: pytest.MonkeyPatch, results: Path) -> None:
     FakeFault(monkeypatch, bad_seed=2)
     assert soak.main(["--only", "X99", "--runs", "2"]) == 1
     assert rows_in(results)[0]["failures"][0]["seed"] == 2
 
 
-@pytest.mark.parametrize("shows", ["BrokerDied: it ended by itself", "2 records differ"])
-def test_only_the_finding_that_a_protection_names_counts_as_caught(
-    monkeypatch: pytest.MonkeyPatch, results: Path, shows: str
+@pytest.mark.parametrize("finding", ["BrokerDied: it ended by itself", "2 records differ"])
+def test_only_the_expected_finding_counts_as_caught(
+    monkeypatch: pytest.MonkeyPatch, results: Path, finding: str
 ) -> None:
-    FakeFault(monkeypatch, shows=shows)
+    FakeFault(monkeypatch, finding=finding)
     assert soak.main(["--only", "X99", "--runs", "1"]) == 1
     (row,) = rows_in(results)
     assert row["caught_unprotected"] is False
     assert row["failures"] == [{"seed": 0, "problems": ["not caught without fence"]}]
 
 
-def test_a_soak_goes_on_where_it_was_left_as_long_as_the_code_is_the_same(
+def test_a_soak_skips_saved_runs_until_the_code_changes(
     monkeypatch: pytest.MonkeyPatch, results: Path
 ) -> None:
     fake = FakeFault(monkeypatch)
     assert soak.main(["--only", "X99", "--runs", "3"]) == 0
-    with (results.parent / "soak.jsonl").open("a") as kept:
-        kept.write('{"fault": "X99", "cut": "sho')
-    fake.made.clear()
+    with (results.parent / "soak.jsonl").open("a") as saved_runs:
+        saved_runs.write('{"fault": "X99", "cut": "sho')
+    fake.seen_runs.clear()
     assert soak.main(["--only", "X99"]) == 0
-    assert fake.made == [(4, True), (5, True)]
+    assert fake.seen_runs == [(4, True), (5, True)]
     assert rows_in(results)[0]["runs"] == 5
-    fake.made.clear()
+    fake.seen_runs.clear()
     (results.parent / "src/headrace/thing/part.py").write_text("one = 2\n")
     assert soak.main(["--only", "X99"]) == 0
-    assert fake.made == [(1, False), *((seed, True) for seed in range(1, 6))]
+    assert fake.seen_runs == [(1, False), *((seed, True) for seed in range(1, 6))]
 
 
-def test_a_fresh_soak_makes_every_run(monkeypatch: pytest.MonkeyPatch, results: Path) -> None:
+def test_a_fresh_soak_repeats_every_run(monkeypatch: pytest.MonkeyPatch, results: Path) -> None:
     fake = FakeFault(monkeypatch)
     assert soak.main(["--only", "X99"]) == 0
-    fake.made.clear()
+    fake.seen_runs.clear()
     assert soak.main(["--only", "X99", "--fresh"]) == 0
-    assert len(fake.made) == 6
+    assert len(fake.seen_runs) == 6
     lines = (results.parent / "soak.jsonl").read_text().splitlines()
     assert len(lines) == 6
 
 
-def test_a_failed_run_is_kept_as_well(monkeypatch: pytest.MonkeyPatch, results: Path) -> None:
+def test_a_soak_does_not_repeat_a_failed_run(monkeypatch: pytest.MonkeyPatch, results: Path) -> None:
     fake = FakeFault(monkeypatch, bad_seed=2)
     assert soak.main(["--only", "X99"]) == 1
-    fake.made.clear()
+    fake.seen_runs.clear()
     assert soak.main(["--only", "X99"]) == 1
-    assert fake.made == []
+    assert fake.seen_runs == []
     assert rows_in(results)[0]["failures"][0]["seed"] == 2
 
 
-def test_a_row_is_stale_once_code_that_it_covers_has_changed(results: Path) -> None:
+def test_a_row_is_stale_after_its_covered_code_has_changed(results: Path) -> None:
     root = results.parent
     row = {"commit": "c0ffee", "covers": COVERS, "code": code_digest(COVERS, root)}
     assert not is_stale(row, root)
@@ -187,17 +186,32 @@ def test_a_row_is_stale_once_code_that_it_covers_has_changed(results: Path) -> N
     assert is_stale(row, root)
     (root / "src/headrace/thing/new.py").unlink()
     assert not is_stale(row, root)
-    assert is_stale({**row, "commit": covered.UNKNOWN}, root)
+    assert is_stale({**row, "commit": covered_code.UNKNOWN}, root)
+
+
+def test_changed_comments_docstrings_and_blank_lines_keep_the_code_digest(tmp_path: Path) -> None:
+    code = '"""Read."""\n\ndef read(name):\n    """Return it."""\n    # Not empty.\n    return name + " # 1"  # now\n'
+    reworded = '\ndef read(name):\n    """Returns\n    the name.\n    """\n\n    return name + " # 1"\n'
+    digests = []
+    for number, source in enumerate(
+        (code, reworded, code.replace("# 1", "# 2"), code.replace("return name", "return  name"))
+    ):
+        root = tmp_path / str(number)
+        root.mkdir()
+        (root / "read.py").write_text(source)
+        digests.append(code_digest(["read.py"], root))
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
 
 
 def test_the_commit_is_unknown_while_covered_code_is_not_committed(tmp_path: Path) -> None:
     import subprocess
 
-    def git(*words: str) -> None:
-        who = ["-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false"]
-        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+    def git(*arguments: str) -> None:
+        identity = ["-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True)
 
-    assert commit_of(["a"], tmp_path) == covered.UNKNOWN
+    assert commit_of(["a"], tmp_path) == covered_code.UNKNOWN
     git("init", "-q")
     for name in ("a", "b"):
         (tmp_path / name).write_text("1")
@@ -207,28 +221,28 @@ def test_the_commit_is_unknown_while_covered_code_is_not_committed(tmp_path: Pat
     (tmp_path / "b").write_text("2")
     assert re.fullmatch(r"[0-9a-f]{40}", commit_of(["a"], tmp_path))
     (tmp_path / "a").write_text("2")
-    assert commit_of(["a"], tmp_path) == covered.UNKNOWN
+    assert commit_of(["a"], tmp_path) == covered_code.UNKNOWN
 
 
-def test_a_run_without_a_hit_has_not_held() -> None:
+def test_a_run_without_a_hit_fails() -> None:
     assert not Outcome("X99", 1).held
     assert Outcome("X99", 1, hits=1).held
     assert not Outcome("X99", 1, hits=1, problems=["something"]).held
 
 
-def test_the_environment_names_the_one_run_to_make(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headrace_seed_selects_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     assert seeds(3, first=5) == [5, 6, 7]
     monkeypatch.setenv(VARIABLE, "17")
     assert seeds(200) == [17]
 
 
-def test_every_fault_names_modules_that_can_be_run_and_code_that_exists() -> None:
+def test_every_fault_lists_runnable_modules_and_existing_code() -> None:
     for fault in FAULTS.values():
         for module in fault.load():
             assert callable(module.run)
             assert module.UNPROTECTED
-            for finding in module.UNPROTECTED.values():
-                re.compile(finding)
-        for place in fault.covers:
-            assert (covered.ROOT / place).exists(), place
+            for pattern in module.UNPROTECTED.values():
+                re.compile(pattern)
+        for covered in fault.covers:
+            assert (covered_code.ROOT / covered).exists(), covered

@@ -1,24 +1,28 @@
-"""SQL where a value or a name belongs: a quick share of ``bench.faults.sql_injection``."""
+"""SQL in place of a value or a name: a small subset of the cases of ``faults.serve.sql_injection``."""
 
 from __future__ import annotations
 
 import pytest
 
-from bench.faults import sql_injection
-from bench.faults.apart import run_apart
-from bench.faults.seeds import seeds
-from tests.crash.verdicts import expect_caught, expect_held
+from faults.run_process import run_in_process
+from faults.seeds import seeds
+from faults.serve import sql_injection
+from tests.crash.verdicts import expect_caught, expect_no_problems
 
 
 @pytest.mark.parametrize("seed", seeds(1))
-def test_no_statement_filter_or_key_reads_or_changes_what_the_token_does_not_grant(seed: int) -> None:
-    expect_held(run_apart(sql_injection, seed, cases=50))
+def test_sql_in_statements_filters_and_keys_accesses_only_data_that_the_token_grants(seed: int) -> None:
+    expect_no_problems(run_in_process(sql_injection, seed, cases=50))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("without", ["sql-authorizer", "view-names", "column-names", "sql-rows"])
-def test_a_server_without_one_check_of_names_calls_or_rows_is_caught_by_what_it_shows(without: str) -> None:
+def test_the_oracle_reports_a_violation_if_one_sql_check_is_disabled(
+    without: str,
+) -> None:
     expect_caught(sql_injection, without, tries=1, cases=12)
 
 
-def test_a_server_that_lets_a_statement_run_on_is_caught_by_its_client() -> None:
+@pytest.mark.soak
+def test_the_oracle_detects_a_server_that_does_not_stop_long_statements() -> None:
     expect_caught(sql_injection, "sql-steps", tries=1, cases=12, patience_s=3.0)

@@ -1,57 +1,68 @@
-"""The oracle of transactions can fail: each way of showing a transaction wrongly is objected to."""
+"""The oracle of transactions reports every set of readable records that does not fit the outcome of the transaction."""
 
 from __future__ import annotations
 
 import pytest
 
-from bench.faults.oracle import Ledger, Place
-from bench.faults.paying import Accounts, Fate, judge
+from faults.log.oracle import Ledger, PartitionId
+from faults.log.transactions import Fate, TransactionLedger, judge
 
-A: Place = ("paid", 0)
-B: Place = ("paid", 1)
+A: PartitionId = ("paid", 0)
+B: PartitionId = ("paid", 1)
 
 
-def judged(fate: Fate, shown: dict[Place, list[bytes]], given: tuple[Place, bytes] | None = None) -> Ledger:
-    """One transaction that wrote ``a1``, ``a2`` and ``b1``, with this fate, and what a reader finds."""
-    accounts, ledger = Accounts(), Ledger()
-    one = accounts.begin()
-    one.values = {A: [b"a1", b"a2"], B: [b"b1"]}
-    one.fate = fate
-    if given is not None:
-        accounts.give(*given)
-    judge(accounts, {A: [], B: [], **shown}, ledger)
+def judge_reader(
+    fate: Fate, readable: dict[PartitionId, list[bytes]], delivered: tuple[PartitionId, bytes] | None = None
+) -> Ledger:
+    """Judge the records that a reader sees after a transaction with ``a1``, ``a2`` and ``b1`` ended with ``fate``."""
+    transactions, ledger = TransactionLedger(), Ledger()
+    transaction = transactions.begin()
+    transaction.values = {A: [b"a1", b"a2"], B: [b"b1"]}
+    transaction.fate = fate
+    if delivered is not None:
+        transactions.record_delivery(*delivered)
+    judge(transactions, {A: [], B: [], **readable}, ledger)
     return ledger
 
 
-WHOLE = {A: [b"a1", b"a2"], B: [b"b1"]}
+ALL_RECORDS = {A: [b"a1", b"a2"], B: [b"b1"]}
 
 
 @pytest.mark.parametrize(
-    ("fate", "shown"), [("committed", WHOLE), ("asked", WHOLE), ("asked", {}), ("aborted", {}), ("open", {})]
+    ("fate", "readable"),
+    [
+        ("committed", ALL_RECORDS),
+        ("requested", ALL_RECORDS),
+        ("requested", {}),
+        ("aborted", {}),
+        ("open", {}),
+    ],
 )
-def test_what_is_right_passes(fate: Fate, shown: dict[Place, list[bytes]]) -> None:
-    assert judged(fate, shown).problems == []
+def test_correctly_readable_transactions_pass(fate: Fate, readable: dict[PartitionId, list[bytes]]) -> None:
+    assert judge_reader(fate, readable).problems == []
 
 
 @pytest.mark.parametrize(
-    ("fate", "shown", "problem"),
+    ("fate", "readable", "problem"),
     [
         ("committed", {}, "0 of 3 records of the committed transaction 0"),
         ("committed", {A: [b"a1", b"a2"]}, "2 of 3 records of the committed transaction 0"),
-        ("asked", {B: [b"b1"]}, "1 of 3 records of transaction 0 are shown"),
-        ("aborted", {B: [b"b1"]}, "1 records of transaction 0 are shown, which is aborted"),
-        ("open", WHOLE, "3 records of transaction 0 are shown, which is open"),
+        ("requested", {B: [b"b1"]}, "1 of 3 records of transaction 0 are readable"),
+        ("aborted", {B: [b"b1"]}, "1 records of the aborted transaction 0 are readable"),
+        ("open", ALL_RECORDS, "3 records of the open transaction 0 are readable"),
         ("committed", {A: [b"a2", b"a1"], B: [b"b1"]}, "out of order"),
-        ("committed", {A: [b"a1", b"a2", b"a1"], B: [b"b1"]}, "there twice"),
-        ("committed", {**WHOLE, B: [b"b1", b"x"]}, "no transaction wrote there"),
+        ("committed", {A: [b"a1", b"a2", b"a1"], B: [b"b1"]}, "are duplicates"),
+        ("committed", {**ALL_RECORDS, B: [b"b1", b"x"]}, "no transaction wrote there"),
     ],
 )
-def test_what_is_wrong_is_objected_to(fate: Fate, shown: dict[Place, list[bytes]], problem: str) -> None:
-    problems = judged(fate, shown).problems
-    assert any(problem in said for said in problems), problems
+def test_the_oracle_reports_incorrectly_readable_transactions(
+    fate: Fate, readable: dict[PartitionId, list[bytes]], problem: str
+) -> None:
+    problems = judge_reader(fate, readable).problems
+    assert any(problem in text for text in problems), problems
 
 
-def test_what_a_reader_was_given_once_must_stay() -> None:
-    ledger = judged("asked", {}, given=(B, b"b1"))
+def test_the_oracle_reports_a_delivered_record_that_is_not_readable_any_more() -> None:
+    ledger = judge_reader("requested", {}, delivered=(B, b"b1"))
     assert ledger.lost == 1
-    assert "not shown any more" in ledger.problems[0]
+    assert "not readable any more" in ledger.problems[0]

@@ -1,32 +1,38 @@
-"""How a fault run is judged in a test: all of what it found is in the failure, with the seed that replays it."""
+"""Assertions about fault runs. A failed assertion shows all findings and the seed that replays the run."""
 
 from __future__ import annotations
 
 from types import ModuleType
 from typing import Any
 
-from bench.faults.apart import run_apart
-from bench.faults.outcome import Outcome
+from faults.outcome import Outcome
+from faults.run_process import run_in_process
 
-__all__ = ["expect_caught", "expect_held"]
+__all__ = ["expect_caught", "expect_no_problems"]
 
 
-def expect_held(outcome: Outcome) -> Outcome:
-    assert outcome.held, outcome.says()
+def expect_no_problems(outcome: Outcome) -> Outcome:
+    assert outcome.held, outcome.report()
     return outcome
 
 
 def expect_caught(
-    module: ModuleType, without: str, *, tries: int = 12, apart: bool = True, first: int = 1, **how: Any
+    module: ModuleType,
+    without: str,
+    *,
+    tries: int = 12,
+    isolated: bool = True,
+    first: int = 1,
+    **run_options: Any,
 ) -> Outcome:
-    """One of a few runs without the protection must show the finding that the module names for it; chance may spare
-    some of them. ``apart``: in a process of its own.
+    """Assert that at least one of ``tries`` runs without the protection shows the finding that the module expects. The
+    others may pass by chance. ``isolated``: execute the runs in another process.
     """
     outcomes = []
     for seed in range(first, first + tries):
-        asked = {**how, "protected": False, "without": without}
-        outcomes.append(run_apart(module, seed, **asked) if apart else module.run(seed, **asked))
-        if outcomes[-1].shows(module.UNPROTECTED[without]):
+        options = {**run_options, "protected": False, "without": without}
+        outcomes.append(run_in_process(module, seed, **options) if isolated else module.run(seed, **options))
+        if outcomes[-1].has_finding(module.UNPROTECTED[without]):
             return outcomes[-1]
-    told = "\n".join(outcome.says() for outcome in outcomes)
-    raise AssertionError(f"without {without} nothing shows {module.UNPROTECTED[without]!r}:\n{told}")
+    reports = "\n".join(outcome.report() for outcome in outcomes)
+    raise AssertionError(f"no run without {without} shows {module.UNPROTECTED[without]!r}:\n{reports}")

@@ -1,5 +1,7 @@
-"""The shop of ``examples/shop``, followed into five stores: its stories are played once, over its traffic. The copies
-are held against the topic, which a stock reader folds; and every view and every topic between is proven.
+"""``examples/shop``, followed into five stores. Its stories run once, with its traffic.
+
+The tests compare the copies with the topic, whose rows they compute with a plain consumer, and verify every view and
+topic.
 """
 
 from __future__ import annotations
@@ -11,50 +13,50 @@ from decimal import Decimal
 import pytest
 
 from examples.shop import enrich_orders, orders
-from examples.shop.copies import Told, play
+from examples.shop.copies import Outcome, play
 from examples.shop.everywhere import app
-from headrace.client.progress_log import current
-from headrace.flow.compiling import compile_app
-from headrace.ops.report import Report
-from headrace.ops.verify import Verifier
-from tests.examples.conftest import Heard, expect_page
-from tests.examples.planting import Row, Stores
-from tests.flow.reading import folded
-from tests.support.flows import FlowWorld
-from tests.support.postgres import shared_server
-from tests.support.redis import fresh_database, shared
+from faults.flows.world import FlowWorld
+from faults.servers.postgres import shared_server
+from faults.servers.redis import fresh_database, shared
+from headrace.client.progress import current
+from headrace.flow.compile.compiler import compile_app
+from headrace.ops.verify.report import Report
+from headrace.ops.verify.verifier import Verifier
+from tests.examples.conftest import PlayedStage, expect_page
+from tests.examples.sales_stores import Row, Stores
+from tests.flow.topic_contents import last_values
 
 COPIES = ["sales", "sales_sql", "sales_cache", "sales_found", "sales_lake"]
 
-# All of it is played for the first test, which takes its time on a busy machine.
+# The first test runs all stories, so it takes longest.
 
 
 @pytest.fixture(scope="module")
-def stores(heard: Heard) -> Iterator[Stores]:
+def stores(played: PlayedStage) -> Iterator[Stores]:
     server, number = shared_server(), fresh_database()
     database, redis = server.database(), shared().client(number)
     redis.flushdb()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SHOP_DATABASE", server.url(database))
         patch.setenv("SHOP_REDIS", f"{shared().url}?db={number}")
-        yield Stores(heard.stage.data, server, database, redis)
+        yield Stores(played.stage.data, server, database, redis)
     server.drop(database)
 
 
 @pytest.fixture(scope="module")
-def told(heard: Heard, stores: Stores) -> Told:
-    return play(heard.stage)
+def outcome(played: PlayedStage, stores: Stores) -> Outcome:
+    return play(played.stage)
 
 
 @contextmanager
-def verifying(world: FlowWorld, heard: Heard) -> Iterator[Verifier]:
-    where = (world.spark, world.cluster, app, heard.stage.settings)
-    with Verifier(*where, *compile_app(world.spark, app)) as verifier:
+def open_verifier(world: FlowWorld, played: PlayedStage) -> Iterator[Verifier]:
+    arguments = (world.spark, world.cluster, app, played.stage.settings)
+    with Verifier(*arguments, *compile_app(world.spark, app)) as verifier:
         yield verifier
 
 
 def topic_rows(world: FlowWorld) -> dict[str, Row]:
-    rows = folded(world.cluster.bootstrap, "sales")
+    rows = last_values(world.cluster.bootstrap, "sales")
     return {
         order: (
             row["product_id"],
@@ -65,37 +67,37 @@ def topic_rows(world: FlowWorld) -> dict[str, Row]:
     }
 
 
-def test_five_stores_have_what_the_topic_has_and_a_dump_has_what_it_was(
-    flow_world: FlowWorld, stores: Stores, told: Told
+def test_five_stores_have_the_rows_of_the_topic_and_a_dump_is_outdated(
+    flow_world: FlowWorld, stores: Stores, outcome: Outcome
 ) -> None:
-    right = topic_rows(flow_world)
-    assert len(right) > 400
-    found = stores.rows()
-    assert list(found) == COPIES
-    for view, rows in found.items():
-        assert rows == right, view
-    assert told.dump < set(right)
-    assert told.left_behind == told.rows["sales_sql"] - len(told.dump) > 50
+    expected = topic_rows(flow_world)
+    assert len(expected) > 400
+    rows_by_view = stores.rows()
+    assert list(rows_by_view) == COPIES
+    for view, rows in rows_by_view.items():
+        assert rows == expected, view
+    assert outcome.dump < set(expected)
+    assert outcome.left_behind == outcome.rows["sales_sql"] - len(outcome.dump) > 50
 
 
-def test_read_models_are_added_while_the_old_one_serves(told: Told) -> None:
-    assert told.served_at_least == len(told.dump)
-    assert set(told.rows) == set(COPIES)
-    assert len(set(told.rows.values())) == 1
+def test_views_are_added_while_the_old_view_serves(outcome: Outcome) -> None:
+    assert outcome.served_at_least == len(outcome.dump)
+    assert set(outcome.rows) == set(COPIES)
+    assert len(set(outcome.rows.values())) == 1
 
 
-def test_a_name_is_answered_by_another_store_and_who_writes_is_not_touched(
-    flow_world: FlowWorld, told: Told
+def test_a_view_name_moves_to_another_store_without_a_change_of_the_writers(
+    flow_world: FlowWorld, outcome: Outcome
 ) -> None:
-    assert told.switched == [{"name": "sales", "before": "sales", "now": "sales_sql"}]
-    assert told.answered == set(topic_rows(flow_world))
-    assert told.generations == {1}
+    assert outcome.switched == [{"name": "sales", "before": "sales", "now": "sales_sql"}]
+    assert outcome.answered == set(topic_rows(flow_world))
+    assert outcome.generations == {1}
 
 
-def test_every_view_of_the_shop_is_proven_and_what_makes_no_sense_is_counted(
-    flow_world: FlowWorld, heard: Heard, told: Told
+def test_every_view_of_the_shop_is_proven_and_invalid_events_are_counted(
+    flow_world: FlowWorld, played: PlayedStage, outcome: Outcome
 ) -> None:
-    with verifying(flow_world, heard) as verifier:
+    with open_verifier(flow_world, played) as verifier:
         reports = list(verifier.all())
     assert len(reports) == len(app.views) + len(app.flows)
     for report in reports:
@@ -113,24 +115,26 @@ def test_every_view_of_the_shop_is_proven_and_what_makes_no_sense_is_counted(
     )
 
 
-def test_the_page_shows_what_is_said(told: Told, heard: Heard) -> None:
-    expect_page("shop", heard.lines)
+def test_the_page_of_an_example_shows_its_output(outcome: Outcome, played: PlayedStage) -> None:
+    expect_page("shop", played.lines)
 
 
-def test_a_wrong_row_in_each_store_is_named_and_no_other(
-    flow_world: FlowWorld, heard: Heard, stores: Stores, told: Told
+def test_verify_reports_exactly_the_wrong_row_in_each_store(
+    flow_world: FlowWorld, played: PlayedStage, stores: Stores, outcome: Outcome
 ) -> None:
-    """The last one, since it leaves them wrong."""
-    wrong = dict(zip(COPIES, sorted(told.answered), strict=False))
+    """Runs last, because it leaves wrong rows."""
+    wrong = dict(zip(COPIES, sorted(outcome.answered), strict=False))
     for view, order in wrong.items():
-        stores.plant(view, order)
-    named = {}
-    with verifying(flow_world, heard) as verifier:
+        stores.write_wrong_quantity(view, order)
+    differences = {}
+    with open_verifier(flow_world, played) as verifier:
         for view in app.views:
             if view.topic.name == "sales":
                 report = verifier.view(view)
                 assert report.exit_code == 1
-                named[view.name] = [(one.kind, one.key, one.columns) for one in report.differences]
-    assert named == {
+                differences[view.name] = [
+                    (difference.kind, difference.key, difference.columns) for difference in report.differences
+                ]
+    assert differences == {
         view: [("different", {"order_id": order}, ["quantity"])] for view, order in wrong.items()
     }

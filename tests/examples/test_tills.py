@@ -1,4 +1,4 @@
-"""``examples/tills``: its stories are played once, and held against sums that this file makes of the payments."""
+"""``examples/tills``: its stories run once, and are compared with sums of the payments in plain Python."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from decimal import Decimal
 
 import pytest
 
-from examples.tills.story import Rows, Told, morning, play, two_days
-from tests.examples.conftest import Heard, expect_page
+from examples.tills.story import Outcome, Rows, morning, play, two_days
+from tests.examples.conftest import PlayedStage, expect_page
 
-# All of it is played for the first test, which takes its time on a busy machine.
+# The first test runs all stories, so it takes longest.
 
 
 @pytest.fixture(scope="module")
-def told(heard: Heard) -> Told:
-    return play(heard.stage)
+def outcome(played: PlayedStage) -> Outcome:
+    return play(played.stage)
 
 
-def summed(*, with_morning: bool, day: str = "") -> Rows:
-    """In plain Python, payment by payment."""
+def expected_sums(*, with_morning: bool, day: str = "") -> Rows:
     rows: Rows = {}
     for event in [*two_days(), *(morning() if with_morning else ())]:
         if isinstance(event, tuple):
@@ -36,30 +35,34 @@ def summed(*, with_morning: bool, day: str = "") -> Rows:
     return rows
 
 
-def test_two_code_bases_drift_and_one_function_does_not(told: Told) -> None:
-    right = summed(with_morning=False)
-    assert told.stream == right
-    assert told.same_function == right
-    wrong = {key for key in told.by_hand.keys() | right.keys() if told.by_hand.get(key) != right.get(key)}
-    # Only of the till that writes its local time: which is how such a thing stays unseen.
+def test_two_code_bases_return_different_rows_and_one_function_does_not(outcome: Outcome) -> None:
+    expected = expected_sums(with_morning=False)
+    assert outcome.stream == expected
+    assert outcome.same_function == expected
+    wrong = {
+        key
+        for key in outcome.by_hand.keys() | expected.keys()
+        if outcome.by_hand.get(key) != expected.get(key)
+    }
+    # Only the till that writes local time is affected, so the mistake is hard to notice.
     assert wrong == {("station", "2026-03-01"), ("station", "2026-03-02"), ("station", "2026-03-03")}
 
 
-def test_yesterday_again_is_what_it_was_and_nobody_is_disturbed(told: Told) -> None:
-    assert told.replayed == summed(with_morning=False, day="2026-03-01")
-    assert (told.offset_before, told.batch_before) == (told.offset_after, told.batch_after)
-    assert told.offset_after == len(two_days())
+def test_replaying_a_day_gives_the_same_rows_and_does_not_affect_readers(outcome: Outcome) -> None:
+    assert outcome.replayed == expected_sums(with_morning=False, day="2026-03-01")
+    assert (outcome.offset_before, outcome.batch_before) == (outcome.offset_after, outcome.batch_after)
+    assert outcome.offset_after == len(two_days())
 
 
 @pytest.mark.parametrize(
-    ("how", "read"),
+    ("recovery", "read"),
     [("checkpoint", len(morning())), ("changelog", 0), ("replay", len(two_days()) + len(morning()))],
 )
-def test_state_comes_back_the_same(told: Told, how: str, read: int) -> None:
-    assert told.back[how] == summed(with_morning=True)
-    assert told.read_again[how] == read
-    assert told.refused == "HR-FLOW-CHECKPOINT-LOST"
+def test_each_way_to_recover_state_restores_the_same_rows(outcome: Outcome, recovery: str, read: int) -> None:
+    assert outcome.back[recovery] == expected_sums(with_morning=True)
+    assert outcome.read_again[recovery] == read
+    assert outcome.refused == "HR-FLOW-CHECKPOINT-LOST"
 
 
-def test_the_page_shows_what_is_said(told: Told, heard: Heard) -> None:
-    expect_page("tills", heard.lines)
+def test_the_page_of_an_example_shows_its_output(outcome: Outcome, played: PlayedStage) -> None:
+    expect_page("tills", played.lines)

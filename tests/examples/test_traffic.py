@@ -1,4 +1,4 @@
-"""The traffic of the shop goes on for as long as it is asked to."""
+"""The traffic of ``examples/shop`` waits when the producer's queue is full."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from examples.shop import orders
 from examples.shop.traffic import Traffic
 from headrace.client.cluster import Cluster
-from headrace.client.declaring import ensure_declared
+from headrace.client.declared_topics import ensure_declared
 from tests.views.conftest import cluster, log
 
 __all__ = ["cluster", "log"]
@@ -17,8 +17,8 @@ __all__ = ["cluster", "log"]
 _QUEUED_MAX = 100
 
 
-class _Narrow:
-    """The same log, by producers that have room for few records at once."""
+class _ShortQueues:
+    """A cluster whose producers have a short queue."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -27,9 +27,9 @@ class _Narrow:
         return self._cluster.producer({**extra, "queue.buffering.max.messages": _QUEUED_MAX})
 
 
-def test_more_is_written_than_a_producer_has_room_for(cluster: Cluster) -> None:
+def test_produce_handles_more_records_than_the_queue_holds(cluster: Cluster) -> None:
     ensure_declared(cluster, orders, orders.name, 1)
-    traffic, now = Traffic(_Narrow(cluster)), datetime.now(UTC)
+    traffic, now = Traffic(_ShortQueues(cluster)), datetime.now(UTC)
     for _ in range(5 * _QUEUED_MAX):
         traffic.order(now)
     traffic.nonsense()

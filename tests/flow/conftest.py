@@ -1,4 +1,4 @@
-"""One Spark and one log for the tests of flows, and a stage to run flows on."""
+"""One Spark session and one log for all tests of flows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.spark import start_spark, stop_spark
+from faults.servers.spark import start_spark, stop_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

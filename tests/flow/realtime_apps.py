@@ -1,4 +1,4 @@
-"""Apps with a flow in real time, and what is seen of them."""
+"""Apps with a flow in real time, and readers of their output."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from faults.flows.world import FlowWorld, RunningApp
+from faults.wait import until
 from headrace.app import App
-from headrace.model.flow import Flow
-from headrace.ops.report import Report
-from headrace.ops.verify import Verifier
-from headrace.views.opening import file_of, open_store
-from headrace.views.store import Part
-from tests.support.flows import FlowWorld, RunningApp
-from tests.support.waiting import until
+from headrace.model.declarations import Flow
+from headrace.ops.verify.report import Report
+from headrace.ops.verify.verifier import Verifier
+from headrace.stores.registry import file_of, open_writer
+from headrace.stores.writer import Part
 
 if TYPE_CHECKING:
-    from headrace.views.position import Position
+    from headrace.stores.position import Position
 
-__all__ = ["NOW", "Reading", "app_with", "position", "proofs", "served", "transaction"]
+__all__ = ["NOW", "Measurement", "app_with", "position", "proofs", "served", "transaction"]
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Reading:
+class Measurement:
     sensor: str
     number: int
     at: datetime
@@ -40,7 +40,7 @@ def app_with(
 ) -> tuple[App, Flow]:
     app = App("rt")
     readings = app.topic(
-        f"{name}-readings", Reading, key="sensor", time="at", late=timedelta(seconds=1), partitions=2
+        f"{name}-readings", Measurement, key="sensor", time="at", late=timedelta(seconds=1), partitions=2
     )
     out = app.topic(f"{name}-out", key="sensor", partitions=2)
     flow = app.flow(reads=[readings], writes=out, name=f"{name}-flow", latency=latency)(function)
@@ -61,27 +61,29 @@ def served(world: FlowWorld, app: App) -> dict[str, tuple[Any, ...]]:
 
 
 def position(world: FlowWorld, app: App) -> Position:
-    store = open_store(app.views[0], app.name, world.home)
+    store = open_writer(app.views[0], app.name, world.home)
     try:
-        standing = store.standing(Part.SERVING)
+        state = store.state(Part.SERVING)
     finally:
         store.close()
-    assert standing is not None
-    return standing.position
+    assert state is not None
+    return state.position
 
 
 def proofs(world: FlowWorld, run: RunningApp) -> list[Report]:
     where = (world.spark, world.cluster, run.app, world.settings())
     with Verifier(*where, run.compiled, run.schemas) as verifier:
         found = list(verifier.all())
-    assert all(isinstance(one, Report) for one in found), found
-    return [one for one in found if isinstance(one, Report)]
+    assert all(isinstance(report, Report) for report in found), found
+    return [report for report in found if isinstance(report, Report)]
 
 
 def transaction(
     world: FlowWorld, topic: str, records: Sequence[tuple[bytes | None, bytes | None]], *, commit: bool = True
 ) -> None:
-    """Into the first partition; returns when its end is visible, which the answer to a client does not promise."""
+    """Write a transaction to the first partition, and return when its end is visible. The response to the commit may
+    come earlier.
+    """
     behind = world.cluster.ends(topic)[0] + len(records) + 1
     producer = world.cluster.producer({"transactional.id": f"{topic}-writer"})
     producer.init_transactions(30)

@@ -1,7 +1,10 @@
-"""A process that starts Spark as an app does, and then does what standard input says, a JSON line in answer to each.
+"""A process that starts Spark like an app, and runs commands from standard input. Each response is a line of JSON.
 
-start   its JVM and what is set      sum    a job's result      ended   why the JVM is gone
-stop    stop it                      heard  whether Ctrl-C came
+start   start Spark; return the JVM's pid and the configuration
+stop    stop Spark
+sum     return the result of a job
+ended   return why the JVM has ended
+interrupts   return the received interrupts (Ctrl-C)
 """
 
 from __future__ import annotations
@@ -12,8 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from headrace.flow import session
-from headrace.flow.archive import archive_of
+from headrace.flow.spark import session
+from headrace.flow.spark.class_archive import archive_of
 from headrace.settings import Settings, SparkSettings
 from tools.java import QUICK_START
 
@@ -44,24 +47,24 @@ def start() -> tuple[Any, dict[str, Any]]:
 
 
 def main() -> None:
-    heard = []
-    signal.signal(signal.SIGINT, lambda *_: heard.append("SIGINT"))
+    interrupts = []
+    signal.signal(signal.SIGINT, lambda *_: interrupts.append("SIGINT"))
     spark: Any = None
-    answer: Any = None
+    response: Any = None
     for line in sys.stdin:
         match line.strip():
             case "start":
-                spark, answer = start()
+                spark, response = start()
             case "sum":
-                answer = spark.range(100).selectExpr("sum(id)").first()[0]
+                response = spark.range(100).selectExpr("sum(id)").first()[0]
             case "ended":
-                why = session.ended(spark)
-                answer = why and {"message": why.message, "code": why.code}
+                ended = session.ended(spark)
+                response = ended and {"message": ended.message, "code": ended.code}
             case "stop":
-                answer = session.stop(spark)
-            case "heard":
-                answer = heard
-        print(json.dumps(answer), flush=True)
+                response = session.stop(spark)
+            case "interrupts":
+                response = interrupts
+        print(json.dumps(response), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The archive of Spark's classes: one for each Java and list of jars, and not too many of them."""
+"""Class archives (CDS) for Spark: each combination of Java and jars has its own, and only the newest few are kept."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.flow.archive import archive_of, archives_dir, prune, use_option
-from headrace.flow.jvm import Launch
+from headrace.flow.spark.class_archive import archive_of, archive_options, archives_dir, prune
+from headrace.flow.spark.jvm import Launch
 
 
 @pytest.fixture
@@ -33,14 +33,14 @@ def test_an_archive_belongs_to_one_java_and_one_list_of_jars(launch: Launch, tmp
     assert archive_of(launch) not in (path, changed)
 
 
-def test_it_is_used_when_it_is_there(launch: Launch) -> None:
-    assert use_option(launch) == []
+def test_an_existing_archive_is_used(launch: Launch) -> None:
+    assert archive_options(launch) == []
     archives_dir().mkdir(parents=True)
     archive_of(launch).touch()
-    assert f"-XX:SharedArchiveFile={archive_of(launch)}" in use_option(launch)
+    assert f"-XX:SharedArchiveFile={archive_of(launch)}" in archive_options(launch)
 
 
-def test_those_that_were_not_used_for_longest_go(launch: Launch) -> None:
+def test_the_least_recently_used_archives_are_deleted(launch: Launch) -> None:
     archives_dir().mkdir(parents=True)
     for age in range(5):
         path = archives_dir() / f"{age}.jsa"

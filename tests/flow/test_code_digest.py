@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from headrace.flow.code_digest import HiddenState, code_digest
+from headrace.flow.compile.code_digest import HiddenState, code_digest
 
 RATE = 3
 
 
 def readers_of(settings: Any) -> list[Any]:
-    """Functions that read ``RATE`` of a module, each through another expression."""
+    """Functions that read ``RATE`` of a module, each by a different expression."""
 
     def imported(number: int) -> Any:
         import print_rates  # type: ignore[import-not-found]
@@ -24,13 +24,13 @@ def readers_of(settings: Any) -> list[Any]:
         return sum(print_rates.RATE for _ in range(number))
 
     def renamed(number: int) -> Any:
-        import print_rates as late  # type: ignore[import-not-found]
+        import print_rates as module_alias  # type: ignore[import-not-found]
 
-        return sorted(range(number), key=lambda each: each * late.RATE)
+        return sorted(range(number), key=lambda item: item * module_alias.RATE)
 
     def in_a_variable(number: int) -> Any:
         other = settings
-        return [each * other.RATE for each in range(number)]
+        return [item * other.RATE for item in range(number)]
 
     def by_default(number: int, of: Any = settings) -> Any:
         return number * of.RATE
@@ -42,10 +42,10 @@ def readers_of(settings: Any) -> list[Any]:
         rates = settings
 
         def __init__(self) -> None:
-            self.held = settings
+            self.settings_module = settings
 
         def __call__(self, number: int) -> Any:
-            return number * self.held.RATE
+            return number * self.settings_module.RATE
 
         @classmethod
         def price(cls, number: int) -> Any:
@@ -53,14 +53,14 @@ def readers_of(settings: Any) -> list[Any]:
 
     table = {"rates": settings}
     priced = Priced()
-    partly = functools.partial(of, settings)
+    partial_function = functools.partial(of, settings)
     return [
         imported,
         renamed,
         in_a_variable,
         by_default,
         lambda number: of(settings, number),
-        lambda number: partly(number),
+        lambda number: partial_function(number),
         lambda number: priced(number),
         Priced.price,
         lambda number: number * table["rates"].RATE,
@@ -80,7 +80,7 @@ def test_the_digest_changes_with_an_attribute_read_through_any_reference_to_its_
     assert [code_digest(function) for function in functions] == before
     monkeypatch.setattr(settings, "RATE", 3)
     after = [code_digest(function) for function in functions]
-    assert [at for at, text in enumerate(before) if text == after[at]] == []
+    assert [index for index, text in enumerate(before) if text == after[index]] == []
 
 
 def test_the_digest_ignores_attributes_of_a_module_that_the_code_does_not_read(
@@ -93,9 +93,9 @@ def test_the_digest_ignores_attributes_of_a_module_that_the_code_does_not_read(
     prices: Any = importlib.import_module("print_prices")
 
     def inside(number: int) -> Any:
-        import print_prices as late  # type: ignore[import-not-found]
+        import print_prices as module_alias  # type: ignore[import-not-found]
 
-        return [each * late.RATE for each in range(number)]
+        return [item * module_alias.RATE for item in range(number)]
 
     functions = [inside, lambda number: sum(prices.RATE for _ in range(number))]
     before = [code_digest(function) for function in functions]

@@ -1,4 +1,4 @@
-"""What would give other rows when a batch runs again, or in another order, is refused at the user's line."""
+"""Functions that would return other rows when a batch runs again are refused at the user's line."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from faults.servers.spark import session_conf
 from headrace.app import App
-from headrace.flow.aggregates import expect_any_order
-from headrace.flow.compiling import compile_app
-from headrace.flow.mistakes import FlowMistake
+from headrace.flow.compile.aggregates import expect_order_ignored
+from headrace.flow.compile.compiler import compile_app
+from headrace.flow.compile.mistakes import FlowMistake
 from headrace.model.errors import AppMistakes
 
 
@@ -37,13 +38,13 @@ def declare(function: Any) -> App:
 
 
 def refusal(spark: SparkSession, function: Any) -> str:
-    with pytest.raises(AppMistakes) as found:
+    with pytest.raises(AppMistakes) as raised:
         compile_app(spark, declare(function))
-    [mistake] = found.value.mistakes
+    [mistake] = raised.value.mistakes
     return str(mistake)
 
 
-def of_sql(expression: str) -> Any:
+def with_expression(expression: str) -> Any:
     return lambda events: events.withColumn("what", F.expr(expression))
 
 
@@ -65,29 +66,26 @@ def of_sql(expression: str) -> Any:
         "(SELECT max(a) FROM VALUES (now()) AS v(a))",
     ],
 )
-def test_a_clock_is_found_wherever_it_is(spark: SparkSession, expression: str) -> None:
-    assert "flow same reads the clock" in refusal(spark, of_sql(expression))
+def test_a_clock_is_found_anywhere_in_the_plan(spark: SparkSession, expression: str) -> None:
+    assert "flow same reads the clock" in refusal(spark, with_expression(expression))
 
 
-def test_the_time_of_day_is_a_clock_where_spark_has_it(spark: SparkSession) -> None:
-    spark.conf.set("spark.sql.timeType.enabled", "true")
-    try:
-        assert "flow same reads the clock" in refusal(spark, of_sql("hour(current_time())"))
-    finally:
-        spark.conf.unset("spark.sql.timeType.enabled")
+def test_the_time_of_day_is_a_clock_if_spark_supports_it(spark: SparkSession) -> None:
+    with session_conf(spark, {"spark.sql.timeType.enabled": "true"}):
+        assert "flow same reads the clock" in refusal(spark, with_expression("hour(current_time())"))
 
 
 @pytest.mark.parametrize(
     "function",
     [
         lambda events: events.withColumn("what", F.lit(datetime.now(UTC))),
-        of_sql("timestamp 'now'"),
+        with_expression("timestamp 'now'"),
     ],
 )
 def test_a_clock_that_is_read_while_the_function_is_called_is_found(
     spark: SparkSession, function: Any
 ) -> None:
-    assert "flow same returns another plan each time it is called" in refusal(spark, function)
+    assert "flow same returns a different plan each time it is called" in refusal(spark, function)
 
 
 @pytest.mark.parametrize(
@@ -108,18 +106,18 @@ def test_a_clock_that_is_read_while_the_function_is_called_is_found(
         "(SELECT max(a) FROM (SELECT a + rand() AS a FROM VALUES (1) AS v(a)))",
     ],
 )
-def test_randomness_and_what_depends_on_the_split_is_found_wherever_it_is(
+def test_randomness_and_dependence_on_the_split_are_found_anywhere_in_the_plan(
     spark: SparkSession, expression: str
 ) -> None:
-    assert "flow same is not deterministic" in refusal(spark, of_sql(expression))
+    assert "flow same is not deterministic" in refusal(spark, with_expression(expression))
 
 
 @pytest.mark.parametrize(
     "expression",
     ["current_user()", "current_timezone()", "current_schema()", "current_catalog()", "version()"],
 )
-def test_what_depends_on_the_session_is_refused(spark: SparkSession, expression: str) -> None:
-    assert "depends on the Spark session" in refusal(spark, of_sql(expression))
+def test_a_dependence_on_the_session_is_refused(spark: SparkSession, expression: str) -> None:
+    assert "depends on the Spark session" in refusal(spark, with_expression(expression))
 
 
 @pytest.mark.parametrize(
@@ -128,10 +126,10 @@ def test_what_depends_on_the_session_is_refused(spark: SparkSession, expression:
 def test_a_collation_under_which_different_texts_are_equal_is_refused(
     spark: SparkSession, expression: str
 ) -> None:
-    assert "a collation under which different texts are equal" in refusal(spark, of_sql(expression))
+    assert "a collation in which different texts are equal" in refusal(spark, with_expression(expression))
 
 
-def test_what_is_the_same_every_time_is_let_through(spark: SparkSession) -> None:
+def test_a_deterministic_function_is_accepted(spark: SparkSession) -> None:
     expressions = [
         "unix_timestamp(at)",
         "to_date('2026-01-01')",
@@ -142,13 +140,13 @@ def test_what_is_the_same_every_time_is_let_through(spark: SparkSession) -> None
         "'now'",
         "event COLLATE UTF8_BINARY",
     ]
-    columns = [F.expr(expression).alias(f"c{at}") for at, expression in enumerate(expressions)]
+    columns = [F.expr(expression).alias(f"c{index}") for index, expression in enumerate(expressions)]
     compile_app(spark, declare(lambda events: events.select("event", *columns)))
 
 
-def test_the_line_of_a_clock_a_sample_and_a_watermark_is_told(spark: SparkSession) -> None:
+def test_the_error_names_the_line_of_a_clock_a_sample_and_a_watermark(spark: SparkSession) -> None:
     def in_the_42nd_column(events: DataFrame) -> DataFrame:
-        columns = [F.lit(at).alias(f"c{at}") for at in range(41)]
+        columns = [F.lit(index).alias(f"c{index}") for index in range(41)]
         clock = F.struct(F.current_timestamp()).alias("clock")
         return events.select("event", *columns, clock)
 
@@ -156,26 +154,26 @@ def test_the_line_of_a_clock_a_sample_and_a_watermark_is_told(spark: SparkSessio
         events = events.where("amount > 3")
         return events.withColumn("now", F.current_timestamp())
 
-    def sampled(events: DataFrame) -> DataFrame:
-        some = events.sample(0.5, 3)
-        return some.select("event")
+    def sample_rows(events: DataFrame) -> DataFrame:
+        sample = events.sample(0.5, 3)
+        return sample.select("event")
 
     def watermarked(events: DataFrame) -> DataFrame:
         kept = events.where("amount > 3")
         return kept.withWatermark("at", "1 second").dropDuplicates(["event", "at"])
 
-    for function, line, words in (
+    for function, line, text in (
         (in_the_42nd_column, 2, "reads the clock"),
         (without_an_alias, 2, "reads the clock"),
-        (sampled, 1, "a sample of the rows"),
+        (sample_rows, 1, "a sample of the rows"),
         (watermarked, 2, "sets a watermark of its own"),
     ):
-        told = refusal(spark, function)
-        assert told.startswith(f"{__file__}:{inspect.getsourcelines(function)[1] + line}: flow same ")
-        assert words in told
+        error = refusal(spark, function)
+        assert error.startswith(f"{__file__}:{inspect.getsourcelines(function)[1] + line}: flow same ")
+        assert text in error
 
 
-def test_the_watermark_of_the_topic_is_ours_however_often_it_is_read(spark: SparkSession) -> None:
+def test_reading_a_topic_twice_does_not_count_as_setting_a_watermark(spark: SparkSession) -> None:
     def unions(events: DataFrame) -> DataFrame:
         return events.unionByName(events.withColumn("event", F.upper("event"))).dropDuplicates(
             ["event", "at"]
@@ -281,19 +279,19 @@ NO_FUNCTIONS_OF_ROWS = {"grouping", "grouping_id", "measure"}
 
 
 def aggregates_of_spark(spark: SparkSession) -> set[str]:
-    """By SQL's registry, and by the list in the source of ``pyspark.sql.functions``."""
+    """The names of all aggregate functions, from SQL's registry and from the source of ``pyspark.sql.functions``."""
     jvm: Any = spark._jvm
     registered: Any = jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry.expressions().toSeq()
     names = set()
-    for at in range(registered.size()):
-        entry = registered.apply(at)
+    for index in range(registered.size()):
+        entry = registered.apply(index)
         if entry._2()._1().getGroup() == "agg_funcs":
             names.add(str(entry._1()))
     listed = inspect.getsource(functions).partition("# Aggregate Functions")[2].partition("# Window")[0]
     return names | set(re.findall(r'"(\w+)"', listed)) | {"schema_of_variant_agg"}
 
 
-def test_every_aggregate_function_of_spark_is_known_to_take_rows_in_any_order_or_refused(
+def test_every_aggregate_function_of_spark_ignores_the_order_or_is_refused(
     spark: SparkSession,
 ) -> None:
     assert ANY_ORDER.keys() | BY_ORDER.keys() | NO_FUNCTIONS_OF_ROWS == aggregates_of_spark(spark)
@@ -308,15 +306,15 @@ def test_every_aggregate_function_of_spark_is_known_to_take_rows_in_any_order_or
         return summed._jdf.queryExecution().analyzed()
 
     deterministic_mode = F.mode("s", deterministic=True)
-    expect_any_order(flow, plan(*ANY_ORDER.values(), lambda _: deterministic_mode))
+    expect_order_ignored(flow, plan(*ANY_ORDER.values(), lambda _: deterministic_mode))
     for call in BY_ORDER.values():
         with pytest.raises(FlowMistake, match="depends on the order of the rows") as refused:
-            expect_any_order(flow, plan(call))
+            expect_order_ignored(flow, plan(call))
         assert refused.value.hint
 
 
 @pytest.mark.parametrize(
-    ("result", "is_right"),
+    ("result", "is_accepted"),
     [
         ("sort_array(collect_list(event))", True),
         ("array_sort(collect_list(event))", True),
@@ -330,15 +328,15 @@ def test_every_aggregate_function_of_spark_is_known_to_take_rows_in_any_order_or
         ("sort_array(array(first(event)))", False),
     ],
 )
-def test_what_is_collected_must_be_sorted_as_a_whole(
-    spark: SparkSession, result: str, is_right: bool
+def test_collected_values_must_be_sorted_as_a_whole(
+    spark: SparkSession, result: str, is_accepted: bool
 ) -> None:
     def summed(events: DataFrame) -> DataFrame:
         counted = F.count("*").alias("count")
         return events.groupBy("event").agg(counted, F.expr(result).alias("what"))
 
-    if is_right:
+    if is_accepted:
         compile_app(spark, declare(summed))
     else:
-        told = refusal(spark, summed)
-        assert told.startswith(f"{__file__}:{inspect.getsourcelines(summed)[1] + 2}: flow same: ")
+        error = refusal(spark, summed)
+        assert error.startswith(f"{__file__}:{inspect.getsourcelines(summed)[1] + 2}: flow same: ")

@@ -1,4 +1,4 @@
-"""A changed function has another fingerprint, and one that does the same has the same."""
+"""A changed function has another fingerprint; an equivalent function has the same."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headrace.app import App
-from headrace.flow.code_digest import code_digest
-from headrace.flow.compiling import compile_app
-from headrace.flow.plan_digest import plan_digest
+from headrace.flow.compile.code_digest import code_digest
+from headrace.flow.compile.compiler import compile_app
+from headrace.flow.compile.plan_digest import plan_digest
 from headrace.model.errors import AppError, AppMistakes
 
-# A function of Python for Spark cannot be made without a session.
+# A Python UDF cannot be created without a session.
 pytestmark = pytest.mark.usefixtures("spark")
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -59,7 +59,7 @@ def mistake(spark: SparkSession, function: Any) -> str:
 
 
 def wide(value: int) -> Callable[[DataFrame], DataFrame]:
-    """40 columns, of which the 31st differs."""
+    """Return a function that selects 40 columns. Only the 31st depends on ``value``."""
 
     def function(sales: DataFrame) -> DataFrame:
         columns = [(F.col("amount") + (value if at == 30 else at)).alias(f"c{at}") for at in range(40)]
@@ -80,7 +80,7 @@ def rows_of_sql(value: int) -> Callable[[DataFrame], DataFrame]:
 
 def nested(value: int) -> Callable[[DataFrame], DataFrame]:
     return lambda sales: sales.select(
-        "sale_id", F.transform(F.array("amount"), lambda one: one + value).alias("amounts")
+        "sale_id", F.transform(F.array("amount"), lambda item: item + value).alias("amounts")
     )
 
 
@@ -92,7 +92,7 @@ def subquery(value: int) -> Callable[[DataFrame], DataFrame]:
 
 
 @pytest.mark.parametrize(
-    ("change", "one", "other"),
+    ("change", "value", "other"),
     [
         (wide, 0, 1),
         (parsed, "FAILFAST", "PERMISSIVE"),
@@ -101,11 +101,11 @@ def subquery(value: int) -> Callable[[DataFrame], DataFrame]:
         (subquery, 1, 2),
     ],
 )
-def test_every_argument_of_every_expression_counts(
-    spark: SparkSession, change: Callable[[Any], Any], one: Any, other: Any
+def test_the_fingerprint_includes_every_argument_of_every_expression(
+    spark: SparkSession, change: Callable[[Any], Any], value: Any, other: Any
 ) -> None:
-    first = fingerprint(spark, change(one))
-    assert fingerprint(spark, change(one)) == first
+    first = fingerprint(spark, change(value))
+    assert fingerprint(spark, change(value)) == first
     assert fingerprint(spark, change(other)) != first
 
 
@@ -129,7 +129,7 @@ class Scale:
 
 
 def python(function: Callable[[int], int]) -> Callable[[DataFrame], DataFrame]:
-    """A flow whose rows go through ``function``."""
+    """A flow whose rows pass through ``function``."""
     called = F.udf(function, "bigint", useArrow=False)
     return lambda sales: sales.withColumn("amount", called("amount"))
 
@@ -185,7 +185,7 @@ def registered(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("change", [closure, local_rows, registered], ids=lambda change: change.__name__)
-def test_code_counts_where_rows_go_through_python_or_come_from_it(
+def test_the_fingerprint_includes_code_that_processes_or_creates_rows(
     spark: SparkSession, change: Callable[[Any], Any]
 ) -> None:
     first = fingerprint(spark, change(2))
@@ -198,12 +198,12 @@ def test_code_counts_where_rows_go_through_python_or_come_from_it(
     [closure, default, keyword_default, partial, lambda_in_a_list, method],
     ids=lambda change: change.__name__,
 )
-def test_what_a_function_in_python_holds_counts(change: Callable[[Any], Any]) -> None:
+def test_the_digest_includes_the_state_of_a_python_function(change: Callable[[Any], Any]) -> None:
     assert code_digest(change(2)) == code_digest(change(2)) != code_digest(change(3))
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("value", "other"),
     [
         ([1, 2], [1, 3]),
         ({"a": {"b": 1}}, {"a": {"b": 2}}),
@@ -218,11 +218,11 @@ def test_what_a_function_in_python_holds_counts(change: Callable[[Any], Any]) ->
         (re.compile("a").search, re.compile("b").search),
     ],
 )
-def test_what_containers_and_objects_hold_counts(one: Any, other: Any) -> None:
-    assert code_digest(closure(one)) == code_digest(closure(one)) != code_digest(closure(other))
+def test_the_digest_includes_the_contents_of_containers_and_objects(value: Any, other: Any) -> None:
+    assert code_digest(closure(value)) == code_digest(closure(value)) != code_digest(closure(other))
 
 
-def test_a_global_that_changes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_digest_changes_with_a_global_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     function = python(lambda number: number * RATE + len(RATES) * Scale(1).times(number))
     before = code_digest(function)
     seen = {before}
@@ -239,7 +239,7 @@ def test_a_global_that_changes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert code_digest(function) == before
 
 
-def test_constants_reached_through_modules_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_digest_includes_constants_of_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "print_settings.py").write_text(
         "RATE = 2\nLIMITS = {'low': 1}\n\ndef tax(n):\n    return n + RATE\n"
     )
@@ -260,7 +260,7 @@ def test_constants_reached_through_modules_count(tmp_path: Path, monkeypatch: py
         patch.setattr(settings, "RATE", 3)
         patch.setattr(math, "pi", 3)
         after = [code_digest(function) for function in flows]
-    assert all(one != other for one, other in zip(before, after, strict=True))
+    assert all(earlier != later for earlier, later in zip(before, after, strict=True))
     with monkeypatch.context() as patch:
         patch.setattr(settings, "LIMITS", {"low": 2})
         assert code_digest(flows[0]) != before[0]
@@ -268,7 +268,7 @@ def test_constants_reached_through_modules_count(tmp_path: Path, monkeypatch: py
     assert [code_digest(function) for function in flows] == before
 
 
-def test_what_is_written_differently_and_does_the_same_has_the_same_fingerprint(spark: SparkSession) -> None:
+def test_equivalent_functions_have_the_same_fingerprint(spark: SparkSession) -> None:
     def written(sales: DataFrame) -> DataFrame:
         raised = sales.withColumn("raised", F.col("amount") + 1)
         return raised.where(F.col("raised") > 3).select("sale_id", F.col("raised").alias("amount"))
@@ -279,11 +279,11 @@ def test_what_is_written_differently_and_does_the_same_has_the_same_fingerprint(
         return more.filter("more > 3").select("sale_id", F.col("more").alias("amount"))
 
     assert fingerprint(spark, written) == fingerprint(spark, moved)
-    # As other processes computed it: a change of this text needs a new number in front of it.
+    # Other processes compute the same fingerprint. If this value changes, the number of the rule must change too.
     assert fingerprint(spark, written) == "2:e79d6e5103e55801"
 
 
-def test_the_names_of_columns_count_where_python_sees_them(spark: SparkSession) -> None:
+def test_the_digest_includes_column_names_that_python_sees(spark: SparkSession) -> None:
     rows = spark.createDataFrame([], "sale_id string, note string")
 
     def text(name: str) -> str:
@@ -295,13 +295,13 @@ def test_the_names_of_columns_count_where_python_sees_them(spark: SparkSession) 
 
 def test_code_has_the_same_text_in_every_process() -> None:
     program = (
-        "from headrace.flow.code_digest import HiddenState, code_digest\n"
+        "from headrace.flow.compile.code_digest import HiddenState, code_digest\n"
         "names = {'a', 'b', 'c', ('d', 1)}\n"
         "class Sort:\n    order = frozenset(names)\n"
         "def function(x, by=Sort()):\n    return x in {'p', 'q', 'r'} or x in names or by.order\n"
         "print(code_digest(function))"
     )
-    told = {
+    fingerprints = {
         subprocess.run(
             [sys.executable, "-c", program],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -311,7 +311,7 @@ def test_code_has_the_same_text_in_every_process() -> None:
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(told) == 1
+    assert len(fingerprints) == 1
 
 
 LOCK = threading.Lock()
@@ -327,15 +327,15 @@ def scaled(number: int) -> int:
     return int(SCALE.times(number))
 
 
-def test_what_cannot_be_fingerprinted_is_refused_by_name_unless_a_version_is_declared(
+def test_a_value_without_a_fingerprint_is_refused_by_name_unless_a_version_is_declared(
     spark: SparkSession,
 ) -> None:
-    told = mistake(spark, python(locked))
+    error = mistake(spark, python(locked))
     line = inspect.getsourcelines(locked)[1] + 1
-    assert told.startswith(
+    assert error.startswith(
         f"{__file__}:{line}: flow print reads LOCK, a _thread.lock, which cannot be fingerprinted"
     )
-    assert 'version="2"' in told
+    assert 'version="2"' in error
     assert "flow print reads SCALE.times.factor, a _thread.lock" in mistake(spark, python(scaled))
     versions = {fingerprint(spark, python(locked), version=version) for version in ("1", "2")}
     assert len(versions) == 2
@@ -364,7 +364,7 @@ def test_files_are_refused_unless_a_version_is_declared(spark: SparkSession, tmp
 
     error = mistake(spark, read)
     line = inspect.getsourcelines(read)[1] + 1
-    assert error.startswith(f"{__file__}:{line}: flow print reads files or tables that may change: Relation")
+    assert error.startswith(f"{__file__}:{line}: flow print reads files or tables that can change: Relation")
     fingerprint(spark, read, version="1")
 
 
@@ -377,15 +377,17 @@ class Times:
 
 
 @pytest.mark.parametrize(
-    "made", [Times, lambda factor: functools.partial(scaled_by, factor)], ids=["object", "partial"]
+    "factory", [Times, lambda factor: functools.partial(scaled_by, factor)], ids=["object", "partial"]
 )
-def test_a_registered_function_may_be_any_callable(spark: SparkSession, made: Callable[[int], Any]) -> None:
+def test_a_registered_function_may_be_any_callable(
+    spark: SparkSession, factory: Callable[[int], Any]
+) -> None:
     def named(sales: DataFrame) -> DataFrame:
         return sales.selectExpr("sale_id", "print_times(amount) AS amount")
 
     seen = set()
     for factor in (2, 3):
-        spark.udf.register("print_times", made(factor), "bigint")
+        spark.udf.register("print_times", factory(factor), "bigint")
         seen.add(fingerprint(spark, named))
     assert len(seen) == 2
 
@@ -399,17 +401,15 @@ def test_a_function_of_the_jvm_is_refused_unless_a_version_is_declared(spark: Sp
         numbers = F.array(F.col("amount").cast("double"))
         return sales.select("sale_id", vector_to_array(array_to_vector(numbers)).alias("numbers"))
 
-    told = mistake(spark, vectors)
-    assert told.startswith(
-        f"{__file__}:{inspect.getsourcelines(vectors)[1] + 2}: flow print calls code of the JVM"
-    )
+    error = mistake(spark, vectors)
+    assert error.startswith(f"{__file__}:{inspect.getsourcelines(vectors)[1] + 2}: flow print calls JVM code")
     assert fingerprint(spark, vectors, version="1") == fingerprint(spark, vectors, version="1")
 
 
-def test_a_version_is_a_text_and_counts(spark: SparkSession) -> None:
+def test_the_fingerprint_includes_the_version_which_must_be_a_string(spark: SparkSession) -> None:
     def function(sales: DataFrame) -> DataFrame:
         return sales
 
     assert len({fingerprint(spark, function, version=version) for version in ("", "1", "2")}) == 3
-    with pytest.raises(AppError, match="version must be a text"):
+    with pytest.raises(AppError, match="version must be a string"):
         fingerprint(spark, function, version=2)

@@ -1,4 +1,4 @@
-"""What a flow derives, and what becomes of all that it does not."""
+"""The rows that flows derive, and the late and dead records that they do not."""
 
 from __future__ import annotations
 
@@ -17,21 +17,19 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from faults.flows.world import FlowWorld
 from headrace.app import App
-from headrace.client.declaring import KEEP
-from headrace.client.progress_log import batches, current
-from headrace.flow.compiling import compile_app
+from headrace.client.declared_topics import KEEP
+from headrace.client.progress import batches, current
+from headrace.flow.compile.compiler import compile_app
 from headrace.flow.errors import CheckpointLost, CheckpointStale, FlowChanged, InputReplaced
+from headrace.model.declarations import Flow, Topic
 from headrace.model.errors import AppMistakes
-from headrace.model.flow import Flow
 from headrace.model.progress import Batch, Generation, encode
-from headrace.model.topic import Topic
-from headrace.ops.derivation import function_finding
-from headrace.ops.deriving import Deriving
-from tests.flow.reading import committed, folded, headers, values
-from tests.support.flows import FlowWorld
+from headrace.ops.verify.derivation import Derivations, function_finding
+from tests.flow.topic_contents import committed, headers, last_values, values
 
-pytestmark = pytest.mark.usefixtures("as_for_users")
+pytestmark = pytest.mark.usefixtures("compiled_plans")
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -56,7 +54,7 @@ def sale(number: int, *, product: str = "p", amount: str = "1", after_s: float =
 
 
 class Shop:
-    """An app of its own for each test: a stateless flow, and an aggregation behind it."""
+    """An app for each test: a stateless flow, and an aggregation that reads its output."""
 
     def __init__(self, *, late: timedelta = timedelta(minutes=5)) -> None:
         mark = uuid.uuid4().hex[:8]
@@ -83,62 +81,62 @@ def all_batches(world: FlowWorld, flow: Flow, generation: int = 1) -> list[Batch
     return list(batches(world.cluster, flow.progress_topic, generation))
 
 
-def expect_contiguous(found: list[Batch]) -> None:
-    """Each batch begins where the last one ended, in its inputs and in its outputs."""
-    for before, after in itertools.pairwise(found):
-        assert after.batch > before.batch
+def expect_contiguous(all_of_flow: list[Batch]) -> None:
+    """Check that each batch begins where the previous one ended, in its inputs and outputs."""
+    for previous, following in itertools.pairwise(all_of_flow):
+        assert following.batch > previous.batch
         for side in ("inputs", "outputs"):
-            for topic, ranges in getattr(after, side).items():
+            for topic, ranges in getattr(following, side).items():
                 for number, (start, _) in ranges.items():
-                    # A partition that was added since begins at its own beginning.
-                    assert start == getattr(before, side)[topic].get(number, (0, 0))[1]
+                    # A partition that was added meanwhile starts at its first offset.
+                    assert start == getattr(previous, side)[topic].get(number, (0, 0))[1]
 
 
-def test_rows_are_derived_once_over_two_flows_restarts_and_any_size_of_batches(flow_world: FlowWorld) -> None:
+def test_rows_are_derived_once_after_restarts_and_with_any_batch_size(flow_world: FlowWorld) -> None:
     shop = Shop()
     bootstrap = flow_world.cluster.bootstrap
     sent = [sale(n, product=f"p{n % 3}", amount=f"{n}.25", after_s=n % 150) for n in range(200)]
     for part, max_rows in ((sent[:90], 7), (sent[90:150], 100_000), (sent[150:], 40)):
         flow_world.write(shop.sales, part)
         with flow_world.running(shop.app, max_rows=max_rows, follow=False) as run:
-            run.derived()
+            run.wait_until_derived()
     kept = values(bootstrap, shop.kept.name)
-    assert sorted(row["sale_id"] for row in kept) == sorted(one.sale_id for one in sent)
+    assert sorted(row["sale_id"] for row in kept) == sorted(sent_sale.sale_id for sent_sale in sent)
     expected: dict[tuple[str, int], tuple[Decimal, int]] = {}
-    for one in sent:
-        minute = int((one.at - NOON).total_seconds()) // 60
-        amount, count = expected.get((one.product_id, minute), (Decimal(0), 0))
-        expected[one.product_id, minute] = (amount + one.amount, count + 1)
-    rows = folded(bootstrap, shop.sums.name).values()
-    found = {
+    for sent_sale in sent:
+        minute = int((sent_sale.at - NOON).total_seconds()) // 60
+        amount, count = expected.get((sent_sale.product_id, minute), (Decimal(0), 0))
+        expected[sent_sale.product_id, minute] = (amount + sent_sale.amount, count + 1)
+    rows = last_values(bootstrap, shop.sums.name).values()
+    rows_found = {
         (row["product_id"], (datetime.fromisoformat(row["minute"]) - NOON) // timedelta(minutes=1)): (
             Decimal(str(row["amount"])),
             row["sales"],
         )
         for row in rows
     }
-    assert found == expected
-    told = all_batches(flow_world, shop.keep)
-    assert len(told) > 10
-    assert max(one.rows_in for one in told) <= 100
-    expect_contiguous(told)
+    assert rows_found == expected
+    progress = all_batches(flow_world, shop.keep)
+    assert len(progress) > 10
+    assert max(sent_sale.rows_in for sent_sale in progress) <= 100
+    expect_contiguous(progress)
     expect_contiguous(all_batches(flow_world, shop.sum_up))
-    assert told[-1].totals.rows_in == told[-1].totals.rows_out == 200
+    assert progress[-1].totals.rows_in == progress[-1].totals.rows_out == 200
 
 
-def test_late_rows_are_left_out_once_and_told_where_they_are(flow_world: FlowWorld) -> None:
+def test_late_rows_are_left_out_and_recorded_once(flow_world: FlowWorld) -> None:
     shop = Shop(late=timedelta(seconds=60))
     with flow_world.running(shop.app, follow=False) as run:
         flow_world.write(shop.sales, [sale(1, after_s=600)])
-        run.derived()
-        # At the watermark itself a row is in time; a millisecond before it is not.
+        run.wait_until_derived()
+        # An event exactly at the watermark is not late; an event one millisecond older is.
         flow_world.write(
             shop.sales,
             [sale(2, after_s=539.999), sale(3, after_s=540), sale(4, after_s=0), sale(5, after_s=700)],
         )
-        run.derived()
+        run.wait_until_derived()
         flow_world.write(shop.sales, [sale(6, after_s=639.9)])
-        run.derived()
+        run.wait_until_derived()
     bootstrap = flow_world.cluster.bootstrap
     assert {row["sale_id"] for row in values(bootstrap, shop.kept.name)} == {"s1", "s3", "s5"}
     late = [
@@ -150,17 +148,17 @@ def test_late_rows_are_left_out_once_and_told_where_they_are(flow_world: FlowWor
 
 
 POISON = {
-    "cut short": b'{"sale_id": "x"',
+    "truncated": b'{"sale_id": "x"',
     "not UTF-8": b'{"sale_id":"\xff","product_id":"p","amount":1,"at":"2026-03-01T12:00:00Z"}',
     "nesting": b'{"sale_id":"x","product_id":"p","amount":1,"at":"2026-03-01T12:00:00Z","z":'
     + b"[" * 100_000
     + b"]" * 100_000
     + b"}",
     "digits": b'{"sale_id":"x","product_id":"p","amount":' + b"1" * 5_000 + b',"at":"2026-03-01T12:00:00Z"}',
-    "too exact": b'{"sale_id":"x","product_id":"p","amount":1.23456789,"at":"2026-03-01T12:00:00Z"}',
+    "too many decimal places": b'{"sale_id":"x","product_id":"p","amount":1.23456789,"at":"2026-03-01T12:00:00Z"}',
     "NaN": b'{"sale_id":"x","product_id":"p","amount":NaN,"at":"2026-03-01T12:00:00Z"}',
-    "half a pair": b'{"sale_id":"\\ud800","product_id":"p","amount":1,"at":"2026-03-01T12:00:00Z"}',
-    "twins": b'{"sale_id":"x","sale_id":"y","product_id":"p","amount":1,"at":"2026-03-01T12:00:00Z"}',
+    "half a surrogate pair": b'{"sale_id":"\\ud800","product_id":"p","amount":1,"at":"2026-03-01T12:00:00Z"}',
+    "duplicate field": b'{"sale_id":"x","sale_id":"y","product_id":"p","amount":1,"at":"2026-03-01T12:00:00Z"}',
     "missing": b'{"sale_id":"x","amount":1,"at":"2026-03-01T12:00:00Z"}',
     "no time": b'{"sale_id":"x","product_id":"p","amount":1,"at":"yesterday"}',
     "1970": b'{"sale_id":"x","product_id":"p","amount":1,"at":"1970-01-01T00:00:01Z"}',
@@ -172,26 +170,30 @@ POISON = {
 }
 
 
-def test_what_does_not_fit_is_kept_with_its_bytes_its_place_and_the_reason(flow_world: FlowWorld) -> None:
+def test_a_dead_letter_has_the_original_bytes_the_origin_and_the_reason(flow_world: FlowWorld) -> None:
     shop = Shop(late=timedelta(0))
     poison: list[Any] = [(name.encode(), value) for name, value in POISON.items()]
     good = [sale(n, after_s=n) for n in range(3)]
     nul = (b"nul", b'{"sale_id":"a\\u0000b","product_id":"p","amount":1,"at":"2026-03-01T12:00:03Z"}')
     flow_world.write(shop.sales, [good[0], *poison, *good[1:], nul])
     with flow_world.running(shop.app, follow=False) as run:
-        run.derived()
+        run.wait_until_derived()
     bootstrap = flow_world.cluster.bootstrap
     assert {row["sale_id"] for row in values(bootstrap, shop.kept.name)} == {"s0", "s1", "s2", "a\0b"}
     dead = committed(bootstrap, shop.keep.dead_topic)
-    assert {one.key().decode(): one.value() for one in dead} == POISON
-    for place, name in enumerate(POISON, start=1):
-        told = next(headers(one) for one in dead if one.key().decode() == name)
-        assert (told["topic"], told["partition"], told["offset"]) == (shop.sales.name, "0", str(place))
-        assert told["message"]
+    assert {letter.key().decode(): letter.value() for letter in dead} == POISON
+    for offset, name in enumerate(POISON, start=1):
+        letter_headers = next(headers(letter) for letter in dead if letter.key().decode() == name)
+        assert (letter_headers["topic"], letter_headers["partition"], letter_headers["offset"]) == (
+            shop.sales.name,
+            "0",
+            str(offset),
+        )
+        assert letter_headers["message"]
     last = all_batches(flow_world, shop.keep)[-1]
     assert last.totals.rows_in == len(POISON) + 4
     assert last.totals.dead == len(POISON)
-    # An absurd time has moved nobody's watermark.
+    # The implausible event times have not moved the watermark.
     assert last.seen_us == {shop.sales.name: int((NOON + timedelta(seconds=3)).timestamp()) * 1_000_000}
 
 
@@ -210,24 +212,26 @@ def test_a_stream_is_joined_with_a_table_as_it_is_when_a_batch_begins(flow_world
     flow_world.write(products, [Product("p", "first"), (b"broken", b"{")])
     with flow_world.running(app, follow=False) as run:
         flow_world.write(sales, [sale(1), sale(2, product="q")])
-        run.derived()
+        run.wait_until_derived()
         flow_world.write(products, [Product("p", "second"), Product("q", "late")])
         flow_world.write(sales, [sale(3), sale(4, product="q")])
-        run.derived()
+        run.wait_until_derived()
         flow_world.write(products, [(b"p", None)])
         flow_world.write(sales, [sale(5)])
-        run.derived()
+        run.wait_until_derived()
     bootstrap = flow_world.cluster.bootstrap
     rows = {row["sale_id"]: row["name"] for row in values(bootstrap, named.name)}
     assert rows == {"s1": "first", "s2": None, "s3": "second", "s4": "late", "s5": None}
-    told = all_batches(flow_world, name_them)
-    assert [one.tables[products.name]["0"] for one in told] == sorted(
-        one.tables[products.name]["0"] for one in told
+    progress = all_batches(flow_world, name_them)
+    assert [batch.tables[products.name]["0"] for batch in progress] == sorted(
+        batch.tables[products.name]["0"] for batch in progress
     )
-    assert [one.value() for one in committed(bootstrap, name_them.dead_topic)] == [b"{"]
+    assert [batch.value() for batch in committed(bootstrap, name_them.dead_topic)] == [b"{"]
 
 
-def test_a_row_without_a_key_is_a_dead_letter_and_one_marked_deleted_deletes(flow_world: FlowWorld) -> None:
+def test_a_row_without_a_key_is_a_dead_letter_and_a_deleted_row_deletes_its_key(
+    flow_world: FlowWorld,
+) -> None:
     mark = uuid.uuid4().hex[:8]
     app = App(f"keys-{mark}")
     sales = app.topic(f"sales-{mark}", Sale, key="sale_id", time="at")
@@ -241,11 +245,11 @@ def test_a_row_without_a_key_is_a_dead_letter_and_one_marked_deleted_deletes(flo
     flow_world.declare(app)
     flow_world.write(sales, [sale(1, product="a"), sale(2, product="none"), sale(3, product="b")])
     with flow_world.running(app, follow=False) as run:
-        run.derived()
+        run.wait_until_derived()
         flow_world.write(sales, [sale(4, product="a", amount="-1")])
-        run.derived()
+        run.wait_until_derived()
     bootstrap = flow_world.cluster.bootstrap
-    assert folded(bootstrap, rows.name) == {"b": {"product_id": "b", "sale_id": "s3"}}
+    assert last_values(bootstrap, rows.name) == {"b": {"product_id": "b", "sale_id": "s3"}}
     [dead] = committed(bootstrap, make.dead_topic)
     assert json.loads(dead.value())["sale_id"] == "s2"
     assert all_batches(flow_world, make)[-1].totals.keyless == 1
@@ -253,14 +257,14 @@ def test_a_row_without_a_key_is_a_dead_letter_and_one_marked_deleted_deletes(flo
 
 def run_to_the_end(world: FlowWorld, app: App) -> None:
     with world.running(app, follow=False) as run:
-        run.derived()
+        run.wait_until_derived()
 
 
 def checkpoint_of(world: FlowWorld, flow: Flow) -> Path:
-    """Of a flow with state: a folder that every run renames."""
-    found = current(world.cluster, flow.progress_topic)
-    assert found is not None
-    [folder] = (world.settings().checkpoints / flow.name).glob(f"{found.generation.checkpoint}.*")
+    """The checkpoint directory of a flow with state, which every run renames."""
+    progress = current(world.cluster, flow.progress_topic)
+    assert progress is not None
+    [folder] = (world.settings().checkpoints / flow.name).glob(f"{progress.generation.checkpoint}.*")
     return folder
 
 
@@ -270,33 +274,33 @@ def test_a_lost_checkpoint_stops_the_flow_and_a_new_generation_derives_the_same(
     shop = Shop()
     flow_world.write(shop.sales, [sale(n, after_s=n) for n in range(20)])
     run_to_the_end(flow_world, shop.app)
-    place = checkpoint_of(flow_world, shop.sum_up)
-    shutil.rmtree(place)
+    checkpoint = checkpoint_of(flow_world, shop.sum_up)
+    shutil.rmtree(checkpoint)
     with pytest.raises(CheckpointLost) as lost:
         run_to_the_end(flow_world, shop.app)
-    assert str(place.with_suffix("")) in str(lost.value)
+    assert str(checkpoint.with_suffix("")) in str(lost.value)
     assert "batch" in lost.value.detail
     with flow_world.running(shop.app, follow=False, rebuild=[shop.sum_up.name]) as run:
-        run.derived()
+        run.wait_until_derived()
     bootstrap = flow_world.cluster.bootstrap
-    assert folded(bootstrap, f"{shop.sums.name}.g2") == folded(bootstrap, shop.sums.name)
+    assert last_values(bootstrap, f"{shop.sums.name}.g2") == last_values(bootstrap, shop.sums.name)
 
 
-def test_a_checkpoint_of_another_moment_is_refused(flow_world: FlowWorld, tmp_path: Path) -> None:
+def test_a_checkpoint_that_does_not_match_the_log_is_refused(flow_world: FlowWorld, tmp_path: Path) -> None:
     shop = Shop()
     flow_world.write(shop.sales, [sale(n, after_s=n) for n in range(5)])
     run_to_the_end(flow_world, shop.app)
-    place = checkpoint_of(flow_world, shop.sum_up)
-    shutil.copytree(place, tmp_path / "backup")
+    checkpoint = checkpoint_of(flow_world, shop.sum_up)
+    shutil.copytree(checkpoint, tmp_path / "backup")
     flow_world.write(shop.sales, [sale(n, after_s=n) for n in range(5, 9)])
     run_to_the_end(flow_world, shop.app)
     shutil.rmtree(checkpoint_of(flow_world, shop.sum_up))
-    shutil.copytree(tmp_path / "backup", place)
+    shutil.copytree(tmp_path / "backup", checkpoint)
     with pytest.raises(CheckpointStale):
         run_to_the_end(flow_world, shop.app)
 
 
-def test_a_changed_function_does_not_go_on_with_what_another_one_made(flow_world: FlowWorld) -> None:
+def test_a_changed_function_does_not_resume_the_generation_of_the_old_function(flow_world: FlowWorld) -> None:
     shop = Shop()
     flow_world.write(shop.sales, [sale(1)])
     run_to_the_end(flow_world, shop.app)
@@ -312,7 +316,7 @@ def test_a_changed_function_does_not_go_on_with_what_another_one_made(flow_world
     assert "headrace flow rebuild" in refused.value.hint
 
 
-def test_a_fingerprint_of_an_older_release_is_recognised_and_asks_for_one_rebuild(
+def test_a_fingerprint_of_an_older_release_is_recognized_and_requires_one_rebuild(
     flow_world: FlowWorld,
 ) -> None:
     shop = Shop()
@@ -337,10 +341,10 @@ def test_a_fingerprint_of_an_older_release_is_recognised_and_asks_for_one_rebuil
     assert producer.flush(30) == 0
     with pytest.raises(FlowChanged, match="this release computes fingerprints differently") as refused:
         run_to_the_end(flow_world, shop.app)
-    assert "rebuild it once" in refused.value.hint
+    assert "rebuild the flow once" in refused.value.hint
 
     compiled, schemas = compile_app(flow_world.spark, shop.app)
-    deriving = Deriving(
+    deriving = Derivations(
         flow_world.spark, flow_world.cluster, flow_world.settings(), compiled, schemas, lambda _: None
     )
     finding = function_finding(deriving, shop.keep, older)
@@ -348,7 +352,7 @@ def test_a_fingerprint_of_an_older_release_is_recognised_and_asks_for_one_rebuil
     assert "this release computes fingerprints differently" in finding.message
 
 
-def test_a_topic_that_was_made_again_is_not_taken_for_the_one_before(flow_world: FlowWorld) -> None:
+def test_a_topic_that_was_created_again_is_recognized(flow_world: FlowWorld) -> None:
     shop = Shop()
     flow_world.write(shop.sales, [sale(1)])
     run_to_the_end(flow_world, shop.app)
@@ -365,51 +369,64 @@ def mistake_of(world: FlowWorld, function: Any, **options: Any) -> str:
     sales = app.topic(f"sales-{mark}", Sale, key="sale_id", time="at")
     out: Topic = app.topic(f"out-{mark}", key="sale_id")
     app.flow(reads=[sales], writes=out, name=f"wrong-{mark}", **options)(function)
-    with pytest.raises(AppMistakes) as found:
+    with pytest.raises(AppMistakes) as raised:
         compile_app(world.spark, app)
-    [mistake] = found.value.mistakes
+    [mistake] = raised.value.mistakes
     assert f"{__file__}:" in str(mistake)
     return mistake.message
 
 
 def test_mistakes_of_a_function_are_found_before_anything_starts(flow_world: FlowWorld) -> None:
-    def says(function: Any, words: str) -> None:
-        assert words in mistake_of(flow_world, function)
+    def expect_mistake(function: Any, text: str) -> None:
+        assert text in mistake_of(flow_world, function)
 
     python = F.udf(lambda text: text, "string")
-    says(lambda sales: sales.withColumn("dice", F.rand()), "not deterministic")
-    says(lambda sales: sales.withColumn("id", F.expr("uuid()")), "not deterministic")
-    says(lambda sales: sales.withColumn("now", F.current_timestamp()), "clock")
-    says(lambda sales: sales.withColumn("sale_id", python("sale_id")), "calls Python")
-    says(lambda sales: sales.orderBy("at"), "needs the end")
-    says(lambda sales: sales.limit(3), "needs the end")
-    says(lambda sales: sales.groupBy("sale_id").count(), "for ever")
-    says(lambda sales: sales.select("product_id"), "returns no sale_id")
-    says(lambda sales: sales.select("*", "sale_id"), "more than once")
-    says(
-        lambda sales: sales.select("*", F.lit(1).alias("Sale_Id")), "returns Sale_Id, sale_id more than once"
+    expect_mistake(lambda sales: sales.withColumn("dice", F.rand()), "not deterministic")
+    expect_mistake(lambda sales: sales.withColumn("id", F.expr("uuid()")), "not deterministic")
+    expect_mistake(lambda sales: sales.withColumn("now", F.current_timestamp()), "clock")
+    expect_mistake(lambda sales: sales.withColumn("sale_id", python("sale_id")), "uses a Python function")
+    expect_mistake(lambda sales: sales.orderBy("at"), "needs the end of its input")
+    expect_mistake(lambda sales: sales.limit(3), "needs the end of its input")
+    expect_mistake(lambda sales: sales.groupBy("sale_id").count(), "without limit")
+    expect_mistake(lambda sales: sales.select("product_id"), "returns no sale_id")
+    expect_mistake(lambda sales: sales.select("*", "sale_id"), "several columns named sale_id")
+    expect_mistake(
+        lambda sales: sales.select("*", F.lit(1).alias("Sale_Id")), "several columns named Sale_Id or sale_id"
     )
-    says(lambda sales: 3, "not a DataFrame")
-    says(lambda sales: sales.select("nothing"), "nothing")
-    says(lambda sales: sales.select(F.col("sale_id"), 1 / 0), "ZeroDivisionError")
+    expect_mistake(lambda sales: 3, "not a DataFrame")
+    expect_mistake(lambda sales: sales.select("nothing"), "nothing")
+    expect_mistake(lambda sales: sales.select(F.col("sale_id"), 1 / 0), "ZeroDivisionError")
+
+
+def test_a_column_of_another_type_is_reported_with_both_types(flow_world: FlowWorld) -> None:
+    mark = uuid.uuid4().hex[:8]
+    app = App(f"wrong-{mark}")
+    sales = app.topic(f"sales-{mark}", Sale, key="sale_id", time="at")
+    named: Topic = app.topic(f"named-{mark}", Product, key="product_id")
+    app.flow(reads=[sales], writes=named, name=f"wrong-{mark}")(
+        lambda sales: sales.select("product_id", F.lit(1).alias("name"))
+    )
+    expected = f"topic named-{mark} declares name as string, but flow wrong-{mark} returns bigint"
+    with pytest.raises(AppMistakes, match=expected):
+        compile_app(flow_world.spark, app)
 
 
 def test_the_same_function_has_the_same_fingerprint_however_it_is_written(flow_world: FlowWorld) -> None:
-    def prints(*functions: Any) -> list[str]:
+    def fingerprints(*functions: Any) -> list[str]:
         mark = uuid.uuid4().hex[:8]
-        found = []
+        result = []
         for function in functions:
             app = App(f"print-{mark}")
             sales = app.topic(f"sales-{mark}", Sale, key="sale_id", time="at")
             out = app.topic(f"out-{mark}", key="sale_id")
             app.flow(reads=[sales], writes=out, name=f"print-{mark}")(function)
-            found.append(compile_app(flow_world.spark, app)[0][0].fingerprint)
-        return found
+            result.append(compile_app(flow_world.spark, app)[0][0].fingerprint)
+        return result
 
-    one, same, other = prints(
+    first, same, other = fingerprints(
         lambda sales: sales.where(F.col("amount") > 3),
         lambda rows: rows.filter("amount > 3"),
         lambda sales: sales.where(F.col("amount") > 4),
     )
-    assert one == same
-    assert one != other
+    assert first == same
+    assert first != other

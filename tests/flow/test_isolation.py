@@ -1,4 +1,4 @@
-"""A flow that dies: the others of its app go on, and it catches up when it is started again."""
+"""A flow that fails: the others of its app continue, and it catches up after a restart."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import pytest
 from pyspark.sql import DataFrame
 
+from faults.flows.world import FlowWorld, RunningApp
+from faults.wait import until
 from headrace.app import App
+from headrace.client.transactional_writer import TransactionalWriter
 from headrace.flow.errors import FlowFailed
-from headrace.flow.writer import Writer
-from tests.flow.reading import values
-from tests.support.flows import FlowWorld, RunningApp
-from tests.support.waiting import until
+from tests.flow.topic_contents import values
 
 
 @dataclass(frozen=True)
@@ -22,51 +22,51 @@ class Order:
     order: str
 
 
-def test_a_flow_that_dies_takes_no_other_with_it_and_catches_up(
+def test_a_failed_flow_stops_no_other_flow_and_catches_up_after_a_restart(
     flow_world: FlowWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = uuid.uuid4().hex[:8]
     app = App(f"isolated-{mark}")
     orders = app.topic(f"orders-{mark}", Order, key="order")
-    outputs = [app.topic(f"{name}-{mark}", key="order") for name in ("dies", "lives")]
+    outputs = [app.topic(f"{name}-{mark}", key="order") for name in ("failing", "healthy")]
     for output in outputs:
         app.flow(reads=[orders], writes=output, name=f"to-{output.name}")(_copy)
-    dies, lives = outputs
-    commit = Writer.commit
+    failing, healthy = outputs
+    commit = TransactionalWriter.commit
 
-    def fail(self: Writer) -> None:
-        if dies.name in self.flow:
-            raise RuntimeError("the flow dies in the middle of a batch")
+    def fail(self: TransactionalWriter) -> None:
+        if failing.name in self.id:
+            raise RuntimeError("the flow fails in the middle of a batch")
         commit(self)
 
-    def written(topic: str) -> Counter[str]:
+    def orders_in(topic: str) -> Counter[str]:
         return Counter(row["order"] for row in values(flow_world.cluster.bootstrap, topic))
 
     def write(*names: str) -> Counter[str]:
         flow_world.write(orders, [Order(name) for name in names])
         return Counter(names)
 
-    def kill_one(run: RunningApp) -> Counter[str]:
+    def fail_one_flow(run: RunningApp) -> Counter[str]:
         expected = write("a", "b")
-        run.derived()
+        run.wait_until_derived()
         with monkeypatch.context() as patch:
-            patch.setattr(Writer, "commit", fail)
+            patch.setattr(TransactionalWriter, "commit", fail)
             expected += write("c")
-            until(lambda: run.errors, "one flow dies")
+            until(lambda: run.errors, "one flow fails")
         expected += write("d", "e")
-        until(lambda: written(lives.name) == expected, "the other goes on")
-        assert [one.status.state for one in run.runners] == ["failed", "running"]
-        assert written(dies.name) == Counter("ab")
+        until(lambda: orders_in(healthy.name) == expected, "the other flow continues")
+        assert [runner.status.state for runner in run.runners] == ["failed", "running"]
+        assert orders_in(failing.name) == Counter("ab")
         return expected
 
     everything: list[Counter[str]] = []
     flow_world.declare(app)
-    with pytest.raises(FlowFailed, match="dies in the middle"), flow_world.running(app, follow=False) as run:
-        everything.append(kill_one(run))
+    with pytest.raises(FlowFailed, match="fails in the middle"), flow_world.running(app, follow=False) as run:
+        everything.append(fail_one_flow(run))
     with flow_world.running(app, follow=False) as run:
-        run.derived()
+        run.wait_until_derived()
     for output in outputs:
-        assert written(output.name) == everything[0], output.name
+        assert orders_in(output.name) == everything[0], output.name
 
 
 def _copy(orders: DataFrame) -> DataFrame:

@@ -1,4 +1,4 @@
-"""What a batch holds in memory is bounded by bytes, whatever its function makes of its records."""
+"""The memory of a batch is limited in bytes, however many rows its function returns."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from faults.flows.world import FlowWorld
 from headrace.app import App
-from headrace.client.progress_log import batches
-from headrace.flow import batch_rows, left_out, running
-from headrace.flow.batch import Counts
-from headrace.flow.output_guard import OutputGuard
-from tests.flow.reading import committed, headers
-from tests.support.flows import FlowWorld
+from headrace.client.progress import batches
+from headrace.flow import batch_rows, rejected
+from headrace.flow.batch_rows import OutputGuard
+from headrace.flow.engine import micro_batch as running
+from headrace.flow.rejected import Counts
+from tests.flow.topic_contents import committed, headers
 
 
 @dataclass(frozen=True)
-class Reading:
+class Measurement:
     reading: int
     sensor: str
 
@@ -31,14 +32,14 @@ class Station:
     def __init__(self, function: object = None) -> None:
         mark = uuid.uuid4().hex[:8]
         self.app = App(f"station-{mark}")
-        self.readings = self.app.topic(f"readings-{mark}", Reading, key="reading")
+        self.readings = self.app.topic(f"readings-{mark}", Measurement, key="reading")
         self.out = self.app.topic(f"out-{mark}", key="sensor")
         declared = self.app.flow(reads=[self.readings], writes=self.out, name=f"flow-{mark}", unbounded=True)
         self.flow = declared(function or (lambda readings: readings))
 
 
-def readings(count: int) -> list[Reading]:
-    return [Reading(number, f"s{number % 3}") for number in range(count)]
+def readings(count: int) -> list[Measurement]:
+    return [Measurement(number, f"s{number % 3}") for number in range(count)]
 
 
 def _explode(rows: DataFrame) -> DataFrame:
@@ -50,39 +51,39 @@ def _explode_once(rows: DataFrame) -> DataFrame:
 
 
 @pytest.mark.parametrize("function", [_explode, _explode_once], ids=["without state", "with state"])
-def test_rows_that_are_too_large_to_be_held_at_once_come_over_in_pieces_in_their_order(
+def test_a_batch_too_large_for_memory_is_collected_in_pieces_in_order(
     flow_world: FlowWorld, function: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allow = OutputGuard.allow
     monkeypatch.setattr(OutputGuard, "allow", lambda guard, _: allow(guard, 50_000))
     monkeypatch.setattr(batch_rows, "_PIECE_BYTES", 100_000)
-    monkeypatch.setattr(running, "_HELD", 0)
+    monkeypatch.setattr(running, "_MEMORY_FACTOR", 0)
     pieces: list[int] = []
-    collected = batch_rows._arrow_tables
+    collected = batch_rows.arrow_tables
 
     def counting(frame: DataFrame) -> object:
         for table in collected(frame):
             pieces.append(table.num_rows)
             yield table
 
-    monkeypatch.setattr(batch_rows, "_arrow_tables", counting)
+    monkeypatch.setattr(batch_rows, "arrow_tables", counting)
     station = Station(function)
     flow_world.declare(station.app)
     flow_world.write(station.readings, [*readings(150), (b"broken", b"{")])
     with flow_world.running(station.app, follow=False) as run:
-        run.derived()
+        run.wait_until_derived()
         flow_world.write(station.readings, readings(150)[:3])
-        run.derived()
+        run.wait_until_derived()
     found: dict[str, list[tuple[int, int]]] = {}
     for record in committed(flow_world.cluster.bootstrap, station.out.name):
         row = json.loads(record.value())
         found.setdefault(record.key().decode(), []).append((row["reading"], row["part"]))
-    again = readings(150)[:3] if function is _explode else []
+    repeated = readings(150)[:3] if function is _explode else []
     assert found == {
         sensor: [
-            (one.reading, part)
-            for one in [*readings(150), *again]
-            if one.sensor == sensor
+            (reading.reading, part)
+            for reading in [*readings(150), *repeated]
+            if reading.sensor == sensor
             for part in range(100)
         ]
         for sensor in ("s0", "s1", "s2")
@@ -93,7 +94,7 @@ def test_rows_that_are_too_large_to_be_held_at_once_come_over_in_pieces_in_their
 
 
 def rows_of(spark: SparkSession, guard: OutputGuard, count: int, partitions: int) -> DataFrame:
-    """Rows of about 1 kB, counted by the guard."""
+    """Create rows of about 1 kB, which the memory guard counts."""
     value = F.rpad(F.col("id").cast("string"), 1_000, "x")
     rows = spark.range(0, count, 1, partitions).select(
         F.col("id").cast("string").alias("key"), value.alias("value")
@@ -123,38 +124,40 @@ def test_large_batches_of_an_aggregation_arrive_in_pieces(
     assert max(piece.num_rows for piece in pieces) < 100
 
 
-def test_many_dead_and_late_records_are_read_again_in_pieces_and_each_is_noted_once(
+def test_many_dead_and_late_records_are_read_in_pieces_and_written_once(
     flow_world: FlowWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(left_out, "_PIECE_BYTES", 4_000)
+    monkeypatch.setattr(rejected, "_PIECE_BYTES", 4_000)
     station = Station()
     flow_world.declare(station.app)
     poison = [(b"k%d" % number, b'{"reading":"%d"}' % number) for number in range(700)]
     flow_world.write(station.readings, [*readings(50), *poison, *readings(50)])
     with flow_world.running(station.app, follow=False) as run:
-        run.derived()
+        run.wait_until_derived()
     letters = committed(flow_world.cluster.bootstrap, station.flow.dead_topic)
-    assert Counter((one.key(), one.value()) for one in letters) == Counter(poison)
-    assert [int(headers(one)["offset"]) for one in letters] == list(range(50, 750))
+    assert Counter((letter.key(), letter.value()) for letter in letters) == Counter(poison)
+    assert [int(headers(letter)["offset"]) for letter in letters] == list(range(50, 750))
     (batch,) = batches(flow_world.cluster, station.flow.progress_topic, 1)
     assert (batch.rows_in, batch.rows_out, batch.dead) == (800, 100, 700)
 
 
-def test_a_batch_that_was_counted_wrong_is_counted_again_before_it_is_written(
+def test_a_batch_with_wrong_counts_is_counted_again_before_its_commit(
     flow_world: FlowWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = Counts.if_right.__func__  # type: ignore[attr-defined]
+    if_plausible = Counts.if_plausible.__func__  # type: ignore[attr-defined]
 
     def doubled(kind: type[Counts], tallies: dict[str, int], offsets: int) -> Counts | None:
-        """As if a lost executor had made Spark read the input of a compacted topic twice."""
-        return right(kind, {**tallies, "dead": 2 * tallies["dead"], "rows": 2 * tallies["rows"]}, 2 * offsets)
+        """Simulates a lost executor, after which Spark reads the input of a compacted topic twice."""
+        return if_plausible(
+            kind, {**tallies, "dead": 2 * tallies["dead"], "rows": 2 * tallies["rows"]}, 2 * offsets
+        )
 
-    monkeypatch.setattr(Counts, "if_right", classmethod(doubled))
+    monkeypatch.setattr(Counts, "if_plausible", classmethod(doubled))
     station = Station()
     flow_world.declare(station.app)
     flow_world.write(station.readings, [*readings(5), (b"broken", b"{")])
     with flow_world.running(station.app, follow=False) as run:
-        run.derived()
+        run.wait_until_derived()
     (batch,) = batches(flow_world.cluster, station.flow.progress_topic, 1)
     assert (batch.rows_in, batch.rows_out, batch.dead) == (6, 5, 1)
     assert len(committed(flow_world.cluster.bootstrap, station.out.name)) == 5

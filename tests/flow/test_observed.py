@@ -1,4 +1,4 @@
-"""What the server tells of flows that run beside it: numbers, plan, and an error at the user's own line."""
+"""The server shows running flows: numbers, plan, and an error at the user's line."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from playwright.sync_api import expect
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from faults.flows.world import FlowWorld
+from faults.serve.chromium import browser
+from faults.serve.http import Http
+from faults.wait import until
 from headrace.app import App
-from tests.flow.serving import serving
+from tests.flow.served_app import served_app
 from tests.flow.test_flows import Sale, sale
-from tests.remote.chromium import browser
-from tests.serve.http import Http
-from tests.support.flows import FlowWorld
-from tests.support.waiting import until
 
 HOSTILE = '<img src=x onerror="window.hacked=1">'
 
 
-def test_a_flow_is_told_with_its_numbers_its_plan_and_its_error_at_the_users_line(
+def test_a_flow_is_shown_with_its_numbers_plan_and_error_at_the_users_line(
     flow_world: FlowWorld, tmp_path: Path
 ) -> None:
     mark = uuid.uuid4().hex[:8]
@@ -46,7 +46,7 @@ def test_a_flow_is_told_with_its_numbers_its_plan_and_its_error_at_the_users_lin
     flow_world.write(
         sales, [sale(number, product=f"{HOSTILE}{number % 3}", after_s=number) for number in range(10)]
     )
-    with serving(flow_world, app, tmp_path) as (_, http):
+    with served_app(flow_world, app, tmp_path) as (_, http):
         now = until(lambda: _derived(http, mark), "one flow to end and one to derive", timeout_s=120)
         good, broken = now["nodes"][f"flow:sum-{mark}"], now["nodes"][f"flow:bad-{mark}"]
         assert (good["state"], good["cause"], good["rows_in"], good["late"]) == ("running", False, 10, 0)
@@ -54,33 +54,33 @@ def test_a_flow_is_told_with_its_numbers_its_plan_and_its_error_at_the_users_lin
         assert good["watermark_held_by"] == sales.name
         assert good["lag"]["records"] == 0
         assert broken["cause"] is True
-        # What it should have written is what its view waits for: that is no fault of the view.
+        # The view only waits for rows that the failed flow has not written, so the view is not a cause.
         assert now["nodes"][f"view:behind-bad-{mark}"]["cause"] is False
         line = now["health"]["lines"][0]
         assert (line["state"], line["path"]) == ("bad", ["flows", f"bad-{mark}"])
         assert f"no product {HOSTILE}" in line["text"]
-        told = http.get(f"/v1/flows/bad-{mark}").expect(200)
-        assert (told["error"]["file"], told["error"]["line"]) == (
+        status = http.get(f"/v1/flows/bad-{mark}").expect(200)
+        assert (status["error"]["file"], status["error"]["line"]) == (
             __file__,
             inspect.getsourcelines(failing)[1] + 1,
         )
-        assert f"no product {HOSTILE}" in told["error"]["text"]
+        assert f"no product {HOSTILE}" in status["error"]["text"]
         detail = http.get(f"/v1/flows/sum-{mark}").expect(200)
         assert "HashAggregate" in detail["plan"]
         assert detail["error"] is None
         assert detail["inputs"][0]["topic"] == sales.name
         assert detail["generation"]["generation"] == 1
-        assert sum(one["rows_in"] for one in detail["batches"]) == 10
+        assert sum(batch["rows_in"] for batch in detail["batches"]) == 10
         _expect_text(http, f"bad-{mark}")
 
 
 def _expect_text(http: Http, flow: str) -> None:
-    """What a value of the log brought into an error is text on the page, and nothing else."""
+    """Check that the page shows a value of the log inside an error message as text."""
     with browser() as chromium:
         page = chromium.new_page()
         page.goto(f"http://127.0.0.1:{http.port}/#/flows/{flow}")
-        for place in ("flow-error", "health"):
-            expect(page.locator(f"[data-test={place}]").first).to_contain_text(HOSTILE, timeout=120_000)
+        for element in ("flow-error", "health"):
+            expect(page.locator(f"[data-test={element}]").first).to_contain_text(HOSTILE, timeout=120_000)
         assert page.evaluate("window.hacked ?? null") is None
         assert page.evaluate("document.querySelectorAll('#page img').length") == 0
 

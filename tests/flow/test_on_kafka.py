@@ -1,4 +1,4 @@
-"""The same app on Apache Kafka: nothing of it may depend on which log answers."""
+"""The same app on Apache Kafka: nothing may depend on the kind of log."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
+from faults.flows.world import FlowWorld
+from faults.servers.apache_kafka import start_kafka
 from headrace.client.cluster import Cluster
 from headrace.stores import SQLite
-from tests.flow.reading import folded, values
 from tests.flow.test_flows import NOON, Shop, all_batches, expect_contiguous, sale
-from tests.support.apache_kafka import start_kafka
-from tests.support.flows import FlowWorld
+from tests.flow.topic_contents import last_values, values
 
 
-def test_flows_and_views_on_apache_kafka(flow_world: FlowWorld, tmp_path: Path) -> None:
+def test_flows_and_views_run_on_apache_kafka(flow_world: FlowWorld, tmp_path: Path) -> None:
     shop = Shop()
     kept = dataclasses.replace(shop.kept)
     shop.app.view("kept", kept, store=SQLite())
@@ -29,11 +29,11 @@ def test_flows_and_views_on_apache_kafka(flow_world: FlowWorld, tmp_path: Path) 
         for part, max_rows in ((sent[:50], 10), (sent[50:], 100_000)):
             world.write(shop.sales, part)
             with world.running(shop.app, max_rows=max_rows) as run:
-                run.followed()
+                run.wait_until_followed()
         expect_contiguous(all_batches(world, shop.keep))
         rows = values(server.bootstrap, shop.kept.name)
-        assert sorted(row["sale_id"] for row in rows) == sorted(one.sale_id for one in sent)
-        sums = folded(server.bootstrap, shop.sums.name)
+        assert sorted(row["sale_id"] for row in rows) == sorted(sent_sale.sale_id for sent_sale in sent)
+        sums = last_values(server.bootstrap, shop.sums.name)
         with contextlib.closing(sqlite3.connect(tmp_path / f"{shop.app.name}.db")) as views:
             assert views.execute("SELECT count(*) FROM kept").fetchone() == (120,)
             found = views.execute("SELECT product_id, minute, amount, sales FROM sums").fetchall()

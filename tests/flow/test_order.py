@@ -1,11 +1,10 @@
-"""Rows of a key are written in the order of the log, whatever plan Spark makes of the function."""
+"""Rows of a key are written in the order of the log, whatever plan Spark chooses."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,19 +13,22 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from faults.flows.world import FlowWorld
+from faults.servers.spark import session_conf
 from headrace.app import App
-from headrace.flow.compiling import compile_app
-from headrace.flow.lineage import coordinates, trace
-from headrace.flow.mistakes import FlowMistake
+from headrace.flow.compile.compiler import compile_app
+from headrace.flow.compile.lineage import coordinates, trace
+from headrace.flow.compile.mistakes import FlowMistake
+from headrace.model.declarations import Topic
 from headrace.model.errors import AppMistakes
-from headrace.model.topic import Topic
-from tests.flow.reading import committed
-from tests.support.flows import FlowWorld
+from tests.flow.topic_contents import committed
 
-pytestmark = pytest.mark.usefixtures("as_for_users")
+pytestmark = pytest.mark.usefixtures("compiled_plans")
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LATE = timedelta(hours=1)
+_BROADCAST_BYTES = "spark.sql.autoBroadcastJoinThreshold"
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 Function = Callable[..., DataFrame]
 
 
@@ -45,7 +47,7 @@ class Account:
 
 
 class Ledger:
-    """Steps of accounts, a table of accounts, and what a function makes of them."""
+    """Steps of accounts, a table of accounts, and a function over them."""
 
     def __init__(self, function: Function, *, key: str | list[str] = "account", table: bool = False) -> None:
         mark = uuid.uuid4().hex[:8]
@@ -65,17 +67,17 @@ class Ledger:
         world.cluster.ensure_topic(self.steps.name, partitions)
         world.declare(self.app)
         for partition in range(partitions):
-            share = [one for one in steps if one.step % partitions == partition]
+            share = [step for step in steps if step.step % partitions == partition]
             world.write(self.steps, share, partition=partition)
         with world.running(self.app, follow=False, max_rows=max_rows) as run:
-            run.derived()
+            run.wait_until_derived()
 
     def rows(self, world: FlowWorld) -> dict[str, list[Any]]:
         """The rows of each key, in the order of the topic."""
-        found: dict[str, list[Any]] = {}
+        rows_by_key: dict[str, list[Any]] = {}
         for record in committed(world.cluster.bootstrap, self.out.name):
-            found.setdefault(record.key().decode(), []).append(json.loads(record.value()))
-        return found
+            rows_by_key.setdefault(record.key().decode(), []).append(json.loads(record.value()))
+        return rows_by_key
 
 
 def steps(count: int, accounts: int) -> list[Step]:
@@ -86,25 +88,13 @@ def steps(count: int, accounts: int) -> list[Step]:
 
 
 def by_account(written: list[Step]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for one in written:
-        found.setdefault(one.account, []).append(one.step)
-    return found
+    rows_by_key: dict[str, list[int]] = {}
+    for step in written:
+        rows_by_key.setdefault(step.account, []).append(step.step)
+    return rows_by_key
 
 
-@contextlib.contextmanager
-def spark_conf(world: FlowWorld, **values: str) -> Iterator[None]:
-    """Names with ``_`` for a dot."""
-    for name, value in values.items():
-        world.spark.conf.set(f"spark.sql.{name.replace('__', '.')}", value)
-    try:
-        yield
-    finally:
-        for name in values:
-            world.spark.conf.unset(f"spark.sql.{name.replace('__', '.')}")
-
-
-def test_a_join_with_a_table_that_is_shuffled_keeps_the_order_of_a_key(flow_world: FlowWorld) -> None:
+def test_a_shuffled_join_with_a_table_keeps_the_order_of_each_key(flow_world: FlowWorld) -> None:
     def named(events: DataFrame, accounts: DataFrame) -> DataFrame:
         return events.join(accounts, "account").select("name", "account", "step")
 
@@ -112,16 +102,16 @@ def test_a_join_with_a_table_that_is_shuffled_keeps_the_order_of_a_key(flow_worl
     flow_world.declare(ledger.app)
     flow_world.write(ledger.accounts, [Account(f"a{number}", f"n{number % 10}") for number in range(50)])
     written = steps(600, 50)
-    with spark_conf(flow_world, autoBroadcastJoinThreshold="-1", shuffle__partitions="5"):
+    with session_conf(flow_world.spark, {_BROADCAST_BYTES: "-1", _SHUFFLE_PARTITIONS: "5"}):
         ledger.run(flow_world, written)
-    found = {key: [row["step"] for row in rows] for key, rows in ledger.rows(flow_world).items()}
+    rows_by_key = {key: [row["step"] for row in rows] for key, rows in ledger.rows(flow_world).items()}
     expected: dict[str, list[int]] = {}
-    for one in written:
-        expected.setdefault(f"n{int(one.account[1:]) % 10}", []).append(one.step)
-    assert found == expected
+    for step in written:
+        expected.setdefault(f"n{int(step.account[1:]) % 10}", []).append(step.step)
+    assert rows_by_key == expected
 
 
-def test_what_is_left_of_duplicates_is_the_first_of_each_in_the_order_of_the_log(
+def test_the_duplicate_that_is_first_in_the_log_is_retained(
     flow_world: FlowWorld,
 ) -> None:
     def once(events: DataFrame) -> DataFrame:
@@ -130,16 +120,18 @@ def test_what_is_left_of_duplicates_is_the_first_of_each_in_the_order_of_the_log
 
     ledger = Ledger(once)
     written = [Step(number, f"a{number // 2 * 7 % 20}", NOON, []) for number in range(400)]
-    with spark_conf(flow_world, shuffle__partitions="3"):
+    with session_conf(flow_world.spark, {_SHUFFLE_PARTITIONS: "3"}):
         ledger.run(flow_world, written, partitions=2, max_rows=150)
-    found = {key: [row["step"] for row in rows] for key, rows in ledger.rows(flow_world).items()}
-    # Even steps are in partition 0, odd ones in partition 1, which comes behind it within a batch. Later batches
-    # bring duplicates only.
-    assert all(sorted(rows) == sorted({step // 2 * 2 for step in rows}) for rows in found.values()), found
-    assert found == by_account([one for one in written if one.step % 2 == 0])
+    rows_by_key = {key: [row["step"] for row in rows] for key, rows in ledger.rows(flow_world).items()}
+    # Even steps are in partition 0, odd steps in partition 1. Within a batch, the rows of partition 1 are last. Later
+    # batches have only duplicates.
+    assert all(sorted(rows) == sorted({step // 2 * 2 for step in rows}) for rows in rows_by_key.values()), (
+        rows_by_key
+    )
+    assert rows_by_key == by_account([entry for entry in written if entry.step % 2 == 0])
 
 
-def test_rows_that_are_made_of_one_record_are_in_the_order_of_its_list(flow_world: FlowWorld) -> None:
+def test_exploded_rows_of_one_record_are_in_the_order_of_its_list(flow_world: FlowWorld) -> None:
     def parts(events: DataFrame) -> DataFrame:
         halves = events.select("account", "step", F.explode("parts").alias("part"))
         return halves.union(events.select("account", "step", F.lit(0).cast("long"))).repartition(4, "part")
@@ -148,10 +140,12 @@ def test_rows_that_are_made_of_one_record_are_in_the_order_of_its_list(flow_worl
     written = steps(60, 5)
     ledger.run(flow_world, written)
     expected: dict[str, list[tuple[int, int]]] = {}
-    for one in written:
-        expected.setdefault(one.account, []).extend((one.step, part) for part in [*one.parts, 0])
-    found = ledger.rows(flow_world)
-    assert {key: [(row["step"], row["part"]) for row in rows] for key, rows in found.items()} == expected
+    for step in written:
+        expected.setdefault(step.account, []).extend((step.step, part) for part in [*step.parts, 0])
+    rows_by_key = ledger.rows(flow_world)
+    assert {
+        key: [(row["step"], row["part"]) for row in rows] for key, rows in rows_by_key.items()
+    } == expected
 
 
 def test_rows_of_one_record_and_several_rows_of_a_table_are_in_the_order_of_their_values(
@@ -171,7 +165,9 @@ def test_rows_of_one_record_and_several_rows_of_a_table_are_in_the_order_of_thei
         assert len(rows) == 80
 
 
-def test_among_equals_max_by_takes_the_newest_record_and_min_by_the_oldest(flow_world: FlowWorld) -> None:
+def test_among_equal_rows_max_by_selects_the_newest_record_and_min_by_the_oldest(
+    flow_world: FlowWorld,
+) -> None:
     def ends(events: DataFrame) -> DataFrame:
         return events.groupBy("account").agg(
             F.max_by("step", F.lit(1)).alias("newest"), (F.min_by("step", F.lit(1)) * 1).alias("oldest")
@@ -179,18 +175,18 @@ def test_among_equals_max_by_takes_the_newest_record_and_min_by_the_oldest(flow_
 
     ledger = Ledger(ends)
     written = steps(300, 4)
-    with spark_conf(flow_world, shuffle__partitions="3"):
+    with session_conf(flow_world.spark, {_SHUFFLE_PARTITIONS: "3"}):
         ledger.run(flow_world, written, max_rows=120)
     last = {key: (rows[-1]["oldest"], rows[-1]["newest"]) for key, rows in ledger.rows(flow_world).items()}
     assert last == {key: (numbers[0], numbers[-1]) for key, numbers in by_account(written).items()}
 
 
 def _refusal(world: FlowWorld, function: Function, **options: Any) -> str:
-    with pytest.raises(AppMistakes) as found:
+    with pytest.raises(AppMistakes) as rows_by_key:
         compile_app(world.spark, Ledger(function, **options).app)
-    [mistake] = found.value.mistakes
-    assert mistake.place is not None
-    assert mistake.place.file == __file__
+    [mistake] = rows_by_key.value.mistakes
+    assert mistake.location is not None
+    assert mistake.location.file == __file__
     return str(mistake)
 
 
@@ -214,12 +210,12 @@ def _per_minute(events: DataFrame) -> DataFrame:
 @pytest.mark.parametrize(
     ("function", "key"),
     [
-        pytest.param(_per_minute, "account", id="a window is left out"),
-        pytest.param(_per_window("12 hours"), ["account", "day"], id="the day of half a day"),
+        pytest.param(_per_minute, "account", id="the key has no window"),
+        pytest.param(_per_window("12 hours"), ["account", "day"], id="the day of a window of 12 hours"),
         pytest.param(
             lambda events: events.groupBy("account", "step").agg(F.count("*").alias("n")),
             "account",
-            id="a column is left out",
+            id="the key has no column of the grouping",
         ),
         pytest.param(
             lambda events: (
@@ -228,16 +224,16 @@ def _per_minute(events: DataFrame) -> DataFrame:
                 .select(F.upper("account").alias("account"), "n", "times")
             ),
             ["account", "n"],
-            id="two groups may have one key",
+            id="two groups can have the same key",
         ),
     ],
 )
-def test_an_aggregation_whose_key_is_not_all_that_it_groups_by_is_refused(
+def test_an_aggregation_whose_key_lacks_a_grouped_column_is_refused(
     flow_world: FlowWorld, function: Function, key: str | list[str]
 ) -> None:
     refused = _refusal(flow_world, function, key=key)
     assert "groups by" in refused
-    assert "an arbitrary one" in refused
+    assert "an arbitrary one of their rows" in refused
 
 
 @pytest.mark.parametrize(
@@ -252,7 +248,7 @@ def test_an_aggregation_whose_key_is_not_all_that_it_groups_by_is_refused(
                 .select("account", "n")
             ),
             "account",
-            id="a column that follows from another one",
+            id="a grouped column that is computed from the key",
         ),
         pytest.param(
             lambda events: (
@@ -265,20 +261,20 @@ def test_an_aggregation_whose_key_is_not_all_that_it_groups_by_is_refused(
         ),
     ],
 )
-def test_a_key_that_tells_every_group_apart_is_accepted(
+def test_a_key_that_distinguishes_every_group_is_accepted(
     flow_world: FlowWorld, function: Function, key: str | list[str]
 ) -> None:
     compile_app(flow_world.spark, Ledger(function, key=key).app)
 
 
-def test_a_view_whose_key_is_not_all_that_is_grouped_by_is_refused(flow_world: FlowWorld) -> None:
+def test_a_view_whose_key_lacks_a_grouped_column_is_refused(flow_world: FlowWorld) -> None:
     ledger = Ledger(_per_minute, key=["account", "minute"])
     ledger.app.view("accounts", ledger.out, key="account")
     with pytest.raises(AppMistakes, match="groups by minute, which the key of view accounts"):
         compile_app(flow_world.spark, ledger.app)
 
 
-def test_parts_that_were_added_up_apart_need_a_constant_in_their_key(flow_world: FlowWorld) -> None:
+def test_a_union_of_aggregations_needs_a_constant_in_the_key(flow_world: FlowWorld) -> None:
     def parts(events: DataFrame, kind: str) -> DataFrame:
         return (
             events.groupBy("account")
@@ -289,7 +285,7 @@ def test_parts_that_were_added_up_apart_need_a_constant_in_their_key(flow_world:
     def both(events: DataFrame) -> DataFrame:
         return parts(events, "all").union(parts(events.where("step > 3"), "some"))
 
-    assert "a key may be in both" in _refusal(flow_world, both, key="account")
+    assert "several can have the same key" in _refusal(flow_world, both, key="account")
     compile_app(flow_world.spark, Ledger(both, key=["account", "kind"]).app)
 
 
@@ -297,14 +293,16 @@ def test_a_column_with_a_reserved_name_is_refused(flow_world: FlowWorld) -> None
     def renamed(events: DataFrame) -> DataFrame:
         return events.select("account", F.col("step").alias("_headrace_at0"))
 
-    assert "returns a column _headrace_at0, and names with _headrace_" in _refusal(flow_world, renamed)
+    assert "returns a column _headrace_at0, but names that begin with _headrace_" in _refusal(
+        flow_world, renamed
+    )
 
 
-def test_a_step_in_python_that_gives_any_rows_is_refused(flow_world: FlowWorld) -> None:
+def test_a_python_step_over_whole_partitions_is_refused(flow_world: FlowWorld) -> None:
     def mapped(events: DataFrame) -> DataFrame:
         return events.mapInPandas(lambda frames: frames, "account string")
 
-    assert "hides which record a row comes from (MapInPandas)" in _refusal(flow_world, mapped)
+    assert "(MapInPandas) that hides which record a row comes from" in _refusal(flow_world, mapped)
 
 
 @pytest.mark.parametrize(
@@ -312,23 +310,23 @@ def test_a_step_in_python_that_gives_any_rows_is_refused(flow_world: FlowWorld) 
     [
         pytest.param(
             lambda events, accounts: accounts.join(events, "account", "left").select("account"),
-            "rows of a table that no event belongs to",
+            "rows of a table without an event",
             id="all rows of a table",
         ),
         pytest.param(
             lambda events, accounts: accounts.join(events, "account", "left_semi"),
-            "rows of a table that no event belongs to",
-            id="rows of a table that some event belongs to",
+            "rows of a table without an event",
+            id="rows of a table with a matching event",
         ),
         pytest.param(
             lambda events, accounts: events.select("account").union(accounts.select("account")),
-            "rows of events and others",
-            id="a table among events",
+            "rows from events with other rows",
+            id="a union of events and a table",
         ),
         pytest.param(lambda _, accounts: accounts, "do not come from its inputs", id="a table alone"),
     ],
 )
-def test_rows_that_no_record_of_the_input_leads_to_are_refused(
+def test_rows_without_an_input_record_are_refused(
     flow_world: FlowWorld, function: Function, reason: str
 ) -> None:
     ledger = Ledger(function, table=True)

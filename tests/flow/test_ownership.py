@@ -1,4 +1,4 @@
-"""Who writes a flow: a transaction that ran out of time is not a successor, and a successor is named."""
+"""The owner of a flow: a timeout of a transaction is not a takeover, and after a takeover the new owner is named."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
+from faults.flows.world import FlowWorld, RunningApp
+from faults.wait import until
 from headrace.app import App
-from headrace.client.cluster import Cluster
 from headrace.client.errors import LogError
-from headrace.client.progress_log import batches, current, current_driver, wait_until_decided
+from headrace.client.progress import batches, current, current_driver, wait_until_decided
+from headrace.client.transactional_writer import OutgoingRecord, TransactionalWriter, WriterRefused
+from headrace.flow.context import FlowContext, FlowOptions
 from headrace.flow.errors import FlowFenced, FlowNameTaken, ProducerFenced, TransactionTimedOut
-from headrace.flow.opening import open_flow
-from headrace.flow.options import FlowOptions
-from headrace.flow.ownership import Ownership
-from headrace.flow.runner import transactional_id
-from headrace.flow.writer import Side, Writer
-from headrace.model.flow import Flow
-from tests.flow.reading import values
-from tests.support.flows import FlowWorld, RunningApp
-from tests.support.waiting import until
+from headrace.flow.flow_state import open_flow
+from headrace.flow.ownership import Ownership, open_writer
+from headrace.model.declarations import Flow
+from tests.flow.topic_contents import values
 
 TIMEOUT_MS = 1_000
 
@@ -59,75 +57,75 @@ class Copy:
         return [row["note"] for row in values(world.cluster.bootstrap, self.copies.name)]
 
     def numbers(self, world: FlowWorld) -> list[int]:
-        return [one.batch for one in batches(world.cluster, self.copy.progress_topic, 1)]
+        return [batch.batch for batch in batches(world.cluster, self.copy.progress_topic, 1)]
 
 
 @pytest.fixture
 def before_commit(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
-    """What happens, once each, when a batch is about to commit: all of it is in the log. Records that begin a
-    generation or name an owner commit as they do.
+    """Run each action once when a batch is about to commit and all its records are in the log. Transactions that begin
+    a generation or name an owner are not affected.
     """
     events: list[Callable[[], None]] = []
-    commit, alone = Writer.commit, Writer.commit_alone
+    commit, commit_alone = TransactionalWriter.commit, TransactionalWriter.commit_record
     opening = threading.local()
 
-    def commit_alone(self: Writer, cluster: Cluster, record: Side) -> int:
+    def commit_record(self: TransactionalWriter, record: OutgoingRecord) -> int:
         opening.now = True
         try:
-            return alone(self, cluster, record)
+            return commit_alone(self, record)
         finally:
             opening.now = False
 
-    def delayed(self: Writer) -> None:
+    def run_action_and_commit(self: TransactionalWriter) -> None:
         if events and not getattr(opening, "now", False):
             self.flush()
             events.pop(0)()
         commit(self)
 
-    monkeypatch.setattr(Writer, "commit_alone", commit_alone)
-    monkeypatch.setattr(Writer, "commit", delayed)
+    monkeypatch.setattr(TransactionalWriter, "commit_record", commit_record)
+    monkeypatch.setattr(TransactionalWriter, "commit", run_action_and_commit)
     return events
 
 
-def until_given_up(world: FlowWorld, flow: Flow) -> Callable[[], None]:
-    """Waits until the log has aborted the transaction that is open in the flow's progress."""
+def until_aborted(world: FlowWorld, flow: Flow) -> Callable[[], None]:
+    """Wait until the log has aborted the open transaction in the flow's progress topic."""
 
     def wait() -> None:
         topic = flow.progress_topic
         until(
             lambda: world.cluster.ends(topic) == world.cluster.ends(topic, committed=False),
-            "the log gives the transaction up",
+            "the log aborts the transaction",
         )
 
     return wait
 
 
-def test_a_transaction_that_ran_out_of_time_is_opened_again_and_the_flow_goes_on_in_smaller_batches(
+def test_after_a_transaction_timeout_the_flow_continues_in_smaller_batches(
     flow_world: FlowWorld, before_commit: list[Any]
 ) -> None:
     copy = Copy()
     copy.write(flow_world, *"abcdefgh")
-    before_commit.append(until_given_up(flow_world, copy.copy))
+    before_commit.append(until_aborted(flow_world, copy.copy))
     with flow_world.running(copy.app, follow=False, max_rows=8, transaction_timeout_ms=TIMEOUT_MS) as run:
-        run.derived()
+        run.wait_until_derived()
         failure = run.runners[0].failure
         copy.write(flow_world, "i")
-        run.derived()
+        run.wait_until_derived()
         assert run.runners[0].status.state == "running"
     assert failure is not None
     assert isinstance(failure.error, ProducerFenced)
-    assert "opened again" in failure.error.message
+    assert "reopening the flow" in failure.error.message
     assert sorted(copy.written(flow_world)) == list("abcdefghi")
-    # What took too long at once is derived in smaller batches.
+    # The batch that took too long is now derived in smaller batches.
     assert copy.numbers(flow_world) == [0, 1, 2, 3, 4]
 
 
-def test_a_batch_that_never_fits_its_transaction_stops_the_flow_and_names_the_setting(
+def test_a_batch_that_always_times_out_stops_the_flow_and_names_the_setting(
     flow_world: FlowWorld, before_commit: list[Any]
 ) -> None:
     copy = Copy()
     copy.write(flow_world, "a")
-    before_commit += [until_given_up(flow_world, copy.copy)] * 5
+    before_commit += [until_aborted(flow_world, copy.copy)] * 5
     with (
         pytest.raises(TransactionTimedOut) as stopped,
         flow_world.running(copy.app, follow=False, transaction_timeout_ms=TIMEOUT_MS) as run,
@@ -139,27 +137,28 @@ def test_a_batch_that_never_fits_its_transaction_stops_the_flow_and_names_the_se
     assert copy.written(flow_world) == []
 
 
-def test_a_driver_that_was_replaced_is_refused_and_names_its_successor_before_that_has_written_a_batch(
+def test_a_replaced_driver_is_refused_and_names_its_successor(
     flow_world: FlowWorld, before_commit: list[Any]
 ) -> None:
     copy = Copy()
     copy.write(flow_world, "a")
     successor = Ownership(flow_world.cluster, copy.copy, TIMEOUT_MS)
 
-    def rival() -> Writer:
-        return Writer(flow_world.cluster, copy.copy.name, transactional_id(copy.copy))
+    def rival() -> TransactionalWriter:
+        return open_writer(flow_world.cluster, copy.copy)
 
     def begin_and_fail() -> None:
-        """As one does whose function was changed: it never owns the flow."""
+        """Start a driver with a changed function. It fails, and never owns the flow."""
         rival().close()
 
     def take_over(run: RunningApp) -> None:
         writer, options = rival(), FlowOptions.of(flow_world.settings())
-        open_flow(flow_world.spark, flow_world.cluster, copy.app, run.compiled[0], writer, options, successor)
+        context = FlowContext(flow_world.spark, flow_world.cluster, copy.app, run.compiled[0], {}, options)
+        open_flow(context, writer, successor)
         writer.close()
 
     def replace(run: RunningApp) -> None:
-        run.derived()
+        run.wait_until_derived()
         assert copy.written(flow_world) == ["a"]
         before_commit.append(lambda: take_over(run))
         copy.write(flow_world, "b")
@@ -178,15 +177,15 @@ def test_a_driver_that_was_replaced_is_refused_and_names_its_successor_before_th
     assert driver is not None
     assert driver.id == successor.id
     with flow_world.running(copy.app, follow=False) as run:
-        run.derived()
+        run.wait_until_derived()
     assert copy.written(flow_world) == ["a", "b"]
 
 
-def test_two_apps_with_a_flow_of_one_name_on_a_log_are_told_apart(flow_world: FlowWorld) -> None:
+def test_a_flow_name_of_another_app_on_the_log_is_refused(flow_world: FlowWorld) -> None:
     first = Copy()
     first.write(flow_world, "a")
     with flow_world.running(first.app, follow=False) as run:
-        run.derived()
+        run.wait_until_derived()
     second = Copy(flow=first.copy.name)
     with pytest.raises(FlowNameTaken) as refused, flow_world.running(second.app, follow=False) as run:
         until(lambda: run.errors, "the flow stops")
@@ -196,20 +195,20 @@ def test_two_apps_with_a_flow_of_one_name_on_a_log_are_told_apart(flow_world: Fl
     assert flow_world.cluster.topic(second.copies.name) is None
 
 
-def test_of_two_apps_that_begin_a_flow_of_one_name_at_one_moment_the_log_lets_one_write(
+def test_only_one_of_two_apps_that_start_the_same_flow_name_writes(
     flow_world: FlowWorld,
 ) -> None:
     first = Copy()
     second = Copy(flow=first.copy.name)
     second.write(flow_world, "a")
-    # It has looked, and there was no such flow.
-    writer = Writer(flow_world.cluster, first.copy.name, transactional_id(first.copy))
+    # The driver has checked that no flow of this name exists.
+    writer = open_writer(flow_world.cluster, first.copy)
     with flow_world.running(second.app, follow=False) as run:
-        run.derived()
-        with pytest.raises(ProducerFenced):
-            writer.commit_alone(flow_world.cluster, Side(first.copy.progress_topic, b"generation", b"{}"))
+        run.wait_until_derived()
+        with pytest.raises(WriterRefused):
+            writer.commit_record(OutgoingRecord(first.copy.progress_topic, b"generation", b"{}"))
         second.write(flow_world, "b")
-        run.derived()
+        run.wait_until_derived()
     writer.close()
     assert sorted(second.written(flow_world)) == ["a", "b"]
 
@@ -217,22 +216,22 @@ def test_of_two_apps_that_begin_a_flow_of_one_name_at_one_moment_the_log_lets_on
 def test_closing_a_refused_producer_raises_nothing(flow_world: FlowWorld) -> None:
     name = f"refused-{uuid.uuid4().hex[:8]}"
     flow_world.cluster.ensure_topic(name, 1)
-    first = Writer(flow_world.cluster, name, name)
+    first = TransactionalWriter(flow_world.cluster, name, name)
     first.begin()
-    first.rows(name, ["k"], ["v"])
+    first.send_rows(name, ["k"], ["v"])
     first.flush()
-    Writer(flow_world.cluster, name, name).close()
-    with pytest.raises(ProducerFenced):
+    TransactionalWriter(flow_world.cluster, name, name).close()
+    with pytest.raises(WriterRefused):
         first.commit()
     first.close()
 
 
-def test_whoever_opens_a_flow_waits_for_what_is_decided_and_not_seen_yet(flow_world: FlowWorld) -> None:
+def test_opening_a_flow_waits_for_decided_transactions_to_become_visible(flow_world: FlowWorld) -> None:
     name = f"decided-{uuid.uuid4().hex[:8]}"
     flow_world.cluster.ensure_topic(name, 1)
-    writer = Writer(flow_world.cluster, name, name)
+    writer = TransactionalWriter(flow_world.cluster, name, name)
     writer.begin()
-    writer.rows(name, ["k"], ["v"])
+    writer.send_rows(name, ["k"], ["v"])
     writer.flush()
     with pytest.raises(LogError) as waited:
         wait_until_decided(flow_world.cluster, name, timeout_s=0.05)

@@ -1,4 +1,4 @@
-"""A batch that Spark has planned and the log never committed: it is planned again, by the limits of the next start."""
+"""If Spark planned a batch but it was never committed to the log, the next run plans it again, with its own limits."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[att
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from faults.flows.world import FlowWorld, RunningApp
+from faults.wait import until
 from headrace.app import App
-from headrace.client.progress_log import batches
+from headrace.client.progress import batches
+from headrace.client.transactional_writer import TransactionalWriter
 from headrace.flow.errors import FlowFailed
-from headrace.flow.writer import Writer
-from headrace.model.flow import Flow
+from headrace.model.declarations import Flow
 from headrace.model.progress import Batch
-from tests.flow.reading import folded, values
-from tests.support.flows import FlowWorld, RunningApp
-from tests.support.waiting import until
+from tests.flow.topic_contents import last_values, values
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Step:
 class Walks:
     """A flow without state and one with state, which read the same steps."""
 
-    def __init__(self, *, kept: bool, summed: bool) -> None:
+    def __init__(self, *, keeps: bool, sums: bool) -> None:
         mark = uuid.uuid4().hex[:8]
         self.app = app = App(f"walks-{mark}")
         self.steps = app.topic(f"steps-{mark}", Step, partitions=2)
@@ -41,9 +41,9 @@ class Walks:
         self.sums = app.topic(f"sums-{mark}", key="walker")
         self.sent: list[Step] = []
         self.flows: list[Flow] = []
-        if kept:
+        if keeps:
             self.flows.append(app.flow(reads=[self.steps], writes=self.kept, name=f"keep-{mark}")(_keep))
-        if summed:
+        if sums:
             name = f"sum-{mark}"
             self.flows.append(app.flow(reads=[self.steps], writes=self.sums, name=name, unbounded=True)(_sum))
 
@@ -62,7 +62,7 @@ class Walks:
         lengths: Counter[str] = Counter()
         for step in self.sent:
             lengths[step.walker] += step.length
-        rows = folded(world.cluster.bootstrap, self.sums.name)
+        rows = last_values(world.cluster.bootstrap, self.sums.name)
         assert {walker: row["length"] for walker, row in rows.items()} == dict(lengths)
 
     def batches(self, world: FlowWorld, flow: Flow) -> list[Batch]:
@@ -78,14 +78,14 @@ def _sum(steps: DataFrame) -> DataFrame:
 
 
 def fail_a_batch(world: FlowWorld, walks: Walks, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many steps are one batch, whose plan has run and whose rows the log has, when its driver fails."""
+    """Make the driver fail in a batch of ``count`` steps, after its rows were written but not committed."""
 
-    def fail(self: Writer) -> None:
+    def fail(self: TransactionalWriter) -> None:
         raise RuntimeError("the driver fails before it commits")
 
     def fail_batch(run: RunningApp) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(Writer, "commit", fail)
+            patch.setattr(TransactionalWriter, "commit", fail)
             walks.write(world, count)
             until(lambda: run.errors, "the batch fails")
 
@@ -93,44 +93,44 @@ def fail_a_batch(world: FlowWorld, walks: Walks, count: int, monkeypatch: pytest
         fail_batch(run)
 
 
-def test_a_flow_without_state_runs_in_smaller_batches_after_one_that_failed_and_without_its_checkpoint(
+def test_a_stateless_flow_without_its_checkpoint_retries_a_failed_batch_in_smaller_batches(
     flow_world: FlowWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    walks = Walks(kept=True, summed=False)
+    walks = Walks(keeps=True, sums=False)
     [keep] = walks.flows
     walks.write(flow_world, 5)
     with flow_world.running(walks.app, follow=False) as run:
-        run.derived()
+        run.wait_until_derived()
     fail_a_batch(flow_world, walks, 30, monkeypatch)
     admin = AdminClient({"bootstrap.servers": flow_world.cluster.bootstrap})
     admin.create_partitions([NewPartitions(walks.steps.name, 3)])[walks.steps.name].result(30)
     walks.write(flow_world, 4, partition=2)
     shutil.rmtree(flow_world.settings().checkpoints / keep.name)
     with flow_world.running(walks.app, max_rows=10, follow=False) as run:
-        run.derived()
+        run.wait_until_derived()
     walks.expect_each_step_once(flow_world)
     found = walks.batches(flow_world, keep)
-    assert [one.batch for one in found] == list(range(len(found)))
-    assert max(one.rows_in for one in found[1:]) <= 10
+    assert [batch.batch for batch in found] == list(range(len(found)))
+    assert max(batch.rows_in for batch in found[1:]) <= 10
     [checkpoint] = (flow_world.settings().checkpoints / keep.name).iterdir()
     assert checkpoint.name.startswith("run-")
 
 
-def test_state_is_right_after_a_batch_that_failed_is_planned_again_in_smaller_ones(
+def test_state_is_correct_after_a_failed_batch_is_planned_again_in_smaller_batches(
     flow_world: FlowWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    walks = Walks(kept=False, summed=True)
+    walks = Walks(keeps=False, sums=True)
     [summed] = walks.flows
     walks.write(flow_world, 5)
     with flow_world.running(walks.app, follow=False) as run:
-        run.derived()
+        run.wait_until_derived()
     fail_a_batch(flow_world, walks, 30, monkeypatch)
     with flow_world.running(walks.app, max_rows=10, follow=False) as run:
-        run.derived()
+        run.wait_until_derived()
     walks.expect_sums(flow_world)
-    assert max(one.rows_in for one in walks.batches(flow_world, summed)[1:]) <= 10
-    # Another run has its state from the files alone.
+    assert max(batch.rows_in for batch in walks.batches(flow_world, summed)[1:]) <= 10
+    # The next run reads its state from the files.
     walks.write(flow_world, 5)
     with flow_world.running(walks.app, follow=False) as run:
-        run.derived()
+        run.wait_until_derived()
     walks.expect_sums(flow_world)

@@ -1,4 +1,4 @@
-"""A quick share of ``power_loss_of_flows``, and what of a checkpoint is synced when."""
+"""A short run of the fault ``power_loss``, and tests of when the files of a checkpoint are synced."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.faults import power_loss_of_flows
-from bench.faults.synced_files import SyncedFiles
-from headrace.flow.checkpoint_sync import CheckpointSync, SyncFailed
-from tests.crash.verdicts import expect_held
+from faults.flows import power_loss
+from faults.flows.synced_files import SyncedFiles
+from headrace.flow.spark.checkpoint import CheckpointSync, SyncFailed
+from tests.crash.verdicts import expect_no_problems
 
 
-def test_flows_go_on_after_a_power_loss_with_every_row_once() -> None:
-    expect_held(power_loss_of_flows.run(3, losses=1))
+@pytest.mark.usefixtures("fault_world")
+def test_flows_resume_after_a_power_loss_with_every_row_once() -> None:
+    expect_no_problems(power_loss.run(3, losses=1))
 
 
 class Synced:
@@ -37,7 +38,7 @@ class Synced:
         return found
 
 
-def test_a_sync_has_each_file_that_is_new_or_still_changes_and_then_its_folders(tmp_path: Path) -> None:
+def test_a_sync_covers_new_and_changing_files_then_their_directories(tmp_path: Path) -> None:
     state = tmp_path / "state" / "0"
     state.mkdir(parents=True)
     (state / "1.delta").write_bytes(b"one")
@@ -47,7 +48,7 @@ def test_a_sync_has_each_file_that_is_new_or_still_changes_and_then_its_folders(
     first = synced.take()
     assert first[0] == "state/0/1.delta"
     assert set(first[1:]) == {".", "state", "state/0"}
-    # A file that is copied there in pieces is synced again while it grows.
+    # A file that is copied to the checkpoint in pieces is synced several times while it grows.
     (state / "1.delta").write_bytes(b"one and more")
     sync.sync()
     assert synced.take() == ["state/0/1.delta"]
@@ -75,15 +76,15 @@ def test_a_sync_that_fails_stops_the_batch_and_names_the_file(tmp_path: Path) ->
         CheckpointSync(str(tmp_path), fail).sync()
 
 
-def test_a_checkpoint_elsewhere_is_left_to_its_file_system() -> None:
+def test_a_remote_checkpoint_is_not_synced() -> None:
     def fail(descriptor: int) -> None:
         raise AssertionError(os.readlink(f"/proc/self/fd/{descriptor}"))
 
     CheckpointSync("hdfs://names:8020/tmp", fail).sync()
 
 
-def test_what_was_not_synced_is_lost_with_the_power(tmp_path: Path) -> None:
-    """The oracle of these runs: a file counts once it was synced, and its folder with its name."""
+def test_unsynced_files_are_lost_in_a_power_loss(tmp_path: Path) -> None:
+    """Tests the oracle of these runs: a file survives if the file and its directory were synced."""
     import random
 
     files = SyncedFiles()

@@ -1,4 +1,4 @@
-"""Rates and percentiles of windows, held against sums by hand."""
+"""Rates and percentiles of windows, compared with sums computed by hand."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from faults.flows.world import FlowWorld
 from headrace.app import App
-from tests.flow.reading import folded
-from tests.support.flows import FlowWorld
-from tests.verify.planting import verifier
+from tests.flow.topic_contents import last_values
+from tests.verify.planted_faults import verifier
 
 BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE_S = 60
@@ -51,11 +51,11 @@ def test_rates_and_percentiles_of_windows_are_those_of_all_their_events(flow_wor
     flow_world.declare(app)
     flow_world.write(requests, sent)
     with flow_world.running(app, max_rows=70, follow=False) as run:
-        run.derived()
+        run.wait_until_derived()
     took: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-    for one in sent:
-        took[one.route, int((one.at - BEGIN).total_seconds()) // MINUTE_S].append(one.took_ms)
-    rows = folded(flow_world.cluster.bootstrap, routes.name).values()
+    for event in sent:
+        took[event.route, int((event.at - BEGIN).total_seconds()) // MINUTE_S].append(event.took_ms)
+    rows = last_values(flow_world.cluster.bootstrap, routes.name).values()
     assert len(rows) == len(took)
     for row in rows:
         minute = datetime.fromisoformat(row["minute"])

@@ -1,4 +1,4 @@
-"""Flows in real time: which can be, what their rows say of themselves, and what is noted of them."""
+"""Flows in real time: which functions can run so, the sources of their rows, and their progress."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench.faults.committed import committed
+from faults.committed_records import committed
+from faults.flows.world import FlowWorld, RunningApp
+from faults.wait import until
 from headrace.app import App
-from headrace.client.progress_log import batches, current
-from headrace.model.flow import Flow
-from headrace.model.source import reaches, source_of
-from headrace.ops.verify import Verifier
-from headrace.views.opening import file_of
-from tests.flow.reading import headers
-from tests.flow.realtime_apps import NOW, Reading, app_with, position, proofs, served
-from tests.support.flows import FlowWorld, RunningApp
-from tests.support.waiting import until
+from headrace.client.progress import batches, current
+from headrace.model.declarations import Flow
+from headrace.model.progress import source_ends, source_of
+from headrace.ops.verify.verifier import Verifier
+from headrace.stores.registry import file_of
+from tests.flow.realtime_apps import NOW, Measurement, app_with, position, proofs, served
+from tests.flow.topic_contents import headers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# What can be
+# Functions that can run in real time
 
 
 def _explode(rows: Any) -> Any:
@@ -60,35 +60,35 @@ def _joined(rows: Any) -> Any:
 def _by_python(rows: Any) -> Any:
     from pyspark.sql import functions as F
 
-    return rows.withColumn("number", F.udf(lambda one: one + 1, "long")("number"))
+    return rows.withColumn("number", F.udf(lambda number: number + 1, "long")("number"))
 
 
-def _asking(rows: Any) -> Any:
-    one = rows.sparkSession.range(1)
-    return rows.where(one.where("id = 0").exists())
+def _with_subquery(rows: Any) -> Any:
+    single = rows.sparkSession.range(1)
+    return rows.where(single.where("id = 0").exists())
 
 
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (_explode, "makes several rows of one (explode)"),
-        (_sum, "it keeps state"),
-        (_once, "it keeps state"),
-        (_twice, "puts rows together"),
+        (_explode, "returns several rows for one record (explode)"),
+        (_sum, "it has state"),
+        (_once, "it has state"),
+        (_twice, "combines rows"),
         (_joined, "it joins"),
-        (_by_python, "it calls Python for its rows"),
-        (_asking, "asks a query of its own"),
+        (_by_python, "it uses a Python function"),
+        (_with_subquery, "runs a subquery"),
     ],
 )
-def test_what_cannot_run_in_real_time_is_refused_with_the_reason_and_a_way_out(
+def test_a_function_that_cannot_run_in_real_time_is_refused_with_a_hint(
     spark: SparkSession, function: Callable[[Any], Any], why: str
 ) -> None:
-    from headrace.flow.compiled import compile_flow
-    from headrace.flow.mistakes import FlowMistake
+    from headrace.flow.compile.compiler import compile_flow
+    from headrace.flow.compile.mistakes import FlowMistake
 
     def compiled(latency: str) -> Any:
         app = App("rt")
-        readings = app.topic("readings", Reading, key="sensor", time="at")
+        readings = app.topic("readings", Measurement, key="sensor", time="at")
         declare = app.flow(
             reads=[readings],
             writes=app.topic("out", key="sensor"),
@@ -107,20 +107,20 @@ def test_what_cannot_run_in_real_time_is_refused_with_the_reason_and_a_way_out(
     assert caught.value.hint
 
 
-def test_a_flow_that_changes_to_real_time_or_back_is_another(spark: SparkSession) -> None:
-    from headrace.flow.compiling import compile_app
+def test_a_change_of_latency_changes_the_fingerprint(spark: SparkSession) -> None:
+    from headrace.flow.compile.compiler import compile_app
 
-    told = set()
+    fingerprints = set()
     for latency in ("batch", "realtime", "realtime"):
         (compiled,), _ = compile_app(
             spark, app_with(lambda rows: rows.where("number > 1"), latency=latency)[0]
         )
-        told.add((latency, compiled.fingerprint))
-    assert len(told) == len({one for _, one in told}) == 2
+        fingerprints.add((latency, compiled.fingerprint))
+    assert len(fingerprints) == len({fingerprint for _, fingerprint in fingerprints}) == 2
 
 
 def _chain(rng: random.Random) -> Callable[[Any], Any]:
-    """Steps of a user's, at random, of which none lets go of ``number``."""
+    """Random steps of a function; every step keeps the column ``number``."""
     from pyspark.sql import functions as F
 
     def select(rows: DataFrame) -> DataFrame:
@@ -164,7 +164,7 @@ def test_a_row_keeps_its_source_through_any_chain_of_steps(spark: SparkSession) 
     from pyspark.sql import DataFrame
     from pyspark.sql import functions as F
 
-    from headrace.flow.lineage import coordinates, trace
+    from headrace.flow.compile.lineage import coordinates, trace
 
     numbers = spark.range(50).selectExpr(
         "id AS number", "'s' || id AS sensor", "cast(null AS string) AS room"
@@ -172,29 +172,29 @@ def test_a_row_keeps_its_source_through_any_chain_of_steps(spark: SparkSession) 
     placed = numbers.withColumns({"partition": F.lit(7), "offset": F.col("number") * 3})
     rows = placed.select("number", "sensor", "room", *coordinates(0))
     rng = random.Random(5)
-    made, kept = [], []
+    steps, kept = [], []
     for at in range(5):
         seed = rng.random()
         traced = trace(app_with(_chain(random.Random(seed)))[1], [rows])
         plain = _chain(random.Random(seed))(numbers)
         assert traced.columns == [*plain.columns, "_headrace_at0", "_headrace_at1"]
-        made.append(traced.select(F.lit(at).alias("at"), "number", "_headrace_at0", "_headrace_at1"))
+        steps.append(traced.select(F.lit(at).alias("at"), "number", "_headrace_at0", "_headrace_at1"))
         kept.append(plain.select(F.lit(at).alias("at"), "number"))
-    found = reduce(DataFrame.union, made).collect()
-    assert all((one[2], one[3]) == (7, one["number"] * 3) for one in found)
-    wanted = [(one["at"], one["number"]) for one in reduce(DataFrame.union, kept).collect()]
-    assert sorted((one["at"], one["number"]) for one in found) == sorted(wanted)
+    found = reduce(DataFrame.union, steps).collect()
+    assert all((row[2], row[3]) == (7, row["number"] * 3) for row in found)
+    wanted = [(row["at"], row["number"]) for row in reduce(DataFrame.union, kept).collect()]
+    assert sorted((row["at"], row["number"]) for row in found) == sorted(wanted)
     assert len({at for at, _ in wanted}) > 3
 
 
-# What is written
+# Rows in the topic
 
 
 def _warm(readings: Any) -> Any:
     from pyspark.sql import functions as F
 
     kept = readings.where("number % 5 <> 0").withColumn("double", F.col("number") * 2)
-    # A row without a key has no place in the topic.
+    # A row without a key is not written to the topic.
     sensor = F.when(F.col("room").eqNullSafe("nowhere"), None).otherwise(F.col("sensor"))
     return kept.select(
         sensor.alias("sensor"), "number", "double", (F.col("number") % 13 == 0).alias("_deleted")
@@ -202,33 +202,33 @@ def _warm(readings: Any) -> Any:
 
 
 class Inputs:
-    """What was sent, and what must follow from it; an oracle of its own."""
+    """The sent records and the expected rows: an independent oracle."""
 
     def __init__(self, world: FlowWorld, flow: Flow) -> None:
         self._world, self._topic = world, flow.reads[0]
         self.rows: dict[str, tuple[Any, ...]] = {}
         self.records = [0, 0]
         self.derived: dict[tuple[int, int], str] = {}
-        """The key that follows from each record of the input."""
+        """The expected key of each input record."""
         self.dead: list[tuple[int, int]] = []
         self.keyless = 0
 
     def send(self, numbers: range) -> None:
         for number in numbers:
-            # A sensor has its readings in one partition, so that their order is that of its rows.
+            # All readings of a sensor are in one partition, so that its rows are in the order of the readings.
             partition = number % 2
             sensor = f"s{number % 8}"
-            place = (partition, self.records[partition])
+            source = (partition, self.records[partition])
             self.records[partition] += 1
-            value: Any = Reading(sensor, number, NOW - timedelta(days=number), [])
+            value: Any = Measurement(sensor, number, NOW - timedelta(days=number), [])
             if number % 17 == 3:
                 value = (sensor.encode(), b"{broken")
-                self.dead.append(place)
+                self.dead.append(source)
             elif number % 5 != 0 and number % 19 == 4:
-                value = Reading(sensor, number, NOW, [], "nowhere")
+                value = Measurement(sensor, number, NOW, [], "nowhere")
                 self.keyless += 1
             elif number % 5 != 0:
-                self.derived[place] = sensor
+                self.derived[source] = sensor
                 if number % 13 == 0:
                     self.rows.pop(sensor, None)
                 else:
@@ -236,42 +236,51 @@ class Inputs:
             self._world.write(self._topic, [value], partition=partition)
 
 
-def test_rows_are_seen_at_once_repeated_after_a_stop_counted_once_and_proven(flow_world: FlowWorld) -> None:
+def test_rows_in_real_time_are_visible_at_once_repeated_after_a_stop_and_proven(
+    flow_world: FlowWorld,
+) -> None:
     world = flow_world
     app, flow = app_with(_warm, "warm")
     inputs = Inputs(world, flow)
     with world.running(app) as run:
         inputs.send(range(1, 60))
         until(lambda: run.errors or served(world, app) == inputs.rows, "rows in the view", timeout_s=800)
-    # Whatever was noted until then is done; everything after it comes again.
+    # Records up to the last progress record are done; all later records are processed again.
     with world.running(app, max_rows=40) as run:
         inputs.send(range(60, 90))
-        run.followed()
+        run.wait_until_followed()
         until(lambda: run.errors or served(world, app) == inputs.rows, "all rows", timeout_s=800)
     reports = proofs(world, run)
-    assert [(one.what, one.verdict, one.lines()) for one in reports if one.verdict != "proven"] == []
-    # Of what comes behind the last row, a view knows nothing.
-    last = {source: max(at for one, at in inputs.derived if one == source) for source in (0, 1)}
-    assert reaches(position(world, app).sources) == {source: at + 1 for source, at in last.items()}
-    reached = [at for source, at in inputs.dead if at <= last[source]]
-    assert [(one.what, one.records, one.dead) for one in reports] == [
-        ("view", sum(last.values()) + 2, len(reached)),
+    assert [
+        (report.what, report.verdict, report.lines()) for report in reports if report.verdict != "proven"
+    ] == []
+    # A view does not know about input records after the last row.
+    last = {
+        source: max(offset for partition, offset in inputs.derived if partition == source)
+        for source in (0, 1)
+    }
+    assert source_ends(position(world, app).sources) == {
+        source: offset + 1 for source, offset in last.items()
+    }
+    dead_before_last = [offset for source, offset in inputs.dead if offset <= last[source]]
+    assert [(report.what, report.records, report.dead) for report in reports] == [
+        ("view", sum(last.values()) + 2, len(dead_before_last)),
         ("flow", sum(inputs.records), len(inputs.dead)),
     ]
-    # Every row is in the log, with its source; one that is there again says the same.
+    # The log has every row with its source; a repeated row has the same key and value.
     log = list(committed(world.server.bootstrap, flow.writes.name))
-    sources = {source_of(one.headers()): (one.key(), one.value()) for one in log}
-    assert {place: (key or b"").decode() for place, (key, _) in sources.items()} == inputs.derived
-    assert all(sources[source_of(one.headers())] == (one.key(), one.value()) for one in log)
-    # And every dead letter once, with its place.
-    letters = [headers(one) for one in committed(world.server.bootstrap, flow.dead_topic)]
-    places = [
-        (int(one["partition"]), int(one["offset"]))
-        for one in letters
-        if one["exception"] == "ValueDoesNotFit"
+    sources = {source_of(record.headers()): (record.key(), record.value()) for record in log}
+    assert {coordinates: (key or b"").decode() for coordinates, (key, _) in sources.items()} == inputs.derived
+    assert all(sources[source_of(record.headers())] == (record.key(), record.value()) for record in log)
+    # The log has every dead letter once, with its coordinates.
+    letters = [headers(letter) for letter in committed(world.server.bootstrap, flow.dead_topic)]
+    dead = [
+        (int(letter["partition"]), int(letter["offset"]))
+        for letter in letters
+        if letter["exception"] == "ValueDoesNotFit"
     ]
-    assert sorted(places) == sorted(inputs.dead)
-    assert [one["exception"] for one in letters].count("RowWithoutKey") == inputs.keyless
+    assert sorted(dead) == sorted(inputs.dead)
+    assert [letter["exception"] for letter in letters].count("RowWithoutKey") == inputs.keyless
     progress = current(world.cluster, flow.progress_topic)
     assert progress is not None
     assert progress.last is not None
@@ -279,12 +288,12 @@ def test_rows_are_seen_at_once_repeated_after_a_stop_counted_once_and_proven(flo
     totals = progress.last.totals
     assert (totals.rows_in, totals.rows_out, totals.late) == (sum(inputs.records), len(inputs.derived), 0)
     assert (totals.dead, totals.keyless) == (len(inputs.dead), inputs.keyless)
-    known = list(batches(world.cluster, flow.progress_topic, 1))
-    assert [one.batch for one in known] == list(range(len(known)))
-    _expect_tampering_to_be_told(world, app, run)
+    recorded = list(batches(world.cluster, flow.progress_topic, 1))
+    assert [batch.batch for batch in recorded] == list(range(len(recorded)))
+    _expect_tampering_to_be_found(world, app, run)
 
 
-def _expect_tampering_to_be_told(world: FlowWorld, app: App, run: RunningApp) -> None:
+def _expect_tampering_to_be_found(world: FlowWorld, app: App, run: RunningApp) -> None:
     path = file_of(app.views[0], app.name, world.home)
     assert path is not None
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:

@@ -1,4 +1,4 @@
-"""Spark as the product starts it: quiet, ours to stop, and never left behind."""
+"""Spark as Headrace starts it: without output, stoppable, and never left running."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from headrace.flow import java
-from headrace.flow.jvm import Jvm, Launch, write_properties
-from headrace.flow.start_errors import SparkNotStarted
+from faults.wait import until
+from headrace.flow.spark import java
+from headrace.flow.spark.errors import SparkNotStarted
+from headrace.flow.spark.jvm import Jvm, Launch, write_properties
 from headrace.settings import Settings, SparkSettings
-from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 
 
 class Child:
-    """``spark_child`` in a process group of its own, as a shell starts a command in."""
+    """``spark_child`` in a process group of its own, as a shell starts a command."""
 
     def __init__(self, data: Path) -> None:
         self.process = subprocess.Popen(
@@ -38,7 +38,7 @@ class Child:
             start_new_session=True,
         )
 
-    def ask(self, what: str) -> Any:
+    def request(self, what: str) -> Any:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         print(what, file=self.process.stdin, flush=True)
@@ -55,8 +55,8 @@ def is_running(pid: int) -> bool:
     return state != "Z"
 
 
-def _answer_to_a_stranger(port: int) -> bytes:
-    """To a request without a login, which is: length (8), kind (1), number (8), size of the body (4), body."""
+def _response_without_login(port: int) -> bytes:
+    """The response to a request without a login: length (8), kind (1), number (8), size of the body (4), body."""
     body = b"hello"
     head = struct.pack(">qbqi", 21 + len(body), 3, 1, len(body))
     with socket.create_connection(("127.0.0.1", port), 60) as wire:
@@ -81,54 +81,54 @@ def child(tmp_path: Path) -> Iterator[Child]:
     started.process.communicate()
 
 
-def test_spark_starts_as_set_hears_no_ctrl_c_and_puts_nothing_on_the_terminal(
+def test_spark_starts_with_its_settings_ignores_ctrl_c_and_prints_nothing(
     child: Child, tmp_path: Path
 ) -> None:
-    told = child.ask("start")
-    assert told["odd"] == "a = b: #c\\d é"
-    assert (told["partitions"], told["zone"]) == ("3", "UTC")
-    assert (told["ui"], told["host"]) == (None, "127.0.0.1")
-    assert b"Expected SaslMessage" in _answer_to_a_stranger(told["port"])
-    # Classes come from the archive, if the set-up has made one.
-    mapped = Path(f"/proc/{told['jvm']}/maps").read_text()
-    assert (told["archive"] in mapped) is Path(told["archive"]).is_file()
-    # Ctrl-C on a terminal goes to the whole group: Python hears it, and Spark still works.
+    started = child.request("start")
+    assert started["odd"] == "a = b: #c\\d é"
+    assert (started["partitions"], started["zone"]) == ("3", "UTC")
+    assert (started["ui"], started["host"]) == (None, "127.0.0.1")
+    assert b"Expected SaslMessage" in _response_without_login(started["port"])
+    # Classes come from the archive, if the set-up has created one.
+    mapped = Path(f"/proc/{started['jvm']}/maps").read_text()
+    assert (started["archive"] in mapped) is Path(started["archive"]).is_file()
+    # Ctrl-C on a terminal signals the whole process group: Python receives it, and Spark still works.
     os.killpg(child.process.pid, signal.SIGINT)
-    assert until(lambda: child.ask("heard"), "Ctrl-C") == ["SIGINT"]
-    assert child.ask("sum") == 4950
-    assert child.ask("ended") is None
-    child.ask("stop")
-    assert not is_running(told["jvm"])
+    assert until(lambda: child.request("interrupts"), "Ctrl-C") == ["SIGINT"]
+    assert child.request("sum") == 4950
+    assert child.request("ended") is None
+    child.request("stop")
+    assert not is_running(started["jvm"])
     out, err = child.process.communicate(timeout=240)
     assert (child.process.returncode, out, err) == (0, "", "")
-    # What it said is kept, what it spilled is not.
+    # The JVM's output is kept; its temporary files are removed.
     assert sorted(path.name for path in (tmp_path / "spark").iterdir()) == ["jvm.out", "spark.log"]
 
 
-def test_a_jvm_that_is_killed_is_told_of_and_started_anew_and_ends_when_python_is_killed(
+def test_a_killed_jvm_is_reported_and_started_again_and_ends_with_python(
     child: Child,
 ) -> None:
-    first = child.ask("start")["jvm"]
+    first = child.request("start")["jvm"]
     os.kill(first, signal.SIGKILL)
-    ended = until(lambda: child.ask("ended"), "the end of the JVM")
+    ended = until(lambda: child.request("ended"), "the end of the JVM")
     assert ended == {
-        "message": "the JVM that Spark runs in ended by itself, by signal 9",
+        "message": "the JVM in which Spark runs ended unexpectedly, by signal 9",
         "code": "HR-SPARK-ENDED",
     }
-    child.ask("stop")
-    second = child.ask("start")["jvm"]
-    assert child.ask("sum") == 4950
+    child.request("stop")
+    second = child.request("start")["jvm"]
+    assert child.request("sum") == 4950
     child.process.send_signal(signal.SIGKILL)
     child.process.wait()
     until(lambda: not is_running(second), "the JVM's end")
 
 
-def test_a_jvm_that_does_not_start_tells_what_it_said(tmp_path: Path) -> None:
+def test_the_error_for_a_jvm_that_does_not_start_has_its_output(tmp_path: Path) -> None:
     launch = Launch(java.require().path, tmp_path, (), "600m", ("-XX:NoSuchOption=1",))
     with pytest.raises(SparkNotStarted, match="ended before it was ready") as caught:
         Jvm(launch, {}, tmp_path, os.environ)
     assert str(tmp_path) in caught.value.hint
-    assert "SparkSubmit" in caught.value.detail  # Nothing is in that folder to be started.
+    assert "SparkSubmit" in caught.value.detail  # The folder has no Spark to start.
 
 
 @pytest.mark.parametrize(

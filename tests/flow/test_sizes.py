@@ -1,4 +1,4 @@
-"""What is as large as its topic takes is a dead letter like any other, and a row may be larger than its source."""
+"""The largest records can be dead letters, and a row may be larger than its source."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from faults.flows.world import FlowWorld
 from headrace.app import App
 from headrace.flow.errors import RowTooLarge
-from tests.flow.reading import committed, headers, values
-from tests.support.flows import FlowWorld
+from tests.flow.topic_contents import committed, headers, values
 
 MIB = 1024 * 1024
 
@@ -25,7 +25,7 @@ class Note:
     times: int
 
 
-def an_app(mark: str) -> App:
+def notes_app(mark: str) -> App:
     app = App(f"notes-{mark}")
     notes = app.topic(f"notes-{mark}", Note, key="note_id")
     repeated = app.topic(f"repeated-{mark}", key="note_id")
@@ -37,17 +37,17 @@ def an_app(mark: str) -> App:
     return app
 
 
-def test_a_record_as_large_as_its_topic_takes_is_a_dead_letter_and_a_row_may_be_larger_than_its_source(
+def test_the_largest_record_can_be_a_dead_letter_and_a_row_may_exceed_its_source(
     flow_world: FlowWorld,
 ) -> None:
     mark = uuid.uuid4().hex[:8]
-    app = an_app(mark)
+    app = notes_app(mark)
     notes = app.topics[0]
     flow_world.declare(app)
     largest = b"{" + b"x" * (MIB - 300)
     flow_world.write(notes, [(b"n", largest), Note("a", "y" * 600_000, 3), Note("b", "z", 1)])
     with flow_world.running(app) as run:
-        run.derived()
+        run.wait_until_derived()
     bootstrap = flow_world.cluster.bootstrap
     (letter,) = committed(bootstrap, f"repeat-{mark}.dead")
     assert letter.value() == largest
@@ -56,15 +56,15 @@ def test_a_record_as_large_as_its_topic_takes_is_a_dead_letter_and_a_row_may_be_
     assert rows == {"a": 1_800_000, "b": 1}
 
 
-def test_a_row_that_is_too_large_stops_its_flow_and_is_named(flow_world: FlowWorld) -> None:
+def test_a_row_that_is_too_large_stops_its_flow_with_its_key(flow_world: FlowWorld) -> None:
     mark = uuid.uuid4().hex[:8]
-    app = an_app(mark)
+    app = notes_app(mark)
     flow_world.declare(app)
-    # What cannot be compressed away.
+    # Random bytes, which cannot be compressed.
     text = secrets.token_hex(320_000)
     flow_world.write(app.topics[0], [Note("small", "z", 1), Note("huge", text, 20)])
     with pytest.raises(RowTooLarge) as refused, flow_world.running(app) as run:
-        run.derived()
+        run.wait_until_derived()
     assert "key 'huge'" in refused.value.detail
     assert f"headrace topic alter repeated-{mark}" in refused.value.hint
     assert committed(flow_world.cluster.bootstrap, f"repeated-{mark}") == []

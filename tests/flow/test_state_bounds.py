@@ -1,4 +1,4 @@
-"""State that would grow for ever is refused, for each side of a join: as Spark's own plan would drop rows, or not."""
+"""State that would grow forever is refused, for each side of a join, exactly if Spark's plan drops no rows."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headrace.app import App
-from headrace.flow.compiling import compile_app
-from headrace.flow.plan_tree import class_name, nodes
-from headrace.flow.state_bounds import unbounded_sides
+from headrace.flow.compile.compiler import compile_app
+from headrace.flow.compile.plan import class_name, nodes
+from headrace.flow.compile.state_bounds import unbounded_sides
 from headrace.model.errors import AppMistakes
 
 HOUR = "INTERVAL 1 HOUR"
@@ -36,10 +36,10 @@ class Click:
 def compiled(spark: SparkSession, function: Function, *, unbounded: bool = False, timed: bool = True) -> None:
     app = App("bounds")
     late = timedelta(seconds=10)
-    ones = app.topic("ones", Click, key="click", time="at", late=late)
+    clicks = app.topic("clicks", Click, key="click", time="at", late=late)
     others = app.topic("others", Click, key="click", **({"time": "at", "late": late} if timed else {}))
     out = app.topic("out", key="click")
-    app.flow(reads=[ones, others], writes=out, name="pair", unbounded=unbounded)(function)
+    app.flow(reads=[clicks, others], writes=out, name="pair", unbounded=unbounded)(function)
     compile_app(spark, app)
 
 
@@ -51,8 +51,8 @@ def refusal(spark: SparkSession, function: Function, **options: Any) -> str:
 
 
 def joined(condition: str) -> Function:
-    def pair(ones: DataFrame, others: DataFrame) -> DataFrame:
-        both = ones.alias("l").join(others.alias("r"), F.expr(f"l.page = r.page AND {condition}"))
+    def pair(clicks: DataFrame, others: DataFrame) -> DataFrame:
+        both = clicks.alias("l").join(others.alias("r"), F.expr(f"l.page = r.page AND {condition}"))
         return both.select("l.click")
 
     return pair
@@ -64,7 +64,7 @@ def joined(condition: str) -> Function:
         ("true", ("left", "right")),
         (f"l.at >= r.at - {HOUR}", ("right",)),
         (f"l.at <= r.at + {HOUR}", ("left",)),
-        # The watermark's column is named, and says nothing about how old a row may be.
+        # The condition names the column of the watermark, but does not bound how old a row may be.
         ("l.at IS NOT NULL AND r.at IS NOT NULL", ("left", "right")),
         (f"(l.at >= r.at - {HOUR} OR l.click = 'x') AND l.at <= r.at", ("left",)),
         ("l.at >= r.at - make_interval(0, 1) AND l.at <= r.at", ("left",)),
@@ -91,21 +91,21 @@ def test_windows_that_must_be_equal_bound_both_sides(sides: tuple[DataFrame, Dat
     assert unbounded_sides(left.join(right, ["page", "hour"])) == [()]
 
 
-def test_a_join_that_keeps_a_side_for_ever_is_refused_at_its_line_and_names_the_side(
+def test_a_join_that_keeps_a_side_forever_is_refused_at_its_line_with_the_side(
     spark: SparkSession,
 ) -> None:
-    told = refusal(spark, joined(f"l.at <= r.at + {HOUR}"))
-    assert told.startswith(f"{__file__}:{inspect.getsourcelines(joined)[1] + 2}: ")
-    assert "flow pair keeps all rows of the left side of a join, for ever" in told
-    assert "unbounded=True" in told
+    error = refusal(spark, joined(f"l.at <= r.at + {HOUR}"))
+    assert error.startswith(f"{__file__}:{inspect.getsourcelines(joined)[1] + 2}: ")
+    assert "flow pair stores all rows of the left side of a join, without limit" in error
+    assert "unbounded=True" in error
     compiled(spark, joined(f"l.at <= r.at + {HOUR}"), unbounded=True)
     compiled(spark, joined(f"l.at BETWEEN r.at - {HOUR} AND r.at + {HOUR}"))
 
 
 def test_a_side_without_an_event_time_is_named(spark: SparkSession) -> None:
-    told = refusal(spark, joined(f"l.at BETWEEN r.at - {HOUR} AND r.at + {HOUR}"), timed=False)
-    assert "the left side and the right side" in told
-    assert "the right side has no event time" in told
+    error = refusal(spark, joined(f"l.at BETWEEN r.at - {HOUR} AND r.at + {HOUR}"), timed=False)
+    assert "the left side and the right side" in error
+    assert "the right side has no event time" in error
 
 
 def test_several_event_times_on_one_side_are_refused_unless_one_of_them_must_be_equal(
@@ -113,28 +113,28 @@ def test_several_event_times_on_one_side_are_refused_unless_one_of_them_must_be_
 ) -> None:
     near = f"l.at BETWEEN r.at - {HOUR} AND r.at + {HOUR}"
 
-    def pair(ones: DataFrame, others: DataFrame) -> DataFrame:
-        hours = ones.withColumn("hour", F.window("at", "1 hour")).alias("l")
+    def pair(clicks: DataFrame, others: DataFrame) -> DataFrame:
+        hours = clicks.withColumn("hour", F.window("at", "1 hour")).alias("l")
         both = hours.join(others.alias("r"), F.expr(f"l.page = r.page AND {near}"))
         return both.select("l.click", "l.hour")
 
-    told = refusal(spark, pair, unbounded=True)
-    assert "has several event times on the left side of a join: at, hour" in told
+    error = refusal(spark, pair, unbounded=True)
+    assert "has several event times on the left side of a join: at, hour" in error
 
 
 def test_a_bound_on_another_column_is_refused_since_spark_would_drop_by_the_event_time(
     spark: SparkSession,
 ) -> None:
-    told = refusal(spark, joined(f"l.seen >= r.at - {HOUR} AND r.at >= l.at - {HOUR}"), unbounded=True)
-    assert "would lose rows of the left side of a join: Spark drops them by the event time 'at'" in told
+    error = refusal(spark, joined(f"l.seen >= r.at - {HOUR} AND r.at >= l.at - {HOUR}"), unbounded=True)
+    assert "would lose rows of the left side of a join: Spark drops them by the event time 'at'" in error
 
 
 def test_a_step_that_drops_late_rows_is_refused_after_a_join_without_a_time_bound(
     spark: SparkSession,
 ) -> None:
-    def once(ones: DataFrame, others: DataFrame) -> DataFrame:
+    def once(clicks: DataFrame, others: DataFrame) -> DataFrame:
         pages = others.select(F.col("page").alias("other"), F.col("at").alias("then"))
-        return ones.join(pages, F.expr(condition)).dropDuplicates(["click", "at"]).select("click")
+        return clicks.join(pages, F.expr(condition)).dropDuplicates(["click", "at"]).select("click")
 
     condition = "page = other"
     error = refusal(spark, once, unbounded=True)
@@ -147,8 +147,8 @@ def test_a_step_that_drops_late_rows_is_refused_after_a_join_without_a_time_boun
 def test_a_step_that_drops_late_rows_is_refused_after_a_union_of_the_event_time_and_another_time(
     spark: SparkSession,
 ) -> None:
-    def once(ones: DataFrame, others: DataFrame) -> DataFrame:
-        both = ones.select("click", "at").union(others.select("click", second))
+    def once(clicks: DataFrame, others: DataFrame) -> DataFrame:
+        both = clicks.select("click", "at").union(others.select("click", second))
         return both.dropDuplicates(["click", "at"])
 
     second = "seen"
@@ -163,24 +163,24 @@ def test_a_step_that_drops_late_rows_is_refused_after_a_union_of_the_event_time_
 
 
 def test_a_stream_that_the_function_does_not_use_is_refused(spark: SparkSession) -> None:
-    error = refusal(spark, lambda ones, _: ones.select("click"))
+    error = refusal(spark, lambda clicks, _: clicks.select("click"))
     assert "flow pair reads topic others, but its function does not use it" in error
 
 
-def test_a_column_named_like_a_watermark_bounds_nothing(spark: SparkSession) -> None:
+def test_a_column_named_like_a_watermark_does_not_bound_the_state(spark: SparkSession) -> None:
     app = App(f"named-{uuid.uuid4().hex[:8]}")
-    ones = app.topic("ones", Click, key="click", time="at")
+    clicks = app.topic("clicks", Click, key="click", time="at")
     out = app.topic("out", key="x-T1ms")
 
-    @app.flow(reads=[ones], writes=out)
-    def count(ones: DataFrame) -> DataFrame:
-        return ones.groupBy(F.col("page").alias("x-T1ms")).agg(F.count(F.lit(1)).alias("clicks"))
+    @app.flow(reads=[clicks], writes=out)
+    def count(clicks: DataFrame) -> DataFrame:
+        return clicks.groupBy(F.col("page").alias("x-T1ms")).agg(F.count(F.lit(1)).alias("clicks"))
 
-    with pytest.raises(AppMistakes, match="the state of flow count grows with every new key, for ever"):
+    with pytest.raises(AppMistakes, match="the state of flow count grows with every new key, without limit"):
         compile_app(spark, app)
 
 
-# Any condition, against the plan that Spark would run
+# Random conditions, compared with the plan that Spark would run
 
 TIMES = st.sampled_from(["l.at", "r.at", "l.seen", "r.seen"])
 SHIFTS = st.sampled_from(
@@ -231,7 +231,7 @@ def sides(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
 
 
 def kept_by_spark(live: DataFrame) -> tuple[str, ...]:
-    """The sides of which the physical plan drops nothing."""
+    """The sides whose rows the physical plan never drops."""
     jvm: Any = live.sparkSession._jvm
     streaming = jvm.org.apache.spark.sql.execution.streaming
     run = streaming.runtime.IncrementalExecution
@@ -251,7 +251,9 @@ def kept_by_spark(live: DataFrame) -> tuple[str, ...]:
         *defaults,
     )
     [join] = [
-        one for one in nodes(execution.executedPlan()) if class_name(one) == "StreamingSymmetricHashJoinExec"
+        node
+        for node in nodes(execution.executedPlan())
+        if class_name(node) == "StreamingSymmetricHashJoinExec"
     ]
     dropped = join.stateWatermarkPredicates()
     return tuple(side for side in ("left", "right") if not getattr(dropped, side)().isDefined())
@@ -271,7 +273,8 @@ def test_a_side_is_bounded_if_and_only_if_the_plan_drops_its_rows(
         live = live.select("l.click")
     [found] = unbounded_sides(live)
     kept = kept_by_spark(live)
-    # All that we call bounded is dropped. What Spark drops by a column that the condition does not name is refused.
+    # Spark drops the rows of every side that we call bounded. If Spark drops rows by a column that the condition does
+    # not name, the flow is refused.
     assert set(kept) <= set(found)
     if "seen" not in condition:
         assert found == kept

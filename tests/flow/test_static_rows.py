@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,11 +10,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from faults.servers.spark import session_conf
 from headrace.app import App
-from headrace.flow.compiling import compile_app
-from headrace.flow.lineage import BATCH, coordinates, lineage_columns, trace
+from headrace.flow.compile.compiler import compile_app
+from headrace.flow.compile.lineage import BATCH, coordinates, lineage_columns, trace
+from headrace.model.declarations import Flow
 from headrace.model.errors import AppMistakes
-from headrace.model.flow import Flow
 from tests.flow.test_order import Account, Step
 
 Function = Callable[..., DataFrame]
@@ -34,21 +34,11 @@ def declare(function: Function, *, key: str | list[str] = "account", joins: bool
     return app, app.flow(reads=reads, writes=out, unbounded=True, deterministic=True)(function)
 
 
-@contextlib.contextmanager
-def plan_settings(spark: SparkSession, **values: str) -> Iterator[None]:
-    names = {f"spark.sql.{name.replace('__', '.')}": value for name, value in values.items()}
-    for name, value in names.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name in names:
-            spark.conf.unset(name)
-
-
-def events(spark: SparkSession, *places: tuple[int, int]) -> DataFrame:
-    """``places`` are a step and the batch that reads it, offset by offset."""
-    rows = [(step, "a1", NOON, [], 0, offset, batch) for offset, (step, batch) in enumerate(places)]
+def events(spark: SparkSession, *steps_and_batches: tuple[int, int]) -> DataFrame:
+    """``steps_and_batches`` has, for each offset, a step and the number of the batch that reads it."""
+    rows = [
+        (step, "a1", NOON, [], 0, offset, batch) for offset, (step, batch) in enumerate(steps_and_batches)
+    ]
     return spark.createDataFrame(rows, EVENTS)
 
 
@@ -65,7 +55,7 @@ def flow_columns(traced: DataFrame) -> list[str]:
 
 
 def several(steps: DataFrame, accounts: DataFrame) -> DataFrame:
-    """Each step with every row of the table."""
+    """Join each step with every row of the table."""
     rows = accounts.select(F.col("name").alias("account"), F.col("account").alias("who"))
     return steps.join(rows, "account")
 
@@ -121,7 +111,7 @@ def greatest_of_a_table(steps: DataFrame, accounts: DataFrame) -> DataFrame:
         (first_of_a_table, ["ta", "ta"]),
         (greatest_of_a_table, ["th", "th"]),
     ],
-    ids=lambda one: getattr(one, "__name__", ""),
+    ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_every_plan_derives_the_same_rows_in_the_same_order(
     spark: SparkSession, function: Function, who: list[Any]
@@ -129,8 +119,12 @@ def test_every_plan_derives_the_same_rows_in_the_same_order(
     _, flow = declare(function)
     found = derived(spark, flow, NAMES, 1)
     assert [row["who"] for row in found] == who
-    shuffled = {"autoBroadcastJoinThreshold": "-1", "adaptive__enabled": "false", "shuffle__partitions": "3"}
-    with plan_settings(spark, **shuffled):
+    shuffled: dict[str, str | None] = {
+        "spark.sql.autoBroadcastJoinThreshold": "-1",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.shuffle.partitions": "3",
+    }
+    with session_conf(spark, shuffled):
         assert derived(spark, flow, NAMES[::-1], 5) == found
 
 
@@ -149,7 +143,7 @@ def test_inline_outer_keeps_a_row_whose_array_is_empty(spark: SparkSession) -> N
     assert found == [(0, None), (1, "p"), (1, None)]
 
 
-def test_over_history_a_semi_join_writes_a_row_in_the_batch_of_its_first_partner(spark: SparkSession) -> None:
+def test_a_derived_row_of_a_semi_join_belongs_to_the_batch_of_its_first_match(spark: SparkSession) -> None:
     def seen(steps: DataFrame, others: DataFrame) -> DataFrame:
         partners = others.select(F.col("step").alias("partner"))
         return steps.join(partners, F.col("step") == F.col("partner"), "left_semi").select("account", "step")
@@ -186,8 +180,8 @@ def refusal(spark: SparkSession, function: Function, **options: Any) -> str:
     with pytest.raises(AppMistakes) as found:
         compile_app(spark, declare(function, **options)[0])
     [mistake] = found.value.mistakes
-    assert mistake.place is not None
-    assert mistake.place.file == __file__
+    assert mistake.location is not None
+    assert mistake.location.file == __file__
     return str(mistake)
 
 
@@ -212,9 +206,9 @@ def limited(steps: DataFrame, accounts: DataFrame) -> DataFrame:
 
 
 def in_a_subquery(steps: DataFrame, accounts: DataFrame) -> DataFrame:
-    one = "SELECT max_by(account, 1) FROM {accounts}"
+    single = "SELECT max_by(account, 1) FROM {accounts}"
     return steps.sparkSession.sql(
-        f"SELECT account, step, ({one}) AS who FROM {{steps}}", steps=steps, accounts=accounts
+        f"SELECT account, step, ({single}) AS who FROM {{steps}}", steps=steps, accounts=accounts
     )
 
 
@@ -225,9 +219,9 @@ def in_a_subquery(steps: DataFrame, accounts: DataFrame) -> DataFrame:
         (summed_row_by_row, "depends on the order of equal rows"),
         (picked_in_a_window, "max_by(account"),
         (limited, "uses limit on a table, whose rows have no order"),
-        (in_a_subquery, "picks one of several rows in a subquery"),
+        (in_a_subquery, "selects one of several rows in a subquery"),
     ],
-    ids=lambda one: getattr(one, "__name__", ""),
+    ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_step_that_depends_on_the_order_of_a_table_is_refused(
     spark: SparkSession, function: Function, reason: str
@@ -236,8 +230,8 @@ def test_a_step_that_depends_on_the_order_of_a_table_is_refused(
 
 
 def ranked(steps: DataFrame, accounts: DataFrame) -> DataFrame:
-    place = F.rank().over(Window.partitionBy("name").orderBy("account"))
-    return several(steps, accounts.withColumn("n", place).where("n = 1")).select("account", "step", "who")
+    rank = F.rank().over(Window.partitionBy("name").orderBy("account"))
+    return several(steps, accounts.withColumn("n", rank).where("n = 1")).select("account", "step", "who")
 
 
 def counted(steps: DataFrame, accounts: DataFrame) -> DataFrame:

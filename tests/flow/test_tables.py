@@ -1,4 +1,4 @@
-"""Tables that a flow reads: whatever their rows hold, however many there are, and what does not fit told once."""
+"""Tables that a flow joins: any values, any size, and invalid values reported once."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
+from faults.flows.world import FlowWorld
 from headrace.app import App
-from headrace.flow import tables
-from headrace.model.flow import Flow
-from headrace.model.values import decode_value, encode_value
-from tests.flow.reading import committed, headers, values
+from headrace.flow.tables import current as tables
+from headrace.model.codec.codec import decode_value, encode_value
+from headrace.model.declarations import Flow
 from tests.flow.test_flows import all_batches
-from tests.support.flows import FlowWorld
+from tests.flow.topic_contents import committed, headers, values
 
 
 class Colour(StrEnum):
@@ -53,36 +53,36 @@ class Name:
 
 
 @dataclass(frozen=True)
-class Look:
-    look: str
+class Visit:
+    visit: str
     thing: str
 
 
 class Shelf:
-    """Looks at things, joined with what is known of them."""
+    """Views of things, joined with a table of things."""
 
     def __init__(self, of: type, how: str = "left", known: str = "true") -> None:
         mark = uuid.uuid4().hex[:8]
         self.app = app = App(f"shelf-{mark}")
-        self.looks = app.topic(f"looks-{mark}", Look, key="look")
+        self.visits = app.topic(f"visits-{mark}", Visit, key="visit")
         self.things = app.table(f"things-{mark}", of, key="thing")
-        self.seen = app.topic(f"seen-{mark}", key="look")
+        self.seen = app.topic(f"seen-{mark}", key="visit")
 
-        @app.flow(reads=[self.looks, self.things], writes=self.seen, name=f"see-{mark}")
-        def see(looks: DataFrame, things: DataFrame) -> DataFrame:
-            return looks.join(things.where(known), "thing", how)
+        @app.flow(reads=[self.visits, self.things], writes=self.seen, name=f"see-{mark}")
+        def see(visits: DataFrame, table: DataFrame) -> DataFrame:
+            return visits.join(table.where(known), "thing", how)
 
         self.see: Flow = see
         self.count = 0
 
-    def look(self, world: FlowWorld, *things: str) -> list[str]:
-        looks = [Look(f"l{self.count + at}", thing) for at, thing in enumerate(things)]
-        self.count += len(looks)
-        world.write(self.looks, looks)
-        return [one.look for one in looks]
+    def visit(self, world: FlowWorld, *keys: str) -> list[str]:
+        visits = [Visit(f"l{self.count + at}", key) for at, key in enumerate(keys)]
+        self.count += len(visits)
+        world.write(self.visits, visits)
+        return [visit.visit for visit in visits]
 
 
-def test_rows_of_a_table_keep_all_that_they_hold_and_what_does_not_fit_is_told_once(
+def test_rows_of_a_table_keep_all_values_and_invalid_ones_are_reported_once(
     flow_world: FlowWorld,
 ) -> None:
     shelf = Shelf(Thing)
@@ -112,26 +112,26 @@ def test_rows_of_a_table_keep_all_that_they_hold_and_what_does_not_fit_is_told_o
     )
     flow_world.declare(shelf.app)
     flow_world.write(shelf.things, [full, (b"broken", b"{"), (b"full", b'{"thing":"full"}')])
-    shelf.look(flow_world, "full")
+    shelf.visit(flow_world, "full")
     with flow_world.running(shelf.app, follow=False) as run:
-        run.derived()
+        run.wait_until_derived()
         flow_world.write(shelf.things, [bare, (b"broken", b"[")])
-        shelf.look(flow_world, "bare", "full")
-        run.derived()
-    shelf.look(flow_world, "bare", "full")
+        shelf.visit(flow_world, "bare", "full")
+        run.wait_until_derived()
+    shelf.visit(flow_world, "bare", "full")
     # A new run reads the whole table again.
     with flow_world.running(shelf.app, follow=False) as run:
-        run.derived()
+        run.wait_until_derived()
     schema = shelf.things.schema
     assert schema is not None
-    expected = {one.thing: decode_value(schema, encode_value(schema, one)) for one in (full, bare)}
-    rows = [one.value() for one in committed(flow_world.cluster.bootstrap, shelf.seen.name)]
+    expected = {item.thing: decode_value(schema, encode_value(schema, item)) for item in (full, bare)}
+    rows = [item.value() for item in committed(flow_world.cluster.bootstrap, shelf.seen.name)]
     assert len(rows) == 5
     for row in rows:
         found = decode_value(schema, row)
         assert found == expected[found["thing"]]
     dead = committed(flow_world.cluster.bootstrap, shelf.see.dead_topic)
-    assert [(one.value(), headers(one)["offset"]) for one in dead] == [
+    assert [(item.value(), headers(item)["offset"]) for item in dead] == [
         (b"{", "1"),
         (b'{"thing":"full"}', "2"),
         (b"[", "4"),
@@ -143,7 +143,7 @@ def test_rows_of_a_table_keep_all_that_they_hold_and_what_does_not_fit_is_told_o
 def test_a_table_is_as_it_was_written_however_large_it_grows(
     flow_world: FlowWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "_FEW", 3)
+    monkeypatch.setattr(tables, "_MEMORY_ROWS_MAX", 3)
     shelf, choose = Shelf(Name), random.Random(3)
     flow_world.declare(shelf.app)
     known: dict[str, str] = {}
@@ -156,27 +156,25 @@ def test_a_table_is_as_it_was_written_however_large_it_grows(
                 ]
                 gone = f"t{choose.randrange(9)}"
                 flow_world.write(shelf.things, [*changes, (gone.encode(), None)])
-                known |= {one.thing: one.name for one in changes}
+                known |= {change.thing: change.name for change in changes}
                 known.pop(gone, None)
-                things = [f"t{at}" for at in range(9)]
-                expected |= zip(shelf.look(flow_world, *things), map(known.get, things), strict=True)
-                run.derived()
+                keys = [f"t{at}" for at in range(9)]
+                expected |= zip(shelf.visit(flow_world, *keys), map(known.get, keys), strict=True)
+                run.wait_until_derived()
     rows = values(flow_world.cluster.bootstrap, shelf.seen.name)
-    assert {row["look"]: row["name"] for row in rows} == expected
+    assert {row["visit"]: row["name"] for row in rows} == expected
     assert len(rows) == len(expected)
 
 
 @pytest.mark.parametrize("rows", [0, 3])
-def test_all_is_counted_though_a_join_with_an_empty_table_leaves_nothing(
-    flow_world: FlowWorld, rows: int
-) -> None:
+def test_a_join_with_an_empty_table_counts_all_input(flow_world: FlowWorld, rows: int) -> None:
     shelf = Shelf(Name, how="inner", known="thing LIKE 'x%'")
     flow_world.declare(shelf.app)
     flow_world.write(shelf.things, [Name(f"t{number}", "n") for number in range(rows)])
-    shelf.look(flow_world, "a", "b")
-    flow_world.write(shelf.looks, [(b"bad", b"{")])
+    shelf.visit(flow_world, "a", "b")
+    flow_world.write(shelf.visits, [(b"bad", b"{")])
     with flow_world.running(shelf.app, follow=False) as run:
-        run.derived()
+        run.wait_until_derived()
     assert not committed(flow_world.cluster.bootstrap, shelf.seen.name)
     [batch] = all_batches(flow_world, shelf.see)
     assert (batch.rows_in, batch.rows_out, batch.dead) == (3, 0, 1)

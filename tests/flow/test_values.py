@@ -1,4 +1,4 @@
-"""What Spark reads from the log and writes to it, held against the rule for values (``headrace.model.values``)."""
+"""Decoding and encoding in Spark, compared with the reference codec (``headrace.model.codec``)."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from faults.servers.spark import compiled
 from headrace import Digits
+from headrace.model.codec.codec import decode_value, encode_key, encode_value
+from headrace.model.declarations import Topic
 from headrace.model.errors import ValueDoesNotFit
-from headrace.model.kinds import Kind, Many, Named, Record
+from headrace.model.kinds import Kind, List, Map, Record
 from headrace.model.schema import Schema, schema_of
-from headrace.model.topic import Topic
-from headrace.model.values import decode_value, encode_key, encode_value
-from tests.support.spark import compiled
 from tests.unit.model.shapes import SCHEMAS, rows, same
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Read = dict[str, Any] | str
-"""A row, or the reason why there is none."""
+"""A row, or the reason why it was refused."""
 
 
 @pytest.fixture(scope="module", autouse=True)
-def as_for_users(spark: SparkSession) -> Iterator[None]:
+def compiled_plans(spark: SparkSession) -> Iterator[None]:
     with compiled(spark):
         yield
 
 
-# Without making an example smaller: each costs a job of Spark.
-few = settings(
+# Hypothesis does not shrink examples, because each one costs a Spark job.
+few_examples = settings(
     max_examples=2,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
@@ -85,10 +85,10 @@ RICH = schema_of(Rich)
 def read(
     spark: SparkSession, schema: Schema, values: Sequence[bytes | None], kind: str = "events"
 ) -> list[Read]:
-    """By the flow's decoder, in order; null from a table as ``deletes``."""
+    """Decode with the flow's decoder, and return the results in order. A null in a table becomes ``deletes``."""
     from pyspark.sql import functions as F
 
-    from headrace.flow.decoding import Decoder, TimeBounds
+    from headrace.flow.codec.codec import Decoder, TimeBounds
 
     now = datetime(2026, 1, 31, 12, tzinfo=UTC)
     raw = spark.createDataFrame(
@@ -96,11 +96,13 @@ def read(
         "key binary, value binary, partition int, offset long, timestamp timestamp",
     )
     topic = Topic("t", schema, (), kind=kind)  # type: ignore[arg-type]
-    columns = [F.col("row")[one.name].alias(f"f{at}") for at, one in enumerate(schema.fields)]
+    columns = [F.col("row")[field.name].alias(f"f{at}") for at, field in enumerate(schema.fields)]
     decoded = Decoder(topic, TimeBounds()).decode(raw)
     fits = decoded.where("row is not null").select("offset", *columns).toArrow().to_pylist()
     found: dict[int, Read] = {
-        row["offset"]: {one.name: _python(one.kind, row[f"f{at}"]) for at, one in enumerate(schema.fields)}
+        row["offset"]: {
+            field.name: _python(field.kind, row[f"f{at}"]) for at, field in enumerate(schema.fields)
+        }
         for row in fits
     }
     rest = decoded.where("row is null").select("offset", "reason").toArrow().to_pylist()
@@ -113,49 +115,49 @@ def _python(kind: Kind, value: Any) -> Any:
     match kind:
         case _ if value is None:
             return None
-        case Many(of, _):
-            return [_python(of, one) for one in value]
-        case Named(of, _):
-            return {name: _python(of, one) for name, one in value}
+        case List(of, _):
+            return [_python(of, item) for item in value]
+        case Map(of, _):
+            return {name: _python(of, item) for name, item in value}
         case Record(fields):
-            return {one.name: _python(one.kind, value[one.name]) for one in fields}
+            return {item.name: _python(item.kind, value[item.name]) for item in fields}
     return value
 
 
 def python_row(schema: Schema, row: dict[str, Any]) -> dict[str, Any]:
-    """A row as Arrow gives it, as the rule has it."""
-    return {one.name: _python(one.kind, row[one.name]) for one in schema.fields}
+    """Convert a row from Arrow's form to the form of the reference codec."""
+    return {field.name: _python(field.kind, row[field.name]) for field in schema.fields}
 
 
-def expect_as_the_rule_says(schema: Schema, values: Sequence[bytes], found: Sequence[Read]) -> None:
+def expect_reference_results(schema: Schema, values: Sequence[bytes], found: Sequence[Read]) -> None:
     for value, row in zip(values, found, strict=True):
         try:
-            wanted: Read = decode_value(schema, value)
+            expected_row: Read = decode_value(schema, value)
         except ValueDoesNotFit as error:
-            wanted = str(error)
-        both = f"{value[:300]!r}\n  by the rule: {wanted}\n  by Spark: {row}"
-        if isinstance(wanted, dict) and isinstance(row, dict):
-            assert same(_sorted(wanted), _sorted(row)), both
+            expected_row = str(error)
+        both = f"{value[:300]!r}\n  reference: {expected_row}\n  Spark: {row}"
+        if isinstance(expected_row, dict) and isinstance(row, dict):
+            assert same(_sorted(expected_row), _sorted(row)), both
         else:
-            assert isinstance(wanted, str) == isinstance(row, str), both
+            assert isinstance(expected_row, str) == isinstance(row, str), both
 
 
 def _sorted(value: Any) -> Any:
-    """The order of a map's keys is nobody's promise."""
+    """Sort the keys of maps, because their order is not defined."""
     if isinstance(value, dict):
         return {name: _sorted(value[name]) for name in sorted(value)}
-    return [_sorted(one) for one in value] if isinstance(value, list) else value
+    return [_sorted(item) for item in value] if isinstance(value, list) else value
 
 
-@few
+@few_examples
 @given(schema=SCHEMAS, data=st.data())
 def test_any_value_of_any_schema_is_read_as_it_was_written(
     spark: SparkSession, schema: Schema, data: st.DataObject
 ) -> None:
-    made = data.draw(st.lists(rows(schema.fields), min_size=20, max_size=40))
-    values = [encode_value(schema, row) for row in made]
+    expected = data.draw(st.lists(rows(schema.fields), min_size=20, max_size=40))
+    values = [encode_value(schema, row) for row in expected]
     found = read(spark, schema, values)
-    expect_as_the_rule_says(schema, values, found)
+    expect_reference_results(schema, values, found)
     assert not any(isinstance(row, str) for row in found)
 
 
@@ -327,7 +329,7 @@ OTHER_TEXTS = [
 ]
 
 
-def test_what_spark_would_alter_or_take_in_silence_is_taken_or_refused_by_the_rule(
+def test_spark_accepts_and_refuses_the_same_values_as_the_reference_codec(
     spark: SparkSession,
 ) -> None:
     values = [
@@ -337,20 +339,20 @@ def test_what_spark_would_alter_or_take_in_silence_is_taken_or_refused_by_the_ru
     ]
     values += OTHER_TEXTS
     found = read(spark, RICH, values)
-    expect_as_the_rule_says(RICH, values, found)
+    expect_reference_results(RICH, values, found)
     reasons = [row for row in found if isinstance(row, str)]
     assert 100 < len(reasons) < len(values) - 50
-    assert "exact: expected an exact number with up to 12 digits before the point and 6 behind it" in str(
+    assert "exact: expected an exact number with up to 12 digits before the point and 6 after it" in str(
         reasons
     )
 
 
-def test_a_text_that_was_tampered_with_is_read_by_the_rule_or_not_at_all(spark: SparkSession) -> None:
+def test_spark_decodes_mutated_texts_as_the_reference_codec_does(spark: SparkSession) -> None:
     random_ = random.Random(5)
-    made = [{"text": "a", "seven": 7, "tags": ["x"]}, *some_rows()]
-    values = [_tampered(random_, encode_value(RICH, random_.choice(made))) for _ in range(1_500)]
+    written = [{"text": "a", "seven": 7, "tags": ["x"]}, *some_rows()]
+    values = [_tampered(random_, encode_value(RICH, random_.choice(written))) for _ in range(1_500)]
     found = read(spark, RICH, values)
-    expect_as_the_rule_says(RICH, values, found)
+    expect_reference_results(RICH, values, found)
     assert sum(isinstance(row, dict) for row in found) > 100
 
 
@@ -387,12 +389,12 @@ def _tampered(random_: random.Random, value: bytes) -> bytes:
     return text.encode()
 
 
-def test_a_null_deletes_from_a_table_and_is_no_event(spark: SparkSession) -> None:
+def test_a_null_deletes_from_a_table_and_is_not_an_event(spark: SparkSession) -> None:
     assert read(spark, RICH, [None], "table") == ["deletes"]
-    assert read(spark, RICH, [None]) == ["the value is null, which only a table's may be"]
+    assert read(spark, RICH, [None]) == ["the value is null, and only a table has null values"]
 
 
-def test_events_from_before_a_field_was_there_are_read_with_its_default(spark: SparkSession) -> None:
+def test_events_from_before_a_field_existed_have_its_default(spark: SparkSession) -> None:
     (row,) = read(spark, RICH, [b'{"text":"old"}'])
     assert isinstance(row, dict)
     assert (row["seven"], row["tags"], row["whole"]) == (7, ["new"], None)
@@ -402,9 +404,9 @@ KEYS = [("text",), ("whole",), ("exact",), ("fine",), ("at",), ("day",), ("truth
 KEYS += [("text", "whole"), ("at", "exact", "fine", "truth", "day", "colour")]
 
 
-def test_rows_are_written_as_the_rule_says_and_keys_to_the_byte(spark: SparkSession) -> None:
-    from headrace.flow.encoding import encode, key_column
-    from headrace.flow.types import struct_of
+def test_spark_encodes_values_and_keys_as_the_reference_codec_does(spark: SparkSession) -> None:
+    from headrace.flow.codec.codec import encode, value_encoder
+    from headrace.flow.spark_types import struct_of
 
     whole = some_rows()[0]
     small = {
@@ -420,16 +422,16 @@ def test_rows_are_written_as_the_rule_says_and_keys_to_the_byte(spark: SparkSess
         "fine": Decimal("123456789012345678.12345678901234567890"),
         "number": 1e300,
     }
-    none = {**whole, **dict.fromkeys(("exacts", "parts", "number", "raw"))}
-    made = [whole, small, large, {**none, "at": datetime(1, 1, 1, tzinfo=UTC), "day": date(1, 1, 1)}]
-    made += [
-        {**none, "at": datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC), "texts": [], "counts": {}}
+    sparse = {**whole, **dict.fromkeys(("exacts", "parts", "number", "raw"))}
+    expected = [whole, small, large, {**sparse, "at": datetime(1, 1, 1, tzinfo=UTC), "day": date(1, 1, 1)}]
+    expected += [
+        {**sparse, "at": datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC), "texts": [], "counts": {}}
     ]
-    frame = spark.createDataFrame([tuple(row.values()) for row in made], struct_of(RICH.fields))
-    keys = [key_column(RICH, key).alias(f"k{at}") for at, key in enumerate(KEYS)]
+    frame = spark.createDataFrame([tuple(row.values()) for row in expected], struct_of(RICH.fields))
+    keys = [value_encoder(RICH).key(key).alias(f"k{at}") for at, key in enumerate(KEYS)]
     values = [row["value"].encode() for row in encode(frame, RICH, ("text",)).collect()]
     written = frame.select(*keys).collect()
-    for row, value, texts in zip(made, values, written, strict=True):
+    for row, value, texts in zip(expected, values, written, strict=True):
         assert same(_sorted(decode_value(RICH, value)), _sorted(row)), value
         assert b"E-" not in value.replace(b"1.5E-7", b"")
         for at, key in enumerate(KEYS):

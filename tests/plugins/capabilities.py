@@ -1,7 +1,8 @@
-"""``--capabilities``: every test that docs/capabilities.md names must have run and passed, or the run fails.
+"""``--capabilities``: the run fails unless every test that docs/capabilities.md names ran and passed.
 
-The table says what the product can do and which tests show it. With the flag, which ``make test`` gives, a claim whose
-test was renamed, left out or broken fails the run; without it, a part of the suite may run alone.
+The table lists what the product can do and the tests that show it. ``make test`` sets the flag: a claim whose test was
+renamed, left out or broken then fails the run. A test that only ``make soak`` runs counts by its result there. Without
+the flag a part of the suite can run alone.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.plugins.soak import SoakResults
+
 TABLE = Path("docs") / "capabilities.md"
 COLUMNS = ("No.", "Capability", "How a user does it", "Shown by")
-_TEST = re.compile(r"`([^`\s]+\.py::[^`\s]+)`")
+_TEST = re.compile(r"`([^`\s]+\.py::[^`\s]+)`( \(make soak\))?")
 
 
 @dataclass(frozen=True)
@@ -23,17 +26,27 @@ class Capability:
     name: str
     how: str
     tests: tuple[str, ...]
+    soak_tests: tuple[str, ...] = ()
+    """Tests that only ``make soak`` runs."""
 
 
 def read_table(text: str) -> list[Capability]:
-    """The rows of the one table in the page; the cell of tests holds ``path::name`` in backquotes."""
+    """Parse the one table of the page. The cell of tests holds ``path::name`` in backquotes; ``(make soak)`` follows a
+    test that only ``make soak`` runs.
+    """
     rows = [_cells(line) for line in text.splitlines() if line.startswith("|")]
     if len(rows) < 2 or tuple(rows[0]) != COLUMNS:
         raise ValueError(f"the table must begin with the columns {' | '.join(COLUMNS)}")
     for row in rows[2:]:
         if len(row) != len(COLUMNS) or not all(row):
             raise ValueError(f"a row needs {len(COLUMNS)} filled cells, found {row}")
-    return [Capability(row[0], row[1], row[2], tuple(_TEST.findall(row[3]))) for row in rows[2:]]
+    return [_capability(row) for row in rows[2:]]
+
+
+def _capability(row: list[str]) -> Capability:
+    found = _TEST.findall(row[3])
+    tests = tuple(name for name, soak in found if not soak)
+    return Capability(row[0], row[1], row[2], tests, tuple(name for name, soak in found if soak))
 
 
 def _cells(line: str) -> list[str]:
@@ -41,8 +54,11 @@ def _cells(line: str) -> list[str]:
     return [part.strip().replace(r"\|", "|") for part in parts]
 
 
-def unproven(capabilities: list[Capability], outcomes: dict[str, bool]) -> list[str]:
-    """One line for each claim that this run does not support."""
+def unproven(
+    capabilities: list[Capability], outcomes: dict[str, bool], soak: SoakResults | None = None
+) -> list[str]:
+    """Return one line for each claim that neither this run nor the results of ``make soak`` support."""
+    soak = soak or SoakResults()
     lines = []
     for capability in capabilities:
         if not capability.tests:
@@ -57,6 +73,9 @@ def unproven(capabilities: list[Capability], outcomes: dict[str, bool]) -> list[
                 lines.append(f"{capability.number}: {name} did not run")
             elif not all(found):
                 lines.append(f"{capability.number}: {name} did not pass")
+        for name in capability.soak_tests:
+            objection = soak.objection(name)
+            lines += [f"{capability.number}: {name} {objection}"] if objection else []
     return lines
 
 
@@ -67,16 +86,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Where the suite is spread over several processes, only the first one hears of every test.
+    # With several processes only the first one receives the reports of all tests.
     if config.getoption("--capabilities") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Claims(config.rootpath / TABLE), "claims")
+        config.pluginmanager.register(Claims(config.rootpath), "claims")
 
 
 class Claims:
-    """Notes how each test ended, and holds the table against it at the end."""
+    """Collects the outcome of each test and compares the table with them at the end."""
 
-    def __init__(self, table: Path) -> None:
-        self.capabilities = read_table(table.read_text(encoding="utf-8"))
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.capabilities = read_table((root / TABLE).read_text(encoding="utf-8"))
         self.outcomes: dict[str, bool] = {}
         self.unproven: list[str] = []
         self.whole = False
@@ -86,9 +106,11 @@ class Claims:
             self.outcomes[report.nodeid] = report.passed and self.outcomes.get(report.nodeid, True)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        # A run that was broken off fails anyway, and every claim would be listed.
+        # An interrupted run fails anyway, and would list every claim.
         self.whole = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        self.unproven = unproven(self.capabilities, self.outcomes) if self.whole else []
+        self.unproven = (
+            unproven(self.capabilities, self.outcomes, SoakResults.read(self.root)) if self.whole else []
+        )
         if self.unproven:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

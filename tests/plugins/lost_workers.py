@@ -1,7 +1,7 @@
-"""A test process that dies ends the run, as a failure that says which test it was in, how it ended, and where.
+"""A dead test process fails the run. The report names the running test, the signal or exit code, and the traceback.
 
-pytest-xdist would replace it and go on, but under ``--dist loadfile`` the replacement waits for ever for the rest of
-the file whose test died.
+pytest-xdist would replace the process, but under ``--dist loadfile`` the replacement waits forever for the remaining
+tests of the file.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ def trace_file(config: pytest.Config, worker: str) -> Path:
 
 @pytest.hookimpl(
     trylast=True
-)  # Behind pytest, which has such traces on a standard error that may not be kept.
+)  # After pytest's own handler, which writes tracebacks to standard error, where they may be lost.
 def pytest_configure(config: pytest.Config) -> None:
-    told = getattr(config, "workerinput", None)
-    if told is not None:
-        path = trace_file(config, told["workerid"])
+    worker_input = getattr(config, "workerinput", None)
+    if worker_input is not None:
+        path = trace_file(config, worker_input["workerid"])
         path.parent.mkdir(exist_ok=True)
         config.pluginmanager.register(LastWords(path.open("w")))
 
 
 class LastWords:
-    """The test that runs, and below it what Python says when the process is about to die of a signal."""
+    """The running test, and below it Python's traceback when a signal kills the process."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -54,10 +54,10 @@ class LastWords:
 def pytest_testnodedown(node: Any, error: object | None) -> None:
     if error:
         path = trace_file(node.config, node.gateway.id)
-        said = path.read_text(errors="replace") if path.exists() else ""
+        last_words = path.read_text(errors="replace") if path.exists() else ""
         reporter = node.config.pluginmanager.get_plugin("terminalreporter")
         reporter.write_line(
-            f"the test process {node.gateway.id} ended {_ending(node)} in {said or 'no test'}"
+            f"the test process {node.gateway.id} ended {_ending(node)} in {last_words or 'no test'}"
         )
         pytest.exit(f"a test process died: {error}", returncode=pytest.ExitCode.TESTS_FAILED)
 

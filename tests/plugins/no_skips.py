@@ -1,6 +1,6 @@
-"""A skipped test is a failed one: what a test needs, the project installs.
+"""A skipped test counts as failed, because the project installs everything that a test needs.
 
-An expected failure counts as a skip, whether it fails or passes: a known fault is mended or taken out, not kept green.
+An expected failure (xfail) counts as a skip, whether it fails or passes: fix a known fault, or remove its test.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 def _fail(report: pytest.TestReport | pytest.CollectReport, reason: str) -> None:
     report.outcome = "failed"
-    report.longrepr = f"{reason}\nA skipped test counts as failed: what a test needs, the project installs."
+    report.longrepr = (
+        f"{reason}\nA skipped test counts as failed: the project installs everything that a test needs."
+    )
 
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:

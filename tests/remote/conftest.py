@@ -1,4 +1,4 @@
-"""One app, followed and served, for all tests of clients: each test writes keys of its own."""
+"""One served app for all tests of clients; each test writes its own keys."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+# httpx would import it with the first request. pytest rewrites its asserts, and Python 3.11 fails if another thread
+# parses at the same time (SystemError: AST constructor recursion depth mismatch).
+import anyio._backends._asyncio  # noqa: F401
 import pytest
 from playwright.sync_api import Browser, BrowserContext
 
+from faults.serve.chromium import browser, site
+from faults.serve.http import Http
+from faults.serve.local_server import served, token_for
+from faults.views.follower_thread import following
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.client.declaring import ensure_declared
+from headrace.client.declared_topics import ensure_declared
 from headrace.remote import Remote
-from tests.remote.asking import asking
-from tests.remote.chromium import browser, site
-from tests.remote.cutting import Network
+from tests.remote.clients import new_remote
 from tests.remote.market import market
-from tests.serve.http import Http
-from tests.serve.serving import served, token_for
+from tests.remote.unreliable_network import Network
 from tests.views.conftest import cluster, fresh, log
-from tests.views.seeing import following
 
 __all__ = [
     "app",
@@ -39,10 +42,10 @@ __all__ = [
 
 @pytest.fixture(scope="session")
 def app(cluster: Cluster) -> App:
-    made = market("market")
-    for topic in made.topics:
+    created = market("market")
+    for topic in created.topics:
         ensure_declared(cluster, topic, topic.name, 3)
-    return made
+    return created
 
 
 @pytest.fixture(scope="session")
@@ -52,14 +55,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of pages, which is not the server's."""
+    """The origin of the test pages, which is not the server's origin."""
     with site(tmp_path_factory.mktemp("site")) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Not longer: as long as it is there, no test can have an event loop of its own."""
+    """One browser per module: tests with their own event loop cannot run beside Playwright's."""
     with browser() as found:
         yield found
 
@@ -77,22 +80,22 @@ def server(app: App, cluster: Cluster, home: Path, origin: str) -> Iterator[Http
 
 @pytest.fixture(scope="module")
 def context(chromium: Browser) -> Iterator[BrowserContext]:
-    """What pages keep is told apart by the port of their network."""
-    made = chromium.new_context()
-    made.set_default_timeout(60_000)
-    yield made
-    made.close()
+    """Pages share a context; the port of their network separates their storage."""
+    created = chromium.new_context()
+    created.set_default_timeout(60_000)
+    yield created
+    created.close()
 
 
 @pytest.fixture
 def network(server: Http) -> Iterator[Network]:
-    """Between a client and the server."""
-    made = Network(server.port)
-    yield made
-    made.close()
+    """An unreliable network between a client and the server."""
+    created = Network(server.port)
+    yield created
+    created.close()
 
 
 @pytest.fixture
 def remote(server: Http) -> Iterator[Remote]:
-    with asking(server) as remote:
+    with new_remote(server) as remote:
         yield remote

@@ -48,7 +48,7 @@ class Order:
 
 
 def market(name: str) -> App:
-    # The name that the follower of the tests goes by.
+    # The app name of the test follower.
     app = App("shop")
     fruits = app.table(f"{name}-fruits", Fruit, key="fruit_id")
     orders = app.topic(f"{name}-orders", Order, key="order_id")

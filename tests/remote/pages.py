@@ -1,4 +1,4 @@
-"""What tests do with a page that has the client, and hold it against."""
+"""Helpers for pages with the JavaScript client."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from playwright.sync_api import Page
 
-from tests.remote.cutting import Network
-from tests.serve.http import Http
-from tests.support.waiting import until
+from faults.serve.http import Http
+from faults.wait import until
+from tests.remote.unreliable_network import Network
 
 __all__ = ["QUEUE", "begin", "copied", "drain", "expect_equal", "prices", "put", "wait_in"]
 
@@ -20,7 +20,7 @@ QUEUE = """async ([topic, key, from, to]) => {
 
 
 def begin(page: Page, network: Network, token: str, name: str = "clerk", view: str = "") -> None:
-    """With a copy of the view, if one is named."""
+    """Open the client in the page, with a copy of the view if one is named."""
     page.evaluate(
         "([url, name, token]) => window.begin(url, name, token)",
         [f"http://127.0.0.1:{network.port}", name, token],
@@ -30,7 +30,7 @@ def begin(page: Page, network: Network, token: str, name: str = "clerk", view: s
 
 
 def wait_in(page: Page, condition: Any, what: str) -> None:
-    """The page's own events go on between two looks only."""
+    """Poll while Playwright waits, because it delivers events of the page only during its own calls."""
     until(lambda: page.wait_for_timeout(20) or condition(), what, pause_s=0)
 
 
@@ -40,36 +40,40 @@ def drain(page: Page) -> None:
 
 
 def copied(page: Page, view: str) -> list[dict[str, Any]]:
-    found = page.evaluate(
+    result = page.evaluate(
         "async (view) => headrace.stringify((await (await offline.copy(view)).all()).rows)", view
     )
-    return _sorted(json.loads(found))
+    return _sorted(json.loads(result))
 
 
 def _sorted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    # A page has a price that no double holds as text.
-    same = [{**row, "price": float(row["price"])} for row in rows]
-    return sorted(same, key=lambda row: str(row["fruit_id"]))
+    # The JavaScript client returns a price as a string if no double represents it exactly.
+    comparable = [{**row, "price": float(row["price"])} for row in rows]
+    return sorted(comparable, key=lambda row: str(row["fruit_id"]))
 
 
 def expect_equal(page: Page, server: Http, view: str) -> None:
     wait_in(
         page,
         lambda: copied(page, view) == _sorted(server.rows(view, limit=1000)),
-        "the copy to be the view",
+        "the copy to have the rows of the view",
     )
     assert page.evaluate("window.faults") == []
 
 
 def prices(server: Http, topic: str, key: str) -> list[int]:
-    """Of all records of the topic with that key, in their order."""
-    found: list[int] = []
-    told = server.get(f"/v1/topics/{topic}/records", limit=1000).expect(200)
+    """The prices of all records with that key, in order."""
+    result: list[int] = []
+    document = server.get(f"/v1/topics/{topic}/records", limit=1000).expect(200)
     while True:
-        found += [int(one["value"]["price"]) for one in told["records"] if one["key"] == key and one["value"]]
-        if told["at_end"]:
-            return found
-        told = server.get(told["next"]).expect(200)
+        result += [
+            int(record["value"]["price"])
+            for record in document["records"]
+            if record["key"] == key and record["value"]
+        ]
+        if document["at_end"]:
+            return result
+        document = server.get(document["next"]).expect(200)
 
 
 def put(server: Http, topic: str, key: str, price: int) -> None:

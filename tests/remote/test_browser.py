@@ -1,4 +1,4 @@
-"""The client for pages, in Chromium: offline, cut off, in two tabs; no write is lost or doubled, a copy is its view."""
+"""The JavaScript client in Chromium: offline, cut off, in two tabs. No write is lost or doubled; copies match views."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import BrowserContext, Page, Route
 
+from faults.serve.chromium import open_page
+from faults.serve.http import Http
+from faults.serve.local_server import Process, served
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from tests.remote.chromium import open_page
-from tests.remote.cutting import Network
 from tests.remote.pages import QUEUE, begin, copied, drain, expect_equal, prices, put, wait_in
-from tests.serve.http import Http
-from tests.serve.serving import Process, served
+from tests.remote.unreliable_network import Network
 from tests.unit.repository.snippets import blocks
 from tests.unit.repository.tracked import ROOT
 
@@ -37,18 +37,18 @@ def view(app: App) -> str:
 @pytest.fixture
 def page(context: BrowserContext, origin: str) -> Iterator[Page]:
     yield open_page(context, origin)
-    for one in context.pages:
-        one.close()
+    for page in context.pages:
+        page.close()
 
 
-def test_a_page_reads_writes_and_reads_what_it_wrote(
+def test_a_page_writes_and_reads_its_own_writes(
     server: Http, network: Network, page: Page, topic: str, view: str
 ) -> None:
     begin(page, network, server.token)
     big = 2**62 + 1
     body = {"value": {"fruit_id": "exact", "price": "12345678901.123456", "pieces": big, "weight": 0.1}}
     server.post(f"/v1/topics/{topic}/records", body).expect(200)
-    found = page.evaluate(
+    result = page.evaluate(
         """async ([topic, view]) => {
           const fruits = remote.view(view), keys = ["", ".", "..", "a/b", "ä?#%2F", "x y"];
           const price = 2.625, weight = NaN;
@@ -59,27 +59,27 @@ def test_a_page_reads_writes_and_reads_what_it_wrote(
           await remote.topic(topic).delete({ fruit_id: "x y" });
           const gone = await fruits.get("x y");
           const some = [];
-          const asked = { filter: "price = 2.625", sort: "-fruit_id", limit: 2 };
-          for await (const row of fruits.rows(asked)) some.push(row.fruit_id);
-          const told = ({ code, status, retriable }) => [code, status, retriable];
-          const error = await fruits.all({ filter: "price >" }).catch(told);
+          const query = { filter: "price = 2.625", sort: "-fruit_id", limit: 2 };
+          for await (const row of fruits.rows(query)) some.push(row.fruit_id);
+          const summary = ({ code, status, retriable }) => [code, status, retriable];
+          const error = await fruits.all({ filter: "price >" }).catch(summary);
           const given = await fruits.all({ signal: AbortSignal.abort("enough") }).catch((reason) => reason);
           return { rows, gone, some, error, given, price: exact.price, pieces: String(exact.pieces),
                    kind: typeof exact.pieces, nan: (await fruits.get("a/b")).weight, json: JSON.stringify(remote) };
         }""",
         [topic, view],
     )
-    assert found["rows"] == [None, ".", "..", "a/b", "ä?#%2F", "x y"]
-    assert found["gone"] is None
-    assert found["some"] == ["ä?#%2F", "a/b", "..", "."]
-    assert found["error"] == ["HR-SERVE-FILTER", 400, False]
-    assert found["given"] == "enough"
-    assert (found["price"], found["pieces"], found["kind"]) == ("12345678901.123456", str(big), "bigint")
-    assert found["nan"] == "NaN"
-    assert server.token not in found["json"]
+    assert result["rows"] == [None, ".", "..", "a/b", "ä?#%2F", "x y"]
+    assert result["gone"] is None
+    assert result["some"] == ["ä?#%2F", "a/b", "..", "."]
+    assert result["error"] == ["HR-SERVE-FILTER", 400, False]
+    assert result["given"] == "enough"
+    assert (result["price"], result["pieces"], result["kind"]) == ("12345678901.123456", str(big), "bigint")
+    assert result["nan"] == "NaN"
+    assert server.token not in result["json"]
 
 
-def test_what_is_written_offline_is_sent_once_and_in_order_and_the_copy_catches_up(
+def test_offline_writes_are_sent_once_in_order_and_the_copy_catches_up(
     server: Http, network: Network, context: BrowserContext, origin: str, page: Page, topic: str, view: str
 ) -> None:
     for number in range(5):
@@ -89,7 +89,7 @@ def test_what_is_written_offline_is_sent_once_and_in_order_and_the_copy_catches_
     before = copied(page, view)
 
     context.set_offline(True)
-    network.be("cut")
+    network.set_mode("cut")
     assert page.evaluate(QUEUE, [topic, "offline", 0, 10]) == 10
     put(server, topic, "off0", 100)
     server.post(f"/v1/topics/{topic}/records", {"key": {"fruit_id": "off1"}, "value": None}).expect(200)
@@ -97,7 +97,7 @@ def test_what_is_written_offline_is_sent_once_and_in_order_and_the_copy_catches_
     assert copied(page, view) == before
     assert page.evaluate("copy.get('off0')")["price"] == 0
 
-    # The tab dies, and another one begins: still without the server, though the page itself can be had.
+    # The tab ends and another one starts, still without the server; the page itself can be loaded.
     page.close()
     context.set_offline(False)
     page = open_page(context, origin)
@@ -105,26 +105,26 @@ def test_what_is_written_offline_is_sent_once_and_in_order_and_the_copy_catches_
     assert copied(page, view) == before
     assert page.evaluate(QUEUE, [topic, "offline", 10, 15]) == 15
 
-    # Requests arrive, and nobody hears the answers: they are sent again, also by the page that is loaded anew.
+    # Requests arrive but responses are lost: they are sent again, also after a reload of the page.
     for _ in range(2):
-        lost = network.swallowed
-        network.be("deaf")
+        lost = network.dropped_responses
+        network.set_mode("deaf")
         page.evaluate("offline.retry()")
-        wait_in(page, lambda lost=lost: network.swallowed > lost, "answers to be lost")
+        wait_in(page, lambda lost=lost: network.dropped_responses > lost, "answers to be lost")
         page.reload()
         page.wait_for_function("window.ready")
         begin(page, network, server.token, view=view)
-    network.be("open")
+    network.set_mode("open")
     drain(page)
     assert prices(server, topic, "offline") == list(range(15))
-    # What was written is read, and then the copy has it as well.
+    # Once a read sees the write, the copy gets it too.
     assert page.evaluate("async (view) => (await remote.view(view).get('offline')).price", view) == 14
     expect_equal(page, server, view)
-    found = {row["fruit_id"]: row["price"] for row in copied(page, view)}
-    assert (found["off0"], "off1" in found) == (100, False)
+    result = {row["fruit_id"]: row["price"] for row in copied(page, view)}
+    assert (result["off0"], "off1" in result) == (100, False)
 
 
-def test_a_server_that_is_killed_between_taking_a_write_and_answering_has_taken_it_once(
+def test_a_write_before_a_kill_of_the_server_is_stored_once(
     server: Http,
     cluster: Cluster,
     home: Path,
@@ -134,39 +134,39 @@ def test_a_server_that_is_killed_between_taking_a_write_and_answering_has_taken_
     topic: str,
     view: str,
 ) -> None:
-    other = Process(
+    other_server = Process(
         "tests.remote.market:app", cluster.bootstrap, home, environment={"HEADRACE_SERVE__ORIGINS": origin}
     )
-    network.lead_to(other.port)
+    network.connect_to(other_server.port)
     begin(page, network, server.token, "killed", view)
     page.wait_for_function("copy.state === 'live'")
-    network.be("deaf")
+    network.set_mode("deaf")
     page.evaluate(QUEUE, [topic, "killed", 0, 3])
-    wait_in(page, lambda: prices(server, topic, "killed") == [0], "the first to be taken")
+    wait_in(page, lambda: prices(server, topic, "killed") == [0], "the first write")
     assert page.evaluate("offline.outbox.pending()")[0]["tried"] is not None
-    other.kill()
-    # Another one, of the same app, knows what became of it.
-    network.lead_to(server.port)
-    network.be("open")
+    other_server.kill()
+    # Another server of the app knows the outcome.
+    network.connect_to(server.port)
+    network.set_mode("open")
     drain(page)
     assert prices(server, topic, "killed") == [0, 1, 2]
     expect_equal(page, server, view)
 
 
-def test_the_first_rows_of_a_query_are_followed(
+def test_a_page_follows_the_first_rows_of_a_query(
     server: Http, network: Network, page: Page, topic: str, view: str
 ) -> None:
     begin(page, network, server.token, "first", view)
     for number in range(3):
         put(server, topic, f"first{number}", number)
     follow = """async (view) => {
-      const asked = { filter: 'fruit_id startswith "first"', sort: "-price", limit: 1 };
-      for await (const { rows } of remote.view(view).changes(asked)) if (rows[0]?.price === 2) return rows;
+      const query = { filter: 'fruit_id startswith "first"', sort: "-price", limit: 1 };
+      for await (const { rows } of remote.view(view).changes(query)) if (rows[0]?.price === 2) return rows;
     }"""
     assert [row["fruit_id"] for row in page.evaluate(follow, view)] == ["first2"]
 
 
-def test_a_network_that_comes_and_goes_loses_and_doubles_nothing(
+def test_an_unreliable_network_loses_and_doubles_nothing(
     server: Http, network: Network, page: Page, topic: str, view: str
 ) -> None:
     chance = random.Random(1)
@@ -187,9 +187,9 @@ def test_a_network_that_comes_and_goes_loses_and_doubles_nothing(
         page.evaluate(QUEUE, [topic, "random", number, number + 1])
         put(server, topic, f"other{chance.randrange(5)}", number)
         if chance.random() < 0.4:
-            network.be(chance.choice(["open", "cut", "deaf"]))
+            network.set_mode(chance.choice(["open", "cut", "deaf"]))
         page.wait_for_timeout(chance.randrange(40))
-    network.be("open")
+    network.set_mode("open")
     drain(page)
     assert prices(server, topic, "random") == list(range(count))
     expect_equal(page, server, view)
@@ -201,7 +201,7 @@ def test_a_network_that_comes_and_goes_loses_and_doubles_nothing(
     assert ends == sorted(set(ends))
 
 
-def test_a_cursor_that_is_too_old_costs_a_fresh_snapshot_and_the_copy_is_right_again(
+def test_after_an_expired_cursor_the_copy_loads_a_snapshot_and_is_correct(
     app: App,
     server: Http,
     cluster: Cluster,
@@ -215,29 +215,29 @@ def test_a_cursor_that_is_too_old_costs_a_fresh_snapshot_and_the_copy_is_right_a
     put(server, topic, "gone", 1)
     begin(page, network, server.token, "old", view)
     expect_equal(page, server, view)
-    network.be("cut")
+    network.set_mode("cut")
     page.wait_for_function("copy.state === 'offline'")
     server.post(f"/v1/topics/{topic}/records", {"key": {"fruit_id": "gone"}, "value": None}).expect(200)
     for number in range(30):
         put(server, topic, "old", number)
-    # One that remembers too little to tell what came since.
-    with served(app, cluster, home, origins=origin, history_bytes=1_000) as forgetful:
-        network.lead_to(forgetful.port)
-        network.be("open")
+    # The history of this server is too short to resume from the cursor.
+    with served(app, cluster, home, origins=origin, history_bytes=1_000) as short_history_server:
+        network.connect_to(short_history_server.port)
+        network.set_mode("open")
         page.evaluate("offline.retry()")
         expect_equal(page, server, view)
-        assert any("409" in line for line in forgetful.heard.lines)  # type: ignore[attr-defined]
+        assert any("409" in line for line in short_history_server.server_log.lines)  # type: ignore[attr-defined]
         assert page.evaluate("async () => (await copy.get('gone')) ?? null") is None
         page.evaluate("offline.close()")
-    # So does one that no server can read: of another release, or of a query that has changed.
-    network.lead_to(server.port)
+    # An invalid cursor, for example of another release, also leads to a snapshot.
+    network.connect_to(server.port)
     begin(page, network, server.token, "old")
     page.evaluate(
         """async (view) => {
           const { copies, done } = offline.begin(["copies"], "readwrite");
-          const asked = copies.getAllKeys();
-          await new Promise((given) => { asked.onsuccess = given; });
-          copies.put({ name: asked.result[0], key: ["fruit_id"], cursor: "no cursor", position: null });
+          const request = copies.getAllKeys();
+          await new Promise((done) => { request.onsuccess = done; });
+          copies.put({ name: request.result[0], key: ["fruit_id"], cursor: "no cursor", position: null });
           await done;
           window.copy = await offline.copy(view);
         }""",
@@ -251,32 +251,32 @@ def test_tabs_share_one_queue_and_one_copy(
     server: Http, network: Network, context: BrowserContext, origin: str, page: Page, topic: str, view: str
 ) -> None:
     pages = [page, open_page(context, origin)]
-    network.be("cut")
-    for number, one in enumerate(pages):
-        begin(one, network, server.token, "tabs", view)
-        one.evaluate(QUEUE, [topic, f"tab{number}", 0, 5])
-    network.be("open")
-    for number, one in enumerate(pages):
-        drain(one)
+    network.set_mode("cut")
+    for number, tab in enumerate(pages):
+        begin(tab, network, server.token, "tabs", view)
+        tab.evaluate(QUEUE, [topic, f"tab{number}", 0, 5])
+    network.set_mode("open")
+    for number, tab in enumerate(pages):
+        drain(tab)
         assert prices(server, topic, f"tab{number}") == list(range(5))
-        one.wait_for_function("copy.state === 'live'")
+        tab.wait_for_function("copy.state === 'live'")
     expect_equal(pages[1], server, view)
-    # One that comes later is told how things stand.
+    # A tab that is opened later gets the current state.
     pages.append(open_page(context, origin))
     begin(pages[2], network, server.token, "tabs", view)
     pages[2].wait_for_function("copy.state === 'live'")
-    # The one that does the work goes, and another takes over.
+    # The working tab closes, and another takes over.
     pages[0].close()
     put(server, topic, "tabs", 1)
     expect_equal(pages[1], server, view)
-    # What is dropped is gone, and may come again.
+    # A dropped copy is deleted and can be created again.
     pages[1].close()
     pages[2].evaluate("(view) => offline.drop(view)", view)
     assert pages[2].evaluate("async () => (await copy.all()).rows.length") == 0
     expect_equal(pages[2], server, view)
 
 
-def test_what_is_refused_is_kept_with_the_reason_and_a_missing_token_is_waited_for(
+def test_a_refused_write_is_kept_with_its_reason_and_a_missing_token_is_waited_for(
     server: Http, network: Network, page: Page, topic: str, view: str
 ) -> None:
     page.evaluate("window.token = 'hr_wrong'")
@@ -301,7 +301,7 @@ def test_what_is_refused_is_kept_with_the_reason_and_a_missing_token_is_waited_f
     assert refused["problem"]["code"] == "HR-SERVE-REQUEST"
     page.evaluate("(seq) => offline.outbox.discard(seq)", refused["seq"])
     assert page.evaluate("offline.outbox.refused()") == []
-    # More rows than a copy may have are none.
+    # A copy above its row limit fails.
     page.evaluate("async (view) => { window.copy = await offline.copy(view); }", view)
     page.wait_for_function("copy.state === 'failed' && copy.error.code === 'HR-BROWSER-COPY-SIZE'")
     assert page.evaluate("copy.all()") == {"rows": [], "position": None}
@@ -309,30 +309,30 @@ def test_what_is_refused_is_kept_with_the_reason_and_a_missing_token_is_waited_f
     assert page.evaluate(closed) == "HR-BROWSER-CLOSED"
 
 
-def test_a_clock_that_is_set_wrong_is_a_doubt_where_it_matters_and_none_where_it_does_not(
+def test_a_wrong_clock_makes_only_old_attempts_doubtful(
     server: Http, network: Network, page: Page, topic: str
 ) -> None:
     begin(page, network, server.token, "clock")
     page.evaluate("window.now = Date.now; window.jump = (ms) => { Date.now = () => window.now() + ms; }")
-    network.be("deaf")
+    network.set_mode("deaf")
     page.evaluate(QUEUE, [topic, "clock", 0, 2])
-    wait_in(page, lambda: prices(server, topic, "clock") == [0], "the first to be taken")
-    # The first was sent long ago, or nobody knows when: somebody must look. The next is not in doubt.
+    wait_in(page, lambda: prices(server, topic, "clock") == [0], "the first write")
+    # The first attempt is too old, or of unknown age: a person must check it. The next write is certain.
     page.evaluate(f"jump({7 * DAY_MS}); offline.retry()")
-    wait_in(page, lambda: prices(server, topic, "clock") == [0, 1], "the next to be taken")
+    wait_in(page, lambda: prices(server, topic, "clock") == [0, 1], "the next write")
     page.evaluate(f"jump({-2 * DAY_MS}); offline.retry()")
-    wait_in(page, lambda: len(page.evaluate("offline.outbox.refused()")) == 2, "that to be in doubt")
+    wait_in(page, lambda: len(page.evaluate("offline.outbox.refused()")) == 2, "both writes to be refused")
     refused = page.evaluate("offline.outbox.refused()")
-    assert [one["problem"]["code"] for one in refused] == ["HR-BROWSER-UNFIT"] * 2
-    network.be("open")
-    # Time-outs go by a clock that nobody sets.
+    assert [write["problem"]["code"] for write in refused] == ["HR-BROWSER-UNFIT"] * 2
+    network.set_mode("open")
+    # Time-outs use the monotonic clock.
     page.evaluate(f"jump({300 * DAY_MS})")
     page.evaluate(QUEUE, [topic, "clock", 2, 3])
     drain(page)
     assert prices(server, topic, "clock") == [0, 1, 2]
 
 
-def test_answers_that_are_none_keep_neither_the_queue_nor_the_copy_from_going_on(
+def test_invalid_responses_stop_neither_the_outbox_nor_the_copy(
     server: Http, network: Network, page: Page, topic: str, view: str
 ) -> None:
     allowed = {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": "*"}
@@ -355,17 +355,17 @@ def test_answers_that_are_none_keep_neither_the_queue_nor_the_copy_from_going_on
         {"status": 200, "body": "data: null\n\n", "headers": events},
         {"status": 200, "body": 'data: {"type":"bye","retry_ms":-5}\n\n', "headers": events},
     ]
-    seen = {"records": 0, "changes": 0}
+    requests = {"records": 0, "changes": 0}
 
     def garble(route: Route) -> None:
-        what = "records" if "/records" in route.request.url else "changes"
+        kind = "records" if "/records" in route.request.url else "changes"
         if route.request.method == "OPTIONS":
             route.continue_()
             return
-        seen[what] += 1
-        told = answers[: 8 if what == "records" else None]
-        if seen[what] <= len(told):
-            route.fulfill(**told[seen[what] - 1])
+        requests[kind] += 1
+        result = answers[: 8 if kind == "records" else None]
+        if requests[kind] <= len(result):
+            route.fulfill(**result[requests[kind] - 1])
         else:
             route.continue_()
 
@@ -373,39 +373,35 @@ def test_answers_that_are_none_keep_neither_the_queue_nor_the_copy_from_going_on
     page.route("**/v1/**/changes*", garble)
     begin(page, network, server.token, "garbled", view)
     page.evaluate(QUEUE, [topic, "garbled", 0, 3])
-    wait_in(
-        page, lambda: page.evaluate("offline.retry()") or seen["changes"] > len(answers), "the copy to go on"
-    )
+    wait_in(page, lambda: page.evaluate("offline.retry()") or requests["changes"] > len(answers), "the copy")
     drain(page)
     assert prices(server, topic, "garbled") == [0, 1, 2]
-    assert seen["records"] == 8 + 3
+    assert requests["records"] == 8 + 3
     expect_equal(page, server, view)
     assert page.evaluate("offline.outbox.refused()") == []
 
 
-def test_a_token_is_in_a_header_and_nowhere_else(
-    server: Http, network: Network, page: Page, view: str
-) -> None:
+def test_a_token_is_sent_only_in_a_header(server: Http, network: Network, page: Page, view: str) -> None:
     begin(page, network, server.token, "secret", view)
     expect_equal(page, server, view)
-    lines = bytes(network.seen).split(b"\r\n")
+    lines = bytes(network.received).split(b"\r\n")
     with_token = {line.split(b":")[0].lower() for line in lines if server.token.encode() in line}
     assert with_token == {b"authorization"}
-    kept = page.evaluate(
+    stored = page.evaluate(
         """async () => {
           let all = JSON.stringify([location.href, { ...localStorage }, { ...sessionStorage }, document.cookie]);
           for (const { name } of await indexedDB.databases()) {
-            const given = (asked) => new Promise((done) => { asked.onsuccess = () => done(asked.result); });
-            const database = await given(indexedDB.open(name));
+            const resultOf = (request) => new Promise((done) => { request.onsuccess = () => done(request.result); });
+            const database = await resultOf(indexedDB.open(name));
             for (const store of database.objectStoreNames)
-              all += headrace.stringify(await given(database.transaction(store).objectStore(store).getAll()));
+              all += headrace.stringify(await resultOf(database.transaction(store).objectStore(store).getAll()));
             database.close();
           }
           return all;
         }"""
     )
-    assert "cursor" in kept
-    assert server.token not in kept
+    assert "cursor" in stored
+    assert server.token not in stored
     refused = page.evaluate(
         """() => {
           try { new headrace.Headrace("http://shop.example", { token: "hr_x" }); } catch (error) { return error.code; }
@@ -416,12 +412,14 @@ def test_a_token_is_in_a_header_and_nowhere_else(
     assert "secret" not in json.dumps(page.evaluate("indexedDB.databases()"))
 
 
-def test_the_server_has_the_client_and_says_when_it_is_the_same(server: Http, page: Page) -> None:
+def test_the_server_serves_the_client_with_an_etag(server: Http, page: Page) -> None:
     first = Http(server.port).get("/client/headrace.js")
     assert first.status == 200
     assert first.headers["content-type"].startswith("text/javascript")
-    again = Http(server.port).get("/client/headrace.js", headers={"If-None-Match": first.headers["etag"]})
-    assert (again.status, again.body) == (304, b"")
+    conditional = Http(server.port).get(
+        "/client/headrace.js", headers={"If-None-Match": first.headers["etag"]}
+    )
+    assert (conditional.status, conditional.body) == (304, b"")
     loaded = page.evaluate(
         """async (url) => [
           Object.keys(await import(url + "/client/headrace.js")),
@@ -430,12 +428,12 @@ def test_the_server_has_the_client_and_says_when_it_is_the_same(server: Http, pa
         f"http://127.0.0.1:{server.port}",
     )
     names = ["Headrace", "HeadraceError", "deletions", "newRequest", "parse", "stringify", "upserts"]
-    assert [sorted(one) for one in loaded] == [names, ["Offline"]]
+    assert [sorted(keys) for keys in loaded] == [names, ["Offline"]]
 
 
-def test_what_the_page_about_clients_shows_is_what_a_page_does(server: Http, app: App, page: Page) -> None:
-    # The others' is put onto the page by tests/browser/test_sections.py.
-    (block,) = [one for one in blocks((ROOT / "docs" / "clients.md").read_text()) if one.kind == "js"]
+def test_the_snippets_of_the_client_docs_run_in_a_page(server: Http, app: App, page: Page) -> None:
+    # tests/browser/test_sections.py tests the other snippet.
+    (block,) = [block for block in blocks((ROOT / "docs" / "clients.md").read_text()) if block.kind == "js"]
     code = block.text.replace("https://shop.example", f"http://127.0.0.1:{server.port}")
     for topic, view in [(app.topics[0].name, app.views[0].name)]:
         code = code.replace('view("fruits")', f'view("{view}")').replace('copy("fruits"', f'copy("{view}"')

@@ -1,4 +1,4 @@
-"""Several tokens with commas are one that tells of all of it."""
+"""Tokens joined by commas cover all their writes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.remote.own_writes import OwnWrites
-from headrace.remote.written import Place, Written
-from headrace.serve.errors import TokenOutdated, TokenUnfit
-from headrace.serve.token import Reach, Token
+from headrace.remote.results import RecordId, Written
+from headrace.remote.session import OwnWrites
+from headrace.serve.errors import InvalidPositionToken, PositionTokenOutdated
+from headrace.serve.query.position_token import PositionToken, TopicPosition
 
 writes = st.lists(
     st.tuples(
@@ -22,25 +22,32 @@ writes = st.lists(
 
 @given(writes)
 @settings(max_examples=100)
-def test_what_a_client_keeps_tells_of_the_last_write_to_every_partition(
-    made: list[tuple[str, list[tuple[int, int]]]],
+def test_the_combined_token_covers_the_last_write_to_every_partition(
+    writes: list[tuple[str, list[tuple[int, int]]]],
 ) -> None:
-    own = OwnWrites()
+    own_writes = OwnWrites()
     last: dict[str, dict[int, int]] = {}
     at = 0
-    for topic, places in made:
+    for topic, offsets in writes:
         # Offsets of a partition only grow.
-        found = {number: (at := at + offset + 1) for number, offset in places}
-        token = Token.of({topic: Reach(f"id of {topic}", {number: end + 1 for number, end in found.items()})})
-        own.note(Written(topic, [Place(number, end) for number, end in found.items()], token.tell()))
-        last.setdefault(topic, {}).update({number: end + 1 for number, end in found.items()})
-    assert {name: one.ends for name, one in Token.told(own.after("view")).topics.items()} == last
+        last_offsets = {number: (at := at + offset + 1) for number, offset in offsets}
+        ends = {number: end + 1 for number, end in last_offsets.items()}
+        token = PositionToken.of({topic: TopicPosition(f"id of {topic}", ends)})
+        own_writes.add(
+            Written(topic, [RecordId(number, end) for number, end in last_offsets.items()], token.encode())
+        )
+        last.setdefault(topic, {}).update(ends)
+    assert {
+        name: topic.ends for name, topic in PositionToken.parse(own_writes.after("view")).topics.items()
+    } == last
 
 
-def test_tokens_of_a_topic_that_was_made_anew_do_not_go_together() -> None:
-    first, second = (Token.of({"t": Reach(one, {0: 1})}).tell() for one in ("old", "new"))
-    with pytest.raises(TokenOutdated):
-        Token.told(f"{first},{second}")
-    for wrong in ("", ",", f"{first},", f"{first},x", ",".join([first] * 2_000)):
-        with pytest.raises(TokenUnfit):
-            Token.told(wrong)
+def test_tokens_of_a_recreated_topic_are_not_combined() -> None:
+    first, second = (
+        PositionToken.of({"t": TopicPosition(topic_id, {0: 1})}).encode() for topic_id in ("old", "new")
+    )
+    with pytest.raises(PositionTokenOutdated):
+        PositionToken.parse(f"{first},{second}")
+    for invalid in ("", ",", f"{first},", f"{first},x", ",".join([first] * 2_000)):
+        with pytest.raises(InvalidPositionToken):
+            PositionToken.parse(invalid)

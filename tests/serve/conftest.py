@@ -1,8 +1,8 @@
-"""A log for what is served, shared with nobody else's tests."""
+"""A log for tests of the server."""
 
 from __future__ import annotations
 
-from tests.serve.sql_house import sql_app, sql_home, sql_http, sql_port
+from tests.serve.sql_server import sql_app, sql_home, sql_http, sql_port
 from tests.views.conftest import cluster, fresh, log
 
 __all__ = ["cluster", "fresh", "log", "sql_app", "sql_home", "sql_http", "sql_port"]

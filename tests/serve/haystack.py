@@ -1,28 +1,30 @@
-"""Many records, written in little time, and one that is unlike them."""
+"""A topic of many similar records and one record, the needle, that a search must find."""
 
 from __future__ import annotations
 
 from headrace.client.cluster import Cluster
 
-__all__ = ["NEEDLE", "haystack"]
+__all__ = ["NEEDLE", "write_haystack"]
 
 NEEDLE = {"id": "n-1", "amount": 41.5, "note": "Grüße"}
-_AT_ONCE = 10_000
+_BATCH_RECORDS = 10_000
 
 
-def haystack(cluster: Cluster, topic: str, count: int, needle: bytes, partitions: int = 3) -> None:
-    """A third of the way in, in the last partition, the needle; around it, hay."""
+def write_haystack(cluster: Cluster, topic: str, count: int, needle: bytes, partitions: int = 3) -> None:
+    """Write ``count`` records; write the needle after a third of them, to the last partition."""
     cluster.ensure_topic(topic, partitions)
     producer = cluster.producer(
-        {"linger.ms": 5, "batch.num.messages": _AT_ONCE, "queue.buffering.max.messages": 2 * count}
+        {"linger.ms": 5, "batch.num.messages": _BATCH_RECORDS, "queue.buffering.max.messages": 2 * count}
     )
     hay = [
-        {"key": b"h%d" % one, "value": b'{"id":"h%d","amount":%d}' % (one, one % 40)}
-        for one in range(_AT_ONCE)
+        {"key": b"h%d" % number, "value": b'{"id":"h%d","amount":%d}' % (number, number % 40)}
+        for number in range(_BATCH_RECORDS)
     ]
     sent = 0
     while sent < count:
-        if sent == count // 3 // _AT_ONCE * _AT_ONCE:
+        if sent == count // 3 // _BATCH_RECORDS * _BATCH_RECORDS:
             producer.produce(topic, needle, b"needle", partition=partitions - 1, headers=[("found", b"yes")])
-        sent += producer.produce_batch(topic, hay[: count - sent], partition=sent // _AT_ONCE % partitions)
+        sent += producer.produce_batch(
+            topic, hay[: count - sent], partition=sent // _BATCH_RECORDS % partitions
+        )
     assert producer.flush(60) == 0

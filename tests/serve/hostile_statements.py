@@ -1,14 +1,14 @@
-"""Statements that nobody may run, and the words that others are mixed from."""
+"""Statements that the server must refuse, and keywords for random statements."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from bench.faults import injection_statements
+from faults.serve import injection_statements
 
 __all__ = ["REFUSED", "WORDS"]
 
-REFUSED = tuple(one.replace("notes", "lite_things") for one in injection_statements.REFUSED)
+REFUSED = tuple(statement.replace("notes", "lite_things") for statement in injection_statements.REFUSED)
 
 WORDS = st.sampled_from(
     [

@@ -1,4 +1,4 @@
-"""Several shops of one app behind one server: each test has one to itself, and none waits for a server of its own."""
+"""Several shops in one served app: each test takes a shop of its own."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from faults.serve.http import Http
+from faults.serve.local_server import served
+from faults.serve.shop_app import add_shop
+from faults.views.follower_thread import following
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.client.declaring import ensure_declared
-from headrace.model.topic import Topic
-from headrace.model.view import View
-from tests.serve.http import Http
-from tests.serve.serving import served
-from tests.serve.shop import add_shop
-from tests.views.seeing import following
+from headrace.client.declared_topics import ensure_declared
+from headrace.model.declarations import Topic, View
 
 __all__ = ["Shop", "Shops", "several"]
 
@@ -35,15 +34,15 @@ class Shops:
         self._cluster = cluster
         self._home = home
         self._partitions = partitions
-        self._numbers = itertools.count(0, 2)
+        self._indexes = itertools.count(0, 2)
 
     def take(self) -> Shop:
-        """One that nobody had."""
-        at = next(self._numbers)
-        taken = Shop(self.app.topics[at : at + 2], self.app.views[at : at + 2])
-        for topic in taken.topics:
+        """Return a shop that no test has used."""
+        index = next(self._indexes)
+        shop = Shop(self.app.topics[index : index + 2], self.app.views[index : index + 2])
+        for topic in shop.topics:
             ensure_declared(self._cluster, topic, topic.name, self._partitions)
-        return taken
+        return shop
 
     @contextlib.contextmanager
     def followed(self, shop: Shop) -> Iterator[None]:

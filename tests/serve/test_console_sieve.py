@@ -1,4 +1,4 @@
-"""What a search looks at before it evaluates: no record of which an expression is true is ever kept back."""
+"""The sieve of a search: it tests bytes before the evaluation and never drops a record that matches."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from headrace.serve.console.errors import WhereUnfit
-from headrace.serve.console.expression import parts_of
+from headrace.serve.console.expression import parse_condition
 from headrace.serve.console.sieve import sieve_of
 from headrace.serve.console.where import WHERE_CHARS_MAX, Where
+from headrace.serve.errors import InvalidExpression
 
 
 @dataclass(frozen=True)
 class Record:
-    """As the client gives one."""
+    """A record with the methods of the Kafka client's records."""
 
     raw_key: bytes | None
     raw_value: bytes | None
@@ -58,34 +58,34 @@ _NUMBERS = st.one_of(
 
 
 @st.composite
-def _written(draw: st.DrawFn, value: Any) -> str:
-    """JSON as somebody may write it: with escapes that need not be, spaces, and numbers in any form."""
+def _json_text(draw: st.DrawFn, value: Any) -> str:
+    """Write the value as JSON in any valid spelling: with optional escapes and spaces, and numbers in any spelling."""
     if isinstance(value, dict):
         pairs = [
-            f"{draw(_written(name))}{_space(draw)}:{_space(draw)}{draw(_written(one))}"
-            for name, one in value.items()
+            f"{draw(_json_text(name))}{_space(draw)}:{_space(draw)}{draw(_json_text(item))}"
+            for name, item in value.items()
         ]
         return "{" + _space(draw) + ",".join(pairs) + _space(draw) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(draw(_written(one)) for one in value) + "]"
+        return "[" + ",".join(draw(_json_text(item)) for item in value) + "]"
     if isinstance(value, str):
         text = json.dumps(value, ensure_ascii=draw(st.booleans()))
         if value and draw(st.integers(0, 4)) == 0 and value.isascii() and value.isalnum():
-            text = '"' + "".join(f"\\u{ord(one):04x}" for one in value) + '"'
+            text = '"' + "".join(f"\\u{ord(item):04x}" for item in value) + '"'
         return text
     if isinstance(value, bool) or value is None:
         return json.dumps(value)
     text = repr(value)
-    form = draw(st.integers(0, 5))
-    if form == 1 and isinstance(value, int):
+    spelling = draw(st.integers(0, 5))
+    if spelling == 1 and isinstance(value, int):
         return f"{value}.0"
-    if form == 2 and isinstance(value, int):
+    if spelling == 2 and isinstance(value, int):
         return f"{value}0e-1"
-    if form == 3 and "e" not in text and "." in text:
+    if spelling == 3 and "e" not in text and "." in text:
         return text + "000"
-    if form == 4 and isinstance(value, int) and abs(value) < 10**9 and value > 0:
+    if spelling == 4 and isinstance(value, int) and abs(value) < 10**9 and value > 0:
         return f"{value - 1}.{'9' * 25}"
-    if form == 5 and isinstance(value, int):
+    if spelling == 5 and isinstance(value, int):
         return f"{value}E0"
     return text
 
@@ -100,8 +100,8 @@ _DOCUMENTS = st.recursive(
     max_leaves=6,
 )
 _VALUES = st.one_of(
-    st.dictionaries(_NAMES, _DOCUMENTS, max_size=4).flatmap(_written).map(str.encode),
-    _DOCUMENTS.flatmap(_written).map(str.encode),
+    st.dictionaries(_NAMES, _DOCUMENTS, max_size=4).flatmap(_json_text).map(str.encode),
+    _DOCUMENTS.flatmap(_json_text).map(str.encode),
     _WORDS.map(str.encode),
     st.binary(max_size=6),
     st.none(),
@@ -123,12 +123,12 @@ def _literal(value: Any) -> str:
 _PATHS = st.lists(st.sampled_from([".a", ".b", ".id", '["a"]', '["Größe"]', "[0]"]), max_size=2).map("".join)
 _ROOTS = st.one_of(
     st.sampled_from(["key", "text", "value", 'headers["a"]', "headers.id"]),
-    _PATHS.map(lambda one: f"value{one}"),
+    _PATHS.map(lambda text: f"value{text}"),
 )
 _LITERALS = st.one_of(
     _WORDS,
     st.integers(-(2**60), 2**60),
-    _NUMBERS.filter(lambda one: abs(one) < 2**60),
+    _NUMBERS.filter(lambda text: abs(text) < 2**60),
     st.booleans(),
     st.none(),
 ).map(_literal)
@@ -140,9 +140,9 @@ def _atom(draw: st.DrawFn) -> str:
     if draw(st.booleans()):
         method = draw(st.sampled_from(["contains", "startsWith", "endsWith"]))
         return f"{root}.{method}({json.dumps(draw(_WORDS), ensure_ascii=False)})"
-    how = draw(st.sampled_from(["==", "==", "==", "!=", "<", "<=", ">", ">="]))
+    operator = draw(st.sampled_from(["==", "==", "==", "!=", "<", "<=", ">", ">="]))
     sides = [root, draw(_LITERALS)]
-    return f" {how} ".join(sides if draw(st.booleans()) else reversed(sides))
+    return f" {operator} ".join(sides if draw(st.booleans()) else reversed(sides))
 
 
 _EXPRESSIONS = st.recursive(
@@ -150,10 +150,10 @@ _EXPRESSIONS = st.recursive(
     lambda inner: st.one_of(
         st.tuples(inner, inner).map(" && ".join),
         st.tuples(inner, inner).map(lambda both: f"({both[0]} || {both[1]})"),
-        inner.map(lambda one: f"({one})"),
-        inner.map(lambda one: f"!({one})"),
+        inner.map(lambda text: f"({text})"),
+        inner.map(lambda text: f"!({text})"),
         st.tuples(inner, inner).map(lambda both: f"({both[0]} ? true : {both[1]})"),
-        inner.map(lambda one: f"({one}) == false"),
+        inner.map(lambda text: f"({text}) == false"),
     ),
     max_leaves=4,
 )
@@ -168,23 +168,21 @@ _EXPRESSIONS = st.recursive(
 @example("value.a == 0.5 && value.b == null", [Record(None, b'{"b" : null, "a":5E-1}')])
 @example('value == "say"', [Record(None, b"say"), Record(None, b'"say"')])
 @example('value.a == "x" == false', [Record(None, b'{"a":"y"}')])
-def test_a_sieve_lets_through_every_record_of_which_the_expression_is_true(
-    text: str, records: list[Record]
-) -> None:
+def test_the_sieve_passes_every_record_that_matches_the_expression(text: str, records: list[Record]) -> None:
     try:
         where = Where(text)
-    except WhereUnfit:
+    except InvalidExpression:
         assume(False)
         raise
     sieve = sieve_of(text)
     if sieve is None:
         return
-    plainly = [one for one in records if where.matches(one)]
-    assert [one for one in records if sieve(one) and where.matches(one)] == plainly
+    matches = [record for record in records if where.matches(record)]
+    assert [record for record in records if sieve(record) and where.matches(record)] == matches
 
 
 @pytest.mark.parametrize(
-    ("text", "kept_back"),
+    ("text", "skipped"),
     [
         ('key == "x"', Record(b"y", b"")),
         ('value.a == "x"', Record(b"y", b'{"a":"y"}')),
@@ -195,10 +193,10 @@ def test_a_sieve_lets_through_every_record_of_which_the_expression_is_true(
         ('headers["a"] == "x"', Record(b"y", b"", (("a", b"y"),))),
     ],
 )
-def test_what_is_compared_with_a_literal_is_found_without_evaluating(text: str, kept_back: Record) -> None:
+def test_a_comparison_with_a_literal_skips_records_without_evaluation(text: str, skipped: Record) -> None:
     sieve = sieve_of(text)
     assert sieve is not None
-    assert not sieve(kept_back)
+    assert not sieve(skipped)
 
 
 @pytest.mark.parametrize(
@@ -214,29 +212,29 @@ def test_what_is_compared_with_a_literal_is_found_without_evaluating(text: str, 
         "(((" * 40,
     ],
 )
-def test_of_what_is_not_known_nothing_is_concluded(text: str) -> None:
-    assert parts_of(text) is None
+def test_the_sieve_does_not_skip_records_if_it_does_not_understand_the_expression(text: str) -> None:
+    assert parse_condition(text) is None
     assert sieve_of(text) is None
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "column", "told"),
+    ("text", "line", "column", "message"),
     [
         ("value.a ==", 1, 11, "mismatched"),
-        ("key == 'a' &&\n  vlaue.b > 1", 2, 3, "there is no 'vlaue'"),
-        ("key.lower() == 'a'", 1, 5, "there is no function 'lower'"),
+        ("key == 'a' &&\n  vlaue.b > 1", 2, 3, "unknown name 'vlaue'"),
+        ("key.lower() == 'a'", 1, 5, "unknown function 'lower'"),
         ("x" * (WHERE_CHARS_MAX + 1), None, None, "characters"),
     ],
 )
-def test_an_expression_that_cannot_be_read_is_refused_with_its_place(
-    text: str, line: int | None, column: int | None, told: str
+def test_an_invalid_expression_is_refused_with_the_position_of_the_error(
+    text: str, line: int | None, column: int | None, message: str
 ) -> None:
-    with pytest.raises(WhereUnfit, match=told) as refused:
+    with pytest.raises(InvalidExpression, match=message) as refused:
         Where(text)
     assert (refused.value.members.get("line"), refused.value.members.get("column")) == (line, column)
 
 
-def test_a_record_without_what_is_asked_for_is_neither_true_nor_false() -> None:
+def test_an_expression_on_a_missing_or_unsuitable_field_has_no_result() -> None:
     where = Where("value.a.b > 1")
     assert where.matches(Record(None, b'{"a":{"b":2}}')) is True
     assert where.matches(Record(None, b'{"a":{"b":1}}')) is False
@@ -245,7 +243,7 @@ def test_a_record_without_what_is_asked_for_is_neither_true_nor_false() -> None:
     assert Where("1 + 1").matches(Record(None, b"")) is None
 
 
-def test_an_expression_sees_key_value_headers_time_and_place() -> None:
+def test_an_expression_sees_key_value_headers_time_partition_and_offset() -> None:
     record = Record("k€y".encode(), b'{"n": [1, 2]}', (("h", b"v"), ("raw", b"\xff")))
     for text in (
         'key == "k€y"',

@@ -1,4 +1,4 @@
-"""Topics of the whole log over HTTP: all of them in few questions, one with all that is known, and writing one."""
+"""Topics of the whole log over HTTP: the list, the details of one, and raw writes."""
 
 from __future__ import annotations
 
@@ -10,100 +10,98 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
+from faults.serve.http import Http
+from faults.serve.local_server import served, token_for
+from faults.serve.shop_app import Order, shop
+from faults.views.follower_thread import produce
+from faults.wait import until
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.client.declaring import ensure_declared
-from headrace.serve.console.log_topics import LogTopics
-from headrace.serve.routes import ROUTES
-from headrace.serve.scope import WRITE_TOPIC
+from headrace.client.declared_topics import ensure_declared
+from headrace.serve.console.topics import LogTopics
+from headrace.serve.features import ROUTES
+from headrace.serve.http.tokens import WRITE_TOPIC
 from headrace.testing.faulty_clock import DrivenClock
-from tests.serve.http import Http
-from tests.serve.serving import served, token_for
-from tests.serve.shop import Order, shop
-from tests.support.waiting import until
-from tests.views.seeing import produce
 
 Fresh = Callable[[str], str]
 
 
 @pytest.fixture(scope="module")
 def app(cluster: Cluster) -> App:
-    made = shop("console-topics")
-    for topic in made.topics:
+    shop_app = shop("console-topics")
+    for topic in shop_app.topics:
         ensure_declared(cluster, topic, topic.name, 2)
-    return made
+    return shop_app
 
 
 @pytest.fixture(scope="module")
 def server(app: App, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Http]:
-    with served(app, cluster, tmp_path_factory.mktemp("topics")) as found:
-        yield found
+    with served(app, cluster, tmp_path_factory.mktemp("topics")) as http:
+        yield http
 
 
-def listed(server: Http) -> dict[str, dict[str, Any]]:
-    return {one["topic"]: one for one in server.get("/v1/log/topics").expect(200)["topics"]}
+def topics_by_name(server: Http) -> dict[str, dict[str, Any]]:
+    return {topic["topic"]: topic for topic in server.get("/v1/log/topics").expect(200)["topics"]}
 
 
-def test_all_topics_are_listed_with_what_the_app_says_of_them(
+def test_all_topics_are_listed_with_their_declarations(
     server: Http, app: App, cluster: Cluster, fresh: Fresh
 ) -> None:
     outside = fresh("console-outside")
     cluster.ensure_topic(outside, 3, {"retention.ms": "3600000", "retention.bytes": "1000000"})
     produce(cluster, outside, [(b"k", b"v" * 100)] * 50)
-    until(lambda: listed(server).get(outside, {}).get("records") == 50, "the topic")
-    found = listed(server)
-    one = found[outside]
-    assert (one["kind"], one["partitions"], one["offline"], one["internal"]) == (None, 3, 0, False)
-    assert (one["retention_s"], one["retention_bytes"], one["cleanup"]) == (3_600, 1_000_000, "delete")
-    assert one["bytes"] > 0
-    assert found[app.topics[0].name]["kind"] == "table"
-    assert found[app.topics[1].name]["kind"] == "events"
+    until(lambda: topics_by_name(server).get(outside, {}).get("records") == 50, "the topic")
+    topics = topics_by_name(server)
+    topic = topics[outside]
+    assert (topic["kind"], topic["partitions"], topic["offline"], topic["internal"]) == (None, 3, 0, False)
+    assert (topic["retention_s"], topic["retention_bytes"], topic["cleanup"]) == (3_600, 1_000_000, "delete")
+    assert topic["bytes"] > 0
+    assert topics[app.topics[0].name]["kind"] == "table"
+    assert topics[app.topics[1].name]["kind"] == "events"
 
 
-def test_how_fast_a_topic_grows_is_told_from_the_second_look_on(cluster: Cluster, fresh: Fresh) -> None:
+def test_the_growth_rate_of_a_topic_is_known_from_the_second_sample(cluster: Cluster, fresh: Fresh) -> None:
     topic = fresh("console-rate")
     cluster.ensure_topic(topic, 1)
     clock = DrivenClock()
     topics = LogTopics(cluster, clock)
-    find = lambda: next(one for one in topics.all() if one.name == topic)  # noqa: E731
-    assert find().per_s is None
+    sample = lambda: next(element for element in topics.all() if element.name == topic)  # noqa: E731
+    assert sample().per_s is None
     produce(cluster, topic, [(None, b"v")] * 30)
-    assert find().records == 0, "what was found a moment ago is given again"
+    assert sample().records == 0, "a sample is cached for a moment"
     clock.advance(10)
-    assert (find().records, find().per_s) == (30, 3.0)
+    assert (sample().records, sample().per_s) == (30, 3.0)
 
 
-def test_many_topics_are_listed_at_once(cluster: Cluster) -> None:
+def test_a_hundred_topics_are_listed_with_their_configs_and_offsets(cluster: Cluster) -> None:
     names = [f"console-many-{number:03}" for number in range(100)]
-    made = cluster.admin().create_topics(
-        [NewTopic(one, num_partitions=1) for one in names], request_timeout=60
+    futures = cluster.admin().create_topics(
+        [NewTopic(name, num_partitions=1) for name in names], request_timeout=60
     )
-    for one in made.values():
-        one.result(60)
-    found = {one.name: one for one in LogTopics(cluster, DrivenClock()).all()}
-    assert all(found[one].retention is not None and len(found[one].bounds) == 1 for one in names)
-    for one in cluster.admin().delete_topics(names, request_timeout=60).values():
-        one.result(60)
+    for future in futures.values():
+        future.result(60)
+    listed = {element.name: element for element in LogTopics(cluster, DrivenClock()).all()}
+    assert all(listed[name].retention is not None and len(listed[name].bounds) == 1 for name in names)
+    for deletion in cluster.admin().delete_topics(names, request_timeout=60).values():
+        deletion.result(60)
 
 
-def test_a_topic_is_told_with_configs_partitions_and_who_is_at_either_end(server: Http, app: App) -> None:
+def test_a_topic_has_its_configs_partitions_writers_and_readers(server: Http, app: App) -> None:
     topic = app.topics[1].name
     order = {"order_id": "o1", "product_id": "p", "pieces": 1}
     server.post(f"/v1/topics/{topic}/records", {"value": order}).expect(200)
-    found = server.get(f"/v1/log/topics/{topic}").expect(200)
-    configs = {one["config"]: one for one in found["configs"]}
+    document = server.get(f"/v1/log/topics/{topic}").expect(200)
+    configs = {config["config"]: config for config in document["configs"]}
     assert configs["retention.ms"]["source"] in ("default", "topic", "broker")
-    assert [one["partition"] for one in found["partition_list"]] == [0, 1]
-    assert sum(one["records"] for one in found["partition_list"]) == 1
-    assert found["partition_list"][0]["in_sync"] == found["partition_list"][0]["replicas"]
-    assert found["read_by"] == [{"kind": "view", "name": app.views[1].name}]
-    assert (found["written_by"], found["writable"], found["declared"]) == ([], True, True)
+    assert [partition["partition"] for partition in document["partition_list"]] == [0, 1]
+    assert sum(partition["records"] for partition in document["partition_list"]) == 1
+    assert document["partition_list"][0]["in_sync"] == document["partition_list"][0]["replicas"]
+    assert document["read_by"] == [{"kind": "view", "name": app.views[1].name}]
+    assert (document["written_by"], document["writable"], document["declared"]) == ([], True, True)
     assert server.get("/v1/log/topics/console-none").expect(404)["code"] == "HR-KAFKA-UNKNOWN_TOPIC_OR_PART"
 
 
-def test_a_record_is_written_as_it_is_where_the_app_declares_nothing(
-    server: Http, cluster: Cluster, fresh: Fresh
-) -> None:
+def test_a_raw_record_is_written_to_an_undeclared_topic(server: Http, cluster: Cluster, fresh: Fresh) -> None:
     topic = fresh("console-raw")
     cluster.ensure_topic(topic, 3)
     body = {
@@ -114,9 +112,9 @@ def test_a_record_is_written_as_it_is_where_the_app_declares_nothing(
     }
     written = server.post(f"/v1/log/topics/{topic}/records", body).expect(200)["records"]
     assert written == [{"partition": 2, "offset": 0}]
-    found = server.get(f"/v1/log/topics/{topic}/record", partition=2, offset=0).expect(200)["record"]
-    assert (found["key"]["text"], found["value"]["base64"]) == ("k", "AP8=")
-    assert found["headers"] == [{"name": "source", "size": 7, "text": "by hand"}]
+    record = server.get(f"/v1/log/topics/{topic}/record", partition=2, offset=0).expect(200)["record"]
+    assert (record["key"]["text"], record["value"]["base64"]) == ("k", "AP8=")
+    assert record["headers"] == [{"name": "source", "size": 7, "text": "by hand"}]
     server.post(f"/v1/log/topics/{topic}/records", {"key": {"text": "k"}, "value": None}).expect(200)
     for wrong in (
         {"value": {}},
@@ -129,16 +127,14 @@ def test_a_record_is_written_as_it_is_where_the_app_declares_nothing(
         server.post(f"/v1/log/topics/{topic}/records", wrong).expect(400)
 
 
-def test_what_the_app_declares_and_what_is_the_logs_own_is_not_written_as_it_is(
-    server: Http, app: App
-) -> None:
+def test_raw_records_to_declared_and_internal_topics_are_refused(server: Http, app: App) -> None:
     for topic in (app.topics[0].name, app.views[0].dead_topic, "__consumer_offsets"):
         problem = server.post(f"/v1/log/topics/{topic}/records", {"value": {"text": "x"}}).expect(409)
         assert problem["code"] == "HR-SERVE-DERIVED"
     assert server.post("/v1/log/topics/console-none/records", {"value": {"text": "x"}}).status == 404
 
 
-def test_what_headrace_alone_writes_is_not_written_by_hand(
+def test_raw_records_to_topics_that_headrace_writes_are_refused(
     cluster: Cluster, fresh: Fresh, tmp_path: Path
 ) -> None:
     name = fresh("console-own")
@@ -146,41 +142,46 @@ def test_what_headrace_alone_writes_is_not_written_by_hand(
     raw = app.topic(f"{name}-raw", Order, key="order_id")
     derived = app.topic(f"{name}-derived", key="order_id")
     app.flow(reads=[raw], writes=derived, name=f"{name}-flow")(lambda rows: rows)
-    theirs = [f"{name}-flow.progress", f"{derived.name}.g2", f"headrace.replays.{name}", f"{name}.alerts"]
-    # Of an app that this server knows nothing of.
-    theirs += [f"{name}-other{end}" for end in (".progress", ".late", ".dead", ".alerts", ".g7")]
-    beside = [f"{derived.name}.good", f"{name}-flow.progressive"]
-    for topic in (*theirs, *beside):
+    headrace_topics = [
+        f"{name}-flow.progress",
+        f"{derived.name}.g2",
+        f"headrace.replays.{name}",
+        f"{name}.alerts",
+    ]
+    # A topic of an app that this server does not know.
+    headrace_topics += [f"{name}-other{end}" for end in (".progress", ".late", ".dead", ".alerts", ".g7")]
+    other_topics = [f"{derived.name}.good", f"{name}-flow.progressive"]
+    for topic in (*headrace_topics, *other_topics):
         cluster.ensure_topic(topic, 1)
     with served(app, cluster, tmp_path) as http:
-        for topic in theirs:
+        for topic in headrace_topics:
             path = f"/v1/log/topics/{topic}"
             refused = http.post(f"{path}/records", {"value": {"text": "x"}}).expect(409)
-            assert "alone" in refused["detail"], topic
+            assert "only " in refused["detail"], topic
             assert http.get(path).expect(200)["writable"] is False
-            for route in (one for one in ROUTES if one.action == WRITE_TOPIC):
+            for route in (route for route in ROUTES if route.permission == WRITE_TOPIC):
                 reply = http.post(route.path.replace("{topic}", topic), {"value": {"text": "x"}})
                 assert reply.status in (404, 409), (route.path, topic)
-        for topic in beside:
+        for topic in other_topics:
             http.post(f"/v1/log/topics/{topic}/records", {"value": {"text": "x"}}).expect(200)
-    assert {sum(cluster.ends(one).values()) for one in theirs} == {0}
-    assert [sum(cluster.ends(one).values()) for one in beside] == [1, 1]
+    assert {sum(cluster.ends(topic_name).values()) for topic_name in headrace_topics} == {0}
+    assert [sum(cluster.ends(topic).values()) for topic in other_topics] == [1, 1]
 
 
 @pytest.mark.parametrize("name", ["%00", "orders%00x", "a%20b", "%C3%A9", "x" * 249 + "y"])
-def test_a_name_that_no_topic_can_have_is_not_there(name: str, server: Http) -> None:
+def test_an_invalid_topic_name_is_not_found(name: str, server: Http) -> None:
     assert server.get(f"/v1/log/topics/{name}").status in (400, 404, 422)
 
 
-def test_bytes_that_are_not_in_base64_are_refused(server: Http, cluster: Cluster, fresh: Fresh) -> None:
+def test_invalid_base64_is_refused(server: Http, cluster: Cluster, fresh: Fresh) -> None:
     topic = fresh("console-base64")
     cluster.ensure_topic(topic, 1)
     for text in ("\u00e9", "?", "AA="):
-        told = server.post(f"/v1/log/topics/{topic}/records", {"value": {"base64": text}}).expect(400)
-        assert "not in base64" in told["detail"]
+        document = server.post(f"/v1/log/topics/{topic}/records", {"value": {"base64": text}}).expect(400)
+        assert "not valid base64" in document["detail"]
 
 
-def test_a_token_reads_and_writes_topics_outside_of_the_app_by_name(
+def test_a_token_reads_and_writes_undeclared_topics_by_name(
     app: App, cluster: Cluster, fresh: Fresh, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     home, topic = tmp_path_factory.mktemp("tokens"), fresh("console-scoped")

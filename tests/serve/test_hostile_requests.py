@@ -1,4 +1,4 @@
-"""Requests that nobody means well with: each is refused with its reason, or answered as any other."""
+"""Hostile requests: the server refuses each with a reason, or handles it as an ordinary request."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ import msgspec
 import pytest
 from starlette.datastructures import Headers
 
-from bench.faults.flow_by_hand import FlowByHand
+from faults.serve.http import Http
+from faults.serve.local_server import served
+from faults.serve.shop_app import Product
+from faults.views.follower_thread import following, produce
+from faults.views.scripted_flow import ScriptedFlow
+from faults.wait import until
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.client.declaring import ensure_declared
-from headrace.serve.errors import HostUnknown
-from headrace.serve.guard import Guard
-from headrace.serve.token import Reach, Token
+from headrace.client.declared_topics import ensure_declared
+from headrace.serve.errors import HostNotAllowed
+from headrace.serve.http.guard import Guard
+from headrace.serve.query.position_token import PositionToken, TopicPosition
 from headrace.stores import Search
-from tests.serve.http import Http
-from tests.serve.serving import served
-from tests.serve.shop import Product
 from tests.serve.shops import Shop, Shops, several
-from tests.support.waiting import until
-from tests.views.seeing import following, produce
 
 Fresh = Callable[[str], str]
 
 
 @pytest.fixture(scope="module")
 def shops(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shops]:
-    with several("hostile", 3, cluster, tmp_path_factory.mktemp("hostile"), partitions=1) as made:
-        yield made
+    with several("hostile", 3, cluster, tmp_path_factory.mktemp("hostile"), partitions=1) as shops:
+        yield shops
 
 
 @pytest.fixture(scope="module")
 def shop(shops: Shops) -> Iterator[Shop]:
-    """With a product and an order, which nobody changes."""
-    taken = shops.take()
-    with shops.followed(taken):
+    """A shop with one product and one order; no test changes them."""
+    used = shops.take()
+    with shops.followed(used):
         product = {"product_id": "p", "name": "n", "price": 1}
         order = {"order_id": "o", "product_id": "p", "pieces": 1}
-        for topic, view, value in zip(taken.topics, taken.views, (product, order), strict=True):
+        for topic, view, value in zip(used.topics, used.views, (product, order), strict=True):
             token = shops.http.post(f"/v1/topics/{topic.name}/records", {"value": value}).expect(200)["token"]
             shops.http.get(f"/v1/views/{view.name}/rows", after=token, wait="20s").expect(200)
-        yield taken
+        yield used
 
 
 @pytest.fixture(scope="module")
@@ -58,47 +58,47 @@ def http(shops: Shops) -> Http:
     return shops.http
 
 
-def _said(http: Http, sent: bytes) -> bytes:
-    """All that is answered until the connection is closed."""
-    found = b""
-    with socket.create_connection(("127.0.0.1", http.port), timeout=30) as made:
+def _received_bytes(http: Http, sent: bytes) -> bytes:
+    """Return everything that the server sends until it closes the connection."""
+    received = b""
+    with socket.create_connection(("127.0.0.1", http.port), timeout=30) as connection:
         try:
-            made.sendall(sent)
-            while chunk := made.recv(65_536):
-                found += chunk
+            connection.sendall(sent)
+            while chunk := connection.recv(65_536):
+                received += chunk
         except ConnectionError:
             pass
-    return found
+    return received
 
 
 def _status(http: Http, line: str, *headers: str, body: bytes = b"") -> int:
     head = "\r\n".join([line, *headers, "Connection: close", "", ""]).encode("latin-1")
-    said = _said(http, head + body)
-    return int(said.split(b" ", 2)[1]) if said else 0
+    output = _received_bytes(http, head + body)
+    return int(output.split(b" ", 2)[1]) if output else 0
 
 
 # Heads
 
 
 @pytest.mark.parametrize("size", [33_000, 100_000, 250_000])
-def test_a_head_that_is_too_large_is_refused_also_where_it_comes_in_one_piece(http: Http, size: int) -> None:
+def test_a_header_block_that_is_too_large_is_refused_even_in_one_segment(http: Http, size: int) -> None:
     for head in (
         b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * size,
         b"GET /healthz?" + b"x" * size + b" HTTP/1.1\r\nHost: localhost",
         b"GET /healthz HTTP/1.1\r\nHost: localhost" + b"\r\nX: y" * (size // 5),
     ):
-        said = _said(http, head + b"\r\n\r\n")
-        assert said == b"" or said.startswith(b"HTTP/1.1 431 "), said
+        output = _received_bytes(http, head + b"\r\n\r\n")
+        assert output == b"" or output.startswith(b"HTTP/1.1 431 "), output
     assert _status(http, "GET /healthz HTTP/1.1", "Host: localhost", "X: " + "x" * 30_000) == 200
 
 
-def test_trailers_without_an_end_are_bounded(http: Http, shop: Shop) -> None:
+def test_endless_trailers_are_bounded(http: Http, shop: Shop) -> None:
     head = (
         f"POST /v1/topics/{shop.topics[0].name}/records HTTP/1.1\r\nHost: localhost\r\n"
         "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
     ).encode()
     for trailers in (b"X: y\r\n" * 10_000, b"X: " + b"y" * 20_000_000):
-        assert not _said(http, head + trailers).startswith(b"HTTP/1.1 200 ")
+        assert not _received_bytes(http, head + trailers).startswith(b"HTTP/1.1 200 ")
     http.get("/healthz").expect(200)
 
 
@@ -114,81 +114,79 @@ def test_trailers_without_an_end_are_bounded(http: Http, shop: Shop) -> None:
         (["localhost, evil.example"], 400),
     ],
 )
-def test_a_request_names_one_host_and_it_is_ours(http: Http, hosts: list[str], status: int) -> None:
-    assert _status(http, "GET /healthz HTTP/1.1", *(f"Host: {one}" for one in hosts)) == status
-    # Nor does it help to name another in the first line.
+def test_a_request_must_name_one_host_of_this_server(http: Http, hosts: list[str], status: int) -> None:
+    assert _status(http, "GET /healthz HTTP/1.1", *(f"Host: {host}" for host in hosts)) == status
+    # An absolute URI with another host is refused too.
     assert _status(http, "GET http://localhost/healthz HTTP/1.1", "Host: evil.example") == 400
 
 
-def test_an_address_of_ipv6_is_a_host_as_browsers_write_it() -> None:
+def test_an_ipv6_address_is_accepted_as_host_in_brackets() -> None:
     guard = Guard(["2001:db8::1", "[2001:db8::2]"], [], lambda: True)
     for host in ("[2001:db8::1]", "[2001:DB8::1]:8180", "[2001:db8::2]:1", "[::1]", "127.0.0.1:8"):
         guard.check(Headers({"host": host}))
     for host in ("2001:db8::1", "[2001:db8::3]", "[2001:db8::1"):
-        with pytest.raises(HostUnknown):
+        with pytest.raises(HostNotAllowed):
             guard.check(Headers({"host": host}))
 
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE", "PROPFIND", "FOO"])
-def test_methods_that_a_route_does_not_take_are_told_of_and_those_that_it_does(
-    http: Http, shop: Shop, method: str
-) -> None:
-    reply = http.ask(method, f"/v1/views/{shop.views[0].name}/rows")
+def test_a_wrong_method_gets_405_with_the_allowed_methods(http: Http, shop: Shop, method: str) -> None:
+    reply = http.request(method, f"/v1/views/{shop.views[0].name}/rows")
     assert reply.status == {"HEAD": 200, "OPTIONS": 204, "FOO": 400}.get(method, 405)
     if method == "HEAD":
-        asked = http.get(f"/v1/views/{shop.views[0].name}/rows")
+        request = http.get(f"/v1/views/{shop.views[0].name}/rows")
         assert reply.body == b""
-        assert reply.headers["content-length"] == str(len(asked.body))
-        assert reply.headers["etag"] == asked.headers["etag"]
+        assert reply.headers["content-length"] == str(len(request.body))
+        assert reply.headers["etag"] == request.headers["etag"]
     elif method != "FOO":
         assert reply.headers["allow"] == "GET, HEAD, OPTIONS"
     for line in ("CONNECT localhost:80 HTTP/1.1", "OPTIONS * HTTP/1.1", "PRI * HTTP/2.0", "GET x HTTP/1.1"):
         assert _status(http, line, "Host: localhost") in (400, 404, 405)
 
 
-# What is asked for
+# Parameters
 
 
 @pytest.mark.parametrize("text", ["%ff", "a%C3", "%ED%A0%80", "%C0%AF"])
-def test_what_is_no_utf8_is_not_taken_for_something_else(http: Http, shop: Shop, text: str) -> None:
+def test_invalid_utf8_is_refused(http: Http, shop: Shop, text: str) -> None:
     view = shop.views[0].name
     for path in (f"rows/{text}", f"rows?prefix={text}", f"rows?filter=name%3D%22{text}%22", f"rows?{text}=1"):
         assert http.get(f"/v1/views/{view}/{path}").expect(400)["code"] == "HR-SERVE-REQUEST"
 
 
 @pytest.mark.parametrize(
-    ("asked", "status"),
+    ("parameters", "status"),
     [
-        *(({"limit": one}, 400) for one in ("0", "-1", "1e3", "100001", "9" * 40, "", "٣", " 1", "0x1")),
-        *(({"limit": one}, 200) for one in ("1", "100000", "007")),
-        *(({"wait": one}, 400) for one in ("-1", "1e9", "", "1h", "s", "1.s", "9" * 10, "inf", "nan")),
-        *(({"wait": one}, 200) for one in ("0", "0s", "999999999", "0.5", "999999999m")),
-        *(({"same": one}, 400) for one in ("", "1", "TRUE")),
-        *(({"after": one}, 400) for one in ("", ",", "x", "AAAA", "ä", "kQE", "%00", "lAHA")),
-        *(({"cursor": one}, 400) for one in ("", "x", "AAAA", "e30", "bnVsbA", "W10", "ä")),
-        *(({"sort": one}, 400) for one in (",", "-", "--name", "name,name", "name desc", "nothing")),
-        *(({"filter": one}, 400) for one in ("", "(", "name", "name = ", '= "a"', "name in ()", '"\\')),
+        *(({"limit": text}, 400) for text in ("0", "-1", "1e3", "100001", "9" * 40, "", "٣", " 1", "0x1")),
+        *(({"limit": text}, 200) for text in ("1", "100000", "007")),
+        *(({"wait": text}, 400) for text in ("-1", "1e9", "", "1h", "s", "1.s", "9" * 10, "inf", "nan")),
+        *(({"wait": text}, 200) for text in ("0", "0s", "999999999", "0.5", "999999999m")),
+        *(({"same": text}, 400) for text in ("", "1", "TRUE")),
+        *(({"after": text}, 400) for text in ("", ",", "x", "AAAA", "ä", "kQE", "%00", "lAHA")),
+        *(({"cursor": text}, 400) for text in ("", "x", "AAAA", "e30", "bnVsbA", "W10", "ä")),
+        *(({"sort": text}, 400) for text in (",", "-", "--name", "name,name", "name desc", "nothing")),
+        *(({"filter": text}, 400) for text in ("", "(", "name", "name = ", '= "a"', "name in ()", '"\\')),
         ({"match": " "}, 400),
         ({"match": "x", "sort": "name"}, 400),
     ],
 )
-def test_parameters_are_what_they_must_be_or_refused(
-    http: Http, shop: Shop, asked: dict[str, str], status: int
+def test_invalid_parameters_are_refused(
+    http: Http, shop: Shop, parameters: dict[str, str], status: int
 ) -> None:
-    reply = http.get(f"/v1/views/{shop.views[0].name}/rows", **asked)
+    reply = http.get(f"/v1/views/{shop.views[0].name}/rows", **parameters)
     assert reply.status == status, reply.body
     if status == 400:
         assert reply.headers["content-type"] == "application/problem+json"
         assert reply.json["code"].startswith("HR-SERVE-")
 
 
-def test_what_has_not_happened_yet_is_waited_for_and_told_of_as_late(http: Http, shop: Shop) -> None:
+def test_a_token_of_a_future_position_times_out(http: Http, shop: Shop) -> None:
     path = f"/v1/views/{shop.views[0].name}/rows"
-    told = http.get(path).expect(200)["position"]
-    topic_id = Token.told(told["token"]).topics[told["topic"]].topic_id
+    document = http.get(path).expect(200)["position"]
+    topic_id = PositionToken.parse(document["token"]).topics[document["topic"]].topic_id
 
-    def after(ends: dict[int, int], name: str = told["topic"], number: str = topic_id) -> Any:
-        return http.get(path, after=Token.of({name: Reach(number, ends)}).tell(), wait="0")
+    def after(ends: dict[int, int], name: str = document["topic"], number: str = topic_id) -> Any:
+        return http.get(path, after=PositionToken.of({name: TopicPosition(number, ends)}).encode(), wait="0")
 
     for future in ({0: 2}, {0: 2**62}, {7: 1}):
         late = after(future).expect(504)
@@ -198,17 +196,15 @@ def test_what_has_not_happened_yet_is_waited_for_and_told_of_as_late(http: Http,
     assert after({0: 1}, number="another").expect(409)["code"] == "HR-SERVE-AFTER-OUTDATED"
     other = http.get(f"/v1/views/{shop.views[1].name}/rows").expect(200)["position"]["token"]
     assert http.get(path, after=other).expect(400)["code"] == "HR-SERVE-AFTER"
-    # With one of its own it is about this view after all.
-    assert http.get(path, after=f"{other},{told['token']}").expect(200)["rows"]
+    # With a valid cursor of its own the request reads this view.
+    assert http.get(path, after=f"{other},{document['token']}").expect(200)["rows"]
 
 
-def _cursor(**told: Any) -> str:
-    return base64.urlsafe_b64encode(json.dumps(told).encode()).rstrip(b"=").decode()
+def _cursor(**result: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(result).encode()).rstrip(b"=").decode()
 
 
-def test_a_cursor_that_was_made_up_is_refused_or_asks_what_anybody_may_ask(
-    cluster: Cluster, http: Http, shop: Shop
-) -> None:
+def test_a_forged_cursor_is_refused_or_is_an_ordinary_query(cluster: Cluster, http: Http, shop: Shop) -> None:
     view, other = shop.views[0].name, shop.views[1].name
     path = f"/v1/views/{view}/rows"
     assert http.get(path, cursor=_cursor(view=view, at="x")).expect(200)["moved"] is True
@@ -228,8 +224,10 @@ def test_a_cursor_that_was_made_up_is_refused_or_asks_what_anybody_may_ask(
     ):
         assert http.get(path, cursor=_cursor(**wrong)).status == 400, wrong
     records = f"/v1/topics/{shop.topics[0].name}/records"
-    mine = urllib.parse.parse_qs(urllib.parse.urlsplit(http.get(records).json["next"]).query)["cursor"][0]
-    assert http.get(f"/v1/topics/{shop.topics[1].name}/records", cursor=mine).expect(400)
+    cursor_of_other_topic = urllib.parse.parse_qs(
+        urllib.parse.urlsplit(http.get(records).json["next"]).query
+    )["cursor"][0]
+    assert http.get(f"/v1/topics/{shop.topics[1].name}/records", cursor=cursor_of_other_topic).expect(400)
     topic_id = cluster.expect_topic(shop.topics[0].name).id
     for offsets in ({0: -1}, {0: 2}, {0: 2**63}, {9: 0}, {-1: 0}):
         forged = base64.urlsafe_b64encode(
@@ -238,7 +236,9 @@ def test_a_cursor_that_was_made_up_is_refused_or_asks_what_anybody_may_ask(
         assert http.get(records, cursor=forged.decode()).status == 400, offsets
 
 
-def test_words_that_a_cursor_was_given_are_words(cluster: Cluster, fresh: Fresh, tmp_path: Path) -> None:
+def test_search_words_in_a_forged_cursor_are_only_search_words(
+    cluster: Cluster, fresh: Fresh, tmp_path: Path
+) -> None:
     name = fresh("words")
     app = App("shop")
     products = app.table(name, Product, key="product_id")
@@ -254,8 +254,8 @@ def test_words_that_a_cursor_was_given_are_words(cluster: Cluster, fresh: Fresh,
             assert http.get(path, match=words).status in (200, 422), words
 
 
-def test_a_row_is_found_by_its_key_whatever_characters_that_has(shops: Shops) -> None:
-    http, taken = shops.http, shops.take()
+def test_a_row_is_found_by_a_key_of_any_characters(shops: Shops) -> None:
+    http, used = shops.http, shops.take()
     keys = [
         "",
         "/",
@@ -273,32 +273,30 @@ def test_a_row_is_found_by_its_key_whatever_characters_that_has(shops: Shops) ->
         "x" * 3_000,
         "?#&=+ ",
     ]
-    records = [{"value": {"product_id": one, "name": one, "price": 1}} for one in keys]
-    with shops.followed(taken):
-        token = http.post(f"/v1/topics/{taken.topics[0].name}/records", {"records": records}).expect(200)[
+    records = [{"value": {"product_id": key, "name": key, "price": 1}} for key in keys]
+    with shops.followed(used):
+        token = http.post(f"/v1/topics/{used.topics[0].name}/records", {"records": records}).expect(200)[
             "token"
         ]
         for key in keys:
-            path = f"/v1/views/{taken.views[0].name}/rows/{urllib.parse.quote(key, safe='')}"
+            path = f"/v1/views/{used.views[0].name}/rows/{urllib.parse.quote(key, safe='')}"
             assert http.get(path, after=token, wait="20s").expect(200)["row"]["name"] == key
             assert http.get(f"{path}1").expect(404)["code"] == "HR-SERVE-NOT-THERE"
-        assert [one["name"] for one in http.rows(taken.views[0].name, limit=4)] == sorted(keys)
+        assert [row["name"] for row in http.rows(used.views[0].name, limit=4)] == sorted(keys)
 
 
 # Writes
 
 
-def test_of_several_requests_with_one_key_at_a_time_one_is_carried_out_and_others_are_told(
-    cluster: Cluster, shops: Shops
-) -> None:
+def test_concurrent_requests_with_one_idempotency_key_execute_once(cluster: Cluster, shops: Shops) -> None:
     http, topic = shops.http, shops.take().topics[1].name
     bodies = [{"value": {"order_id": f"o{n % 4}", "product_id": "p", "pieces": 1}} for n in range(24)]
     with concurrent.futures.ThreadPoolExecutor(12) as pool:
-        asked = [
-            pool.submit(http.post, f"/v1/topics/{topic}/records", one, headers={"Idempotency-Key": "same"})
-            for one in bodies
+        requests = [
+            pool.submit(http.post, f"/v1/topics/{topic}/records", body, headers={"Idempotency-Key": "same"})
+            for body in bodies
         ]
-        statuses = Counter(one.result().status for one in asked)
+        statuses = Counter(future.result().status for future in requests)
     assert statuses == {200: 6, 422: 18}
     assert (
         sum(cluster.ends(topic, committed=False).values()) == 2
@@ -312,7 +310,7 @@ def test_of_several_requests_with_one_key_at_a_time_one_is_carried_out_and_other
         assert reply.expect(400)["code"] == "HR-SERVE-REQUEST", key
 
 
-def test_a_body_is_json_of_its_length_and_as_it_was_written(http: Http, shop: Shop) -> None:
+def test_a_body_that_is_not_valid_json_of_its_length_is_refused(http: Http, shop: Shop) -> None:
     line = f"POST /v1/topics/{shop.topics[0].name}/records HTTP/1.1"
     host, media = "Host: localhost", "Content-Type: application/json"
     assert _status(http, line, host, media, f"Content-Length: {2 * 2**30}") == 413
@@ -324,17 +322,17 @@ def test_a_body_is_json_of_its_length_and_as_it_was_written(http: Http, shop: Sh
     assert _status(http, line, host, media, "Content-Encoding: gzip", "Content-Length: 2", body=b"{}") == 415
     assert _status(http, line, host, "Content-Type: text/json", "Content-Length: 2", body=b"{}") == 415
     assert _status(http, line, host, media, "Transfer-Encoding: chunked", body=b"zz\r\n") == 400
-    twice = ("Idempotency-Key: a", "Idempotency-Key: b")
-    assert _status(http, line, host, media, *twice, "Content-Length: 2", body=b"{}") == 400
+    two_keys = ("Idempotency-Key: a", "Idempotency-Key: b")
+    assert _status(http, line, host, media, *two_keys, "Content-Length: 2", body=b"{}") == 400
 
 
 # Stores
 
 
-def test_pages_go_on_over_a_new_generation_and_say_so_and_a_store_that_is_taken_away_is_not_there(
+def test_paging_continues_over_a_new_generation_and_a_removed_store_is_not_found(
     cluster: Cluster, fresh: Fresh, tmp_path: Path
 ) -> None:
-    flow = FlowByHand(cluster, fresh("swapped"))
+    flow = ScriptedFlow(cluster, fresh("swapped"))
     app = flow.app
     path = f"/v1/views/{flow.view.name}/rows"
 
@@ -356,19 +354,19 @@ def test_pages_go_on_over_a_new_generation_and_say_so_and_a_store_that_is_taken_
             assert second["position"]["generation"] == 2
             assert [(row["product"], row["amount"]) for row in second["rows"]] == [("p2", 2), ("p3", 2)]
             assert http.get(strict["next"]).expect(409)["code"] == "HR-SERVE-MOVED"
-        # The whole store is wiped, and built again.
-        for one in tmp_path.glob("shop.db*"):
-            one.unlink()
+        # Delete the whole store and rebuild it.
+        for file in tmp_path.glob("shop.db*"):
+            file.unlink()
         gone = http.get(path)
         assert gone.expect(503)["code"] == "HR-SERVE-NOT-SERVING"
         assert http.get(second["next"]).status == 503
         with following(cluster, flow.view, app.flows, tmp_path):
             until(lambda: http.get(path).status == 200, "the view again")
             assert {row["amount"] for row in http.rows(flow.view.name)} == {2}
-        for one in tmp_path.glob("shop.db*"):
-            one.unlink()
+        for file in tmp_path.glob("shop.db*"):
+            file.unlink()
         (tmp_path / "shop.db").write_bytes(b"no database at all" * 1_000)
         damaged = http.get(path)
         assert damaged.status in (500, 503)
         assert str(tmp_path) not in damaged.body.decode()
-        http.heard.warnings.clear()  # type: ignore[attr-defined]
+        http.server_log.warnings.clear()  # type: ignore[attr-defined]

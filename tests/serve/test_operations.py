@@ -1,4 +1,4 @@
-"""Running it: the command, tokens, metrics, the access log, an orderly end, and what the routes say of themselves."""
+"""Operation: the command, tokens, metrics, the access log, an orderly stop, and OpenAPI."""
 
 from __future__ import annotations
 
@@ -16,34 +16,33 @@ from pathlib import Path
 
 import pytest
 
+from faults.serve.http import Http
+from faults.serve.local_server import COMMAND, Process, served
+from faults.serve.shop_app import shop
+from faults.servers.server import Server
+from faults.views.follower_thread import following
+from faults.wait import until, watched_process
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.client.declaring import ensure_declared
-from headrace.serve.limits import Limits
-from headrace.serve.openapi import openapi
-from headrace.serve.routes import ROUTES
-from headrace.serve.schemas import SCHEMAS
-from headrace.settings.page_place import USUAL_LISTEN
+from headrace.client.declared_topics import ensure_declared
+from headrace.serve.features import ROUTES
+from headrace.serve.http.limits import Limits
+from headrace.serve.http.openapi import openapi
+from headrace.settings import DEFAULT_SERVE_LISTEN
 from tests.cli.runner import Headrace
-from tests.serve.http import Http
-from tests.serve.serving import COMMAND, Process, served
-from tests.serve.shop import shop
-from tests.support.server import Server
-from tests.support.waiting import until, watched_process
-from tests.views.seeing import following
 
 Fresh = Callable[[str], str]
 
 
 @pytest.fixture
 def app(cluster: Cluster, fresh: Fresh) -> App:
-    made = shop(fresh("operated"))
-    for topic in made.topics:
+    shop_app = shop(fresh("operated"))
+    for topic in shop_app.topics:
         ensure_declared(cluster, topic, topic.name, 1)
-    return made
+    return shop_app
 
 
-def test_the_server_is_ready_when_every_view_can_be_read_and_counts_what_it_does(
+def test_the_server_is_ready_when_every_view_can_be_read_and_counts_requests(
     cluster: Cluster, app: App, tmp_path: Path
 ) -> None:
     with served(app, cluster, tmp_path, stale_s=5) as http:
@@ -51,8 +50,8 @@ def test_the_server_is_ready_when_every_view_can_be_read_and_counts_what_it_does
         http.get("/readyz").expect(503)
         with following(cluster, app.views[0], [], tmp_path), following(cluster, app.views[1], [], tmp_path):
             until(lambda: http.get("/readyz").status == 200, "both views")
-            told = http.get("/readyz").expect(200)
-            assert [one["ready"] for one in told["views"]] == [True, True]
+            document = http.get("/readyz").expect(200)
+            assert [view["ready"] for view in document["views"]] == [True, True]
             page = http.get("/metrics").body.decode()
         for name in (
             'headrace_http_requests_total{route="/readyz",method="GET",status="200"}',
@@ -65,7 +64,7 @@ def test_the_server_is_ready_when_every_view_can_be_read_and_counts_what_it_does
             assert re.fullmatch(r"# (HELP|TYPE) .+|[a-z_]+(\{.*\})? [-+0-9.eEInfa]+", line), line
 
 
-def test_a_line_per_request_tells_what_was_asked_for_and_no_secret(
+def test_the_access_log_has_a_line_per_request_and_no_secret(
     cluster: Cluster, app: App, tmp_path: Path
 ) -> None:
     secret = "hr_0123456789abcdef_" + "s" * 43
@@ -77,29 +76,29 @@ def test_a_line_per_request_tells_what_was_asked_for_and_no_secret(
         http.post(
             f"/v1/topics/{app.topics[0].name}/records", {"value": secret}, headers={"Idempotency-Key": secret}
         )
-        lines = http.heard.lines  # type: ignore[attr-defined]
+        lines = http.server_log.lines  # type: ignore[attr-defined]
         until(lambda: len(lines) == 4, "the lines")
-    told = [json.loads(line) for line in lines]
+    results = [json.loads(line) for line in lines]
     assert "sssss" not in "".join(lines)
-    assert [one["status"] for one in told] == [401, 503, 404, 400]
-    assert [one["route"] for one in told][:3] == [
+    assert [entry["status"] for entry in results] == [401, 503, 404, 400]
+    assert [entry["route"] for entry in results][:3] == [
         "/v1/views/{view}/rows/{key:path}",
         "/v1/views/{view}/rows",
         "none",
     ]
-    assert told[1]["view"] == view
-    assert {"time", "request", "method", "token", "peer", "ms", "bytes", "code"} <= set(told[0])
+    assert results[1]["view"] == view
+    assert {"time", "request", "method", "token", "peer", "ms", "bytes", "code"} <= set(results[0])
 
 
-def test_it_ends_in_order_answers_what_is_under_way_and_tells_who_waits(
+def test_an_orderly_stop_finishes_requests_and_notifies_waiting_clients(
     cluster: Cluster, log: Server, fresh: Fresh, tmp_path: Path
 ) -> None:
-    """By Ctrl-C; by SIGTERM, under load: ``test_drain``."""
+    """A stop by Ctrl-C. ``test_drain`` tests a stop by SIGTERM under load."""
     name = fresh("ended")
     app = shop(name)
     for topic in app.topics:
         ensure_declared(cluster, topic, topic.name, 1)
-    server = Process("tests.serve.shop:app", log.bootstrap, tmp_path, environment={"SHOP_NAME": name})
+    server = Process("faults.serve.shop_app:app", log.bootstrap, tmp_path, environment={"SHOP_NAME": name})
     value = {"value": {"product_id": "p", "name": "n", "price": 1}}
     token = server.http.post(f"/v1/topics/{app.topics[0].name}/records", value).expect(200)["token"]
     replies = []
@@ -109,73 +108,75 @@ def test_it_ends_in_order_answers_what_is_under_way_and_tells_who_waits(
         )
     )
     waiting.start()
-    until(lambda: "headrace_http_waiting 1" in server.http.get("/metrics").body.decode(), "the one who waits")
+    until(
+        lambda: "headrace_http_waiting 1" in server.http.get("/metrics").body.decode(), "the waiting request"
+    )
     assert server.stop(signal.SIGINT) == 130
     waiting.join()
     assert replies[0].expect(503)["code"] == "HR-SERVE-DRAINING"
     assert replies[0].headers["connection"] == "close"
-    said = [json.loads(line) for line in server.errors.read_text().splitlines() if line.startswith("{")]
-    assert {one["status"] for one in said} == {200, 503}
+    messages = [json.loads(line) for line in server.errors.read_text().splitlines() if line.startswith("{")]
+    assert {entry["status"] for entry in messages} == {200, 503}
 
 
-def test_a_run_of_the_whole_app_serves_what_it_follows(fresh: Fresh, tmp_path: Path) -> None:
-    """At a free port, since the usual one is taken."""
-    name, said = fresh("whole"), tmp_path / "said"
+def test_headrace_run_serves_the_views_of_its_app(fresh: Fresh, tmp_path: Path) -> None:
+    """The server listens on a free port."""
+    name, text = fresh("whole"), tmp_path / "output"
     options = ("--listen", "127.0.0.1:0", "--data", tmp_path / "data")
-    usual = int(USUAL_LISTEN.rpartition(":")[2])
-    taken = contextlib.ExitStack()
+    default_port = int(DEFAULT_SERVE_LISTEN.rpartition(":")[2])
+    used = contextlib.ExitStack()
     with contextlib.suppress(OSError):
-        taken.enter_context(socket.create_server(("127.0.0.1", usual)))
-    with said.open("wb") as output:
+        used.enter_context(socket.create_server(("127.0.0.1", default_port)))
+    with text.open("wb") as output:
         process = subprocess.Popen(
-            [COMMAND, "run", "tests.serve.shop:app", *options],
+            [COMMAND, "run", "faults.serve.shop_app:app", *options],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             env={**os.environ, "SHOP_NAME": name, "HEADRACE_SERVE__ACCESS_LOG": str(tmp_path / "access")},
         )
     try:
-        with watched_process(process, "headrace run", said):
-            found = until(
-                lambda: re.search(r"the page is at http://127\.0\.0\.1:(\d+)", said.read_text()),
+        with watched_process(process, "headrace run", text):
+            match = until(
+                lambda: re.search(r"the web UI is at http://127\.0\.0\.1:(\d+)", text.read_text()),
                 "the address",
                 timeout_s=480,
             )
-        assert found is not None
-        assert int(found[1]) != usual
-        http = Http(int(found[1]))
+        assert match is not None
+        assert int(match[1]) != default_port
+        http = Http(int(match[1]))
         value = {"value": {"product_id": "p", "name": "n", "price": 1}}
         token = http.post(f"/v1/topics/{name}-products/records", value).expect(200)["token"]
         row = http.get(f"/v1/views/{name}-products-view/rows/p", after=token, wait="20s").expect(200)["row"]
         assert row["name"] == "n"
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 143, said.read_text()
-        taken.close()
-    assert said.read_text().splitlines()[0].endswith(found[0])
+        assert process.wait(60) == 143, text.read_text()
+        used.close()
+    assert text.read_text().splitlines()[0].endswith(match[0])
     assert len((tmp_path / "access").read_text().splitlines()) == 2
 
 
-def test_tokens_are_made_listed_and_revoked_by_command_and_shown_once(log: Server, tmp_path: Path) -> None:
+def test_commands_create_list_and_revoke_tokens_and_show_each_once(log: Server, tmp_path: Path) -> None:
     headrace, data = Headrace(log.bootstrap), ("--data", str(tmp_path))
-    made = headrace.ok("token", "create", "till", "-s", "write:topic:orders", "--days", "2", *data, "--json")
-    (told,) = made.json
-    assert told["token"].startswith(f"hr_{told['id']}_")
+    run = headrace.ok("token", "create", "till", "-s", "write:topic:orders", "--days", "2", *data, "--json")
+    (document,) = run.json
+    assert document["token"].startswith(f"hr_{document['id']}_")
     assert headrace.ok("token", "create", "me", "--scope", "admin", *data).out.startswith("hr_")
     listed = headrace.ok("token", "list", *data, "--json")
-    assert [(one["name"], one["state"], one["scopes"]) for one in listed.json] == [
+    assert [(token["name"], token["state"], token["scopes"]) for token in listed.json] == [
         ("till", "active", ["write:topic:orders"]),
         ("me", "active", ["admin"]),
     ]
-    secret = told["token"].removeprefix(f"hr_{told['id']}_")
+    secret = document["token"].removeprefix(f"hr_{document['id']}_")
     assert secret not in listed.out + headrace.ok("tokens", "list", *data).out
     headrace.ok("token", "revoke", "till", *data)
-    assert [one["state"] for one in headrace.ok("token", "list", *data, "--json").json] == [
+    assert [token["state"] for token in headrace.ok("token", "list", *data, "--json").json] == [
         "revoked",
         "active",
     ]
     for wrong in (
-        ("revoke", "nobody"),
+        ("revoke", "unknown"),
         ("create", "x"),
         ("create", "x y", "-s", "admin"),
         ("create", "x", "-s", "all"),
@@ -183,42 +184,44 @@ def test_tokens_are_made_listed_and_revoked_by_command_and_shown_once(log: Serve
         assert headrace.run("token", *wrong, *data).code == 2
 
 
-def test_openapi_has_every_route_that_is_dispatched_and_the_page_asks_nobody_else(
+def test_openapi_has_every_route_and_its_page_loads_nothing_from_other_hosts(
     cluster: Cluster, app: App, tmp_path: Path
 ) -> None:
     with served(app, cluster, tmp_path) as http:
-        told = http.get("/openapi.json").expect(200)
+        document = http.get("/openapi.json").expect(200)
         page = http.get("/docs")
-    assert told == json.loads(json.dumps(openapi(ROUTES, Limits())))
-    assert told["openapi"] == "3.1.0"
+    assert document == json.loads(json.dumps(openapi(ROUTES, Limits())))
+    assert document["openapi"] == "3.1.0"
     operations = {
-        (method.upper(), path): one for path, some in told["paths"].items() for method, one in some.items()
+        (method.upper(), path): entry
+        for path, methods in document["paths"].items()
+        for method, entry in methods.items()
     }
-    assert set(operations) == {(one.method, one.path.replace(":path}", "}")) for one in ROUTES}
-    names = [one["operationId"] for one in operations.values()]
+    assert set(operations) == {(route.method, route.path.replace(":path}", "}")) for route in ROUTES}
+    names = [operation["operationId"] for operation in operations.values()]
     assert len(names) == len(set(names))
-    for (_, path), one in operations.items():
-        in_path = {each["name"] for each in one["parameters"] if each["in"] == "path"}
+    for (_, path), operation in operations.items():
+        in_path = {each["name"] for each in operation["parameters"] if each["in"] == "path"}
         assert in_path == set(re.findall(r"\{(\w+)\}", path))
-    for name in re.findall(r'"#/components/schemas/(\w+)"', json.dumps(told)):
-        assert name in SCHEMAS
+    for name in re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)):
+        assert name in document["components"]["schemas"]
     text = page.body.decode()
     assert "<script" not in text
     assert re.findall(r'(?:src|href)="(?!/openapi)', text) == []
     assert "url(" not in text
     assert re.search(r"style-src 'sha256-[^']+'", page.headers["content-security-policy"])
-    for one in ROUTES:
-        assert one.path.replace(":path}", "}") in text
+    for route in ROUTES:
+        assert route.path.replace(":path}", "}") in text
 
 
-def test_where_the_extra_is_missing_the_error_names_it(tmp_path: Path) -> None:
+def test_the_error_names_a_missing_extra(tmp_path: Path) -> None:
     program = """
 import sys
 sys.modules["starlette"] = None
 from pathlib import Path
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.serve.server import Server
+from headrace.serve.http.server import Server
 from headrace.settings import ServeSettings
 try:
     Server(App("x"), Cluster("127.0.0.1:1"), Path("."), ServeSettings(), "127.0.0.1:0", warn=print)
@@ -231,6 +234,6 @@ except Exception as error:
     assert done.stdout == "HR-EXTRA-MISSING pip install 'headrace[serve]'\n"
 
 
-def test_a_broker_that_is_not_there_and_an_address_that_is_none_end_the_command(tmp_path: Path) -> None:
+def test_the_command_fails_without_a_broker_or_with_an_invalid_address(tmp_path: Path) -> None:
     headrace = Headrace("127.0.0.1:1")
-    assert headrace.run("serve", "tests.serve.shop:app", "--data", str(tmp_path)).code == 3
+    assert headrace.run("serve", "faults.serve.shop_app:app", "--data", str(tmp_path)).code == 3

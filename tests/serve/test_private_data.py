@@ -1,4 +1,4 @@
-"""What ``headrace run`` leaves in its data directory: nothing that others can read, and a log of who asked what."""
+"""The data directory of ``headrace run``: private files, and an access log."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from faults.serve.http import Http
+from faults.serve.local_server import token_for
+from faults.serve.shop_app import Product
+from faults.wait import until
 from headrace import App
 from headrace.client.cluster import Cluster
 from headrace.runtime.run import Run
 from headrace.settings import AlertSettings, LogSettings, ServeSettings, Settings
 from headrace.stores import Delta, Search, SQLite
-from tests.serve.http import Http
-from tests.serve.serving import token_for
-from tests.serve.shop import Product
-from tests.support.waiting import until
 
 Fresh = Callable[[str], str]
 
@@ -31,17 +31,15 @@ def _open_umask() -> Iterator[None]:
 
 
 def _readable_by_others(root: Path) -> list[str]:
-    """What others can reach: a private directory hides all in it."""
+    """Return the files that other users can reach. A private directory hides its content."""
     if stat.S_IMODE(root.stat().st_mode) & 0o077 == 0:
         return []
-    inside = (
-        [found for path in root.iterdir() for found in _readable_by_others(path)] if root.is_dir() else []
-    )
+    inside = [file for path in root.iterdir() for file in _readable_by_others(path)] if root.is_dir() else []
     return [str(root), *inside]
 
 
 @pytest.mark.usefixtures("_open_umask")
-def test_a_run_leaves_nothing_that_others_can_read_and_logs_who_asked(
+def test_the_data_of_a_run_is_private_and_requests_are_logged_with_their_token(
     cluster: Cluster, fresh: Fresh, tmp_path: Path
 ) -> None:
     name, elsewhere = fresh("private"), tmp_path / "elsewhere"
@@ -53,15 +51,15 @@ def test_a_run_leaves_nothing_that_others_can_read_and_logs_who_asked(
     stores |= {"index": Search(str(elsewhere / "index"))}
     for kind, store in stores.items():
         app.view(f"{name}-{kind}", products, store=store)
-    data = tmp_path / "made" / "data"
+    data = tmp_path / "created" / "data"
     settings = Settings(
         data=data,
         log=LogSettings(bootstrap_servers=cluster.bootstrap),
         serve=ServeSettings(listen="127.0.0.1:0"),
         alerts=AlertSettings(every_s=0),
     )
-    told: list[str] = []
-    run = Run(app, settings, tell=told.append)
+    results: list[str] = []
+    run = Run(app, settings, note=results.append)
     try:
         run.start()
         assert run.server is not None
@@ -72,14 +70,14 @@ def test_a_run_leaves_nothing_that_others_can_read_and_logs_who_asked(
         ).expect(200)["token"]
         for kind in stores:
             reply = http.get(f"/v1/views/{name}-{kind}/rows", after=token, wait="30s")
-            assert len(reply.expect(200)["rows"]) == 1, (kind, told)
+            assert len(reply.expect(200)["rows"]) == 1, (kind, results)
         token_for(data, "one", "admin")
         until(lambda: http.get("/v1/views").status == 401, "the token to be needed")
     finally:
         run.close()
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
     assert _readable_by_others(data.parent) == []
-    # The folder itself is somebody else's choice.
+    # The parent folder keeps its mode.
     assert _readable_by_others(elsewhere) == [str(elsewhere)]
     lines = [json.loads(line) for line in (data / "access.log").read_text().splitlines()]
     assert (lines[0]["method"], lines[0]["status"], lines[0]["peer"]) == ("POST", 200, "127.0.0.1")

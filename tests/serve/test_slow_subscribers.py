@@ -1,4 +1,4 @@
-"""Many subscribers, some of whom do not read: the others are told all of it in time, and what is held is bounded."""
+"""Subscribers that do not read: others get all changes in time, and memory stays bounded."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from bench.faults import x22_subscribers
-from bench.faults.apart import run_apart
-from bench.faults.flow_by_hand import Change, FlowByHand
-from bench.faults.seeds import seeds
+from faults.run_process import run_in_process
+from faults.seeds import seeds
+from faults.serve import slow_subscribers
+from faults.serve.http import Http
+from faults.serve.local_server import served
+from faults.serve.subscriber_copy import Copy, Ended, socket
+from faults.views.follower_thread import following
+from faults.views.scripted_flow import Change, ScriptedFlow
 from headrace.client.cluster import Cluster
-from tests.crash.verdicts import expect_caught, expect_held
-from tests.serve.copying import Copy, Ended, socket
-from tests.serve.http import Http
-from tests.serve.serving import served
-from tests.views.seeing import following
+from tests.crash.verdicts import expect_caught, expect_no_problems
 
 Fresh = Callable[[str], str]
 
@@ -29,24 +29,25 @@ UPGRADE = (
 
 
 def _metric(http: Http, start: str) -> float:
-    found = [one for one in http.get("/metrics").body.decode().splitlines() if one.startswith(start)]
-    return sum(float(one.split()[-1]) for one in found)
+    lines = [line for line in http.get("/metrics").body.decode().splitlines() if line.startswith(start)]
+    return sum(float(line.split()[-1]) for line in lines)
 
 
 @pytest.mark.parametrize("seed", seeds(1))
-def test_who_does_not_read_holds_up_nobody_and_is_sent_away_with_where_to_go_on(seed: int) -> None:
-    """A share of a thousand; those who never read again are waited for in the full count."""
-    expect_held(run_apart(x22_subscribers, seed, slow=150, good=10, waits_for_dropped=False))
+def test_a_subscriber_that_does_not_read_delays_no_other_and_is_closed_with_a_cursor(seed: int) -> None:
+    """Fewer subscribers than the thousand of the full run, which also waits until those that never read are closed."""
+    expect_no_problems(run_in_process(slow_subscribers, seed, slow=150, good=10, waits_for_dropped=False))
 
 
-def test_a_server_that_sends_to_whoever_does_not_read_is_caught_by_its_memory() -> None:
-    expect_caught(x22_subscribers, "back-pressure", tries=2)
+@pytest.mark.soak
+def test_the_memory_check_catches_a_server_that_buffers_for_slow_subscribers() -> None:
+    expect_caught(slow_subscribers, "back-pressure", tries=2)
 
 
-def test_who_is_slower_than_what_is_remembered_is_sent_away_with_where_to_go_on(
+def test_a_subscriber_behind_the_history_is_closed_with_a_cursor(
     cluster: Cluster, fresh: Fresh, tmp_path: Path
 ) -> None:
-    flow = FlowByHand(cluster, fresh("slower"), partitions=1)
+    flow = ScriptedFlow(cluster, fresh("slower"), partitions=1)
     flow.begin()
     flow.batch([("a", {"product": "a", "amount": 0, "note": None})])
 
@@ -59,9 +60,9 @@ def test_who_is_slower_than_what_is_remembered_is_sent_away_with_where_to_go_on(
                 change = {"product": f"k{number % 3}", "amount": number, "note": "x" * 40_000}
                 await asyncio.to_thread(flow.batch, [(f"k{number % 3}", change)])
             with pytest.raises(Ended) as ended:
-                await _all(copy, messages)
-            told = ended.value.args[0]
-            assert (told["close"], told["retry_ms"], told["cursor"]) == (4000, 1_000, copy.cursor)
+                await _take_all(copy, messages)
+            result = ended.value.args[0]
+            assert (result["close"], result["retry_ms"], result["cursor"]) == (4000, 1_000, copy.cursor)
         assert copy.position["batch"] < last - 1
         copy.connected()
         async with socket(port, flow.view.name, copy.cursor) as (_, messages):
@@ -75,28 +76,28 @@ def test_who_is_slower_than_what_is_remembered_is_sent_away_with_where_to_go_on(
     ):
         followed.expect(flow.derived.rows)
         copy = asyncio.run(asyncio.wait_for(run(http.port), 60))
-        # More came since than can be told again: it began anew by itself.
+        # The history is too short: it restarted with a snapshot.
         kinds = [kind for kind, _ in copy.seen]
         assert kinds[kinds.index("reset") :][:3] == ["reset", "hello", "snapshot"]
-        assert {key[0]: one["amount"] for key, one in copy.rows.items()} == {
+        assert {key[0]: row["amount"] for key, row in copy.rows.items()} == {
             key: values[1] for key, values in flow.derived.rows.items()
         }
         assert _metric(http, 'headrace_subscription_ended_total{why="HR-SERVE-SLOW-READER"}') == 1
         assert _metric(http, 'headrace_subscription_resumes_total{outcome="too old"}') == 1
 
 
-def test_a_large_snapshot_may_be_taken_slowly_while_more_is_written_than_is_remembered(
+def test_a_large_snapshot_may_be_read_slowly_while_writes_exceed_the_history(
     cluster: Cluster, fresh: Fresh, tmp_path: Path
 ) -> None:
-    """Page by page: what came behind each is told with it."""
-    flow = FlowByHand(cluster, fresh("large"), partitions=1)
+    """The client reads page by page. Each page has the changes since the previous page."""
+    flow = ScriptedFlow(cluster, fresh("large"), partitions=1)
     flow.begin()
     count, note = 4_000, "x" * 1_000
     flow.batch([(f"k{key:04}", {"product": f"k{key:04}", "amount": 0, "note": note}) for key in range(count)])
     history = 500_000
 
     def write(number: int) -> None:
-        """Before, within and behind what was told by then."""
+        """Change and delete keys before, within and after the pages that were sent."""
         for _ in range(3):
             changes: list[Change] = [
                 (f"k{key:04}", {"product": f"k{key:04}", "amount": flow.batches, "note": note})
@@ -109,9 +110,9 @@ def test_a_large_snapshot_may_be_taken_slowly_while_more_is_written_than_is_reme
         pages = 0
         async with socket(port, flow.view.name, narrow=True) as (_, messages):
             while copy.position is None:
-                told = await anext(messages)
-                copy.take(told)
-                if told["type"] == "snapshot" and pages % 6 == 0:
+                result = await anext(messages)
+                copy.take(result)
+                if result["type"] == "snapshot" and pages % 6 == 0:
                     await asyncio.to_thread(write, pages)
                 pages += 1
             while copy.position["batch"] < flow.batches - 1:
@@ -124,23 +125,23 @@ def test_a_large_snapshot_may_be_taken_slowly_while_more_is_written_than_is_reme
     ):
         followed.expect(flow.derived.rows)
         copy = asyncio.run(asyncio.wait_for(run(http.port), 60))
-    assert {key[0]: one["amount"] for key, one in copy.rows.items()} == {
+    assert {key[0]: row["amount"] for key, row in copy.rows.items()} == {
         key: values[1] for key, values in flow.derived.rows.items()
     }
     assert [kind for kind, _ in copy.seen].count("hello") == 1
-    # More was written meanwhile than is remembered.
+    # More was written meanwhile than the history holds.
     assert (flow.batches - 1) * 25 * 2_000 > 2 * history
 
 
-async def _all(copy: Copy, messages: Any) -> None:
+async def _take_all(copy: Copy, messages: Any) -> None:
     while True:
         copy.take(await anext(messages))
 
 
-def test_no_more_than_are_allowed_follow_and_the_silent_make_room(
+def test_subscribers_are_limited_and_silent_ones_make_room(
     cluster: Cluster, fresh: Fresh, tmp_path: Path
 ) -> None:
-    flow = FlowByHand(cluster, fresh("few"), partitions=1)
+    flow = ScriptedFlow(cluster, fresh("few"), partitions=1)
     flow.begin()
     flow.batch([("a", {"product": "a", "amount": 0, "note": None})])
 
@@ -167,7 +168,7 @@ def test_no_more_than_are_allowed_follow_and_the_silent_make_room(
             f"GET /v1/views/{flow.view.name}/changes HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
             f"{UPGRADE}\r\n".encode()
         )
-        said = b""
-        while b"HR-SERVE-FIRST-MESSAGE" not in said:
-            said += silent.recv(65_536)
+        output = b""
+        while b"HR-SERVE-FIRST-MESSAGE" not in output:
+            output += silent.recv(65_536)
         silent.close()

@@ -1,4 +1,4 @@
-"""Following views: the rows at a position, then every batch once, through disconnects, generations and slow readers."""
+"""Subscriptions: the rows at a position, then every batch once."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from bench.faults.flow_by_hand import Change, FlowByHand
+from faults.serve.http import Http
+from faults.serve.local_server import served
+from faults.serve.shop_app import shop
+from faults.serve.subscriber_copy import Copy, Ended, Rows, events, socket
+from faults.views.follower_thread import following, produce
+from faults.views.scripted_flow import Change, ScriptedFlow
+from faults.wait import until
 from headrace.client.cluster import Cluster
-from headrace.client.declaring import ensure_declared
-from tests.serve.copying import Copy, Ended, Rows, events, socket
-from tests.serve.http import Http
-from tests.serve.serving import served
-from tests.serve.shop import shop
-from tests.support.waiting import until
-from tests.views.seeing import following, produce
+from headrace.client.declared_topics import ensure_declared
 
 Fresh = Callable[[str], str]
 NAMES = ("product", "amount", "note")
@@ -32,36 +32,38 @@ def row(product: str, amount: int = 1, note: str | None = None) -> Change:
     return product, {"product": product, "amount": amount, "note": note}
 
 
-def some(rng: random.Random, count: int = 5, keys: int = 20) -> list[Change]:
+def random_changes(rng: random.Random, count: int = 5, keys: int = 20) -> list[Change]:
     products = [f"p{rng.randrange(keys)}" for _ in range(count)]
-    return [(one, None) if rng.random() < 0.2 else row(one, rng.randrange(100)) for one in products]
+    return [
+        (product, None) if rng.random() < 0.2 else row(product, rng.randrange(100)) for product in products
+    ]
 
 
-def rows_of(state: dict[str, tuple[Any, ...]], fits: Callable[[dict[str, Any]], bool]) -> Rows:
-    made = [dict(zip(NAMES, values, strict=True)) for values in state.values()]
-    return {(one["product"],): one for one in made if fits(one)}
+def rows_of(state: dict[str, tuple[Any, ...]], matches: Callable[[dict[str, Any]], bool]) -> Rows:
+    rows = [dict(zip(NAMES, values, strict=True)) for values in state.values()]
+    return {(row["product"],): row for row in rows if matches(row)}
 
 
-CARRIERS = pytest.mark.parametrize("carrier", [socket, events], ids=["websocket", "events"])
+TRANSPORTS = pytest.mark.parametrize("transport", [socket, events], ids=["websocket", "events"])
 
 
-@CARRIERS
-def test_the_rows_come_first_and_then_every_batch_whole(
-    carrier: Any, cluster: Cluster, fresh: Fresh, tmp_path: Path
+@TRANSPORTS
+def test_a_subscription_starts_with_all_rows_and_continues_with_whole_batches(
+    transport: Any, cluster: Cluster, fresh: Fresh, tmp_path: Path
 ) -> None:
-    flow = FlowByHand(cluster, fresh("sub"))
+    flow = ScriptedFlow(cluster, fresh("sub"))
     flow.begin()
     flow.batch([row(f"p{number:04}", number) for number in range(1_200)])
     states = flow.derived.states
 
     def check(position: dict[str, Any], rows: Rows) -> None:
-        assert rows == rows_of(states[position["batch"] + 1], lambda one: True)
+        assert rows == rows_of(states[position["batch"] + 1], lambda row: True)
 
     async def follow(port: int) -> None:
         copy = Copy(check)
-        async with carrier(port, flow.view.name) as (_, messages):
-            async for told in messages:
-                copy.take(told)
+        async with transport(port, flow.view.name) as (_, messages):
+            async for result in messages:
+                copy.take(result)
                 if copy.position is not None and copy.position["batch"] == flow.batches - 1:
                     if flow.batches == 1:
                         assert [kind for kind, _ in copy.seen] == [
@@ -87,12 +89,12 @@ def test_the_rows_come_first_and_then_every_batch_whole(
     ):
         followed.expect(flow.derived.rows)
         asyncio.run(asyncio.wait_for(follow(http.port), 60))
-        told = http.get("/metrics").body.decode()
-        assert "headrace_subscription_begun_total" in told
-        assert f'headrace_subscribed_view_queries{{view="{flow.view.name}"}}' in told
+        result = http.get("/metrics").body.decode()
+        assert "headrace_subscription_begun_total" in result
+        assert f'headrace_subscribed_view_queries{{view="{flow.view.name}"}}' in result
 
 
-def test_a_query_is_told_what_fits_it_and_what_does_so_no_more(
+def test_a_query_subscription_gets_rows_that_enter_and_leave_its_result(
     cluster: Cluster, fresh: Fresh, tmp_path: Path
 ) -> None:
     app = shop(fresh("query"))
@@ -100,28 +102,28 @@ def test_a_query_is_told_what_fits_it_and_what_does_so_no_more(
     ensure_declared(cluster, app.topics[1], topic, 3)
 
     def order(number: int, product: str, pieces: int) -> tuple[bytes, bytes]:
-        told = {"order_id": f"o{number}", "product_id": product, "pieces": pieces}
-        return f"o{number}".encode(), json.dumps(told).encode()
+        result = {"order_id": f"o{number}", "product_id": product, "pieces": pieces}
+        return f"o{number}".encode(), json.dumps(result).encode()
 
-    async def copied(copy: Copy, messages: Any, rows: dict[tuple[str, str], int]) -> None:
-        while {key: one["pieces"] for key, one in copy.rows.items()} != rows or copy.position is None:
+    async def until_rows_are(copy: Copy, messages: Any, rows: dict[tuple[str, str], int]) -> None:
+        while {key: row["pieces"] for key, row in copy.rows.items()} != rows or copy.position is None:
             copy.take(await anext(messages))
 
     async def follow(http: Http) -> None:
-        asked: dict[str, Any] = {"filter": "pieces >= 5", "prefix": json.dumps({"product_id": "a"})}
+        request: dict[str, Any] = {"filter": "pieces >= 5", "prefix": json.dumps({"product_id": "a"})}
         copy, other = Copy(), Copy()
         async with (
-            socket(http.port, view, **asked) as (_, messages),
+            socket(http.port, view, **request) as (_, messages),
             events(http.port, view, from_=json.dumps({"product_id": "b"})) as (_, others),
         ):
-            await copied(copy, messages, {("a", "o1"): 5})
-            await copied(other, others, {("b", "o2"): 9})
+            await until_rows_are(copy, messages, {("a", "o1"): 5})
+            await until_rows_are(other, others, {("b", "o2"): 9})
             produce(
                 cluster, topic, [order(1, "a", 4), order(3, "a", 6), order(4, "b", 6), (b"o9", b"poison")]
             )
-            await copied(copy, messages, {("a", "o3"): 6})
-            await copied(other, others, {("b", "o2"): 9, ("b", "o4"): 6})
-        # The same cursor, with another question.
+            await until_rows_are(copy, messages, {("a", "o3"): 6})
+            await until_rows_are(other, others, {("b", "o2"): 9, ("b", "o4"): 6})
+        # The same cursor with another query.
         with pytest.raises(Ended) as ended:
             async with socket(http.port, view, copy.cursor, filter="pieces >= 6") as (_, messages):
                 copy.take(await anext(messages))
@@ -133,12 +135,12 @@ def test_a_query_is_told_what_fits_it_and_what_does_so_no_more(
         async with events(http.port, "not-there") as (status, _):
             assert status == 404
         for wrong in ("[]", "{}", '{"type": "subscribe", "sort": "a"}', "x" * 70_000):
-            async with connect(f"ws://127.0.0.1:{http.port}/v1/views/{view}/changes") as made:
-                await made.send(wrong)
+            async with connect(f"ws://127.0.0.1:{http.port}/v1/views/{view}/changes") as connection:
+                await connection.send(wrong)
                 with contextlib.suppress(ConnectionClosed):
                     while True:
-                        await made.recv()
-            assert made.close_code == (1009 if len(wrong) > 65_536 else 4400), wrong
+                        await connection.recv()
+            assert connection.close_code == (1009 if len(wrong) > 65_536 else 4400), wrong
 
     with following(cluster, app.views[1], app.flows, tmp_path), served(app, cluster, tmp_path) as http:
         produce(cluster, topic, [order(1, "a", 5), order(2, "b", 9), order(5, "a", 1)])
@@ -146,36 +148,36 @@ def test_a_query_is_told_what_fits_it_and_what_does_so_no_more(
         asyncio.run(asyncio.wait_for(follow(http), 60))
 
 
-def test_who_sends_nonsense_is_closed_and_others_hear_nothing_of_it(
+def test_a_client_that_sends_invalid_frames_is_closed_without_effect_on_others(
     cluster: Cluster, fresh: Fresh, tmp_path: Path
 ) -> None:
-    """In the middle of what is told to it; what is no fault of the server's is not noted as one."""
-    flow = FlowByHand(cluster, fresh("nonsense"), partitions=1)
+    """The client breaks the rules in the middle of the stream. The server does not log such errors as its own."""
+    flow = ScriptedFlow(cluster, fresh("nonsense"), partitions=1)
     flow.begin()
     flow.batch([row("a", 1, "n" * 30_000)])
     wrong = {
-        "a kind of frame that there is not": b"\x83\x80\0\0\0\0",
+        "an unknown opcode": b"\x83\x80\0\0\0\0",
         "no mask": b"\x81\x01x",
-        "a size that is none": b"\x81\xff" + b"\xff" * 12,
-        "half a text": b"\x81\x81\0\0\0\0\xff",
+        "an invalid size": b"\x81\xff" + b"\xff" * 12,
+        "invalid UTF-8": b"\x81\x81\0\0\0\0\xff",
         "another message": b"\x81\x82\0\0\0\0{}",
-        "an end": b"",
+        "the end of the connection": b"",
     }
 
-    async def one(port: int, sent: bytes) -> int | None:
+    async def close_code(port: int, sent: bytes) -> int | None:
         address = f"ws://127.0.0.1:{port}/v1/views/{flow.view.name}/changes"
-        async with connect(address, max_size=None, close_timeout=1) as made:
-            await made.send('{"type": "subscribe"}')
+        async with connect(address, max_size=None, close_timeout=1) as connection:
+            await connection.send('{"type": "subscribe"}')
             for _ in range(3):
-                await made.recv()
+                await connection.recv()
             if sent:
-                made.transport.write(sent)
+                connection.transport.write(sent)
             else:
-                made.transport.abort()
+                connection.transport.abort()
             with contextlib.suppress(ConnectionClosed):
                 while True:
-                    await made.recv()
-        return made.close_code
+                    await connection.recv()
+        return connection.close_code
 
     async def run(port: int) -> None:
         good, last = Copy(), flow.batches + 24
@@ -187,19 +189,21 @@ def test_who_sends_nonsense_is_closed_and_others_hear_nothing_of_it(
 
         async with socket(port, flow.view.name) as (_, messages):
             writing = asyncio.create_task(write())
-            codes = await asyncio.gather(*(one(port, sent) for sent in wrong.values() for _ in range(4)))
+            codes = await asyncio.gather(
+                *(close_code(port, sent) for sent in wrong.values() for _ in range(4))
+            )
             stop.set()
             await writing
             while good.position is None or good.position["batch"] < flow.batches - 1:
                 good.take(await anext(messages))
-        told = dict(zip(wrong, codes[::4], strict=True))
-        assert told == {
-            "a kind of frame that there is not": 1002,
+        result = dict(zip(wrong, codes[::4], strict=True))
+        assert result == {
+            "an unknown opcode": 1002,
             "no mask": 1002,
-            "a size that is none": told["a size that is none"],
-            "half a text": 1007,
+            "an invalid size": result["an invalid size"],
+            "invalid UTF-8": 1007,
             "another message": 4400,
-            "an end": 1006,
+            "the end of the connection": 1006,
         }
         assert good.resumed == 0
 
@@ -212,8 +216,8 @@ def test_who_sends_nonsense_is_closed_and_others_hear_nothing_of_it(
 
 
 def http_until_rows(http: Http, view: str, count: int) -> None:
-    def there() -> bool:
+    def has_rows() -> bool:
         reply = http.get(f"/v1/views/{view}/rows")
         return reply.status == 200 and len(reply.json["rows"]) == count
 
-    until(there, f"{count} rows")
+    until(has_rows, f"{count} rows")

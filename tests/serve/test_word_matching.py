@@ -1,4 +1,4 @@
-"""Which rows have words: of rows that changed, one by one or together, as the view's index says of all of them."""
+"""Word matches among changed rows, alone or together, compared with the index of the view."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headrace.model.kinds import Choice, Field, Plain
-from headrace.views.changes import Changes
-from headrace.views.errors import QuestionRefused
-from headrace.views.position import Shape
-from headrace.views.question import Question, by_key
-from headrace.views.rows import Row
-from headrace.views.search.asking import SearchAsker
-from headrace.views.search.matching import WordMatcher
-from headrace.views.search.store import SearchStore
-from tests.contract.store_hand import Hand
+from headrace.model.kinds import Enum, Field, Scalar
+from headrace.stores.errors import QueryRefused
+from headrace.stores.position import ViewSchema
+from headrace.stores.query import Query, order_by_key
+from headrace.stores.rows import Row
+from headrace.stores.search.reader import SearchReader
+from headrace.stores.search.words import WordMatcher
+from headrace.stores.search.writer import SearchWriter
+from headrace.stores.writer import Changes
+from tests.contract.store_driver import StoreDriver
 
-_SHAPE = Shape(
+_SCHEMA = ViewSchema(
     (
-        Field("number", Plain("int"), False),
-        Field("name", Plain("text"), True),
-        Field("about-it", Plain("text"), True),
-        Field("kind", Choice(("old", "new")), True),
-        Field("raw", Plain("bytes"), True),
+        Field("number", Scalar("int"), False),
+        Field("name", Scalar("text"), True),
+        Field("about-it", Scalar("text"), True),
+        Field("kind", Enum(("old", "new")), True),
+        Field("raw", Scalar("bytes"), True),
     ),
     ("number",),
 )
@@ -63,36 +63,36 @@ def _rows(seed: int) -> list[Row]:
     ]
 
 
-def _changes(rows: list[Row], *gone: int) -> Changes:
-    made = Changes(_SHAPE)
-    made.put_all(rows)
-    for number in gone:
-        made.remove((number,))
-    return made
+def _changes(rows: list[Row], *deleted: int) -> Changes:
+    changes = Changes(_SCHEMA)
+    changes.put_all(rows)
+    for number in deleted:
+        changes.remove((number,))
+    return changes
 
 
 class _Index:
     def __init__(self, path: Path) -> None:
-        store = SearchStore(path, "sales")
-        hand = Hand(store)
-        hand.serve(_SHAPE)
-        # Rows that were others, and others that are gone, in several commits.
+        store = SearchWriter(path, "sales")
+        driver = StoreDriver(store)
+        driver.serve(_SCHEMA)
+        # Updated and deleted rows, in several commits.
         rows = _rows(1)
-        hand.apply(_changes([(number, "pear fig", "old", None, None) for number in range(90)]))
-        hand.apply(_changes(rows[:40], *range(80, 90)))
-        hand.apply(_changes(rows[40:]))
+        driver.apply(_changes([(number, "pear fig", "old", None, None) for number in range(90)]))
+        driver.apply(_changes(rows[:40], *range(80, 90)))
+        driver.apply(_changes(rows[40:]))
         self.rows = rows
         store.close()
-        self.asker = SearchAsker(path)
+        self.reader = SearchReader(path)
 
-    def having(self, words: str) -> set[int] | None:
-        """None if the index refuses them."""
+    def keys_matching(self, words: str) -> set[int] | None:
+        """Return the keys of the rows that match the words, or None if the index refuses the words."""
         try:
-            best = self.asker.ask("sales", lambda shape: Question(9_000, words=words), 30)
-            sorted_ = self.asker.ask(
-                "sales", lambda shape: Question(9_000, words=words, order=by_key(shape)), 30
+            best = self.reader.query("sales", lambda shape: Query(9_000, words=words), 30)
+            sorted_ = self.reader.query(
+                "sales", lambda shape: Query(9_000, words=words, order=order_by_key(shape)), 30
             )
-        except QuestionRefused:
+        except QueryRefused:
             return None
         assert best is not None
         assert sorted_ is not None
@@ -102,9 +102,9 @@ class _Index:
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Index]:
-    made = _Index(tmp_path_factory.mktemp("words"))
-    yield made
-    made.asker.close()
+    built = _Index(tmp_path_factory.mktemp("words"))
+    yield built
+    built.reader.close()
 
 
 _column = st.sampled_from(
@@ -141,27 +141,27 @@ _query = st.recursive(
 @example("_headrace_bucket:[0 TO 500]")
 @example("x" * 2_001)
 @example("name:*")
-def test_what_has_the_words_among_changes_is_what_has_them_in_the_index(index: _Index, words: str) -> None:
-    wanted = index.having(words)
+def test_changed_rows_match_words_as_the_index_does(index: _Index, words: str) -> None:
+    query = index.keys_matching(words)
     searched = ("name", "about-it", "kind")
-    if wanted is None:
-        with pytest.raises(QuestionRefused):
-            WordMatcher(_SHAPE, searched, words)
+    if query is None:
+        with pytest.raises(QueryRefused):
+            WordMatcher(_SCHEMA, searched, words)
         return
-    matcher = WordMatcher(_SHAPE, searched, words)
-    assert matcher.matching(index.rows) == wanted
+    matcher = WordMatcher(_SCHEMA, searched, words)
+    assert matcher.matching(index.rows) == query
     for number in (0, 41):
-        assert matcher.matching(index.rows[number : number + 1]) == ({0} if number in wanted else set())
+        assert matcher.matching(index.rows[number : number + 1]) == ({0} if number in query else set())
 
 
-def test_a_phrase_whose_last_word_may_go_on_is_refused(index: _Index) -> None:
-    """The index looks for the first fifty words of its own that it may be."""
-    assert index.having('"pear fi"*')
-    with pytest.raises(QuestionRefused, match="what other rows have"):
-        WordMatcher(_SHAPE, ("name",), '"pear fi"*')
+def test_a_phrase_with_a_prefix_as_its_last_word_is_refused(index: _Index) -> None:
+    """The index expands a prefix to its first fifty words."""
+    assert index.keys_matching('"pear fi"*')
+    with pytest.raises(QueryRefused, match="depend on other rows"):
+        WordMatcher(_SCHEMA, ("name",), '"pear fi"*')
 
 
-def test_an_index_without_columns_of_texts_is_asked_by_keys() -> None:
-    matcher = WordMatcher(_SHAPE, (), '"=[7]"')
+def test_an_index_without_text_columns_is_queried_by_keys() -> None:
+    matcher = WordMatcher(_SCHEMA, (), '"=[7]"')
     assert matcher.matching(_rows(1)) == {7}
     assert matcher.matching([]) == set()

@@ -1,1 +1,1 @@
-"""What several test suites share: real servers to talk to, and the stock clients that talk to them."""
+"""Helpers and fixtures that several test suites share."""

@@ -1,4 +1,4 @@
-"""Record batches built without the code under test: by aiokafka's builder, then bent where a test wants a lie."""
+"""Record batches built without the code under test: aiokafka's builder creates them, ``bent`` makes them invalid."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def batch(
     key: bytes | None = b"key",
     transactional: bool = False,
 ) -> bytes:
-    """A batch of so many records; ``producer`` is its id, epoch and first sequence."""
+    """A batch of that many records; ``producer`` is its id, epoch and first sequence."""
     builder = DefaultRecordBatchBuilder(2, CODECS.index(codec), int(transactional), *producer, 1 << 30)
     for index in range(count):
         builder.append(index, first_ms + index * step_ms, key, value, [])
@@ -42,7 +42,7 @@ def bent(
     count: int | None = None,
     good_crc: bool = True,
 ) -> bytes:
-    """The batch with header fields overwritten, and its checksum made right again unless a wrong one is wanted."""
+    """Return the batch with header fields overwritten, and with a correct checksum unless a wrong one is required."""
     changed = bytearray(original)
     if base_offset is not None:
         struct.pack_into(">q", changed, 0, base_offset)

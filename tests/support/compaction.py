@@ -1,12 +1,12 @@
-"""Topics that compaction thins out soon, and a client that compaction overtakes."""
+"""Topics that are compacted soon, and a client during whose reads compaction replaces rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from faults.wait import until
 from headrace.client.cluster import Cluster
-from headrace.client.reading import read
-from tests.support.waiting import until
+from headrace.client.records import read
 
 __all__ = ["COMPACTED", "FILL", "RacingCluster", "removed_below", "until_compacted"]
 
@@ -16,33 +16,33 @@ COMPACTED = {
     "min.cleanable.dirty.ratio": "0.001",
 }
 FILL = "x" * 700
-"""Large enough that a few records fill a segment, which can then be compacted."""
+"""A value so large that a few records fill a segment, because only full segments are compacted."""
 
 
 class RacingCluster(Cluster):
-    """Compaction overtakes the reader: once a topic's end was asked for, newer rows come and replace what was there."""
+    """Compaction overtakes the reader: after a query of a topic's end, newer rows replace the old ones."""
 
     overtake: Callable[[], None] | None = None
 
     def ends(self, topic: str, *, committed: bool = True) -> dict[int, int]:
-        found = super().ends(topic, committed=committed)
+        end_offsets = super().ends(topic, committed=committed)
         overtake, RacingCluster.overtake = RacingCluster.overtake, None
         if overtake is not None:
             overtake()
-        return found
+        return end_offsets
 
 
 def until_compacted(cluster: Cluster, topic: str, at_most: int) -> None:
-    """Wait until no more records than these are left."""
+    """Wait until compaction leaves at most this number of records."""
 
-    def left() -> int:
+    def remaining_records() -> int:
         ranges = {number: (0, end) for number, end in cluster.ends(topic).items()}
         return sum(1 for _ in read(cluster, topic, ranges))
 
-    until(lambda: left() <= at_most, f"compaction of {topic}", pause_s=0.05)
+    until(lambda: remaining_records() <= at_most, f"compaction of {topic}", pause_s=0.05)
 
 
 def removed_below(cluster: Cluster, topic: str) -> int:
-    """Below which offset of the first partition deletions have expired."""
+    """Return the offset below which tombstones were removed in partition 0."""
     text = cluster.configs(topic).get("headrace.tombstones.removed.below") or "0:0"
     return int(text.split(",")[0].split(":")[1])

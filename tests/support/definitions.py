@@ -1,7 +1,7 @@
-"""Kafka's own definitions of its messages, read from the client's jar, to fill in what a test leaves out.
+"""Kafka's own definitions of its messages, read from the client's jar, to add the fields that a test omits.
 
-A test names the fields it cares about, by Kafka's names; ``complete`` adds every other field that the version has,
-with its default, and leaves out the ones that the version does not have. So one request serves all versions of an API.
+A test names the fields that matter, by Kafka's names; ``complete`` adds every other field of the version with its
+default, and omits fields that the version does not have. So one request serves all versions of an API.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ def has(versions: str | None, version: int) -> bool:
 
 
 def default(field: dict[str, Any], version: int) -> Any:
-    kind, stated = field["type"], field.get("default")
-    if stated == "null" or kind == "records":
+    kind, declared = field["type"], field.get("default")
+    if declared == "null" or kind == "records":
         return None
     if kind.startswith("[]"):
         return []
     if kind in ("string", "bytes"):
-        return stated or ""
+        return declared or ""
     if kind == "uuid":
         return ZERO_UUID
     if kind == "bool":
-        return stated in (True, "true")
+        return declared in (True, "true")
     if kind == "float64":
-        return float(stated or 0)
-    return int(str(stated or 0), 0)
+        return float(declared or 0)
+    return int(str(declared or 0), 0)
 
 
 def complete(name: str, version: int, given: dict[str, Any]) -> dict[str, Any]:
-    whole = definition(name)
-    structs = {struct["name"]: struct["fields"] for struct in whole.get("commonStructs", [])}
+    kafka_definition = definition(name)
+    structs = {struct["name"]: struct["fields"] for struct in kafka_definition.get("commonStructs", [])}
 
     def fill(fields: list[dict[str, Any]], values: dict[str, Any], path: str) -> dict[str, Any]:
         names = {field["name"][0].lower() + field["name"][1:]: field for field in fields}
@@ -77,4 +77,4 @@ def complete(name: str, version: int, given: dict[str, Any]) -> dict[str, Any]:
             filled[key] = value
         return filled
 
-    return fill(whole["fields"], given, name)
+    return fill(kafka_definition["fields"], given, name)

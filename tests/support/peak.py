@@ -1,7 +1,7 @@
-"""What something allocates in Python at the most, measured in a process without other threads.
+"""Peak Python allocation of a function, measured in a process without other threads.
 
-A thread that comes into Python from elsewhere, as those of librdkafka do with an answer, ends the process (a null
-pointer in CPython 3.11) where ``tracemalloc`` is begun or ended at that moment; and test processes have such threads.
+CPython 3.11 crashes (a null pointer) if a foreign thread, such as a callback of librdkafka, enters Python while
+``tracemalloc`` starts or stops; and test processes have such threads.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ __all__ = ["peak_bytes"]
 def peak_bytes(work: Callable[[], object]) -> int:
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        # What only the threads of this process hold, the other one does not touch.
+        # The forked child uses no lock or resource that a thread of this process may hold.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if not child:
         _measure(work, writing)
     os.close(writing)
     with os.fdopen(reading) as file:
-        told = file.read()
+        peak = file.read()
     os.waitpid(child, 0)
-    assert told.isdecimal(), told or "the process that measured has died"
-    return int(told)
+    assert peak.isdecimal(), peak or "the measuring process died"
+    return int(peak)
 
 
 def _measure(work: Callable[[], object], writing: int) -> None:
     try:
         tracemalloc.start()
         work()
-        told = str(tracemalloc.get_traced_memory()[1])
+        peak = str(tracemalloc.get_traced_memory()[1])
     except BaseException:
-        told = traceback.format_exc()
-    os.write(writing, told.encode())
+        peak = traceback.format_exc()
+    os.write(writing, peak.encode())
     os._exit(0)

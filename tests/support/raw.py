@@ -1,4 +1,4 @@
-"""Requests without a client around them: any API, any version, one answer each."""
+"""Sends single requests of any API and version without a client library."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from faults.clients.java_driver import JavaDriver
 from tests.support.definitions import complete
-from tests.support.java_driver import JavaDriver
 
 __all__ = ["CLOSED", "Raw", "raw_connection"]
 
-# What the server did instead of answering.
+# The server closed the connection instead of responding.
 CLOSED = "closed"
 
 _names = itertools.count()
 
 
 class Raw:
-    """One connection. Fields are named as Kafka's definitions name them, in camel case."""
+    """One connection. Fields have the names of Kafka's definitions, in camel case."""
 
     def __init__(self, driver: JavaDriver, port: int) -> None:
         self.driver = driver
@@ -31,23 +31,23 @@ class Raw:
         body = complete(f"{api}Request", version, fields)
         return {"on": self.name, "api": self.apis[api][0], "version": version, "body": body}
 
-    def ask(self, api: str, version: int, /, **fields: Any) -> Any:
-        """The answer's fields, or ``CLOSED`` if the server hung up instead."""
+    def call(self, api: str, version: int, /, **fields: Any) -> Any:
+        """Send a request and return the fields of its response, or ``CLOSED`` if the server closed the connection."""
         answer = self.driver.call("raw.request", **self.request(api, version, fields))
         return CLOSED if "closed" in answer else answer["body"]
 
     def send(self, api: str, version: int, /, **fields: Any) -> int:
-        """Send and read nothing, for pipelining and for the produce that has no answer; gives the correlation id."""
+        """Send without reading, for pipelining and for a produce without a response; return the correlation id."""
         sent: int = self.driver.call("raw.send", **self.request(api, version, fields))
         return sent
 
     def receive(self, api: str, version: int) -> tuple[int, Any]:
-        """The next answer on the connection: its correlation id, and its fields read as the given API's."""
+        """Read the next response; return its correlation id, and its fields decoded as those of the API."""
         answer = self.driver.call("raw.receive", on=self.name, api=self.apis[api][0], version=version)
         return answer["correlation_id"], answer["body"]
 
     def ask_bytes(self, frame: bytes, api: str, answer_version: int) -> Any:
-        """Send a frame that no definition can express; the answer is decoded as the given API's."""
+        """Send a frame that no definition can express; decode the response as one of the API."""
         answer = self.driver.call(
             "raw.request",
             on=self.name,
@@ -58,7 +58,7 @@ class Raw:
         return CLOSED if "closed" in answer else answer["body"]
 
     def encode(self, api: str, version: int, correlation_id: int = 1, /, **fields: Any) -> bytes:
-        """The bytes of a request, without the size before them."""
+        """The bytes of a request, without its frame size."""
         request = self.request(api, version, fields)
         return bytes.fromhex(self.driver.call("raw.encode", **request, correlation_id=correlation_id))
 

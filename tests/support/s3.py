@@ -1,4 +1,4 @@
-"""An S3 server of the tests' own, seen from outside by plain HTTP. ``s3_server`` is what runs in its process."""
+"""An S3 server for tests, observed from outside by plain HTTP. ``s3_server`` runs in its process."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.faults.forking import ROOT, dying_with_us
-from headrace.log.bucket_address import BucketAddress
-from tests.support.server import spawn
-from tests.support.waiting import until
+from faults.servers.fork_server import ROOT, parent_death_prefix
+from faults.servers.server import spawn
+from faults.wait import until
+from headrace.log.archive_store import BucketAddress
 
 __all__ = ["CREDENTIALS", "S3Server", "join_archive_threads", "s3"]
 
@@ -42,7 +42,7 @@ _JOIN_S = 10.0
 class S3Server:
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="hr-s3-"))
-        command = [*dying_with_us(), sys.executable, "-m", "tests.support.s3_server", str(self.home)]
+        command = [*parent_death_prefix(), sys.executable, "-m", "tests.support.s3_server", str(self.home)]
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         self._process = spawn(command, self.home / "server.log", {"PYTHONPATH": path})
         until(self._listens, "the S3 server to listen")
@@ -58,58 +58,60 @@ class S3Server:
 
     def fresh_bucket(self) -> str:
         name = f"bucket-{next(_numbers)}"
-        self._ask(f"/{name}", "PUT")
+        self._request(f"/{name}", "PUT")
         return name
 
     def address(self, bucket: str, prefix: str = "") -> BucketAddress:
         return BucketAddress(bucket, prefix, "http", f"127.0.0.1:{self.port}")
 
     def objects(self, bucket: str) -> dict[str, int]:
-        """Sizes by key; what pyarrow makes to stand for a folder is left out."""
-        found, after = {}, ""
+        """Sizes by key, without pyarrow's placeholders for folders."""
+        sizes, after = {}, ""
         while True:
-            page = ElementTree.fromstring(self._ask(f"/{bucket}?list-type=2&start-after={after}"))
+            page = ElementTree.fromstring(self._request(f"/{bucket}?list-type=2&start-after={after}"))
             names = page.tag.removesuffix("ListBucketResult")
-            for one in page.iter(f"{names}Contents"):
-                after = one.findtext(f"{names}Key", "")
+            for content in page.iter(f"{names}Contents"):
+                after = content.findtext(f"{names}Key", "")
                 if not after.endswith("/"):
-                    found[after] = int(one.findtext(f"{names}Size", "-1"))
+                    sizes[after] = int(content.findtext(f"{names}Size", "-1"))
             if page.findtext(f"{names}IsTruncated") != "true":
-                return found
+                return sizes
 
     def change(self, bucket: str, key: str, position: int) -> None:
         """Change one byte of an object."""
-        data = bytearray(self._ask(f"/{bucket}/{key}"))
+        data = bytearray(self._request(f"/{bucket}/{key}"))
         data[position] ^= 0xFF
-        self._ask(f"/{bucket}/{key}", "PUT", bytes(data))
+        self._request(f"/{bucket}/{key}", "PUT", bytes(data))
 
     def delete(self, bucket: str, key: str) -> None:
-        self._ask(f"/{bucket}/{key}", "DELETE")
+        self._request(f"/{bucket}/{key}", "DELETE")
 
-    def _ask(self, path: str, method: str = "GET", body: bytes | None = None) -> bytes:
-        # Of who asks, moto wants to know no more than that somebody does.
+    def _request(self, path: str, method: str = "GET", body: bytes | None = None) -> bytes:
+        # moto only checks that a request has credentials.
         headers = {
             "Authorization": "AWS4-HMAC-SHA256 Credential=tests/20260101/us-east-1/s3/aws4_request",
             "Content-Type": "application/octet-stream",
         }
         request = urllib.request.Request(self.endpoint + path, body, headers, method=method)
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=240) as got:
-            return got.read()
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+            request, timeout=240
+        ) as response:
+            return response.read()
 
     def requests(self, bucket: str) -> list[str]:
-        """Those for a bucket, oldest first."""
+        """The requests for a bucket, oldest first."""
         lines = (self.home / "requests").read_text().splitlines()
         return [line for line in lines if f" /{bucket}/" in line or f" /{bucket}?" in line]
 
     @property
-    def struck(self) -> int:
-        """How many requests a rule has met, in all."""
-        path = self.home / "struck"
+    def injected_faults(self) -> int:
+        """The number of requests to which a rule applied, in total."""
+        path = self.home / "injected_faults"
         return int(path.read_text()) if path.exists() else 0
 
     @contextmanager
     def rule(self, action: str, method: str = "", passing: int = 0) -> Iterator[None]:
-        """``hold``, ``refuse`` or ``spoil`` requests while this lasts; the first ``passing`` of the method pass."""
+        """In the block, ``hold``, ``refuse`` or ``spoil`` requests of the method, after the first ``passing`` ones."""
         fresh = self.home / "rule.new"
         name = f"rule-{next(_numbers)}"
         fresh.write_text(json.dumps({"name": name, "action": action, "method": method, "passing": passing}))
@@ -120,7 +122,7 @@ class S3Server:
             (self.home / "rule").unlink()
 
     def pause(self) -> None:
-        """Connections are taken, and nothing is answered."""
+        """Accept connections without responding."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -138,7 +140,7 @@ class S3Server:
 
 @functools.cache
 def _shared() -> S3Server:
-    # Once: a change of the environment may move it while a client's own threads read it.
+    # Only once: a change may reallocate the environment while threads of a client read it.
     os.environ.update(CREDENTIALS)
     server = S3Server()
     atexit.register(server.close)
@@ -147,13 +149,13 @@ def _shared() -> S3Server:
 
 @pytest.fixture
 def s3() -> Iterator[S3Server]:
-    """One server for all tests of this process; each takes buckets of its own. Credentials are in the environment."""
+    """One server for all tests of this process; each uses its own buckets. Credentials are in the environment."""
     yield _shared()
     join_archive_threads()
 
 
 def join_archive_threads() -> None:
-    """Wait for reads and moves that the test has left behind, so that they do not reach into the next one."""
+    """Wait for reads and moves that the test did not finish, so that they do not affect the next test."""
     deadline = time.monotonic() + _JOIN_S
     for thread in threading.enumerate():
         if thread.name.startswith("headrace-archive"):

@@ -1,11 +1,12 @@
-"""An S3 server as a process: moto's, behind a gate that writes down every request and, by a rule, holds or spoils some.
+"""moto's S3 server as a process, behind a gate that logs every request. A rule makes the gate hold, refuse or spoil
+some requests.
 
     python -m tests.support.s3_server HOME
 
-``HOME/port`` says where it listens. ``HOME/requests`` has a line for each request: method, address, range.
-``HOME/rule`` is JSON, looked at for each request: requests of ``method`` (any if empty), from the one behind the first
-``passing`` on, are held until the rule is gone, or answered with 503, or, if they ask for a range, with one byte
-changed. ``HOME/struck`` counts those.
+``HOME/port`` has its port. ``HOME/requests`` has a line per request: method, address, range. ``HOME/rule`` is JSON,
+read for each request. It applies to requests of ``method`` (any if empty) after the first ``passing`` ones. The gate
+holds them until the rule is removed, responds with 503, or changes one byte of a response to a range request.
+``HOME/injected_faults`` has the number of requests to which a rule was applied.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ class Gate:
         self._app = DomainDispatcherApplication(create_backend_app)
         self._mutex = threading.Lock()
         self._seen: Counter[str] = Counter()
-        self._struck = 0
+        self._injected_faults = 0
 
     def __call__(self, environ: dict[str, Any], respond: Callable[..., Any]) -> Iterable[bytes]:
         method = environ["REQUEST_METHOD"]
-        rule = self._note(environ, method)
+        rule = self._log_and_match_rule(environ, method)
         if rule is None:
             return self._app(environ, respond)  # type: ignore[no-any-return]
         if rule["action"] == "refuse":
@@ -50,8 +51,8 @@ class Gate:
             body[len(body) // 2] ^= 1
         return [bytes(body)]
 
-    def _note(self, environ: dict[str, Any], method: str) -> dict[str, Any] | None:
-        """The rule, if it is for this request."""
+    def _log_and_match_rule(self, environ: dict[str, Any], method: str) -> dict[str, Any] | None:
+        """Log the request; return the rule if it applies to the request."""
         with self._mutex:
             address = f"{environ['PATH_INFO']}?{environ['QUERY_STRING']}".rstrip("?")
             line = f"{method} {address} {environ.get('HTTP_RANGE', '')}".rstrip()
@@ -65,10 +66,10 @@ class Gate:
             self._seen[rule["name"]] += 1
             if self._seen[rule["name"]] <= rule["passing"]:
                 return None
-            self._struck += 1
-            fresh = self._home / "struck.new"
-            fresh.write_text(str(self._struck))
-            fresh.rename(self._home / "struck")
+            self._injected_faults += 1
+            fresh = self._home / "injected_faults.new"
+            fresh.write_text(str(self._injected_faults))
+            fresh.rename(self._home / "injected_faults")
             return rule
 
     def _rule(self) -> dict[str, Any] | None:

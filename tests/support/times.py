@@ -1,4 +1,4 @@
-"""A moment that tests count from: recent, since a server deletes by retention what is a week old."""
+"""The base time of tests: recent, because retention deletes records that are a week old."""
 
 from __future__ import annotations
 

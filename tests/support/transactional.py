@@ -1,4 +1,4 @@
-"""One producer of transactions under any client: the same few calls, and Kafka's number for every refusal."""
+"""A transactional producer with one interface for all client libraries. A refused call raises Kafka's error code."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as LibProducer
 from confluent_kafka import TopicPartition as LibPartition
 
-from tests.support.clients import Client
-from tests.support.clients.aio import AiokafkaClient
-from tests.support.clients.face import Partition
-from tests.support.clients.java import JavaClient, packed, triples
-from tests.support.clients.kafka_python import KafkaProducer, KafkaPythonClient, OffsetAndMetadata, checked
-from tests.support.clients.kafka_python import TopicPartition as PyPartition
-from tests.support.clients.librdkafka import LibrdkafkaClient
-from tests.support.refused import Refused
+from faults.clients import Client
+from faults.clients.aio import AiokafkaClient
+from faults.clients.java import JavaClient, triples
+from faults.clients.java import encode_base64 as packed  # The digests of the recordings contain this name.
+from faults.clients.kafka_python import KafkaProducer, KafkaPythonClient, OffsetAndMetadata, checked
+from faults.clients.kafka_python import TopicPartition as PyPartition
+from faults.clients.librdkafka import LibrdkafkaClient
+from faults.clients.port import Partition, Refused
 
 __all__ = ["FENCED", "Transactional", "open_transactional"]
 
-#: What a producer is told whose id was taken over. librdkafka has a number of its own for it.
+#: The error of a fenced producer. librdkafka has its own code for it.
 FENCED = {47, 90, KafkaError._FENCED}
 _names = itertools.count()
 
 
 class Transactional(ABC):
-    """Opened and initialised: it holds its transactional id."""
+    """A transactional producer. The constructor initialises its transactional id (InitProducerId)."""
 
     @abstractmethod
     def begin(self) -> None: ...
 
     @abstractmethod
     def send(self, topic: str, *values: bytes, partition: int = 0) -> None:
-        """Send, and return when the server has it."""
+        """Send the values, and return when the server has acknowledged them."""
 
     @abstractmethod
     def offsets(self, group: str, offsets: Mapping[Partition, int]) -> None: ...
@@ -90,15 +90,15 @@ class LibrdkafkaTransactional(Transactional):
     def send(self, topic: str, *values: bytes, partition: int = 0) -> None:
         for value in values:
             self._checked(self.inner.produce, topic, value, None, partition)
-        # A record that is refused fails the transaction: the commit says so, if this does not.
+        # If the broker refuses a record, the transaction fails. If flush does not raise the error, commit does.
         self._checked(self.inner.flush, 60)
 
     def offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
         consumer = LibConsumer({"bootstrap.servers": self.bootstrap, "group.id": group, "log_level": 0})
         try:
             positions = [LibPartition(topic, index, at) for (topic, index), at in offsets.items()]
-            whose = consumer.consumer_group_metadata()
-            self._checked(self.inner.send_offsets_to_transaction, positions, whose, 60)
+            group_metadata = consumer.consumer_group_metadata()
+            self._checked(self.inner.send_offsets_to_transaction, positions, group_metadata, 60)
         finally:
             consumer.close()
 
@@ -135,7 +135,13 @@ class JavaTransactional(Transactional):
 
     def send(self, topic: str, *values: bytes, partition: int = 0) -> None:
         records = [
-            {"topic": topic, "partition": partition, "timestamp": None, "key": None, "value": packed(value)}
+            {
+                "topic": topic,
+                "partition": partition,
+                "timestamp": None,
+                "key": None,
+                "value": packed(value),
+            }
             for value in values
         ]
         for result in self.call("send", records=records):
@@ -181,8 +187,8 @@ class AiokafkaTransactional(Transactional):
             self.loop.run(self.inner.send_and_wait(topic, value, partition=partition))
 
     def offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
-        given = {AioPartition(*place): at for place, at in offsets.items()}
-        self.loop.run(self.inner.send_offsets_to_transaction(given, group))
+        positions = {AioPartition(*target): at for target, at in offsets.items()}
+        self.loop.run(self.inner.send_offsets_to_transaction(positions, group))
 
     def commit(self) -> None:
         self.loop.run(self.inner.commit_transaction())
@@ -191,7 +197,7 @@ class AiokafkaTransactional(Transactional):
         self.loop.run(self.inner.abort_transaction())
 
     def close(self) -> None:
-        # One that was fenced says so once more when it is closed.
+        # A fenced producer raises the fencing error again when it is closed.
         with contextlib.suppress(Refused):
             self.loop.run(self.inner.stop())
 
@@ -215,8 +221,8 @@ class KafkaPythonTransactional(Transactional):
             checked(future.get, timeout=60)
 
     def offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
-        given = {PyPartition(*place): OffsetAndMetadata(at, "", -1) for place, at in offsets.items()}
-        checked(self.inner.send_offsets_to_transaction, given, group)
+        positions = {PyPartition(*target): OffsetAndMetadata(at, "", -1) for target, at in offsets.items()}
+        checked(self.inner.send_offsets_to_transaction, positions, group)
 
     def commit(self) -> None:
         checked(self.inner.commit_transaction)
@@ -231,7 +237,7 @@ class KafkaPythonTransactional(Transactional):
 def open_transactional(
     client: Client, bootstrap: str, transactional_id: str, timeout_ms: int = 60_000
 ) -> Transactional:
-    """A producer that holds the id from now on."""
+    """Open a producer that takes over the transactional id."""
     match client:
         case LibrdkafkaClient():
             return LibrdkafkaTransactional(bootstrap, transactional_id, timeout_ms)

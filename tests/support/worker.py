@@ -1,18 +1,19 @@
-"""A group member in a process of its own, made to be killed.
+"""A group member in its own process, to be killed.
 
     python -m tests.support.worker CLIENT BOOTSTRAP TOPIC GROUP
 
-It reads ten records, commits the first six, says ``ready`` and polls on, like a worker that is busy with the rest.
+It reads ten records, commits the first six, prints ``ready`` and keeps polling, like a worker that processes the other
+four.
 """
 
 from __future__ import annotations
 
 import sys
 
-from tests.support.clients import Client
-from tests.support.clients.aio import AiokafkaClient
-from tests.support.clients.kafka_python import KafkaPythonClient
-from tests.support.clients.librdkafka import LibrdkafkaClient
+from faults.clients import Client
+from faults.clients.aio import AiokafkaClient
+from faults.clients.kafka_python import KafkaPythonClient
+from faults.clients.librdkafka import LibrdkafkaClient
 
 WORKERS: dict[str, type[Client]] = {
     client.name: client for client in (LibrdkafkaClient, KafkaPythonClient, AiokafkaClient)

@@ -1,4 +1,4 @@
-"""What is created for its owner alone, whatever the umask allows."""
+"""Files and directories that only their owner may read, whatever the umask allows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from headrace.broker.broker import Broker
 from headrace.broker.settings import BrokerSettings
-from headrace.private import create_private, make_private_dir, private
-from headrace.serve.access_log import LogFile
+from headrace.files import create_private, make_private_dir, private
+from headrace.serve.http.request_log import LogFile
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def _mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_directory_and_missing_ones_above_it_are_made_private_and_others_keep_their_mode(
+def test_created_directories_are_private_and_existing_ones_keep_their_mode(
     tmp_path: Path,
 ) -> None:
     shared = tmp_path / "shared"
@@ -40,7 +40,7 @@ def test_a_directory_and_missing_ones_above_it_are_made_private_and_others_keep_
         make_private_dir(tmp_path / "file")
 
 
-def test_a_file_is_created_private_and_one_that_exists_keeps_its_mode_and_content(tmp_path: Path) -> None:
+def test_a_created_file_is_private_and_an_existing_one_is_unchanged(tmp_path: Path) -> None:
     create_private(tmp_path / "new")
     with open(tmp_path / "opened", "wb", opener=private):
         pass
@@ -49,20 +49,20 @@ def test_a_file_is_created_private_and_one_that_exists_keeps_its_mode_and_conten
     (tmp_path / "old").chmod(0o644)
     create_private(tmp_path / "old")
     assert (_mode(tmp_path / "old"), (tmp_path / "old").read_text()) == (0o644, "content")
-    # Whoever opens it next says what is wrong.
+    # The next open reports the problem.
     create_private(tmp_path / "absent" / "new")
 
 
-async def test_the_data_directory_of_a_broker_and_all_in_it_are_private(tmp_path: Path) -> None:
+async def test_the_data_directory_of_a_broker_and_its_contents_are_private(tmp_path: Path) -> None:
     broker = Broker(BrokerSettings(data_dir=tmp_path / "data", listen_port=0))
     await broker.start()
     await broker.stop()
-    found = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
-    assert {_mode(path) for path in found if path.is_dir()} == {0o700}
-    assert {_mode(path) for path in found if path.is_file()} == {0o600}
+    paths = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
+    assert {_mode(path) for path in paths if path.is_dir()} == {0o700}
+    assert {_mode(path) for path in paths if path.is_file()} == {0o600}
 
 
-def test_an_access_log_is_private_and_has_an_end(tmp_path: Path) -> None:
+def test_an_access_log_is_private_and_has_a_maximum_size(tmp_path: Path) -> None:
     path = tmp_path / "logs" / "access.log"
     log = LogFile(path, 25)
     for number in range(7):

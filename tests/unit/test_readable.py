@@ -1,14 +1,14 @@
-"""A descriptor is waited for whatever its number is."""
+"""``readable`` accepts descriptors of any number."""
 
 from __future__ import annotations
 
 import os
 import resource
 
-from headrace.readable import readable
+from headrace.files import readable
 
 
-def test_a_descriptor_above_those_that_select_takes_is_waited_for() -> None:
+def test_readable_accepts_a_descriptor_above_the_limit_of_select() -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 2_000), limits[1]))
     reading, writing = os.pipe()
@@ -21,10 +21,10 @@ def test_a_descriptor_above_those_that_select_takes_is_waited_for() -> None:
         assert not readable(high, 0)
         os.close(writing)
         writing = -1
-        # An end is something to read too.
+        # The end of the stream makes the descriptor readable too.
         assert readable(high, 0)
     finally:
-        for one in (reading, high, writing):
-            if one >= 0:
-                os.close(one)
+        for descriptor in (reading, high, writing):
+            if descriptor >= 0:
+                os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -1,4 +1,4 @@
-"""An app as a user would name it on the command line: one table, one view, no flow."""
+"""An app for the command line: one table, one view, no flow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An app with a flow of each sort, and random readings for it."""
+"""An app with a flow of each kind, and random readings for it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pyspark.sql import functions as F
 
 from headrace.app import App
 
-__all__ = ["LATE", "Mill", "Reading", "Sensor", "readings"]
+__all__ = ["LATE", "Measurement", "Mill", "Sensor", "readings"]
 
 BEGIN = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 LATE = timedelta(seconds=20)
 
 
 @dataclass(frozen=True)
-class Reading:
+class Measurement:
     reading_id: str
     sensor: str
     amount: int
@@ -37,13 +37,13 @@ class Sensor:
 
 
 class Mill:
-    """``doubled`` makes another version of one function, under the same name."""
+    """``doubled`` creates another version of one function, under the same name."""
 
     def __init__(self, mark: str, *, doubled: bool = False) -> None:
         self.app = app = App(f"mill-{mark}")
         self.sensors = app.table(f"sensors-{mark}", Sensor, key="sensor")
         self.readings = app.topic(
-            f"readings-{mark}", Reading, key="reading_id", time="at", late=LATE, partitions=2
+            f"readings-{mark}", Measurement, key="reading_id", time="at", late=LATE, partitions=2
         )
         self.scaled = app.topic(f"scaled-{mark}", key="reading_id")
         self.totals = app.topic(f"totals-{mark}", key=["sensor", "minute"])
@@ -51,14 +51,14 @@ class Mill:
 
         @app.flow(reads=[self.readings, self.sensors], writes=self.scaled, name=f"scale-{mark}")
         def scale(readings: DataFrame, sensors: DataFrame) -> DataFrame:
-            """One row for each reading, with the factor of that moment."""
+            """One row for each reading, with the factor at that time."""
             joined = readings.join(sensors, "sensor", "left")
             amount = (F.col("amount") * F.col("factor")).cast("decimal(20,6)")
             return joined.select("reading_id", "sensor", "name", amount.alias("amount"), "tags")
 
         @app.flow(reads=[self.readings], writes=self.totals, name=f"total-{mark}")
         def total(readings: DataFrame) -> DataFrame:
-            """Sums by minute; of floats too, which come to another last digit in another order."""
+            """Sums by minute; also of floats, whose last digit depends on the order."""
             minutes = readings.groupBy("sensor", F.window("at", "1 minute").alias("window"))
             summed = minutes.agg(
                 F.sum(F.col("amount") * (2 if doubled else 1)).alias("amount"),
@@ -71,7 +71,7 @@ class Mill:
 
         @app.flow(reads=[self.readings], writes=self.newest, name=f"follow-{mark}")
         def follow(readings: DataFrame) -> DataFrame:
-            """Many rows for each key, of which the last one counts; some delete it."""
+            """Many rows for each key, of which the last one counts; some rows delete the key."""
             gone = F.col("amount") % 10 == 0
             return readings.select("sensor", "reading_id", "amount", gone.alias("_deleted"))
 
@@ -85,12 +85,12 @@ class Mill:
                 ("newest", self.newest),
             )
         }
-        # Under another key than the topic's: of all rows of a sensor the one that was written last.
+        # A view with another key than the topic: the last written row of each sensor.
         self.views["lately"] = app.view(f"lately-{mark}", self.scaled, key="sensor")
 
 
 def readings(seed: int, count: int, *, begin_s: int = 0, dead: int = 4) -> list[Any]:
-    """A second apart, in disorder; one in ten is there twice, one in twenty is far too late, and some fit nowhere."""
+    """Readings one second apart, out of order. One in ten is repeated, one in twenty is very late, some are invalid."""
     choose = random.Random(seed)
     sent: list[Any] = []
     for number in range(count):
@@ -98,7 +98,7 @@ def readings(seed: int, count: int, *, begin_s: int = 0, dead: int = 4) -> list[
         if choose.random() < 0.05:
             at -= timedelta(hours=2)
         sent.append(
-            Reading(
+            Measurement(
                 f"{begin_s}-{number}",
                 f"s{choose.randrange(7)}",
                 choose.randrange(1, 40),

@@ -1,4 +1,4 @@
-"""Views in PostgreSQL, held against their topics: what was changed by hand is named. Needs no Spark."""
+"""Proofs of views in PostgreSQL: changes by hand are named. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
+from faults.servers.headrace_broker import start_headrace
+from faults.servers.postgres import PostgresServer, shared_server
+from faults.views.follower_thread import following, produce
+from faults.wait import until
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.ops.errors import NotServed, StoreUnreadable
-from headrace.ops.report import Report
-from headrace.ops.verify import verify_view
+from headrace.ops.verify.errors import NotServed, StoreUnreadable
+from headrace.ops.verify.report import Report
+from headrace.ops.verify.verifier import verify_view
 from headrace.settings import Settings
 from headrace.stores import Postgres
-from tests.support.embedded import start_headrace
-from tests.support.postgres import PostgresServer, shared_server
-from tests.support.waiting import until
-from tests.views.seeing import following, produce
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Shop:
         produce(
             self.cluster,
             self.name,
-            [one if isinstance(one, tuple) else self.topic.encode(one) for one in orders],
+            [item if isinstance(item, tuple) else self.topic.encode(item) for item in orders],
         )
 
     def follow(self) -> None:
@@ -83,9 +83,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def shop(cluster: Cluster, tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(cluster, shared_server(), tmp_path)
-    yield made
-    made.server.drop(made.database)
+    created = Shop(cluster, shared_server(), tmp_path)
+    yield created
+    created.server.drop(created.database)
 
 
 FULL = Order(
@@ -94,7 +94,7 @@ FULL = Order(
 )  # fmt: skip
 
 
-def test_what_was_put_in_is_proven_and_what_was_changed_is_named(shop: Shop) -> None:
+def test_unchanged_rows_are_proven_and_changed_ones_are_named(shop: Shop) -> None:
     shop.write(
         Order("a", 1),
         Order("b", 2),
@@ -113,16 +113,16 @@ def test_what_was_put_in_is_proven_and_what_was_changed_is_named(shop: Shop) -> 
     shop.sql(f"INSERT INTO {table} (\"order\", amount) VALUES ('new', 1)")
     report = shop.verify()
     assert report.exit_code == 1
-    assert {(one.kind, one.key["order"]) for one in report.differences} == {
+    assert {(difference.kind, difference.key["order"]) for difference in report.differences} == {
         ("different", "a"),
         ("missing", "b"),
         ("extra", "new"),
     }
-    different = next(one for one in report.differences if one.kind == "different")
+    different = next(difference for difference in report.differences if difference.kind == "different")
     assert different.columns == ["amount"]
 
 
-def test_a_change_of_any_column_is_seen(shop: Shop) -> None:
+def test_a_change_of_any_column_is_detected(shop: Shop) -> None:
     shop.write(FULL)
     shop.follow()
     for column, value in {
@@ -138,30 +138,34 @@ def test_a_change_of_any_column_is_seen(shop: Shop) -> None:
         shop.sql(f'CREATE TABLE kept AS TABLE "{shop.name}"')
         shop.sql(f'UPDATE "{shop.name}" SET "{column}" = {value}')
         report = shop.verify()
-        assert [(one.kind, one.columns) for one in report.differences] == [("different", [column])]
+        assert [(difference.kind, difference.columns) for difference in report.differences] == [
+            ("different", [column])
+        ]
         shop.sql(f'DELETE FROM "{shop.name}"; INSERT INTO "{shop.name}" TABLE kept; DROP TABLE kept')
     assert shop.verify().proven
 
 
-def test_a_position_that_was_moved_is_named(shop: Shop) -> None:
+def test_a_moved_position_is_named(shop: Shop) -> None:
     shop.write(Order("a", 1), Order("b", 2))
     shop.follow()
     shop.sql("UPDATE _headrace_views SET offsets = '{\"0\":7}'")
     report = shop.verify()
-    assert [one.kind for one in report.findings] == ["position"]
+    assert [finding.kind for finding in report.findings] == ["position"]
     assert "offset 7" in report.findings[0].message
     shop.sql("UPDATE _headrace_views SET offsets = '{\"0\":1}'")
     report = shop.verify()
-    assert [(one.kind, one.key["order"]) for one in report.differences] == [("extra", "b")]
+    assert [(difference.kind, difference.key["order"]) for difference in report.differences] == [
+        ("extra", "b")
+    ]
 
 
-def test_what_cannot_be_read_as_documented_is_not_verified_but_explained(shop: Shop) -> None:
-    with pytest.raises(NotServed, match="holds no views"):
+def test_an_unreadable_store_is_reported_as_not_verified_with_the_reason(shop: Shop) -> None:
+    with pytest.raises(NotServed, match="contains no views"):
         shop.verify()
     shop.write(Order("a", 1))
     shop.follow()
     shop.sql(f'ALTER TABLE "{shop.name}" ADD COLUMN mine int')
-    with pytest.raises(StoreUnreadable, match="not as its follower made it"):
+    with pytest.raises(StoreUnreadable, match="was changed after its follower created it"):
         shop.verify()
     shop.sql(f'ALTER TABLE "{shop.name}" DROP COLUMN mine')
     assert shop.verify().proven
@@ -169,5 +173,5 @@ def test_what_cannot_be_read_as_documented_is_not_verified_but_explained(shop: S
     with pytest.raises(NotServed, match="does not serve"):
         shop.verify()
     shop.server.drop(shop.database)
-    with pytest.raises(StoreUnreadable, match="cannot be read"):
+    with pytest.raises(StoreUnreadable, match="cannot read"):
         shop.verify()

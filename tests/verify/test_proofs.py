@@ -1,4 +1,4 @@
-"""A proof of what is right, and the names of what is wrong."""
+"""Proofs of correct views, and the names of faults."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from typing import Any
 
 import pytest
 
-from headrace.client.progress_log import batches
-from headrace.flow.compiling import compile_app
-from headrace.ops.report import Difference, Report
-from headrace.ops.results import last_results
-from tests.flow.reading import committed, folded
-from tests.support.flows import FlowWorld, RunningApp
+from faults.flows.world import FlowWorld, RunningApp
+from headrace.client.progress import batches
+from headrace.flow.compile.compiler import compile_app
+from headrace.ops.verify.report import Difference, Report, last_reports
+from tests.flow.topic_contents import committed, last_values
 from tests.verify.mill import LATE, Mill, Sensor, readings
-from tests.verify.planting import copied, planted, verifier, verify
+from tests.verify.planted_faults import copied, planted, verifier, verify
 
-pytestmark = pytest.mark.usefixtures("as_for_users")
+pytestmark = pytest.mark.usefixtures("compiled_plans")
 
 
 @pytest.fixture(scope="module")
@@ -31,26 +30,26 @@ def mill() -> Mill:
 
 @pytest.fixture(scope="module")
 def run(flow_world: FlowWorld, mill: Mill) -> RunningApp:
-    """Two runs of readings, with a table that changes in between, derived in many batches; then all is quiet."""
+    """Two series of readings, derived in many batches, and a table that changes between the series."""
     flow_world.declare(mill.app)
     flow_world.write(mill.sensors, [Sensor(f"s{n}", f"first {n}", Decimal(n + 1)) for n in range(5)])
     flow_world.write(mill.readings, readings(1, 120))
-    with flow_world.running(mill.app, max_rows=50) as running:
-        running.derived()
+    with flow_world.running(mill.app, max_rows=100) as running:
+        running.wait_until_derived()
         flow_world.write(mill.sensors, [Sensor(f"s{n}", f"then {n}", Decimal("2.5")) for n in range(3)])
         flow_world.write(mill.sensors, [(b"s4", None)])
         flow_world.write(mill.readings, readings(2, 120, begin_s=120))
-        running.followed()
+        running.wait_until_followed()
     return running
 
 
 def counted(world: FlowWorld, mill: Mill, flow: Any) -> tuple[list[dict[str, Any]], int, int]:
-    """The readings that a flow has to count, by a rule written down here; and how many are late, and dead.
+    """The readings that a flow must count, and the numbers of late and dead ones, computed independently.
 
-    A reading is late if it is older than the latest one of all batches before its own, less what it may be late.
+    A reading is late if it is older than the latest reading of all earlier batches minus ``LATE``.
     """
     records = committed(world.cluster.bootstrap, mill.readings.name)
-    by_place = {(one.partition(), one.offset()): one for one in records}
+    records_by_offset = {(record.partition(), record.offset()): record for record in records}
     good: list[dict[str, Any]] = []
     late = dead = 0
     seen: datetime | None = None
@@ -58,7 +57,7 @@ def counted(world: FlowWorld, mill: Mill, flow: Any) -> tuple[list[dict[str, Any
         times = []
         for number, (low, high) in batch.inputs[mill.readings.name].items():
             for offset in range(low, high):
-                value = by_place[int(number), offset].value()
+                value = records_by_offset[int(number), offset].value()
                 try:
                     row = json.loads(value)
                     at = datetime.fromisoformat(row["at"])
@@ -77,8 +76,8 @@ def counted(world: FlowWorld, mill: Mill, flow: Any) -> tuple[list[dict[str, Any
 def test_every_view_and_every_topic_of_a_clean_app_is_proven(
     flow_world: FlowWorld, mill: Mill, run: RunningApp
 ) -> None:
-    with verifier(run) as one:
-        reports = [found for found in one.all() if isinstance(found, Report)]
+    with verifier(run) as verification:
+        reports = [found for found in verification.all() if isinstance(found, Report)]
     for report in reports:
         assert report.proven, report.lines()
         assert report.expected_sha256 == report.found_sha256
@@ -90,18 +89,18 @@ def test_every_view_and_every_topic_of_a_clean_app_is_proven(
     by_name = {report.name: report for report in reports}
     assert (
         by_name["totals-proofs"].found_rows
-        == len(folded(flow_world.cluster.bootstrap, mill.totals.name))
+        == len(last_values(flow_world.cluster.bootstrap, mill.totals.name))
         > 20
     )
-    # The table has changed, so its past had to be told; and the last row of a key is not its only one.
-    tables = [one.tables for one in batches(flow_world.cluster, mill.scale.progress_topic, 1)]
+    # The table has changed, so verify needed a past version; and some keys have several rows.
+    tables = [batch.tables for batch in batches(flow_world.cluster, mill.scale.progress_topic, 1)]
     assert tables[0] != tables[-1]
     assert by_name["follow-proofs"].found_rows > by_name["newest-proofs"].found_rows
-    kept = {report.name: report for report in last_results(flow_world.cluster, mill.app.name)}
+    kept = {report.name: report for report in last_reports(flow_world.cluster, mill.app.name)}
     assert kept == by_name
 
 
-def test_what_is_late_repeated_disordered_or_dead_is_left_out_or_counted_exactly(
+def test_late_repeated_disordered_and_dead_records_are_excluded_or_counted_exactly(
     flow_world: FlowWorld, mill: Mill, run: RunningApp
 ) -> None:
     good, late, dead = counted(flow_world, mill, mill.total)
@@ -113,7 +112,7 @@ def test_what_is_late_repeated_disordered_or_dead_is_left_out_or_counted_exactly
         expected[key] = amount + row["amount"], count + 1, weight + row["weight"]
     found = {
         (row["sensor"], datetime.fromisoformat(row["minute"])): row
-        for row in folded(flow_world.cluster.bootstrap, mill.totals.name).values()
+        for row in last_values(flow_world.cluster.bootstrap, mill.totals.name).values()
     }
     assert found.keys() == expected.keys()
     for key, (amount, count, weight) in expected.items():
@@ -127,7 +126,7 @@ def test_what_is_late_repeated_disordered_or_dead_is_left_out_or_counted_exactly
     assert dead == 8
 
 
-def test_planted_mistakes_are_named_exactly(
+def test_planted_faults_are_named_exactly(
     flow_world: FlowWorld, mill: Mill, run: RunningApp, tmp_path: Path
 ) -> None:
     data = copied(flow_world, mill.app.name, tmp_path)
@@ -145,7 +144,7 @@ def test_planted_mistakes_are_named_exactly(
     assert (report.missing, report.extra, report.different) == (1, 1, 1)
     assert report.findings == []
     assert report.expected_sha256 != report.found_sha256
-    found = {one.kind: one for one in report.differences}
+    found = {difference.kind: difference for difference in report.differences}
     assert len(report.differences) == 3
     assert tuple(found["missing"].key.values()) == missing
     assert tuple(found["extra"].key.values()) == extra[:2]
@@ -158,23 +157,26 @@ def test_planted_mistakes_are_named_exactly(
     assert different.expected is not None
     assert different.found is not None
     assert different.found["amount"] == different.expected["amount"] + 1
-    told = "\n".join(report.lines())
-    assert f"amount: {different.expected['amount']} expected, {different.found['amount']} found" in told
+    result = "\n".join(report.lines())
+    assert f"amount: {different.expected['amount']} expected, {different.found['amount']} found" in result
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("batch = batch - 1", "it says batch"),
-        ("offsets = '{\"0\":3}'", "the end of no batch"),
+        ("batch = batch - 1", "the view's position is inconsistent: batch"),
+        ("offsets = '{\"0\":3}'", "not the end of a batch"),
         ("progress_offset = progress_offset + 1", "progress offset"),
-        ("batch = 700, offsets = '{\"0\":70000}', progress_offset = 7000", "the log has no such batch"),
+        (
+            "batch = 700, offsets = '{\"0\":70000}', progress_offset = 7000",
+            "the log does not have this batch",
+        ),
         ("generation = 2", "generation 2"),
-        ("progress_id = 'x'", "made again"),
-        ("topic = 'scaled-proofs'", "it follows scaled-proofs"),
+        ("progress_id = 'x'", "recreated"),
+        ("topic = 'scaled-proofs'", "the view follows scaled-proofs"),
     ],
 )
-def test_a_position_that_was_moved_is_named_and_rows_are_not_blamed_for_it(
+def test_a_moved_position_is_named_without_blaming_rows(
     flow_world: FlowWorld, mill: Mill, run: RunningApp, tmp_path: Path, change: str, says: str
 ) -> None:
     data = copied(flow_world, mill.app.name, tmp_path)
@@ -182,7 +184,7 @@ def test_a_position_that_was_moved_is_named_and_rows_are_not_blamed_for_it(
         store.execute(f"UPDATE _headrace_views SET {change} WHERE view = 'newest-proofs'")
     report = verify(run, mill.views["newest"], data)
     assert (report.verdict, report.exit_code) == ("different", 1)
-    assert [one.kind for one in report.findings] == ["position"]
+    assert [finding.kind for finding in report.findings] == ["position"]
     assert says in report.findings[0].message
     assert (report.missing, report.extra, report.different) == (0, 0, 0)
 
@@ -196,7 +198,7 @@ def test_a_moved_position_and_a_planted_row_of_a_topic_that_no_flow_writes_are_n
         store.execute("DELETE FROM \"sensors-proofs\" WHERE sensor = 's2'")
         store.execute("INSERT INTO \"sensors-proofs\" VALUES ('s4', 'deleted', '1.000000')")
     report = verify(run, mill.views["sensors"], data)
-    assert [(one.kind, one.key["sensor"]) for one in report.differences] == [
+    assert [(difference.kind, difference.key["sensor"]) for difference in report.differences] == [
         ("different", "s1"),
         ("missing", "s2"),
         ("extra", "s4"),
@@ -204,17 +206,17 @@ def test_a_moved_position_and_a_planted_row_of_a_topic_that_no_flow_writes_are_n
     with planted(data, mill.app.name) as store:
         store.execute("UPDATE _headrace_views SET offsets = '{\"0\":99}' WHERE view = 'sensors-proofs'")
     report = verify(run, mill.views["sensors"], data)
-    assert [one.kind for one in report.findings] == ["position"]
+    assert [finding.kind for finding in report.findings] == ["position"]
 
 
-def test_a_view_that_another_version_of_the_function_derived_is_named(
+def test_a_view_derived_by_another_version_of_the_function_is_named(
     flow_world: FlowWorld, mill: Mill, run: RunningApp
 ) -> None:
     changed = Mill("proofs", doubled=True)
     compiled, schemas = compile_app(flow_world.spark, changed.app)
     report = verify(RunningApp(flow_world, changed.app, compiled, schemas, 50), changed.views["totals"])
     assert (report.verdict, report.exit_code) == ("different", 1)
-    assert [one.kind for one in report.findings] == ["function"]
-    # And what the new one would make of it.
+    assert [finding.kind for finding in report.findings] == ["function"]
+    # The report also has the differences from the rows of the new version.
     assert report.different == report.found_rows
-    assert {tuple(one.columns) for one in report.differences} == {("amount",)}
+    assert {tuple(difference.columns) for difference in report.differences} == {("amount",)}

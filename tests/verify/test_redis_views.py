@@ -1,4 +1,4 @@
-"""Views in Redis, held against their topics: what was changed by hand is named. Needs no Spark."""
+"""Proofs of views in Redis: changes by hand are named. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
+from faults.servers.headrace_broker import start_headrace
+from faults.servers.redis import RedisServer, running
+from faults.views.follower_thread import following, produce
+from faults.wait import until
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.ops.errors import NotServed, StoreUnreadable
-from headrace.ops.report import Report
-from headrace.ops.verify import verify_view
+from headrace.ops.verify.errors import NotServed, StoreUnreadable
+from headrace.ops.verify.report import Report
+from headrace.ops.verify.verifier import verify_view
 from headrace.settings import Settings
 from headrace.stores import Redis
-from tests.support.embedded import start_headrace
-from tests.support.redis import RedisServer, running
-from tests.support.waiting import until
-from tests.views.seeing import following, produce
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Shop:
         self.view = self.app.view(self.name, self.topic, store=Redis(server.url))
 
     def write(self, *orders: Order | tuple[bytes, bytes | None]) -> None:
-        records = [one if isinstance(one, tuple) else self.topic.encode(one) for one in orders]
+        records = [item if isinstance(item, tuple) else self.topic.encode(item) for item in orders]
         produce(self.cluster, self.name, records)
 
     def follow(self) -> None:
@@ -78,7 +78,7 @@ class Shop:
 
     def differences(self) -> set[tuple[str, str, tuple[str, ...]]]:
         found = self.verify().differences
-        return {(one.kind, str(one.key["order"]), tuple(one.columns or ())) for one in found}
+        return {(row.kind, str(row.key["order"]), tuple(row.columns or ())) for row in found}
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +90,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module", params=["COPY", "no COPY"])
 def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    """One as it is, and one as old as those that cannot copy a key."""
-    with running(*(("--rename-command", "COPY", "") if request.param == "no COPY" else ())) as made:
-        yield made
+    """A current server, and one without the COPY command."""
+    with running(*(("--rename-command", "COPY", "") if request.param == "no COPY" else ())) as created:
+        yield created
 
 
 @pytest.fixture(params=[("order",), ("order", "line")], ids=["one", "several"])
@@ -113,7 +113,7 @@ FULL = Order(
 )  # fmt: skip
 
 
-def test_what_was_put_in_is_proven_and_what_was_changed_is_named(shop: Shop) -> None:
+def test_unchanged_rows_are_proven_and_changed_ones_are_named(shop: Shop) -> None:
     shop.write(
         Order("a", 1, 1),
         Order("b", 1, 2),
@@ -150,26 +150,28 @@ def test_what_was_put_in_is_proven_and_what_was_changed_is_named(shop: Shop) -> 
     for column, value in changes.items():
         shop.client.restore(shop.key, 0, kept, replace=True)
         shop.change(fields["full"], **{column: value})
-        # What is not as it was only because the test's own JSON writes numbers otherwise is not looked for.
-        named = {one for _, _, columns in shop.differences() for one in columns}
+        # Differences that come only from the number format of the test's own JSON are ignored.
+        named = {column for _, _, columns in shop.differences() for column in columns}
         assert column in named
     assert not [key for key in shop.client.scan_iter() if b"verify" in key]
 
 
-def test_a_position_that_was_moved_is_named(shop: Shop) -> None:
+def test_a_moved_position_is_named(shop: Shop) -> None:
     shop.write(Order("a", 1), Order("b", 2))
     shop.follow()
     position = shop.noted("serving")
     shop.note("serving", position | {"offsets": {"0": 7}})
     report = shop.verify()
-    assert [one.kind for one in report.findings] == ["position"]
+    assert [finding.kind for finding in report.findings] == ["position"]
     assert "offset 7" in report.findings[0].message
     shop.note("serving", position | {"offsets": {"0": 1}})
-    assert [(one.kind, one.key["order"]) for one in shop.verify().differences] == [("extra", "b")]
+    assert [(difference.kind, difference.key["order"]) for difference in shop.verify().differences] == [
+        ("extra", "b")
+    ]
 
 
-def test_what_does_not_serve_or_cannot_be_read_is_explained(shop: Shop) -> None:
-    with pytest.raises(NotServed, match="holds no view"):
+def test_a_view_that_does_not_serve_or_cannot_be_read_is_reported_with_the_reason(shop: Shop) -> None:
+    with pytest.raises(NotServed, match="contains no view"):
         shop.verify()
     shop.write(Order("a", 1))
     shop.follow()
@@ -183,4 +185,6 @@ def test_what_does_not_serve_or_cannot_be_read_is_explained(shop: Shop) -> None:
     with pytest.raises(StoreUnreadable, match="WRONGTYPE"):
         shop.verify()
     shop.client.delete(shop.key)
-    assert [(one.kind, one.key["order"]) for one in shop.verify().differences] == [("missing", "a")]
+    assert [(difference.kind, difference.key["order"]) for difference in shop.verify().differences] == [
+        ("missing", "a")
+    ]

@@ -1,4 +1,4 @@
-"""Proofs on a schedule, beside a running app: what they find is told at once, and not forgotten at the end."""
+"""Scheduled proofs beside a running app: a difference is reported at once, and again at the end."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from typing import IO, Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from faults.flows.world import FlowWorld
+from faults.wait import until
 from headrace.app import App
-from headrace.flow.spark_conf import spark_conf
-from headrace.model.topic import Topic
-from headrace.ops.results import last_results
+from headrace.flow.spark.conf import spark_conf
+from headrace.model.declarations import Topic
+from headrace.ops.verify.report import last_reports
 from headrace.runtime.proofs import Proofs
 from headrace.settings import Settings, VerifySettings
 from tests.cli.runner import Headrace
-from tests.support.flows import FlowWorld
-from tests.support.waiting import until
 from tests.verify import little
 
 VIEW = "little-orders"
@@ -38,30 +38,34 @@ class Cup:
     size: int
 
 
-def told(stdout: IO[bytes] | None) -> Iterator[dict[str, Any]]:
+def printed_lines(stdout: IO[bytes] | None) -> Iterator[dict[str, Any]]:
     assert stdout is not None
     yield from map(json.loads, stdout)
 
 
-def test_a_run_proves_its_views_shows_it_and_leaves_with_1_if_one_was_wrong(
+def test_a_run_verifies_its_views_and_exits_with_1_if_one_differs(
     flow_world: FlowWorld, tmp_path: Path
 ) -> None:
     flow_world.declare(little.app)
     flow_world.write(little.orders, [little.Order("a", 1), little.Order("b", 2)])
     words = ("run", "tests.verify.little:app", "--json", "--verify-every", "1", "--data", str(tmp_path))
     with Headrace(flow_world.cluster.bootstrap).started(*words) as process:
-        lines = told(process.stdout)
-        looks = (line["views"][0] for line in lines if line["kind"] == "look")
-        assert next(one for one in looks if one["verified"].startswith("proven at "))["differs"] is False
+        lines = printed_lines(process.stdout)
+        summaries = (line["views"][0] for line in lines if line["kind"] == "summary")
+        assert (
+            next(item for item in summaries if item["verified"].startswith("proven at "))["differs"] is False
+        )
         with closing(sqlite3.connect(tmp_path / "little.db")) as connection, connection:
             connection.execute(f'UPDATE "{VIEW}" SET amount = 7 WHERE "order" = \'b\'')
         warned = next(line["text"] for line in lines if line["kind"] == "warning")
         assert warned.startswith(f"view {VIEW}: NOT AS DERIVED: 1 different")
-        # Also when it is mended, and ended by Ctrl-C: what was once served wrong is in the exit code.
+        # Even after a repair and Ctrl-C, the exit code shows that a wrong row was once served.
         with closing(sqlite3.connect(tmp_path / "little.db")) as connection, connection:
             connection.execute(f'UPDATE "{VIEW}" SET amount = 2 WHERE "order" = \'b\'')
-        looks = (line["views"][0] for line in lines if line["kind"] == "look")
-        assert next(one for one in looks if one["verified"].startswith("proven at "))["differs"] is True
+        summaries = (line["views"][0] for line in lines if line["kind"] == "summary")
+        assert (
+            next(item for item in summaries if item["verified"].startswith("proven at "))["differs"] is True
+        )
         process.send_signal(signal.SIGINT)
         rest = list(lines)
         assert process.wait(60) == 1
@@ -88,12 +92,12 @@ def traffic(world: FlowWorld, cups: Topic) -> Iterator[None]:
 
 
 def batch_proven(proofs: Proofs, view: str) -> int:
-    """The last one of the last proof; -1 before there is one."""
+    """The last offset of the last proof; -1 before the first proof."""
     found = re.match(r"proven through batch (\d+)", proofs.last(view))
     return int(found[1]) if found else -1
 
 
-def test_what_flows_derive_is_proven_while_traffic_flows_and_the_end_does_not_wait(
+def test_derived_views_are_verified_under_traffic_and_a_stop_does_not_wait(
     flow_world: FlowWorld,
 ) -> None:
     mark = uuid.uuid4().hex[:8]
@@ -113,7 +117,7 @@ def test_what_flows_derive_is_proven_while_traffic_flows_and_the_end_does_not_wa
     flow_world.write(cups, [Cup(f"c{number}", number % 3) for number in range(30)])
     with flow_world.running(app) as run:
         where = (flow_world.spark, flow_world.cluster, app, settings, run.compiled, run.schemas)
-        proofs = Proofs(*where, tell=lambda line: None, warn=warned.append)
+        proofs = Proofs(*where, note=lambda line: None, warn=warned.append)
         proving = threading.Thread(target=proofs.run, args=(stop,))
         proving.start()
         try:
@@ -121,7 +125,7 @@ def test_what_flows_derive_is_proven_while_traffic_flows_and_the_end_does_not_wa
                 until(lambda: batch_proven(proofs, view.name) > 0, "a proof", timeout_s=480)
                 first = batch_proven(proofs, view.name)
                 until(lambda: batch_proven(proofs, view.name) > first, "a proof of more", timeout_s=480)
-            run.followed()
+            run.wait_until_followed()
             with closing(sqlite3.connect(flow_world.home / f"{app.name}.db")) as connection, connection:
                 connection.execute(f'DELETE FROM "{view.name}" WHERE size = 1')
             until(lambda: proofs.differs, "the difference is found", timeout_s=480)
@@ -133,7 +137,7 @@ def test_what_flows_derive_is_proven_while_traffic_flows_and_the_end_does_not_wa
     assert proofs.differs == [view.name]
     assert "NOT AS DERIVED: 1 missing" in warned[0]
     assert any("missing" in line and "size=1" in line for line in warned)
-    assert [one.verdict for one in last_results(flow_world.cluster, app.name)] == ["different"]
+    assert [report.verdict for report in last_reports(flow_world.cluster, app.name)] == ["different"]
 
 
 def test_spark_shares_its_cores_between_flows_and_proofs() -> None:

@@ -1,8 +1,7 @@
-"""Faults that the running flow has in every batch, so that its topic, its notes and its views agree with each other: a
-proof finds each, since it shares neither this code nor these notes with what it proves.
+"""Faults that a running flow has in every batch, so that its topic, its progress records and its views agree. A proof
+detects each of them, because it shares neither code nor progress records with the flow.
 
-Each flow of the app has one of them. They are planted in the code of the running flow, and still there when it is
-verified.
+Each flow of the app has one fault. It is planted in the code of the running flow, and still present during the proof.
 """
 
 from __future__ import annotations
@@ -18,20 +17,22 @@ import pytest
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from faults.flows.world import FlowWorld, RunningApp
 from headrace.app import App
-from headrace.client.progress_log import batches
-from headrace.flow import batch, batch_rows, encoding, running
-from headrace.flow.decoding import Decoder
-from headrace.flow.tables import TableState
-from headrace.flow.watermark import next_watermark
-from headrace.flow.writer import Writer
-from headrace.model.topic import Topic
-from headrace.ops.report import Report
-from tests.flow.reading import committed
-from tests.support.flows import FlowWorld, RunningApp
-from tests.verify.planting import verifier
+from headrace.client.progress import batches
+from headrace.client.transactional_writer import TransactionalWriter
+from headrace.flow import batch_rows
+from headrace.flow import commit as batch
+from headrace.flow.codec import json_encode as encoding
+from headrace.flow.codec.codec import Decoder
+from headrace.flow.engine import enrichment
+from headrace.flow.tables.current import TableState
+from headrace.model.declarations import LatePolicy, next_watermark
+from headrace.ops.verify.report import Report
+from tests.flow.topic_contents import committed
+from tests.verify.planted_faults import verifier
 
-pytestmark = pytest.mark.usefixtures("as_for_users")
+pytestmark = pytest.mark.usefixtures("compiled_plans")
 
 BEGIN = datetime(2026, 3, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 LATE = timedelta(minutes=1)
@@ -92,12 +93,12 @@ class Shop:
 
 
 def reverse(rows: pa.Table, *, ties: bool) -> pa.Table:
-    ordered = IN_ORDER(rows, ties=ties)
+    ordered = SORT_ROWS(rows, ties=ties)
     is_faulty = ordered.num_rows and ordered.column("key")[0].as_py().startswith("order")
     return ordered.take(list(range(ordered.num_rows - 1, -1, -1))) if is_faulty else ordered
 
 
-IN_ORDER = batch_rows.in_order
+SORT_ROWS = batch_rows.sort_rows
 
 
 def decode_rounded(decoder: Decoder, raw: DataFrame) -> DataFrame:
@@ -112,21 +113,21 @@ DECODE = Decoder.decode
 
 
 def write_whole_seconds(rows: DataFrame, name: str) -> Column:
-    column = WRITTEN(rows, name)
+    column = ENCODABLE(rows, name)
     return F.date_trunc("second", column).alias(name) if name == "sold_at" else column
 
 
-WRITTEN = encoding._written
+ENCODABLE = encoding._encodable
 
 
-def next_watermark_too_soon(streams: tuple[Topic, ...], seen_us: Mapping[str, int]) -> int | None:
-    right = next_watermark(streams, seen_us)
-    is_faulty = right is not None and streams[0].name.startswith("lateness")
+def next_watermark_too_soon(policies: Mapping[str, LatePolicy], seen_us: Mapping[str, int]) -> int | None:
+    right = next_watermark(policies, seen_us)
+    is_faulty = right is not None and next(iter(policies)).startswith("lateness")
     return right + SHIFT // timedelta(microseconds=1) if is_faulty and right is not None else right
 
 
 class OldTable(TableState):
-    """Reads the table once, and notes that it has read all that came after."""
+    """A table that is read only once, although its recorded offsets move on."""
 
     def refresh(self) -> None:
         if not self.reached:
@@ -136,7 +137,7 @@ class OldTable(TableState):
 
 
 def write_to_wrong_partitions(
-    writer: Writer, topic: str, keys: Sequence[str], values: Sequence[str | None]
+    writer: TransactionalWriter, topic: str, keys: Sequence[str], values: Sequence[str | None]
 ) -> None:
     """``partition`` alternates between two partitions; ``count`` uses the one that its key does not belong to."""
     if not topic.startswith(("partition", "count")):
@@ -147,7 +148,7 @@ def write_to_wrong_partitions(
         writer._producer.produce(topic, value, key, partition=partition)
 
 
-WRITE_ROWS = Writer.rows
+WRITE_ROWS = TransactionalWriter.send_rows
 PARTITION_NOT_OF_COUNT = 1
 
 
@@ -158,24 +159,24 @@ def shop() -> Shop:
 
 @pytest.fixture(scope="module")
 def run(flow_world: FlowWorld, shop: Shop) -> Iterator[RunningApp]:
-    """Two batches: the second has sales of before, and the rates have changed in between."""
+    """Two batches: the second has earlier sales, and the rates changed in between."""
     for name in ("partition", "count"):
         flow_world.cluster.ensure_topic(shop.rows[name].name, 2)
     flow_world.declare(shop.app)
     with pytest.MonkeyPatch.context() as planted:
-        planted.setattr(batch_rows, "in_order", reverse)
+        planted.setattr(batch_rows, "sort_rows", reverse)
         planted.setattr(Decoder, "decode", decode_rounded)
-        planted.setattr(encoding, "_written", write_whole_seconds)
+        planted.setattr(encoding, "_encodable", write_whole_seconds)
         planted.setattr(batch, "next_watermark", next_watermark_too_soon)
-        planted.setattr(running, "TableState", OldTable)
-        planted.setattr(Writer, "rows", write_to_wrong_partitions)
+        planted.setattr(enrichment, "TableState", OldTable)
+        planted.setattr(TransactionalWriter, "send_rows", write_to_wrong_partitions)
         flow_world.write(shop.rates, [Rate("table", 1)])
         send(flow_world, shop, 0, [0, 100, 101])
         with flow_world.running(shop.app) as running_app:
-            running_app.derived()
+            running_app.wait_until_derived()
             flow_world.write(shop.rates, [Rate("table", 2)])
             send(flow_world, shop, 3, [60, 102])
-            running_app.followed()
+            running_app.wait_until_followed()
         yield running_app
 
 
@@ -187,26 +188,26 @@ def send(world: FlowWorld, shop: Shop, first: int, seconds: list[int]) -> None:
 
 
 def verified(run: RunningApp, shop: Shop, name: str) -> Report:
-    with verifier(run) as one:
-        return one.flow(shop.flows[name])
+    with verifier(run) as verification:
+        return verification.flow(shop.flows[name])
 
 
-def test_rows_written_in_the_wrong_order_are_found_in_the_topic_and_in_the_view(
+def test_rows_in_the_wrong_order_are_detected_in_the_topic_and_in_the_view(
     shop: Shop, run: RunningApp
 ) -> None:
-    with verifier(run) as one:
-        view, topic = one.view(shop.view), one.flow(shop.flows["order"])
+    with verifier(run) as verification:
+        view, topic = verification.view(shop.view), verification.flow(shop.flows["order"])
     assert (topic.verdict, topic.missing, topic.extra, topic.findings) == ("different", 0, 0, [])
     assert "in another order" in "\n".join(topic.lines())
-    # The middle one of three stays where it is.
-    assert [one.key["nth"] for one in topic.differences] == [1, 3, 4, 5]
+    # The second of the three rows is in its right partition.
+    assert [difference.key["nth"] for difference in topic.differences] == [1, 3, 4, 5]
     (last,) = view.differences
     assert last.expected is not None
     assert last.found is not None
     assert (last.expected["number"], last.found["number"]) == (4, 3)
 
 
-def test_a_decoder_that_rounds_is_found(shop: Shop, run: RunningApp) -> None:
+def test_a_decoder_that_rounds_is_detected(shop: Shop, run: RunningApp) -> None:
     report = verified(run, shop, "decoder")
     assert (report.verdict, report.findings) == ("different", [])
     found = "\n".join(report.lines())
@@ -214,7 +215,7 @@ def test_a_decoder_that_rounds_is_found(shop: Shop, run: RunningApp) -> None:
     assert '"cents":10.000000' in found
 
 
-def test_an_encoder_that_alters_values_is_found(shop: Shop, run: RunningApp) -> None:
+def test_an_encoder_that_alters_values_is_detected(shop: Shop, run: RunningApp) -> None:
     report = verified(run, shop, "encoder")
     assert (report.verdict, report.findings) == ("different", [])
     found = "\n".join(report.lines())
@@ -222,7 +223,7 @@ def test_an_encoder_that_alters_values_is_found(shop: Shop, run: RunningApp) -> 
     assert "12:00:00.000000Z" in found
 
 
-def test_a_watermark_that_is_too_soon_is_found_though_the_notes_of_late_events_agree_with_it(
+def test_a_watermark_that_is_too_early_is_detected_though_the_late_records_agree_with_it(
     flow_world: FlowWorld, shop: Shop, run: RunningApp
 ) -> None:
     flow = shop.flows["lateness"]
@@ -231,18 +232,21 @@ def test_a_watermark_that_is_too_soon_is_found_though_the_notes_of_late_events_a
     assert report.verdict == "different"
     (missing,) = report.differences
     assert (missing.kind, report.missing) == ("missing", 1)
-    assert {one.kind for one in report.findings} == {"books"}
-    lines = "\n".join(one.message for one in report.findings)
-    assert "batch 1 had 1 late events, and by the watermark that follows from the events it is 0" in lines
+    assert {finding.kind for finding in report.findings} == {"books"}
+    lines = "\n".join(finding.message for finding in report.findings)
+    assert (
+        "batch 1 recorded 1 late events, but 0 events are older than the watermark computed from the input"
+        in lines
+    )
     right, wrong = ((BEGIN + timedelta(seconds=101) - late).isoformat() for late in (LATE, LATE - SHIFT))
-    assert f"batch 1 began with the watermark {wrong}, and {right} follows from the events" in lines
+    assert f"batch 1 recorded the watermark {wrong}, but the events result in {right}" in lines
     assert f"offset 3 of {shop.sales['lateness'].name}/0 in batch 1 was not late and is noted" in lines
 
 
-def test_an_old_version_of_a_table_is_found_though_the_progress_names_the_new_one(
+def test_an_old_version_of_a_table_is_detected_though_the_progress_names_the_new_one(
     flow_world: FlowWorld, shop: Shop, run: RunningApp
 ) -> None:
-    noted = [one.tables[shop.rates.name] for one in batches(flow_world.cluster, "faulty-table.progress", 1)]
+    noted = [row.tables[shop.rates.name] for row in batches(flow_world.cluster, "faulty-table.progress", 1)]
     assert noted == [{"0": 1}, {"0": 2}]
     report = verified(run, shop, "table")
     assert (report.verdict, report.findings) == ("different", [])
@@ -254,13 +258,13 @@ def test_an_old_version_of_a_table_is_found_though_the_progress_names_the_new_on
         assert '"rate":1' in difference.found["value"]
 
 
-def test_a_count_in_the_wrong_partition_is_missing_for_the_proof(shop: Shop, run: RunningApp) -> None:
+def test_an_aggregated_row_in_the_wrong_partition_is_reported_as_missing(shop: Shop, run: RunningApp) -> None:
     report = verified(run, shop, "count")
     assert (report.verdict, report.missing, report.findings) == ("different", 1, [])
 
 
-def test_rows_in_the_wrong_partition_are_found(shop: Shop, run: RunningApp) -> None:
+def test_rows_in_the_wrong_partition_are_detected(shop: Shop, run: RunningApp) -> None:
     report = verified(run, shop, "partition")
     assert (report.verdict, report.findings) == ("different", [])
     assert (report.missing, report.extra) == (2, 2)
-    assert "rows of a key in a partition that is not theirs" in "\n".join(report.lines())
+    assert "in the wrong partition" in "\n".join(report.lines())

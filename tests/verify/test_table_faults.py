@@ -1,4 +1,4 @@
-"""A flow that reads its table wrong is found by verify, which folds and checks tables by itself."""
+"""Verify detects a flow that reads its table wrongly, because verify computes the rows of tables itself."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from headrace.flow import table_reach, tables
-from headrace.flow.table_reach import table_mistakes
+from faults.flows.world import FlowWorld
+from headrace.flow.tables import current as tables
+from headrace.flow.tables import reach as table_reach
+from headrace.flow.tables.reach import table_mistakes
 from headrace.model.progress import Batch, Generation, Input, encode
-from headrace.ops.report import Report
+from headrace.ops.verify.report import Report
 from tests.flow.test_tables import Name, Shelf
-from tests.support.flows import FlowWorld
-from tests.verify.planting import verifier
+from tests.verify.planted_faults import verifier
 
-pytestmark = pytest.mark.usefixtures("as_for_users")
+pytestmark = pytest.mark.usefixtures("compiled_plans")
 
 
 def first_instead_of_last(decoded: DataFrame, partitions: int) -> DataFrame:
@@ -27,13 +28,13 @@ def first_instead_of_last(decoded: DataFrame, partitions: int) -> DataFrame:
     return decoded.groupBy("key").agg(row).select("key", "last.*", F.lit(False).alias("moved"))
 
 
-def reaches_without_applying(state: tables.TableState, messages: Any) -> list[Any]:
+def skip_changes(state: tables.TableState, messages: Any) -> list[Any]:
     return []
 
 
-def stays_where_it_is(read_on: Any) -> Any:
+def read_only_once(read_on: Any) -> Any:
     def once(state: tables.TableState, *context: Any) -> None:
-        if not state._shown:
+        if not state._frame_is_current:
             read_on(state, *context)
 
     return once
@@ -46,40 +47,46 @@ def wrong_run(world: FlowWorld) -> Report:
     world.write(shelf.things, [Name("t", "0"), Name("t", "1")])
     with world.running(shelf.app, follow=False) as run:
         for version in (2, 3, 4):
-            shelf.look(world, "t")
-            run.derived()
+            shelf.visit(world, "t")
+            run.wait_until_derived()
             world.write(shelf.things, [Name("t", f"{version}")])
-    with verifier(run) as one:
-        report = one.flow(shelf.see)
+    with verifier(run) as verification:
+        report = verification.flow(shelf.see)
     assert (report.verdict, report.exit_code) == ("different", 1), report.lines()
     return report
 
 
-def test_a_table_that_is_folded_wrong_and_one_that_is_not_brought_forward_are_found(
+def test_a_table_with_wrong_rows_and_an_outdated_table_are_detected(
     flow_world: FlowWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "latest", first_instead_of_last)
-    monkeypatch.setattr(tables.TableState, "_apply", reaches_without_applying)
+    monkeypatch.setattr(tables.TableState, "_apply", skip_changes)
     report = wrong_run(flow_world)
-    missing = [msgspec.json.decode(one.expected["value"]) for one in report.differences if one.expected]
-    # The first was folded wrong, the others were not brought forward.
-    assert {row["look"]: row["name"] for row in missing} == {"l0": "1", "l1": "2", "l2": "3"}
+    missing = [
+        msgspec.json.decode(difference.expected["value"])
+        for difference in report.differences
+        if difference.expected
+    ]
+    # The first version had wrong rows, the later versions were not updated.
+    assert {row["visit"]: row["name"] for row in missing} == {"l0": "1", "l1": "2", "l2": "3"}
 
 
-def test_a_flow_that_joins_with_an_old_version_of_its_table_is_found(
+def test_a_join_with_an_old_version_of_a_table_is_detected(
     flow_world: FlowWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows follow from the offsets that it names; but it should have known more."""
-    monkeypatch.setattr(tables.TableState, "_read_on", stays_where_it_is(tables.TableState._read_on))
-    monkeypatch.setattr(table_reach, "_VISIBLE_MS", 0)
+    """The flow's rows match its recorded offsets, but each batch should have read more of the table."""
+    monkeypatch.setattr(
+        tables.TableState, "_read_new_records", read_only_once(tables.TableState._read_new_records)
+    )
+    monkeypatch.setattr(table_reach, "_VISIBILITY_DELAY_MS", 0)
     report = wrong_run(flow_world)
     assert (report.missing, report.extra, report.different) == (0, 0, 0)
     [finding] = report.findings
-    assert "batch 2 knew table" in finding.message
-    assert "up to offset 2, and the record at 2 was appended" in finding.message
+    assert "batch 2 had read table" in finding.message
+    assert "up to offset 2, but the record at 2 was appended" in finding.message
 
 
-def test_table_offsets_that_step_back_and_partitions_that_change_are_mistakes(flow_world: FlowWorld) -> None:
+def test_decreasing_table_offsets_and_changed_partitions_are_faults(flow_world: FlowWorld) -> None:
     shelf, cluster = Shelf(Name), flow_world.cluster
     log = f"by-hand-{uuid.uuid4().hex[:8]}"
     cluster.ensure_topic(shelf.see.progress_topic, 1)
@@ -91,7 +98,7 @@ def test_table_offsets_that_step_back_and_partitions_that_change_are_mistakes(fl
         inputs=[Input(log, log, "id", "table", {"0": 0, "1": 0})],
         output="o",
         output_id="id",
-        key=["look"],
+        key=["visit"],
         schema=[],
         checkpoint="c",
         started_ms=0,
@@ -124,7 +131,7 @@ def test_table_offsets_that_step_back_and_partitions_that_change_are_mistakes(fl
     assert producer.flush(10) == 0
     found = table_mistakes(cluster, shelf.see, generation, later[-1], [])
     assert found == (
-        f"batch 2 knew table {log}/1 up to offset 4, and batch 1 before it up to 7",
-        f"batch 3 knew 3 partitions of table {log}, and the generation began with 2",
+        f"batch 2 had read table {log}/1 up to offset 4, but the earlier batch 1 up to 7",
+        f"batch 3 read 3 partitions of table {log}, but the generation began with 2",
     )
     assert not table_mistakes(cluster, shelf.see, generation, later[0], [])

@@ -1,4 +1,4 @@
-"""Views of topics that no flow writes: the fold of the topic, by nobody's code but the checker's. Needs no Spark."""
+"""Proofs of views of topics that no flow writes. Verify computes the last row of each key. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
+from faults.flows.world import FlowWorld
+from faults.views.follower_thread import following, produce
+from faults.wait import until
 from headrace.app import App
-from headrace.ops.errors import NotServed, StoreUnreadable
-from headrace.ops.report import Report
-from headrace.ops.verify import verify_view
+from headrace.ops.verify.errors import NotServed, StoreUnreadable
+from headrace.ops.verify.report import Report
+from headrace.ops.verify.verifier import verify_view
 from headrace.settings import Settings
-from tests.support.flows import FlowWorld
-from tests.support.waiting import until
-from tests.verify.test_gone import COMPACTED
-from tests.views.seeing import following, produce
+from tests.verify.test_deleted_input import COMPACTED
 
-pytestmark = pytest.mark.usefixtures("as_for_users")
+pytestmark = pytest.mark.usefixtures("compiled_plans")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,9 @@ def rows(*orders: tuple[str, int], customer: str = "") -> dict[str, Any]:
     return {order: (order, amount, customer) for order, amount in orders}
 
 
-def test_a_table_is_its_topic_folded_by_key(flow_world: FlowWorld, tmp_path: Path) -> None:
+def test_a_table_view_has_the_last_row_of_each_key_of_its_topic(
+    flow_world: FlowWorld, tmp_path: Path
+) -> None:
     shop = Shop(flow_world, tmp_path)
     shop.write(("a", 1), ("b", 2), ("a", 3), ("c", 4), ("b", None))
     shop.follow(rows(("a", 3), ("c", 4)))
@@ -80,7 +82,7 @@ def test_a_table_is_its_topic_folded_by_key(flow_world: FlowWorld, tmp_path: Pat
     assert (report.verdict, report.behind) == ("proven", 1)
 
 
-def test_a_value_that_fits_nowhere_is_excused_only_by_its_own_dead_letter(
+def test_a_value_that_does_not_fit_is_accepted_only_with_its_own_dead_letter(
     flow_world: FlowWorld, tmp_path: Path
 ) -> None:
     shop = Shop(flow_world, tmp_path)
@@ -94,10 +96,10 @@ def test_a_value_that_fits_nowhere_is_excused_only_by_its_own_dead_letter(
     produce(other.cluster, other.topic, [(b"a", b"no JSON")])
     other.write(("b", 2))
     other.follow(rows(("b", 2)))
-    place = TopicPartition(other.view.dead_topic, 0, 1)
-    other.cluster.admin().delete_records([place])[place].result(10)
+    end = TopicPartition(other.view.dead_topic, 0, 1)
+    other.cluster.admin().delete_records([end])[end].result(10)
     report = other.verify()
-    assert [one.kind for one in report.findings] == ["books"]
+    assert [finding.kind for finding in report.findings] == ["books"]
     assert "offset 0" in report.findings[0].message
 
 
@@ -105,18 +107,18 @@ def test_deleted_records_leave_the_rows_of_others_provable(flow_world: FlowWorld
     shop = Shop(flow_world, tmp_path)
     shop.write(("a", 1), ("b", 2), ("c", 3), ("b", 4))
     shop.follow(rows(("a", 1), ("b", 4), ("c", 3)))
-    place = TopicPartition(shop.topic, 0, 2)
-    shop.cluster.admin().delete_records([place])[place].result(10)
+    end = TopicPartition(shop.topic, 0, 2)
+    shop.cluster.admin().delete_records([end])[end].result(10)
     report = shop.verify()
     assert (report.verdict, report.unprovable_rows, report.expected_rows) == ("unprovable", 1, 2)
-    assert [(one.topic, one.partition, one.before) for one in report.unprovable] == [(shop.topic, 0, 2)]
+    assert [(item.topic, item.partition, item.before) for item in report.unprovable] == [(shop.topic, 0, 2)]
     shop.store(f'UPDATE "{shop.view.name}" SET amount = 5')
     report = shop.verify()
     assert report.exit_code == 1
-    assert {one.key["order"] for one in report.differences} == {"b", "c"}
+    assert {difference.key["order"] for difference in report.differences} == {"b", "c"}
 
 
-def test_compaction_takes_nothing_from_a_view_that_is_at_its_end(
+def test_compaction_does_not_affect_the_proof_of_a_view_at_the_end_of_its_topic(
     flow_world: FlowWorld, tmp_path: Path
 ) -> None:
     shop = Shop(flow_world, tmp_path, **COMPACTED, **{"delete.retention.ms": "0"})
@@ -127,15 +129,15 @@ def test_compaction_takes_nothing_from_a_view_that_is_at_its_end(
     shop.write(("c", 1), customer=customer)
 
     def is_compacted() -> bool:
-        told = shop.cluster.configs(shop.topic).get("headrace.tombstones.removed.below") or "0:0"
-        return int(told.split(":")[1]) > 2
+        result = shop.cluster.configs(shop.topic).get("headrace.tombstones.removed.below") or "0:0"
+        return int(result.split(":")[1]) > 2
 
     until(is_compacted, "compaction", pause_s=0.05)
     shop.follow(rows(("a", 1)) | rows(("b", 39), ("c", 1), customer=customer))
     report = shop.verify()
     assert report.records < 43
     assert report.proven, report.lines()
-    # One that is behind may have had a row that was replaced since.
+    # A view that is behind may have had a row that was replaced since.
     behind = '{"0":30}'
     shop.store(f'DELETE FROM "{shop.view.name}" WHERE "order" = \'c\'')
     shop.store(f"UPDATE _headrace_views SET offsets = '{behind}'")
@@ -144,16 +146,16 @@ def test_compaction_takes_nothing_from_a_view_that_is_at_its_end(
     assert report.unprovable[0].before == 30
 
 
-def test_what_was_never_followed_or_was_changed_by_hand_is_not_verified_but_explained(
+def test_a_view_never_followed_or_changed_by_hand_is_not_verified_with_the_reason(
     flow_world: FlowWorld, tmp_path: Path
 ) -> None:
     shop = Shop(flow_world, tmp_path)
-    with pytest.raises(NotServed, match=r"there is no .*shop\.db"):
+    with pytest.raises(NotServed, match=r"shop\.db does not exist"):
         shop.verify()
     shop.write(("a", 1))
     shop.follow(rows(("a", 1)))
     shop.store(f'ALTER TABLE "{shop.view.name}" ADD COLUMN mine')
-    with pytest.raises(StoreUnreadable, match="not as its follower made it"):
+    with pytest.raises(StoreUnreadable, match="was changed after its follower created it"):
         shop.verify()
     shop.store(f'ALTER TABLE "{shop.view.name}" DROP COLUMN mine')
     assert shop.verify().proven
@@ -161,11 +163,13 @@ def test_what_was_never_followed_or_was_changed_by_hand_is_not_verified_but_expl
     with pytest.raises(NotServed, match="does not serve"):
         shop.verify()
     (tmp_path / "shop.db").write_bytes(b"no database")
-    with pytest.raises(StoreUnreadable, match="cannot be read"):
+    with pytest.raises(StoreUnreadable, match="cannot read"):
         shop.verify()
 
 
-def test_under_another_key_the_last_record_of_that_key_counts(flow_world: FlowWorld, tmp_path: Path) -> None:
+def test_a_view_with_another_key_has_the_last_record_of_that_key(
+    flow_world: FlowWorld, tmp_path: Path
+) -> None:
     shop = Shop(flow_world, tmp_path, key="customer")
     shop.write(("a", 1), ("b", 2), customer="ann")
     shop.write(("c", 3), customer="bob")
@@ -174,4 +178,4 @@ def test_under_another_key_the_last_record_of_that_key_counts(flow_world: FlowWo
     assert shop.verify().proven
     shop.store(f"UPDATE \"{shop.view.name}\" SET \"order\" = 'a', amount = 1 WHERE customer = 'ann'")
     report = shop.verify()
-    assert [one.key for one in report.differences] == [{"customer": "ann"}]
+    assert [difference.key for difference in report.differences] == [{"customer": "ann"}]

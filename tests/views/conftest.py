@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from faults.servers.headrace_broker import start_headrace
+from faults.servers.server import Server
 from headrace.client.cluster import Cluster
-from tests.support.embedded import start_headrace
-from tests.support.server import Server
 
 _counter = itertools.count()
 
 
 @pytest.fixture(scope="session")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Compaction looks often, so that a test need not wait for it."""
-    options = ("--set", "log.cleaner.backoff.ms=100", "--set", "log.retention.check.interval.ms=100")
+    """Compaction checks often, so that tests need not wait for it."""
+    options = ("--set", "log.cleaner.backoff.ms=250", "--set", "log.retention.check.interval.ms=250")
     server = start_headrace(tmp_path_factory.mktemp("views") / "headrace", options)
     yield server
     assert server.stop() == 0, server.log.read_text()[-4000:]

@@ -1,4 +1,4 @@
-"""Views that are kept in folders, followed and looked at as anybody can; and troubles that all of them outlast."""
+"""A table topic with a view in a folder, and checks of faults that every store in a folder must survive."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from typing import Any
 
 import pytest
 
+from faults.stores.port import StoreFixture
+from faults.views.follower_thread import produce
+from faults.wait import until, unwatch, watch
 from headrace.app import App
 from headrace.client.cluster import Cluster
+from headrace.follow.follower import Follower
+from headrace.model.declarations import View
 from headrace.model.store import Store as Declared
-from headrace.model.view import View
-from headrace.ops.report import Report
-from headrace.ops.verify import verify_view
+from headrace.ops.verify.report import Report
+from headrace.ops.verify.verifier import verify_view
 from headrace.settings import Settings
-from headrace.views.errors import StoreFull
-from headrace.views.follower import Follower
-from headrace.views.opening import open_store
-from headrace.views.position import NO_BATCH
-from headrace.views.store import Fence, Part, Store
-from tests.contract.see import See
-from tests.contract.store_hand import Hand, changes
-from tests.contract.store_writer import SHAPE, position_of, rows_after
-from tests.support.waiting import until, unwatch, watch
-from tests.views.seeing import produce
+from headrace.stores.errors import StoreFull
+from headrace.stores.position import NO_BATCH
+from headrace.stores.registry import open_writer
+from headrace.stores.writer import Fence, Part, StoreWriter
+from tests.contract.store_driver import StoreDriver, changes
+from tests.contract.store_writer import SCHEMA, position_of, rows_after
 
-__all__ = ["Shop", "a_writer_is_killed", "a_zombie_wakes", "grown", "without_room"]
+__all__ = ["Shop", "apply_batches", "check_full_disk", "check_killed_writers", "check_zombie_is_rejected"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Order:
 
 
 class Shop:
-    """A table topic and its view in a folder; ``look`` gives the rows by key, or None."""
+    """A table topic and its view in a folder; ``read_rows`` returns the rows by key, or None."""
 
     def __init__(
         self,
@@ -56,15 +56,15 @@ class Shop:
         home: Path,
         name: str,
         store: Declared,
-        look: Callable[[str], dict[str, Any] | None],
+        read_rows: Callable[[str], dict[str, Any] | None],
     ) -> None:
         self.cluster, self.home, self.app = cluster, home, App("shop")
         self.topic = cluster.ensure_topic(name, 1, {}).name
         self.view: View = self.app.view(
             name, self.app.table(name, Order, key="order"), key="order", store=store
         )
-        self._look = look
-        self.told: list[str] = []
+        self._read_rows = read_rows
+        self.lines: list[str] = []
 
     def write(self, *orders: tuple[str, int | None, str]) -> None:
         records = [
@@ -85,8 +85,8 @@ class Shop:
             self.view,
             [],
             self.cluster,
-            lambda: open_store(self.view, "shop", self.home),
-            tell=self.told.append,
+            lambda: open_writer(self.view, "shop", self.home),
+            print_line=self.lines.append,
         )
 
         def run() -> None:
@@ -107,51 +107,51 @@ class Shop:
         assert not problems, problems
 
     def expect(self, rows: dict[str, Any]) -> None:
-        until(lambda: self._look(self.view.name) == rows, f"{rows}, {self.told}", timeout_s=480)
+        until(lambda: self._read_rows(self.view.name) == rows, f"{rows}, {self.lines}", timeout_s=480)
 
     def verify(self) -> Report:
         return verify_view(None, self.cluster, self.app, self.view, Settings(data=self.home), (), {})
 
 
-def grown(store: Store, batches: int) -> Fence:
-    """A served view after so many batches; what it must be then: ``rows_after(batches - 1)``."""
+def apply_batches(store: StoreWriter, batches: int) -> Fence:
+    """Serve a view and apply this many batches. Its rows are then ``rows_after(batches - 1)``."""
     from tests.contract.store_writer import changes_of
 
-    fence = Fence(store.take("a test", 1), 1)
-    store.begin(SHAPE, position_of(NO_BATCH), "", fence)
+    fence = Fence(store.claim("a test", 1), 1)
+    store.begin(SCHEMA, position_of(NO_BATCH), "", fence)
     store.swap(fence)
     for batch in range(batches):
         store.apply(Part.SERVING, changes_of(batch), position_of(batch - 1), position_of(batch), fence)
     return fence
 
 
-def without_room(see: See) -> None:
-    """No file can grow: nothing of the batch is there, and with room it is."""
-    with contextlib.closing(see.open()) as store:
-        hand = Hand(store)
-        hand.serve()
-        hand.apply(changes(SHAPE, ("a", 1)))
+def check_full_disk(backend: StoreFixture) -> None:
+    """While files cannot grow, a batch fails completely. When they can grow again, a batch is applied."""
+    with contextlib.closing(backend.open()) as store:
+        driver = StoreDriver(store)
+        driver.serve()
+        driver.apply(changes(SCHEMA, ("a", 1)))
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
         try:
-            with pytest.raises(StoreFull) as told:
-                hand.apply(changes(SHAPE, *((f"k{one}", one) for one in range(100))))
+            with pytest.raises(StoreFull) as result:
+                driver.apply(changes(SCHEMA, *((f"k{number}", number) for number in range(100))))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        assert told.value.retriable
-        assert see.look() == (0, [("a", 1)])
-    with contextlib.closing(see.open()) as store:
-        again = Hand(store)
-        again.position = hand.position
-        again.apply(changes(SHAPE, ("b", 2)))
-        assert see.look() == (1, [("a", 1), ("b", 2)])
+        assert result.value.retriable
+        assert backend.read() == (0, [("a", 1)])
+    with contextlib.closing(backend.open()) as store:
+        reopened = StoreDriver(store)
+        reopened.position = driver.position
+        reopened.apply(changes(SCHEMA, ("b", 2)))
+        assert backend.read() == (1, [("a", 1), ("b", 2)])
 
 
-def a_zombie_wakes(see: See, seed: int) -> None:
-    """A writer is stopped somewhere in its batches, another takes the view and goes on; the first one is refused."""
+def check_zombie_is_rejected(backend: StoreFixture, seed: int) -> None:
+    """Stop a writer between or during batches. Another writer claims the view. The first writer then fails."""
     rng = random.Random(seed)
     writer = subprocess.Popen(
-        [sys.executable, "-m", "tests.contract.store_writer", see.opener()],
+        [sys.executable, "-m", "tests.contract.store_writer", backend.opener()],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -164,20 +164,20 @@ def a_zombie_wakes(see: See, seed: int) -> None:
     threading.Event().wait(rng.uniform(0, 0.02))
     os.kill(writer.pid, signal.SIGSTOP)
     try:
-        with contextlib.closing(see.open()) as store:
-            hand = Hand(store)
-            standing = store.standing(Part.SERVING)
-            assert standing is not None
-            hand.position = standing.position
-            batch = standing.position.batch
-            assert see.look() == (batch, rows_after(batch))
-            hand.apply(changes(SHAPE, ("mine", 1)))
+        with contextlib.closing(backend.open()) as store:
+            driver = StoreDriver(store)
+            state = store.state(Part.SERVING)
+            assert state is not None
+            driver.position = state.position
+            batch = state.position.batch
+            assert backend.read() == (batch, rows_after(batch))
+            driver.apply(changes(SCHEMA, ("mine", 1)))
             os.kill(writer.pid, signal.SIGCONT)
-            told = writer.stderr.read()
+            result = writer.stderr.read()
             assert writer.wait(60) != 0
-            assert "StaleWriter" in told, told
-            assert f"epoch {hand.owner.epoch} " in told
-            hand.apply(changes(SHAPE, ("mine", 2)))
+            assert "StaleWriter" in result, result
+            assert f"epoch {driver.owner.epoch} " in result
+            driver.apply(changes(SCHEMA, ("mine", 2)))
     finally:
         with contextlib.suppress(ProcessLookupError):
             writer.kill()
@@ -185,15 +185,15 @@ def a_zombie_wakes(see: See, seed: int) -> None:
         writer.stdout.close()
         writer.stderr.close()
     rows = sorted([row for row in rows_after(batch) if row[0] != "mine"] + [("mine", 2)])
-    assert see.look() == (batch + 2, rows)
+    assert backend.read() == (batch + 2, rows)
 
 
-def a_writer_is_killed(see: See, rounds: int, seed: int) -> None:
-    """Again and again, somewhere in a batch: rows and position are of one batch, and nothing is left that grows."""
+def check_killed_writers(backend: StoreFixture, rounds: int, seed: int) -> None:
+    """Kill writers at random times. Rows and position always belong to the same batch."""
     rng, last = random.Random(seed), -2
     for _ in range(rounds):
         writer = subprocess.Popen(
-            [sys.executable, "-m", "tests.contract.store_writer", see.opener()],
+            [sys.executable, "-m", "tests.contract.store_writer", backend.opener()],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -206,15 +206,15 @@ def a_writer_is_killed(see: See, rounds: int, seed: int) -> None:
         writer.kill()
         writer.wait()
         writer.stdout.close()
-        found = see.look()
+        found = backend.read()
         assert found is not None
         assert found[0] > last
         assert found[1] == rows_after(found[0])
         last = found[0]
 
 
-def taken_away(path: Path) -> None:
-    """In one step, as a disk goes."""
-    away = path.with_name(f"{path.name}.away")
-    path.rename(away)
-    shutil.rmtree(away)
+def remove_folder(path: Path) -> None:
+    """Remove the folder in one step, like unmounting a disk."""
+    renamed = path.with_name(f"{path.name}.away")
+    path.rename(renamed)
+    shutil.rmtree(renamed)

@@ -1,4 +1,4 @@
-"""Views of topics that compaction thins out before their follower has read them: what serves is a state that was."""
+"""Views of topics that are compacted before their follower reads them serve only states that existed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from typing import Any
 
 import pytest
 
-from bench.faults.flow_by_hand import FlowByHand
+from faults.views.follower_thread import produce
+from faults.views.scripted_flow import ScriptedFlow
+from faults.wait import until, unwatch, watch
 from headrace.client.cluster import Cluster
-from headrace.model.flow import Flow
-from headrace.model.view import View
-from headrace.views.changes import Changes
-from headrace.views.follower import Follower
-from headrace.views.position import Position
-from headrace.views.sqlite import SqliteStore
-from headrace.views.store import Fence, Part
+from headrace.follow.follower import Follower
+from headrace.model.declarations import Flow, View
+from headrace.stores.position import Position
+from headrace.stores.sqlite.writer import SqliteWriter
+from headrace.stores.writer import Changes, Fence, Part
 from tests.support.compaction import COMPACTED, FILL, RacingCluster, until_compacted
-from tests.support.waiting import until, unwatch, watch
-from tests.views.seeing import produce
 from tests.views.test_flow_views import row
 from tests.views.test_topic_views import orders, record
 
@@ -33,7 +31,7 @@ State = dict[str, Any]
 
 @dataclass
 class Served:
-    """Every state that served, with its position, as the store committed it."""
+    """Every state that the store served, with its position."""
 
     states: list[tuple[Position, State]] = field(default_factory=list)
 
@@ -42,7 +40,7 @@ class Served:
         return self.states[-1] if self.states else None
 
 
-class RecordingStore(SqliteStore):
+class RecordingStore(SqliteWriter):
     def __init__(self, path: Path, view: str, served: Served) -> None:
         super().__init__(path, view)
         self._served = served
@@ -54,19 +52,19 @@ class RecordingStore(SqliteStore):
 
     def swap(self, fence: Fence) -> None:
         super().swap(fence)
-        standing = self.standing(Part.SERVING)
-        assert standing is not None
-        self._record(standing.position)
+        state = self.state(Part.SERVING)
+        assert state is not None
+        self._record(state.position)
 
     def _record(self, position: Position) -> None:
-        self._served.states.append((position, {str(one[0]): one[1] for one in self.rows()}))
+        self._served.states.append((position, {str(row[0]): row[1] for row in self.rows()}))
 
 
 @contextlib.contextmanager
 def recording(
     cluster: Cluster, view: View, flows: Sequence[Flow], home: Path, *, max_rows: int = 3
 ) -> Iterator[tuple[Follower, Served]]:
-    """A follower that applies few rows at a time."""
+    """Run a follower that applies few rows at a time."""
     served, stop = Served(), threading.Event()
     follower = Follower(
         view, flows, cluster, lambda: RecordingStore(home / "shop.db", view.name, served), max_rows=max_rows
@@ -85,14 +83,14 @@ def recording(
 def write_orders(
     cluster: Cluster, topic: str, states: list[State], changes: Sequence[tuple[str, int]]
 ) -> None:
-    """One by one, since a segment ends with a batch; ``states`` has the state before each offset."""
+    """Write orders one by one, because a segment ends with a batch; ``states`` has the state before each offset."""
     for order, amount in changes:
         produce(cluster, topic, [record(order, amount, note=FILL)])
         states.append(states[-1] | {order: amount})
 
 
 @pytest.mark.parametrize(("max_rows", "rebuilds"), [(1_000, 0), (3, 1)], ids=["in one step", "rebuilt"])
-def test_a_follower_that_lags_behind_compaction_serves_only_states_that_were(
+def test_a_follower_behind_compaction_serves_only_states_that_existed(
     cluster: Cluster, fresh: Fresh, tmp_path: Path, max_rows: int, rebuilds: int
 ) -> None:
     view = orders(fresh("orders"))
@@ -113,7 +111,7 @@ def test_a_follower_that_lags_behind_compaction_serves_only_states_that_were(
 def test_a_view_of_a_compacted_output_serves_only_states_after_a_batch(
     cluster: Cluster, fresh: Fresh, tmp_path: Path
 ) -> None:
-    flow, rng = FlowByHand(cluster, fresh("sales"), partitions=2), random.Random(5)
+    flow, rng = ScriptedFlow(cluster, fresh("sales"), partitions=2), random.Random(5)
     flow.begin(configs=COMPACTED)
     flow.batch([row(f"p{number}", 0) for number in range(8)])
     with recording(cluster, flow.view, [flow.flow], tmp_path) as (_, served):
@@ -128,7 +126,7 @@ def test_a_view_of_a_compacted_output_serves_only_states_after_a_batch(
         assert rows == {product: values[1] for product, values in derived.items()}, position.batch
 
 
-def test_a_build_that_compaction_overtakes_serves_once_it_is_a_state_that_was(
+def test_a_build_overtaken_by_compaction_serves_only_states_that_existed(
     cluster: Cluster, fresh: Fresh, tmp_path: Path
 ) -> None:
     view = orders(fresh("orders"))

@@ -1,4 +1,4 @@
-"""Views of topics that flows write: whole batches, once, through generations."""
+"""A view of a flow's topic applies whole batches exactly once, also when a new generation replaces the old one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.faults.flow_by_hand import Change, FlowByHand
+from faults.views.follower_thread import following, read_view
+from faults.views.scripted_flow import Change, ScriptedFlow
+from faults.wait import until
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.views.errors import ShapeRefused, StaleWriter
-from headrace.views.flow_changelog import FlowChangelog
-from headrace.views.opening import open_store
-from tests.support.waiting import until
-from tests.views.seeing import following, look
+from headrace.follow.changelog import FlowProgress
+from headrace.follow.flow_changelog import FlowChangelog
+from headrace.stores.errors import SchemaRefused, StaleWriter
+from headrace.stores.registry import open_writer
 
 Fresh = Callable[[str], str]
 
@@ -33,43 +34,43 @@ def row(product: str, amount: int = 1, note: str | None = None) -> Change:
     return product, {"product": product, "amount": amount, "note": note}
 
 
-def some(rng: random.Random, count: int = 8, keys: int = 30) -> list[Change]:
+def random_changes(rng: random.Random, count: int = 8, keys: int = 30) -> list[Change]:
     products = [f"p{rng.randrange(keys)}" for _ in range(count)]
-    return [(one, None) if rng.random() < 0.2 else row(one, rng.randrange(1000)) for one in products]
+    return [(item, None) if rng.random() < 0.2 else row(item, rng.randrange(1000)) for item in products]
 
 
-def test_a_view_is_what_the_committed_batches_come_to(cluster: Cluster, fresh: Fresh, tmp_path: Path) -> None:
-    flow, rng = FlowByHand(cluster, fresh("sales")), random.Random(1)
+def test_a_view_is_the_result_of_the_committed_batches(
+    cluster: Cluster, fresh: Fresh, tmp_path: Path
+) -> None:
+    flow, rng = ScriptedFlow(cluster, fresh("sales")), random.Random(1)
     with following(cluster, flow.view, [flow.flow], tmp_path) as followed:
         followed.until_state("waiting", "has not been started")
         flow.begin()
         for number in range(30):
             if number % 5 == 3:
-                flow.abort(some(rng))
-            flow.batch([] if number == 7 else some(rng))
+                flow.abort(random_changes(rng))
+            flow.batch([] if number == 7 else random_changes(rng))
         followed.expect(flow.derived.rows, batch=29, generation=1)
         applied = followed.follower.status.applied
     for _ in range(5):
-        flow.batch(some(rng))
+        flow.batch(random_changes(rng))
     with following(cluster, flow.view, [flow.flow], tmp_path) as followed:
         followed.expect(flow.derived.rows, batch=34)
-        # It went on, and did not begin again.
+        # The follower continued from its position and did not start over.
         assert followed.follower.status.applied == 5 * 8 < applied
         until(lambda: followed.follower.status.lag == 0, "no lag")
         assert followed.follower.status.rebuilds == 0
 
 
-def test_what_is_seen_is_always_the_state_after_a_batch(
-    cluster: Cluster, fresh: Fresh, tmp_path: Path
-) -> None:
-    flow, rng = FlowByHand(cluster, fresh("sales")), random.Random(2)
+def test_readers_always_see_the_state_after_a_batch(cluster: Cluster, fresh: Fresh, tmp_path: Path) -> None:
+    flow, rng = ScriptedFlow(cluster, fresh("sales")), random.Random(2)
     flow.begin()
     seen: dict[int, dict[str, tuple[object, ...]]] = {}
     done = threading.Event()
 
     def watch() -> None:
         while not done.is_set():
-            found = look(tmp_path / "shop.db", flow.view.name)
+            found = read_view(tmp_path / "shop.db", flow.view.name)
             if found is not None:
                 assert seen.setdefault(found.batch, found.rows) == found.rows
 
@@ -77,8 +78,8 @@ def test_what_is_seen_is_always_the_state_after_a_batch(
     watcher.start()
     with following(cluster, flow.view, [flow.flow], tmp_path) as followed:
         for number in range(40):
-            # Several partitions; a third of the batches is large, a third comes in a row.
-            flow.batch(some(rng, 400 if number % 3 == 0 else 3, keys=200))
+            # Every third batch is large.
+            flow.batch(random_changes(rng, 400 if number % 3 == 0 else 3, keys=200))
         followed.expect(flow.derived.rows, batch=39)
         done.set()
         watcher.join()
@@ -87,10 +88,10 @@ def test_what_is_seen_is_always_the_state_after_a_batch(
         assert rows == flow.derived.states[batch + 1], batch
 
 
-def test_a_new_generation_serves_when_it_shows_no_less_than_the_old_one(
+def test_a_new_generation_serves_once_it_has_read_as_much_input_as_the_old_one(
     cluster: Cluster, fresh: Fresh, tmp_path: Path
 ) -> None:
-    flow = FlowByHand(cluster, fresh("sales"))
+    flow = ScriptedFlow(cluster, fresh("sales"))
     flow.begin()
     flow.batch([row(f"p{number}", 1) for number in range(10)])
     with following(cluster, flow.view, [flow.flow], tmp_path) as followed:
@@ -99,29 +100,29 @@ def test_a_new_generation_serves_when_it_shows_no_less_than_the_old_one(
         flow.batch([row(f"p{number}", 2) for number in range(4)])
         followed.until_state("rebuilding", "generation 2")
         until(lambda: followed.follower.status.applied == 14, "the new generation's first batch")
-        assert followed.look() == old
+        assert followed.read() == old
         flow.batch([row(f"p{number}", 2) for number in range(4, 12)])
         followed.expect(flow.derived.rows, batch=1, generation=2)
         flow.batch([row("p0", 3)])
         followed.expect(flow.derived.rows, batch=2, generation=2)
 
 
-@pytest.mark.parametrize("away", [False, True], ids=["at work", "away"])
-def test_a_generation_with_another_schema_is_built_and_takes_the_place(
-    cluster: Cluster, fresh: Fresh, tmp_path: Path, away: bool
+@pytest.mark.parametrize("follower_stopped", [False, True], ids=["follower running", "follower stopped"])
+def test_a_generation_with_another_schema_is_built_and_replaces_the_old_one(
+    cluster: Cluster, fresh: Fresh, tmp_path: Path, follower_stopped: bool
 ) -> None:
-    flow = FlowByHand(cluster, fresh("sales"))
+    flow = ScriptedFlow(cluster, fresh("sales"))
     flow.begin()
     flow.batch([row("a", 1), row("b", 2)])
     with following(cluster, flow.view, [flow.flow], tmp_path) as followed:
         followed.expect(flow.derived.rows, generation=1)
-        if not away:
+        if not follower_stopped:
             flow.begin(Sale2)
             flow.batch([("a", {"product": "a", "amount": 0.5, "region": "n"})])
             flow.batch([("a", None), ("c", {"product": "c", "amount": "NaN", "region": "s"})])
             followed.expect({"c": ("c", "NaN", "s")}, batch=1, generation=2)
-    if away:
-        # It has two more behind it when its follower comes back.
+    if follower_stopped:
+        # Two more generations begin before the follower starts again.
         for _ in range(2):
             flow.begin(Sale2)
             flow.batch([("a", {"product": "a", "amount": 0.5, "region": "n"})])
@@ -130,19 +131,19 @@ def test_a_generation_with_another_schema_is_built_and_takes_the_place(
             followed.expect(flow.derived.rows, batch=1, generation=3)
 
 
-def test_a_generation_of_which_the_input_is_a_new_generation_waits_for_that_one(
+def test_a_generation_waits_for_the_new_generation_of_its_input(
     cluster: Cluster, fresh: Fresh, tmp_path: Path
 ) -> None:
-    """Two flows, one behind the other; both are rebuilt, the first one slowly."""
+    """The second flow reads the output of the first. Both are rebuilt, and the first takes longer."""
     app, name = App("shop"), fresh("chain")
-    first, second = FlowByHand(cluster, f"{name}-1"), FlowByHand(cluster, f"{name}-2")
+    first, second = ScriptedFlow(cluster, f"{name}-1"), ScriptedFlow(cluster, f"{name}-2")
     second.flow = app.flow(reads=[first.topic], writes=second.topic, name=second.flow.name)(
         lambda frame: frame
     )
     flows = [first.flow, second.flow]
-    for one in (first, second):
-        one.begin()
-        one.batch([row(f"p{number}") for number in range(6)])
+    for item in (first, second):
+        item.begin()
+        item.batch([row(f"p{number}") for number in range(6)])
     with following(cluster, second.view, flows, tmp_path) as followed:
         old = followed.expect(second.derived.rows, generation=1)
         first.begin()
@@ -152,19 +153,19 @@ def test_a_generation_of_which_the_input_is_a_new_generation_waits_for_that_one(
         followed.until_state("rebuilding", "generation 2")
         until(lambda: followed.follower.status.applied == 7, "the new generation's first batch")
         first.batch([row(f"p{number}", 2) for number in range(1, 6)])
-        # The first flow is there now, and the second has not read it yet.
+        # The first flow has caught up, and the second has not read it yet.
         until(lambda: followed.follower.status.lag == 0, "nothing more to read")
-        assert followed.look() == old
+        assert followed.read() == old
         second.consumed = 0
-        # What is committed may become visible a moment later than the commit returns.
+        # Committed rows may become visible a moment after the commit returns.
         ends = max(cluster.ends(first.output, committed=False).values())
         second.batch([row(f"p{number}", 2) for number in range(1, 6)], consumed=ends)
         followed.expect(second.derived.rows, batch=1, generation=2)
 
 
-def test_a_batch_larger_than_what_is_read_ahead_still_comes_whole(cluster: Cluster, fresh: Fresh) -> None:
-    """Partitions are paused and resumed all the time, and nothing is lost or doubled by it."""
-    flow, rng = FlowByHand(cluster, fresh("sales"), partitions=4), random.Random(3)
+def test_a_batch_larger_than_the_read_ahead_is_applied_whole(cluster: Cluster, fresh: Fresh) -> None:
+    """The read-ahead limit pauses and resumes partitions repeatedly. No record is lost or duplicated."""
+    flow, rng = ScriptedFlow(cluster, fresh("sales"), partitions=4), random.Random(3)
     flow.begin()
     for number in range(6):
         flow.batch(
@@ -172,28 +173,22 @@ def test_a_batch_larger_than_what_is_read_ahead_still_comes_whole(cluster: Clust
         )
     progress = flow.flow.progress_topic
     changelog = FlowChangelog(
-        cluster,
-        progress=progress,
-        progress_offset=1,
-        generation=1,
-        topic=flow.output,
-        offsets=dict.fromkeys(range(4), 0),
-        ahead_bytes=4_000,
+        cluster, FlowProgress(progress, 1, 1), flow.output, dict.fromkeys(range(4), 0), ahead_bytes=4_000
     )
     keys: list[bytes | None] = []
     offsets: dict[int, int] = {}
     last = -1
     try:
         while last < 5:
-            piece = changelog.take(5.0)
-            if piece is not None:
-                assert piece.batch is not None
-                assert piece.batch.batch > last
-                last, offsets = piece.batch.batch, piece.offsets
-                keys += [message.key() for message in piece.messages]
-                places = [(message.partition(), message.offset()) for message in piece.messages]
-                assert len(places) == len(set(places))
-        until(lambda: changelog.take(0.1) is None and changelog.at_end(), "the end")
+            change_batch = changelog.poll(5.0)
+            if change_batch is not None:
+                assert change_batch.batch is not None
+                assert change_batch.batch.batch > last
+                last, offsets = change_batch.batch.batch, change_batch.offsets
+                keys += [message.key() for message in change_batch.messages]
+                coordinates = [(message.partition(), message.offset()) for message in change_batch.messages]
+                assert len(coordinates) == len(set(coordinates))
+        until(lambda: changelog.poll(0.1) is None and changelog.at_end(), "the end")
     finally:
         changelog.close()
     assert len(keys) == flow.consumed
@@ -201,10 +196,10 @@ def test_a_batch_larger_than_what_is_read_ahead_still_comes_whole(cluster: Clust
     assert offsets == {number: end - 1 for number, end in ends.items()}  # the marker of the last transaction
 
 
-def test_records_of_strangers_between_batches_are_not_part_of_the_view_and_those_within_one_are_told(
+def test_foreign_records_between_batches_are_ignored_and_those_within_a_batch_are_reported(
     cluster: Cluster, fresh: Fresh, tmp_path: Path
 ) -> None:
-    flow = FlowByHand(cluster, fresh("sales"))
+    flow = ScriptedFlow(cluster, fresh("sales"))
     flow.begin()
     producer = cluster.producer()
     with following(cluster, flow.view, [flow.flow], tmp_path) as followed:
@@ -213,21 +208,21 @@ def test_records_of_strangers_between_batches_are_not_part_of_the_view_and_those
         producer.flush(10)
         flow.batch([row("b")])
         followed.expect({"a": ("a", 1, None), "b": ("b", 1, None)}, batch=1)
-        assert (followed.follower.status.foreign, followed.told[1:]) == (0, [])
-        # Within what the next batch says that it occupies, it cannot be told from a row of the flow's own.
+        assert (followed.follower.status.foreign, followed.lines[1:]) == (0, [])
+        # A foreign record between the offsets of a batch looks like a row of the flow.
         producer.produce(flow.output, key=b"y", value=b'{"product":"y","amount":1,"note":null}')
         producer.flush(10)
         flow.batch([row("c")])
-        mine = {name: (name, 1, None) for name in ("a", "b", "c")}
-        followed.expect({**mine, "y": ("y", 1, None)}, batch=2)
-        until(lambda: followed.follower.status.foreign == 1, "the stranger is counted")
-        assert "that the flow has not written" in followed.told[-1]
+        flow_rows = {name: (name, 1, None) for name in ("a", "b", "c")}
+        followed.expect({**flow_rows, "y": ("y", 1, None)}, batch=2)
+        until(lambda: followed.follower.status.foreign == 1, "the foreign record is counted")
+        assert "that its flow did not write" in followed.lines[-1]
 
 
-def test_the_newer_of_two_followers_has_the_view_and_the_older_one_says_why_it_ended(
+def test_a_second_follower_takes_over_and_the_first_reports_why_it_ended(
     cluster: Cluster, fresh: Fresh, tmp_path: Path
 ) -> None:
-    flow = FlowByHand(cluster, fresh("sales"))
+    flow = ScriptedFlow(cluster, fresh("sales"))
     flow.begin()
     with following(cluster, flow.view, [flow.flow], tmp_path, may_end=True) as older:
         flow.batch([row("a")])
@@ -236,7 +231,7 @@ def test_the_newer_of_two_followers_has_the_view_and_the_older_one_says_why_it_e
             newer.until_state("following")
             flow.batch([row("b")])
             newer.expect(flow.derived.rows, batch=1)
-            until(lambda: older.error is not None, "the older one ends")
+            until(lambda: older.error is not None, "the older follower ends")
             flow.batch([row("c")])
             newer.expect(flow.derived.rows, batch=2)
     assert isinstance(older.error, StaleWriter)
@@ -245,17 +240,17 @@ def test_the_newer_of_two_followers_has_the_view_and_the_older_one_says_why_it_e
     assert older.follower.status.state == "stopped"
 
 
-def test_a_rebuild_that_is_asked_for_is_made_beside_what_serves(
+def test_the_view_keeps_serving_during_a_requested_rebuild(
     cluster: Cluster, fresh: Fresh, tmp_path: Path
 ) -> None:
-    flow = FlowByHand(cluster, fresh("sales"))
+    flow = ScriptedFlow(cluster, fresh("sales"))
     flow.begin()
     flow.batch([row("a"), row("b")])
     flow.batch([("a", None)])
     with following(cluster, flow.view, [flow.flow], tmp_path) as followed:
         followed.expect(flow.derived.rows, batch=1)
-        store = open_store(flow.view, "shop", tmp_path)
-        store.ask_rebuild()
+        store = open_writer(flow.view, "shop", tmp_path)
+        store.request_rebuild()
         store.close()
         until(lambda: followed.follower.status.rebuilds == 2, "a rebuild")
         followed.until_state("following")
@@ -265,12 +260,12 @@ def test_a_rebuild_that_is_asked_for_is_made_beside_what_serves(
         assert followed.follower.status.rebuilds == 0
 
 
-def test_a_view_by_a_key_that_is_no_column_says_so(cluster: Cluster, fresh: Fresh, tmp_path: Path) -> None:
-    flow = FlowByHand(cluster, fresh("sales"))
+def test_the_error_names_a_key_that_is_not_a_column(cluster: Cluster, fresh: Fresh, tmp_path: Path) -> None:
+    flow = ScriptedFlow(cluster, fresh("sales"))
     flow.begin()
     view = flow.app.view("other", flow.topic, key="shop")
     with following(cluster, view, [flow.flow], tmp_path, may_end=True) as followed:
         until(lambda: followed.error is not None, "the error")
-    assert isinstance(followed.error, ShapeRefused)
+    assert isinstance(followed.error, SchemaRefused)
     assert "'shop'" in str(followed.error)
     assert "product, amount, note" in str(followed.error)

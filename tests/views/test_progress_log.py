@@ -1,4 +1,4 @@
-"""What a start reads of a flow's progress: the same few records, however long the flow has run."""
+"""A start reads the same few progress records, however long the flow has run."""
 
 from __future__ import annotations
 
@@ -7,56 +7,56 @@ from typing import Any
 
 import pytest
 
-from bench.faults.flow_by_hand import FlowByHand
-from headrace.client import reading
+from faults.views.scripted_flow import ScriptedFlow
+from headrace.client import records as reading
 from headrace.client.cluster import Cluster
-from headrace.client.progress_log import current, wait_until_decided
+from headrace.client.progress import current, wait_until_decided
 
-MOST = 16
+READS_MAX = 16
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Everything that clients have read, their news of ends as well."""
+def read_records(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Everything that clients have read, including events of partition ends."""
     found: list[Any] = []
     take = reading.take
 
-    def noted(*where: Any) -> list[Any]:
-        some = take(*where)
-        found.extend(some)
-        return some
+    def recording_take(*where: Any) -> list[Any]:
+        messages = take(*where)
+        found.extend(messages)
+        return messages
 
-    monkeypatch.setattr(reading, "take", noted)
+    monkeypatch.setattr(reading, "take", recording_take)
     return found
 
 
 def test_a_start_reads_a_bounded_number_of_progress_records(
-    cluster: Cluster, fresh: Callable[[str], str], taken: list[Any]
+    cluster: Cluster, fresh: Callable[[str], str], read_records: list[Any]
 ) -> None:
-    flow = FlowByHand(cluster, fresh("long"), partitions=1)
+    flow = ScriptedFlow(cluster, fresh("long"), partitions=1)
     flow.begin()
     flow.batch([])
     flow.begin()
     for _ in range(100):
         flow.batch([])
     wait_until_decided(cluster, flow.flow.progress_topic)
-    taken.clear()
+    read_records.clear()
     found = current(cluster, flow.flow.progress_topic)
     assert found is not None
     assert found.last is not None
     assert (found.generation.generation, found.last.batch) == (2, 99)
-    assert 0 < len(taken) <= MOST
+    assert 0 < len(read_records) <= READS_MAX
     # Also after a driver has opened the flow and written nothing yet.
-    taken.clear()
+    read_records.clear()
     flow.restart()
     wait_until_decided(cluster, flow.flow.progress_topic)
     assert current(cluster, flow.flow.progress_topic) == found
-    assert len(taken) <= 2 * MOST
-    # Also behind transactions that came to nothing, which have no records that anybody may see.
-    taken.clear()
+    assert len(read_records) <= 2 * READS_MAX
+    # Also after aborted transactions, which have no visible records.
+    read_records.clear()
     for _ in range(20):
         flow.abort([])
     after = current(cluster, flow.flow.progress_topic)
     assert after is not None
     assert after.last == found.last
-    assert len(taken) <= 8 * MOST
+    assert len(read_records) <= 8 * READS_MAX

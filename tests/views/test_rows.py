@@ -1,4 +1,4 @@
-"""Values as rows: the quick way and the careful way agree, whatever the bytes."""
+"""Values as rows: the fast and the strict decoder agree on any bytes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.model.codec.codec import encode_value, new_codec
 from headrace.model.errors import ValueDoesNotFit
 from headrace.model.kinds import Digits
 from headrace.model.schema import Schema, schema_of
-from headrace.model.values import Codec, encode_value
-from headrace.views.position import Shape
-from headrace.views.rows import RowDecoder, plain
+from headrace.stores.position import ViewSchema
+from headrace.stores.rows import RowDecoder, to_store_value
 
 
 class Colour(StrEnum):
@@ -95,7 +95,7 @@ _values = st.builds(
     exact=st.decimals(Decimal("-0.9999"), Decimal("0.9999"), places=4),
     whole=st.decimals(-999, 999, places=0),
 )
-_odd = st.sampled_from(
+_unusual_json = st.sampled_from(
     [
         *(
             '"x"',
@@ -130,26 +130,27 @@ _odd = st.sampled_from(
 )
 
 
-def shape_of(schema: Schema) -> Shape:
-    return Shape(schema.fields, ("key",))
+def view_schema_of(schema: Schema) -> ViewSchema:
+    return ViewSchema(schema.fields, ("key",))
 
 
-DECODERS = {one.name: RowDecoder(shape_of(one), ("key",)) for one in (FLAT, NESTED)}
+DECODERS = {item.name: RowDecoder(view_schema_of(item), ("key",)) for item in (FLAT, NESTED)}
 
 
-def carefully(schema: Schema, value: bytes) -> tuple[Any, ...] | None:
-    """By the rule alone; None for what does not fit."""
+def decode_strictly(schema: Schema, value: bytes) -> tuple[Any, ...] | None:
+    """Decode with the strict decoder only. Return None for a value that does not match the schema."""
     try:
-        found = Codec(schema).decode(value)
+        decoded = new_codec(schema).decode(value)
     except ValueDoesNotFit:
         return None
-    kinds = [one.kind for one in schema.fields]
+    kinds = [column.kind for column in schema.fields]
     return tuple(
-        None if one is None else plain(kind)(one) for kind, one in zip(kinds, found.values(), strict=True)
+        None if item is None else to_store_value(kind)(item)
+        for kind, item in zip(kinds, decoded.values(), strict=True)
     )
 
 
-def quickly(schema: Schema, value: bytes) -> tuple[Any, ...] | None:
+def decode_fast(schema: Schema, value: bytes) -> tuple[Any, ...] | None:
     try:
         return DECODERS[schema.name].row(value)
     except ValueDoesNotFit:
@@ -157,10 +158,10 @@ def quickly(schema: Schema, value: bytes) -> tuple[Any, ...] | None:
 
 
 @given(_values)
-def test_what_is_written_is_read_as_its_plain_values(value: Flat) -> None:
+def test_encoded_rows_decode_to_their_plain_values(value: Flat) -> None:
     written = encode_value(FLAT, value)
     row = DECODERS["Flat"].row(written)
-    assert row == carefully(FLAT, written)
+    assert row == decode_strictly(FLAT, written)
     assert row[:2] == (value.key, value.number)
     assert row[2] == value.share or (row[2] == "NaN" and math.isnan(value.share))
     assert row[4] == value.at.strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
@@ -169,29 +170,29 @@ def test_what_is_written_is_read_as_its_plain_values(value: Flat) -> None:
 
 
 @given(
-    changed=st.dictionaries(st.sampled_from(FLAT.names), _odd, max_size=4),
-    gone=st.sets(st.sampled_from(FLAT.names), max_size=3),
-    twin=st.none() | st.sampled_from(FLAT.names),
+    changed=st.dictionaries(st.sampled_from(FLAT.names), _unusual_json, max_size=4),
+    missing=st.sets(st.sampled_from(FLAT.names), max_size=3),
+    duplicate=st.none() | st.sampled_from(FLAT.names),
     spaces=st.sampled_from(["", " ", "\n\t"]),
     before_colon=st.booleans(),
 )
-def test_the_quick_way_and_the_careful_way_agree(
-    changed: dict[str, str], gone: set[str], twin: str | None, spaces: str, before_colon: bool
+def test_the_fast_and_the_strict_decoder_agree(
+    changed: dict[str, str], missing: set[str], duplicate: str | None, spaces: str, before_colon: bool
 ) -> None:
-    parts = {name: json.dumps(one) for name, one in json.loads(encode_value(FLAT, ORDINARY)).items()}
-    pairs = [(name, one) for name, one in (parts | changed).items() if name not in gone]
-    if twin is not None:
-        pairs.append((twin, "null"))
+    parts = {name: json.dumps(value) for name, value in json.loads(encode_value(FLAT, ORDINARY)).items()}
+    pairs = [(name, value) for name, value in (parts | changed).items() if name not in missing]
+    if duplicate is not None:
+        pairs.append((duplicate, "null"))
     colon = f"{spaces}:{spaces}" if before_colon else f":{spaces}"
-    text = "{" + ",".join(f'{spaces}"{name}"{colon}{one}' for name, one in pairs) + "}"
+    text = "{" + ",".join(f'{spaces}"{name}"{colon}{item}' for name, item in pairs) + "}"
     value = text.encode()
-    assert quickly(FLAT, value) == carefully(FLAT, value)
+    assert decode_fast(FLAT, value) == decode_strictly(FLAT, value)
 
 
 @given(st.binary(max_size=60) | st.text(max_size=40).map(str.encode))
-def test_the_two_ways_agree_on_any_bytes(value: bytes) -> None:
+def test_the_fast_and_the_strict_decoder_agree_on_any_bytes(value: bytes) -> None:
     for schema in (FLAT, NESTED):
-        assert quickly(schema, value) == carefully(schema, value)
+        assert decode_fast(schema, value) == decode_strictly(schema, value)
 
 
 def test_lists_maps_and_records_are_compact_json_with_exact_numbers() -> None:
@@ -208,7 +209,7 @@ def test_lists_maps_and_records_are_compact_json_with_exact_numbers() -> None:
 
 
 def test_a_null_key_does_not_fit() -> None:
-    decoder = RowDecoder(Shape(FLAT.fields, ("some_text",)), ("some_text",))
+    decoder = RowDecoder(ViewSchema(FLAT.fields, ("some_text",)), ("some_text",))
     with pytest.raises(ValueDoesNotFit, match="some_text"):
         decoder.row(encode_value(FLAT, ORDINARY))
 
@@ -225,11 +226,13 @@ def test_a_null_key_does_not_fit() -> None:
         (("number", "key"), b'{"number":1,"key":"k"}', (1, "k")),
     ],
 )
-def test_a_key_is_read_as_it_is_written(key: tuple[str, ...], text: bytes, values: tuple[Any, ...]) -> None:
-    assert RowDecoder(Shape(FLAT.fields, key), tuple(sorted(key))).key(text) == values
+def test_a_key_decodes_to_its_encoded_value(
+    key: tuple[str, ...], text: bytes, values: tuple[Any, ...]
+) -> None:
+    assert RowDecoder(ViewSchema(FLAT.fields, key), tuple(sorted(key))).key(text) == values
 
 
 @pytest.mark.parametrize("text", [None, b"\xff", b"", b"[1]", b"x", b"9" * 30])
-def test_a_key_that_does_not_fit_is_told(text: bytes | None) -> None:
+def test_the_error_names_a_key_that_does_not_fit(text: bytes | None) -> None:
     with pytest.raises(ValueDoesNotFit):
-        RowDecoder(Shape(FLAT.fields, ("number",)), ("number",)).key(text)
+        RowDecoder(ViewSchema(FLAT.fields, ("number",)), ("number",)).key(text)

@@ -1,4 +1,4 @@
-"""What is SQLite's own about its store: files that are not ours, what users add, errors in words."""
+"""The SQLite store: foreign files, additions of users, and error messages."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.model.kinds import Field, Plain
-from headrace.views.changes import Changes
-from headrace.views.errors import (
+from headrace.model.kinds import Field, Scalar
+from headrace.stores.errors import (
     NameRefused,
     QueryFailed,
-    ShapeRefused,
+    SchemaRefused,
     StoreBusy,
     StoreDamaged,
     StoreError,
@@ -28,12 +27,12 @@ from headrace.views.errors import (
     StoreReplaced,
     StoreUnusable,
 )
-from headrace.views.opening import sqlite_reader
-from headrace.views.position import NO_BATCH, Shape
-from headrace.views.sqlite import SqliteStore
-from headrace.views.sqlite_reading import SqliteReader
-from headrace.views.store import Fence, Part
-from tests.contract.store_writer import SHAPE, position_of
+from headrace.stores.position import NO_BATCH, ViewSchema
+from headrace.stores.registry import open_sqlite
+from headrace.stores.sqlite.reader import SqliteReader
+from headrace.stores.sqlite.writer import SqliteWriter
+from headrace.stores.writer import Changes, Fence, Part
+from tests.contract.store_writer import SCHEMA, position_of
 
 
 @pytest.fixture
@@ -42,15 +41,15 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[SqliteStore]:
-    with contextlib.closing(SqliteStore(path, "sales")) as store:
+def store(path: Path) -> Iterator[SqliteWriter]:
+    with contextlib.closing(SqliteWriter(path, "sales")) as store:
         yield store
 
 
-def serve(store: SqliteStore, shape: Shape = SHAPE, rows: int = 3) -> Fence:
-    fence = Fence(store.take("a test", 1), 1)
-    store.begin(shape, position_of(NO_BATCH), "", fence)
-    changes = Changes(shape)
+def serve(store: SqliteWriter, view_schema: ViewSchema = SCHEMA, rows: int = 3) -> Fence:
+    fence = Fence(store.claim("a test", 1), 1)
+    store.begin(view_schema, position_of(NO_BATCH), "", fence)
+    changes = Changes(view_schema)
     for number in range(rows):
         changes.put((f"k{number}", number))
     store.apply(Part.BUILDING, changes, position_of(NO_BATCH), position_of(0), fence)
@@ -64,12 +63,12 @@ def sql(path: Path, *statements: str) -> list[tuple[object, ...]]:
     return found[-1]
 
 
-def test_a_table_has_the_view_s_name_its_key_and_plain_types(store: SqliteStore, path: Path) -> None:
+def test_a_table_has_the_name_and_key_of_its_view_and_plain_types(store: SqliteWriter, path: Path) -> None:
     kinds = ("text", "int", "float", "bool", "time", "date", "bytes")
-    fields = tuple(Field(f"a {name}", Plain(name), True) for name in kinds)
-    shape = Shape(fields, ("a time", "a text"))
-    fence = Fence(store.take("a test", 1), 1)
-    store.begin(shape, position_of(NO_BATCH), "", fence)
+    fields = tuple(Field(f"a {name}", Scalar(name), True) for name in kinds)
+    view_schema = ViewSchema(fields, ("a time", "a text"))
+    fence = Fence(store.claim("a test", 1), 1)
+    store.begin(view_schema, position_of(NO_BATCH), "", fence)
     store.swap(fence)
     assert sql(path, "SELECT name, type, pk FROM pragma_table_info('sales')") == [
         ("a text", "TEXT", 2),
@@ -83,9 +82,9 @@ def test_a_table_has_the_view_s_name_its_key_and_plain_types(store: SqliteStore,
     assert sql(path, "PRAGMA journal_mode") == [("wal",)]
 
 
-def foreign(path: Path, how: str) -> None:
+def foreign(path: Path, content: str) -> None:
     path.parent.mkdir(parents=True)
-    match how:
+    match content:
         case "a directory":
             path.mkdir()
         case "a text":
@@ -95,12 +94,12 @@ def foreign(path: Path, how: str) -> None:
         case "another application":
             sql(path, "PRAGMA application_id = 7")
         case "a newer format":
-            SqliteStore(path, "sales").close()
+            SqliteWriter(path, "sales").close()
             sql(path, "PRAGMA user_version = 99")
 
 
 @pytest.mark.parametrize(
-    ("how", "error"),
+    ("content", "error"),
     [
         ("a directory", StoreUnusable),
         ("a text", StoreForeign),
@@ -109,62 +108,64 @@ def foreign(path: Path, how: str) -> None:
         ("a newer format", StoreUnusable),
     ],
 )
-def test_what_is_not_ours_is_left_as_it_is(path: Path, how: str, error: type[StoreError]) -> None:
-    foreign(path, how)
+def test_foreign_content_is_refused_and_not_changed(
+    path: Path, content: str, error: type[StoreError]
+) -> None:
+    foreign(path, content)
     before = path.read_bytes() if path.is_file() else b""
     with pytest.raises(error) as refused:
-        SqliteStore(path, "sales")
+        SqliteWriter(path, "sales")
     assert str(path) in str(refused.value)
     assert refused.value.hint
     assert not refused.value.retriable
     assert (path.read_bytes() if path.is_file() else b"") == before
 
 
-def test_a_file_with_nothing_in_it_is_taken(path: Path) -> None:
+def test_an_empty_file_becomes_a_store(path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.touch()
-    with contextlib.closing(SqliteStore(path, "sales")) as store:
+    with contextlib.closing(SqliteWriter(path, "sales")) as store:
         serve(store)
 
 
 @pytest.mark.parametrize("pages", [0, 1])
-def test_a_reader_finds_nothing_yet_in_a_file_that_is_just_being_made(path: Path, pages: int) -> None:
+def test_a_reader_finds_no_store_while_a_follower_creates_the_file(path: Path, pages: int) -> None:
     path.parent.mkdir(parents=True)
     path.touch()
     if pages:
-        # What a follower does first; its tables come with the next transaction.
+        # The first step of a follower; its tables come with the next transaction.
         with contextlib.closing(sqlite3.connect(path)) as maker:
             maker.execute("PRAGMA journal_mode = WAL")
     assert path.stat().st_size == pages * 4_096
-    assert sqlite_reader(path) is None
-    with contextlib.closing(SqliteStore(path, "sales")) as store:
+    assert open_sqlite(path) is None
+    with contextlib.closing(SqliteWriter(path, "sales")) as store:
         serve(store)
-        reader = sqlite_reader(path)
+        reader = open_sqlite(path)
         assert reader is not None
         with contextlib.closing(reader):
-            assert [one.view for one in reader.known()] == ["sales"]
+            assert [view.view for view in reader.views()] == ["sales"]
 
 
-def test_a_damaged_file_is_told_and_what_to_do(store: SqliteStore, path: Path) -> None:
+def test_the_error_of_a_damaged_file_names_the_remedy(store: SqliteWriter, path: Path) -> None:
     serve(store, rows=2_000)
     store.close()
     sql(path, "PRAGMA wal_checkpoint(TRUNCATE)")
     data = bytearray(path.read_bytes())
     data[4096:] = b"\xa5" * (len(data) - 4096)
     path.write_bytes(data)
-    with contextlib.closing(SqliteStore(path, "sales")) as damaged, pytest.raises(StoreDamaged) as told:
+    with contextlib.closing(SqliteWriter(path, "sales")) as damaged, pytest.raises(StoreDamaged) as result:
         serve(damaged)
-    assert "move it away" in told.value.hint
+    assert "to another place" in result.value.hint
 
 
-def test_a_table_that_a_user_made_is_not_replaced(store: SqliteStore, path: Path) -> None:
+def test_a_table_that_a_user_created_is_not_replaced(store: SqliteWriter, path: Path) -> None:
     sql(path, "CREATE TABLE Sales (x)", "INSERT INTO sales VALUES (7)")
     with pytest.raises(StoreForeign, match="'sales'"):
         serve(store)
     assert sql(path, "SELECT x FROM sales") == [(7,)]
 
 
-def test_what_a_user_adds_to_a_view_outlasts_a_rebuild(store: SqliteStore, path: Path) -> None:
+def test_an_index_that_a_user_added_survives_a_rebuild(store: SqliteWriter, path: Path) -> None:
     serve(store)
     sql(
         path,
@@ -172,32 +173,36 @@ def test_what_a_user_adds_to_a_view_outlasts_a_rebuild(store: SqliteStore, path:
         "CREATE INDEX by_both ON Sales (number, key)",
         "CREATE VIEW big AS SELECT * FROM sales WHERE number > 0",
     )
-    other = Shape((Field("key", Plain("text"), False), Field("number", Plain("int"), True)), ("key",))
+    other = ViewSchema((Field("key", Scalar("text"), False), Field("number", Scalar("int"), True)), ("key",))
     serve(store, other, rows=2)
     indexes = "SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL ORDER BY 1"
     assert sql(path, indexes) == [("by_both",), ("by_number",)]
     assert sql(path, "SELECT * FROM big") == [("k1", 1)]
-    fence = Fence(store.take("a test", 1), 1)
-    store.begin(Shape((Field("key", Plain("text"), False),), ("key",)), position_of(NO_BATCH), "", fence)
+    fence = Fence(store.claim("a test", 1), 1)
+    store.begin(
+        ViewSchema((Field("key", Scalar("text"), False),), ("key",)), position_of(NO_BATCH), "", fence
+    )
     store.swap(fence)
     assert sql(path, indexes) == []
     assert list(store.rows()) == []
 
 
-def test_names_that_differ_by_case_alone_cannot_be_side_by_side(store: SqliteStore, path: Path) -> None:
+def test_names_that_differ_only_by_case_cannot_share_a_file(store: SqliteWriter, path: Path) -> None:
     serve(store)
-    with contextlib.closing(SqliteStore(path, "SALES")) as twin, pytest.raises(NameRefused, match="'SALES'"):
-        twin.take("a test", 1)
-    shape = Shape((Field("key", Plain("text"), False), Field("KEY", Plain("int"), True)), ("key",))
-    with pytest.raises(ShapeRefused, match="duplicate column"):
-        serve(store, shape)
+    with contextlib.closing(SqliteWriter(path, "SALES")) as twin, pytest.raises(NameRefused, match="'SALES'"):
+        twin.claim("a test", 1)
+    view_schema = ViewSchema(
+        (Field("key", Scalar("text"), False), Field("KEY", Scalar("int"), True)), ("key",)
+    )
+    with pytest.raises(SchemaRefused, match="duplicate column"):
+        serve(store, view_schema)
     assert len(list(store.rows())) == 3
 
 
 @pytest.mark.parametrize("name", ["sqlite_x", "SQLite_y", "_headrace_views", "_Headrace_new_sales"])
-def test_names_that_are_taken_for_other_things_are_refused(path: Path, name: str) -> None:
+def test_reserved_names_are_refused(path: Path, name: str) -> None:
     with pytest.raises(NameRefused):
-        SqliteStore(path, name)
+        SqliteWriter(path, name)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -212,11 +217,11 @@ def test_names_that_are_taken_for_other_things_are_refused(path: Path, name: str
         unique_by=lambda name: name.translate(str.maketrans(string.ascii_uppercase, string.ascii_lowercase)),
     )
 )
-def test_a_column_may_have_any_name(store: SqliteStore, names: list[str]) -> None:
-    shape = Shape(tuple(Field(name, Plain("int"), True) for name in names), (names[0],))
-    fence = Fence(store.take("a test", 1), 1)
-    store.begin(shape, position_of(NO_BATCH), "", fence)
-    changes = Changes(shape)
+def test_a_column_may_have_any_name(store: SqliteWriter, names: list[str]) -> None:
+    view_schema = ViewSchema(tuple(Field(name, Scalar("int"), True) for name in names), (names[0],))
+    fence = Fence(store.claim("a test", 1), 1)
+    store.begin(view_schema, position_of(NO_BATCH), "", fence)
+    changes = Changes(view_schema)
     changes.put(tuple(range(len(names))))
     changes.put(tuple(range(1, len(names) + 1)))
     changes.remove((0,))
@@ -225,58 +230,56 @@ def test_a_column_may_have_any_name(store: SqliteStore, names: list[str]) -> Non
     assert list(store.rows()) == [tuple(range(1, len(names) + 1))]
 
 
-def test_a_column_without_a_name_is_refused(store: SqliteStore) -> None:
+def test_a_column_without_a_name_is_refused(store: SqliteWriter) -> None:
     for name in ("", "a\0b"):
-        with pytest.raises(ShapeRefused):
-            serve(store, Shape((Field(name, Plain("int"), True),), (name,)))
+        with pytest.raises(SchemaRefused):
+            serve(store, ViewSchema((Field(name, Scalar("int"), True),), (name,)))
 
 
-def test_a_store_that_another_program_writes_is_busy_and_heals(store: SqliteStore, path: Path) -> None:
+def test_a_store_is_busy_while_another_program_writes_and_then_recovers(
+    store: SqliteWriter, path: Path
+) -> None:
     fence = serve(store)
     store._file.connection.execute("PRAGMA busy_timeout = 10")
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreBusy) as told:
-            store.apply(Part.SERVING, Changes(SHAPE), position_of(0), position_of(1), fence)
-        assert told.value.retriable
+        with pytest.raises(StoreBusy) as result:
+            store.apply(Part.SERVING, Changes(SCHEMA), position_of(0), position_of(1), fence)
+        assert result.value.retriable
         other.execute("ROLLBACK")
-    store.apply(Part.SERVING, Changes(SHAPE), position_of(0), position_of(1), fence)
+    store.apply(Part.SERVING, Changes(SCHEMA), position_of(0), position_of(1), fence)
 
 
-def test_a_store_without_room_says_so_and_keeps_what_it_has(store: SqliteStore) -> None:
+def test_a_full_disk_is_reported_and_keeps_the_rows(store: SqliteWriter) -> None:
     fence = serve(store)
     (pages,) = store._file.connection.execute("PRAGMA page_count").fetchone()
     store._file.connection.execute(f"PRAGMA max_page_count = {pages}")
-    changes = Changes(SHAPE)
+    changes = Changes(SCHEMA)
     for number in range(5_000):
         changes.put((f"k{number}", -1))
-    with pytest.raises(StoreFull) as told:
+    with pytest.raises(StoreFull) as result:
         store.apply(Part.SERVING, changes, position_of(0), position_of(1), fence)
-    assert told.value.retriable
+    assert result.value.retriable
     assert list(store.rows()) == [("k0", 0), ("k1", 1), ("k2", 2)]
     store._file.connection.execute("PRAGMA max_page_count = 1000000")
     store.apply(Part.SERVING, changes, position_of(0), position_of(1), fence)
     assert len(list(store.rows())) == 5_000
 
 
-def test_a_file_that_was_removed_while_open_is_noticed_by_the_next_write(
-    store: SqliteStore, path: Path
-) -> None:
+def test_the_next_write_detects_a_removed_file(store: SqliteWriter, path: Path) -> None:
     fence = serve(store)
     path.unlink()
     with pytest.raises(StoreReplaced):
-        store.apply(Part.SERVING, Changes(SHAPE), position_of(0), position_of(1), fence)
+        store.apply(Part.SERVING, Changes(SCHEMA), position_of(0), position_of(1), fence)
     assert not path.exists()
 
 
-def test_a_file_that_was_removed_while_open_is_noticed_without_a_write(
-    store: SqliteStore, path: Path
-) -> None:
+def test_a_read_detects_a_removed_file(store: SqliteWriter, path: Path) -> None:
     serve(store)
-    assert store.standing(Part.SERVING) is not None
+    assert store.state(Part.SERVING) is not None
     path.unlink()
     with pytest.raises(StoreReplaced):
-        store.standing(Part.SERVING)
+        store.state(Part.SERVING)
 
 
 def test_many_followers_of_one_file_take_turns(path: Path) -> None:
@@ -285,10 +288,10 @@ def test_many_followers_of_one_file_take_turns(path: Path) -> None:
 
     def work(number: int) -> None:
         try:
-            with contextlib.closing(SqliteStore(path, f"view-{number}")) as store:
+            with contextlib.closing(SqliteWriter(path, f"view-{number}")) as store:
                 fence = serve(store)
                 for batch in range(60):
-                    changes = Changes(SHAPE)
+                    changes = Changes(SCHEMA)
                     changes.put(("k", batch))
                     store.apply(Part.SERVING, changes, position_of(batch), position_of(batch + 1), fence)
         except BaseException as error:
@@ -304,7 +307,7 @@ def test_many_followers_of_one_file_take_turns(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "says"),
+    ("statement", "message"),
     [
         ("DELETE FROM sales", "only reading"),
         ("INSERT INTO sales SELECT * FROM sales", "only reading"),
@@ -317,7 +320,7 @@ def test_many_followers_of_one_file_take_turns(path: Path) -> None:
         ("SELECT 1; DROP TABLE sales", "one statement"),
         ("SELECT missing FROM sales", "no such column"),
         ("SELECT * FROM nowhere", "no such table"),
-        (" ", "reads nothing"),
+        (" ", "returns no rows"),
         ("SELECT load_extension('x')", "not authorized"),
         (
             "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n",
@@ -325,32 +328,32 @@ def test_many_followers_of_one_file_take_turns(path: Path) -> None:
         ),
     ],
 )
-def test_a_reader_can_only_read_and_not_without_end(
-    store: SqliteStore, path: Path, statement: str, says: str
+def test_a_reader_cannot_write_and_stops_at_its_timeout(
+    store: SqliteWriter, path: Path, statement: str, message: str
 ) -> None:
     serve(store)
     store.close()
     before = path.read_bytes()
     with contextlib.closing(SqliteReader(path)) as reader:
-        with pytest.raises(QueryFailed, match=says), reader.query(statement, 0.1) as (_, rows):
+        with pytest.raises(QueryFailed, match=message), reader.statement(statement, 0.1) as (_, rows):
             list(rows)
-        with reader.query("SELECT count(*) AS n, 1 AS n FROM sales", 5) as (names, rows):
+        with reader.statement("SELECT count(*) AS n, 1 AS n FROM sales", 5) as (names, rows):
             assert (names, list(rows)) == (["n", "n_2"], [(3, 1)])
     assert path.read_bytes() == before
     assert not list(path.parent.glob("x*"))
 
 
-def test_a_file_of_the_format_before_is_gone_on_with(path: Path) -> None:
-    with contextlib.closing(SqliteStore(path, "sales")) as store:
+def test_a_file_of_the_previous_format_is_continued(path: Path) -> None:
+    with contextlib.closing(SqliteWriter(path, "sales")) as store:
         serve(store)
     before = position_of(0)
     sql(path, "ALTER TABLE _headrace_views DROP COLUMN sources", "PRAGMA user_version = 1")
-    with contextlib.closing(SqliteStore(path, "sales")) as store:
-        standing = store.standing(Part.SERVING)
-        assert standing is not None
-        assert standing.position == msgspec.structs.replace(before, sources={})
-        fence = Fence(store.take("a test", 2), 1)
-        store.apply(Part.SERVING, Changes(SHAPE), standing.position, position_of(1), fence)
-        found = store.standing(Part.SERVING)
+    with contextlib.closing(SqliteWriter(path, "sales")) as store:
+        state = store.state(Part.SERVING)
+        assert state is not None
+        assert state.position == msgspec.structs.replace(before, sources={})
+        fence = Fence(store.claim("a test", 2), 1)
+        store.apply(Part.SERVING, Changes(SCHEMA), state.position, position_of(1), fence)
+        found = store.state(Part.SERVING)
         assert found is not None
         assert found.position == position_of(1)

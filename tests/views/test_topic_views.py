@@ -1,4 +1,4 @@
-"""Views of topics that no flow writes: events and tables, bad values, and logs that are not what they were."""
+"""Views of topics that no flow writes: events and tables, values that do not fit, and replaced logs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from faults.views.follower_thread import dead_letters, following, produce, read_view
+from faults.wait import until
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.model.view import View
+from headrace.model.declarations import View
 from headrace.truth import NotASourceOfTruth
-from tests.support.waiting import until
-from tests.views.seeing import dead_letters, following, look, produce
 
 Fresh = Callable[[str], str]
 COMPACTED = {
@@ -55,8 +55,8 @@ def record(order: str, amount: int = 1, **more: Any) -> tuple[bytes, bytes]:
     return order.encode(), json.dumps({"order": order, "amount": amount, **more}).encode()
 
 
-def rows(*found: tuple[str, int]) -> dict[str, tuple[Any, ...]]:
-    return {order: (order, amount, 0.0, None) for order, amount in found}
+def rows(*orders_and_amounts: tuple[str, int]) -> dict[str, tuple[Any, ...]]:
+    return {order: (order, amount, 0.0, None) for order, amount in orders_and_amounts}
 
 
 def delete_topic(cluster: Cluster, topic: str) -> None:
@@ -85,7 +85,7 @@ def test_a_view_of_a_table_is_the_last_row_of_each_key(
         assert followed.follower.status.applied == 2
 
 
-def test_a_key_of_several_fields_and_values_of_every_form(
+def test_a_view_has_a_key_of_several_fields_and_values_of_every_kind(
     cluster: Cluster, fresh: Fresh, tmp_path: Path
 ) -> None:
     app, name = App("shop"), fresh("prices")
@@ -127,7 +127,7 @@ POISON = {
 }
 
 
-def test_values_that_do_not_fit_are_dead_letters_and_the_rest_goes_on(
+def test_values_that_do_not_fit_become_dead_letters_and_the_view_continues(
     cluster: Cluster, fresh: Fresh, tmp_path: Path
 ) -> None:
     view = orders(fresh("orders"))
@@ -142,10 +142,10 @@ def test_values_that_do_not_fit_are_dead_letters_and_the_rest_goes_on(
         followed.expect(expected)
         status = followed.follower.status
         assert status.dead == len(POISON) + 2
-        # In is out and dead.
+        # Every record that was read was applied or became a dead letter.
         assert status.applied == 2 * len(POISON) + 6
         assert len(expected) == status.applied - status.dead
-        assert sum("do not fit" in line for line in followed.told) == 1
+        assert sum("do not fit" in line for line in followed.lines) == 1
     letters = dead_letters(cluster, f"{view.name}.dead")
     assert [value for _, value, _ in letters] == [*POISON.values(), None, None]
     for number, (key, _, headers) in enumerate(letters[: len(POISON)]):
@@ -156,7 +156,7 @@ def test_values_that_do_not_fit_are_dead_letters_and_the_rest_goes_on(
         assert headers["__headrace.errors.exception"] == "ValueDoesNotFit"
         assert headers["__headrace.errors.message"]
     assert "amount" in letters[4][2]["__headrace.errors.message"]
-    seen = look(tmp_path / "shop.db", view.name)
+    seen = read_view(tmp_path / "shop.db", view.name)
     assert seen is not None
 
 
@@ -174,16 +174,16 @@ def test_a_deletion_that_does_not_name_the_view_s_key_is_a_dead_letter(
     assert "order" in headers["__headrace.errors.message"]
 
 
-@pytest.mark.parametrize("away", [False, True], ids=["at work", "away"])
-def test_a_topic_that_was_made_again_is_another_topic(
-    cluster: Cluster, fresh: Fresh, tmp_path: Path, away: bool
+@pytest.mark.parametrize("follower_stopped", [False, True], ids=["follower running", "follower stopped"])
+def test_a_recreated_topic_counts_as_another_topic(
+    cluster: Cluster, fresh: Fresh, tmp_path: Path, follower_stopped: bool
 ) -> None:
-    """Also where the new one is longer than the old one was, so that every offset exists."""
+    """The new topic is longer than the old one, so every old offset exists in it too."""
     view = orders(fresh("orders"))
     topic = cluster.ensure_topic(view.topic.name, 2).name
     produce(cluster, topic, [record("old", 1)])
 
-    def make_again() -> None:
+    def recreate() -> None:
         delete_topic(cluster, topic)
         cluster.ensure_topic(topic, 2)
         produce(cluster, topic, [record(f"new{number}", number) for number in range(40)])
@@ -191,17 +191,17 @@ def test_a_topic_that_was_made_again_is_another_topic(
     expected = rows(*((f"new{number}", number) for number in range(40)))
     with following(cluster, view, [], tmp_path) as followed:
         followed.expect(rows(("old", 1)))
-        if not away:
-            make_again()
+        if not follower_stopped:
+            recreate()
             followed.expect(expected)
-    if away:
-        make_again()
+    if follower_stopped:
+        recreate()
         with following(cluster, view, [], tmp_path) as followed:
             followed.expect(expected)
-            assert "made again" in "".join(followed.told)
+            assert "was recreated" in "".join(followed.lines)
 
 
-def test_records_that_were_deleted_before_they_were_read_are_told_and_the_view_is_built_from_what_is_left(
+def test_records_deleted_before_they_were_read_are_reported_and_the_view_is_built_from_the_rest(
     cluster: Cluster, fresh: Fresh, tmp_path: Path
 ) -> None:
     view = orders(fresh("orders"))
@@ -213,17 +213,17 @@ def test_records_that_were_deleted_before_they_were_read_are_told_and_the_view_i
     trim(cluster, topic, 3)
     with following(cluster, view, [], tmp_path) as followed:
         followed.expect(rows(("d", 1)))
-        assert any("records 2 to 2" in line for line in followed.told)
+        assert any("records 2 to 2" in line for line in followed.lines)
 
 
 def trim(cluster: Cluster, topic: str, before: int) -> None:
     from confluent_kafka import TopicPartition
 
-    place = TopicPartition(topic, 0, before)
-    cluster.admin().delete_records([place])[place].result(10)
+    end = TopicPartition(topic, 0, before)
+    cluster.admin().delete_records([end])[end].result(10)
 
 
-def test_partitions_that_are_added_are_followed(cluster: Cluster, fresh: Fresh, tmp_path: Path) -> None:
+def test_added_partitions_are_followed(cluster: Cluster, fresh: Fresh, tmp_path: Path) -> None:
     from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
 
     view = orders(fresh("orders"))
@@ -239,7 +239,7 @@ def test_partitions_that_are_added_are_followed(cluster: Cluster, fresh: Fresh, 
 
 
 @pytest.mark.parametrize("expired", [True, False], ids=["expired", "kept"])
-def test_a_follower_away_for_longer_than_deletions_are_kept_builds_again(
+def test_a_follower_rebuilds_only_if_deletions_expired_during_its_absence(
     cluster: Cluster, fresh: Fresh, tmp_path: Path, expired: bool
 ) -> None:
     view = orders(fresh("orders"))
@@ -249,7 +249,7 @@ def test_a_follower_away_for_longer_than_deletions_are_kept_builds_again(
     with following(cluster, view, [], tmp_path) as followed:
         followed.expect(rows(("a", 1), ("b", 1)))
     produce(cluster, topic, [(b"a", None)])
-    # Enough behind it that the segment with the deletion is sealed and worth a compaction.
+    # Enough records after it, so that the segment with the deletion is closed and due for compaction.
     for number in range(30 if expired else 6):
         produce(cluster, topic, [record("fill", number, note="x" * 700)])
     if expired:
@@ -258,16 +258,16 @@ def test_a_follower_away_for_longer_than_deletions_are_kept_builds_again(
     with following(cluster, view, [], tmp_path) as followed:
         followed.expect({**rows(("b", 1)), "fill": ("fill", last, 0.0, "x" * 700)})
         assert followed.follower.status.rebuilds == int(expired)
-        assert any("deletions" in line for line in followed.told) == expired
+        assert any("tombstones" in line for line in followed.lines) == expired
 
 
 def removed_below(cluster: Cluster, topic: str) -> int:
-    told = cluster.configs(topic).get("headrace.tombstones.removed.below") or "0:0"
-    return int(told.split(":")[1])
+    result = cluster.configs(topic).get("headrace.tombstones.removed.below") or "0:0"
+    return int(result.split(":")[1])
 
 
-def test_a_view_further_than_its_log_is_built_again(cluster: Cluster, fresh: Fresh, tmp_path: Path) -> None:
-    """As after the log was restored from a backup that is older than the store."""
+def test_a_view_ahead_of_its_log_is_rebuilt(cluster: Cluster, fresh: Fresh, tmp_path: Path) -> None:
+    """The log was restored from a backup that is older than the store."""
     view = orders(fresh("orders"))
     topic = cluster.ensure_topic(view.topic.name, 1).name
     produce(cluster, topic, [record("a")])
@@ -278,12 +278,10 @@ def test_a_view_further_than_its_log_is_built_again(cluster: Cluster, fresh: Fre
         connection.execute(f"INSERT INTO \"{view.name}\" VALUES ('lost', 1, 0.0, null)")
     with following(cluster, view, [], tmp_path) as followed:
         followed.expect(rows(("a", 1)))
-        assert any("ends at 1, and the view is at 77" in line for line in followed.told)
+        assert any("ends at offset 1, but the view is at offset 77" in line for line in followed.lines)
 
 
-def test_a_changed_schema_or_key_builds_the_view_again(
-    cluster: Cluster, fresh: Fresh, tmp_path: Path
-) -> None:
+def test_a_changed_schema_or_key_rebuilds_the_view(cluster: Cluster, fresh: Fresh, tmp_path: Path) -> None:
     name = fresh("orders")
     cluster.ensure_topic(name, 1)
     produce(cluster, name, [record("a", 1, note="n"), record("b", 2, note="n")])
@@ -293,12 +291,12 @@ def test_a_changed_schema_or_key_builds_the_view_again(
     by_note = app.view(name, app.table(name, Order, key="order"), key="note")
     with following(cluster, by_note, [], tmp_path) as followed:
         followed.expect({"b": ("b", 2, 0.0, "n")})
-        assert any("schema or the key" in line for line in followed.told)
+        assert any("schema or the key" in line for line in followed.lines)
 
 
-@pytest.mark.parametrize("how", ["removed", "restored", "restored in place"])
-def test_a_store_that_was_removed_or_restored_under_its_follower_is_right_again(
-    cluster: Cluster, fresh: Fresh, tmp_path: Path, how: str
+@pytest.mark.parametrize("change", ["removed", "restored", "restored in place"])
+def test_a_store_removed_or_restored_under_its_follower_becomes_correct_again(
+    cluster: Cluster, fresh: Fresh, tmp_path: Path, change: str
 ) -> None:
     view, path = orders(fresh("orders")), tmp_path / "shop.db"
     topic = cluster.ensure_topic(view.topic.name, 1).name
@@ -308,12 +306,12 @@ def test_a_store_that_was_removed_or_restored_under_its_follower_is_right_again(
         backup(path, tmp_path / "backup.db")
         produce(cluster, topic, [record("b")])
         followed.expect(rows(("a", 1), ("b", 1)))
-        if how == "restored in place":
+        if change == "restored in place":
             backup(tmp_path / "backup.db", path)
         else:
             for suffix in ("", "-wal", "-shm"):
                 (tmp_path / f"shop.db{suffix}").unlink(missing_ok=True)
-            if how == "restored":
+            if change == "restored":
                 shutil.copy(tmp_path / "backup.db", path)
         produce(cluster, topic, [record("c")])
         followed.expect(rows(("a", 1), ("b", 1), ("c", 1)))

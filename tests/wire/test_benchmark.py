@@ -1,4 +1,4 @@
-"""The benchmark runs: every part of it, a little, on the embedded broker and on Apache Kafka."""
+"""Every part of the benchmark runs with small numbers, on the embedded broker and on Apache Kafka."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,6 +28,7 @@ PARTS = (
 )
 
 
+@pytest.mark.soak
 def test_every_part_of_the_benchmark_gives_a_row(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench.log", "--quick", "--results", tmp_path]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=800)

@@ -1,4 +1,4 @@
-"""Compaction: what is left of a topic, and where, after old records were replaced and deletions have expired."""
+"""Compaction: the records and offsets that remain after old records were replaced and tombstones expired."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 import confluent_kafka
 import pytest
 
-from tests.support.clients import Client, Record, Seen
-from tests.support.clients.face import START, Consumer
-from tests.support.server import Server
+from faults.clients import Client, ConsumedRecord, Record
+from faults.clients.port import START, Consumer
+from faults.servers.server import Server
+from faults.wait import until
 from tests.support.times import NOON_MS
-from tests.support.waiting import until
 
 Fresh = Callable[[str], str]
 
 SEGMENT_BYTES = 2000
-#: Two that no segment holds together, so that everything before the second is sealed.
-SEALS = [Record(b"s" * (SEGMENT_BYTES - 200), key=key) for key in (b"seal-1", b"seal-2")]
+#: Two records that do not fit into one segment, so that the segments before the second record are closed.
+SEALING_RECORDS = [Record(b"s" * (SEGMENT_BYTES - 200), key=key) for key in (b"seal-1", b"seal-2")]
 
 COMPACTED = {
     "cleanup.policy": "compact",
@@ -26,27 +26,27 @@ COMPACTED = {
 }
 
 
-def read_all(client: Client, cluster: Server, topic: str) -> dict[int, Seen]:
+def read_all(client: Client, cluster: Server, topic: str) -> dict[int, ConsumedRecord]:
     with client.consumer(cluster.bootstrap) as consumer:
         consumer.assign({(topic, 0): START})
-        return read_on(consumer, topic)
+        return read_to_end(consumer, topic)
 
 
-def read_on(consumer: Consumer, topic: str) -> dict[int, Seen]:
-    """Everything from where the consumer is to the end; the last record is never compacted away."""
+def read_to_end(consumer: Consumer, topic: str) -> dict[int, ConsumedRecord]:
+    """Read from the consumer's position to the end. Compaction never removes the last record."""
     _, end = consumer.bounds((topic, 0))
-    found: dict[int, Seen] = {}
+    found: dict[int, ConsumedRecord] = {}
     while end - 1 not in found:
         found.update({seen.offset: seen for seen in consumer.take(1)})
     return found
 
 
-def table(found: Mapping[int, Seen]) -> dict[bytes | None, tuple[int, bytes | None]]:
+def newest_by_key(found: Mapping[int, ConsumedRecord]) -> dict[bytes | None, tuple[int, bytes | None]]:
     return {seen.key: (offset, seen.value) for offset, seen in sorted(found.items())}
 
 
-def churned(client: Client, cluster: Server, topic: str, codec: str = "none") -> dict[bytes, int]:
-    """Ten keys, updated six times each in batches of four, then one key deleted; the newest offset of each."""
+def update_keys(client: Client, cluster: Server, topic: str, codec: str = "none") -> dict[bytes, int]:
+    """Update ten keys six times each, in batches of four, then delete one key; return the newest offset of each."""
     newest: dict[bytes, int] = {}
     for first in range(0, 60, 4):
         records = [
@@ -63,7 +63,7 @@ def churned(client: Client, cluster: Server, topic: str, codec: str = "none") ->
 
 def seal(client: Client, cluster: Server, topic: str) -> dict[bytes, int]:
     placed = {}
-    for record in SEALS:
+    for record in SEALING_RECORDS:
         ((_, offset),) = client.produce(cluster.bootstrap, topic, [record])
         assert record.key is not None
         placed[record.key] = offset
@@ -71,12 +71,12 @@ def seal(client: Client, cluster: Server, topic: str) -> dict[bytes, int]:
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
-def test_the_newest_record_of_each_key_is_left_at_its_offset(
+def test_compaction_keeps_the_newest_record_of_each_key_at_its_offset(
     cluster: Server, client: Client, librdkafka: Client, fresh: Fresh, codec: str
 ) -> None:
     topic = fresh("t")
     client.admin(cluster.bootstrap).create_topic(topic, configs=COMPACTED)
-    newest = churned(client, cluster, topic, codec)
+    newest = update_keys(client, cluster, topic, codec)
     before = read_all(client, cluster, topic)
 
     def is_compacted() -> bool:
@@ -86,17 +86,17 @@ def test_the_newest_record_of_each_key_is_left_at_its_offset(
     kept = sorted(newest.values())
     with client.consumer(cluster.bootstrap) as consumer:
         consumer.assign({(topic, 0): START})
-        after = read_on(consumer, topic)
+        after = read_to_end(consumer, topic)
         assert consumer.bounds((topic, 0)) == (0, kept[-1] + 1)
-        # A reader that asks for an offset that is gone goes on behind it, and so does one that looks for its time.
+        # A reader that starts at a removed offset, or at its time, continues with the next record.
         for start in (1, 17, kept[0] - 1, kept[0] + 1, kept[-1]):
             consumer.seek((topic, 0), start)
-            assert sorted(read_on(consumer, topic)) == [offset for offset in kept if offset >= start]
+            assert sorted(read_to_end(consumer, topic)) == [offset for offset in kept if offset >= start]
         times = [NOON_MS, NOON_MS + 30, NOON_MS + 55, NOON_MS + 60]
         found = [consumer.offsets_for_times({(topic, 0): at})[topic, 0] for at in times]
     assert found == [kept[0], kept[0], 55, newest[b"key-3"]]
-    assert {key: offset for key, (offset, _) in table(after).items()} == newest
-    assert table(after) == table(before)
+    assert {key: offset for key, (offset, _) in newest_by_key(after).items()} == newest
+    assert newest_by_key(after) == newest_by_key(before)
     for offset, seen in after.items():
         assert (seen.key, seen.value, seen.timestamp_ms) == (
             before[offset].key,
@@ -106,27 +106,25 @@ def test_the_newest_record_of_each_key_is_left_at_its_offset(
     assert after[newest[b"key-3"]].value is None
 
 
-def test_a_deletion_goes_once_it_has_expired_and_the_key_is_gone(
-    cluster: Server, librdkafka: Client, fresh: Fresh
-) -> None:
+def test_compaction_removes_an_expired_tombstone(cluster: Server, librdkafka: Client, fresh: Fresh) -> None:
     topic = fresh("t")
     librdkafka.admin(cluster.bootstrap).create_topic(
         topic, configs={**COMPACTED, "delete.retention.ms": "300"}
     )
-    newest = churned(librdkafka, cluster, topic)
+    newest = update_keys(librdkafka, cluster, topic)
     del newest[b"key-3"]
 
     def has_expired() -> bool:
-        # Something new, or there would be no reason to compact again.
+        # Write a new record; otherwise no compaction would be due.
         newest.update(seal(librdkafka, cluster, topic))
-        return b"key-3" not in table(read_all(librdkafka, cluster, topic))
+        return b"key-3" not in newest_by_key(read_all(librdkafka, cluster, topic))
 
     until(has_expired, "the deletion is gone")
-    found = table(read_all(librdkafka, cluster, topic))
+    found = newest_by_key(read_all(librdkafka, cluster, topic))
     assert {key: offset for key, (offset, _) in found.items()} == newest
 
 
-def test_records_are_not_compacted_before_their_least_lag(
+def test_records_are_not_compacted_before_min_compaction_lag_ms(
     cluster: Server, librdkafka: Client, fresh: Fresh
 ) -> None:
     slow, quick = fresh("slow"), fresh("quick")
@@ -148,14 +146,14 @@ def test_a_compacted_topic_with_retention_loses_its_oldest_segments_too(
     topic = fresh("t")
     both = {**COMPACTED, "cleanup.policy": "compact,delete", "retention.bytes": "100000"}
     librdkafka.admin(cluster.bootstrap).create_topic(topic, configs=both)
-    newest = churned(librdkafka, cluster, topic)
+    newest = update_keys(librdkafka, cluster, topic)
     until(lambda: sorted(read_all(librdkafka, cluster, topic)) == sorted(newest.values()), "compacted")
     librdkafka.admin(cluster.bootstrap).delete_records({(topic, 0): newest[b"key-9"]})
     assert sorted(read_all(librdkafka, cluster, topic)) == sorted(newest.values())[-4:]
 
 
-def uncommitted(cluster: Server, topic: str) -> dict[int, tuple[bytes | None, bytes | None]]:
-    """What is there for a reader that does not ask whether it was committed."""
+def read_uncommitted(cluster: Server, topic: str) -> dict[int, tuple[bytes | None, bytes | None]]:
+    """Return key and value of all records by offset, including uncommitted and aborted records."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -165,9 +163,9 @@ def uncommitted(cluster: Server, topic: str) -> dict[int, tuple[bytes | None, by
         }
     )
     try:
-        place = confluent_kafka.TopicPartition(topic, 0, 0)
-        consumer.assign([place])
-        _, end = consumer.get_watermark_offsets(place, timeout=30)
+        partition = confluent_kafka.TopicPartition(topic, 0, 0)
+        consumer.assign([partition])
+        _, end = consumer.get_watermark_offsets(partition, timeout=30)
         found: dict[int, tuple[bytes | None, bytes | None]] = {}
         while end - 1 not in found:
             for message in consumer.consume(100, timeout=1.0):
@@ -178,7 +176,7 @@ def uncommitted(cluster: Server, topic: str) -> dict[int, tuple[bytes | None, by
         consumer.close()
 
 
-def test_what_was_aborted_is_compacted_away_and_replaces_nothing(
+def test_aborted_records_are_compacted_and_replace_nothing(
     cluster: Server, librdkafka: Client, fresh: Fresh
 ) -> None:
     topic = fresh("t")
@@ -202,10 +200,11 @@ def test_what_was_aborted_is_compacted_away_and_replaces_nothing(
             producer.abort_transaction(60)
     seals = seal(librdkafka, cluster, topic)
     until(
-        lambda: {key for key, _ in uncommitted(cluster, topic).values()} == {b"a", b"c", *seals}, "compacted"
+        lambda: {key for key, _ in read_uncommitted(cluster, topic).values()} == {b"a", b"c", *seals},
+        "compacted",
     )
-    values = {key: value for key, value in uncommitted(cluster, topic).values() if key not in seals}
+    values = {key: value for key, value in read_uncommitted(cluster, topic).values() if key not in seals}
     assert values == {b"a": b"1", b"c": b"3"}
-    found = table(read_all(librdkafka, cluster, topic))
+    found = newest_by_key(read_all(librdkafka, cluster, topic))
     assert {key: offset for key, (offset, _) in found.items()} == {b"a": 0, b"c": 5, **seals}
     assert found[b"a"][1] == b"1"

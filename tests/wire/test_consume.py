@@ -1,4 +1,4 @@
-"""Reading: from anywhere, in order, as often as one likes, without disturbing anybody."""
+"""Reading from any position, in order, repeatedly, without affecting others."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.support.clients import Client, Record, Seen
-from tests.support.clients.face import END, START
-from tests.support.refused import refusal
-from tests.support.server import Server
+from faults.clients import Client, ConsumedRecord, Record
+from faults.clients.port import END, START, refusal
+from faults.servers.server import Server
+from faults.wait import until
 from tests.support.times import NOON_MS
-from tests.support.waiting import until
-from tests.wire.having import clients_that_can
+from tests.wire.client_choice import clients_that_can
 
 Fresh = Callable[[str], str]
 
 
-def filled(client: Client, cluster: Server, topic: str, count: int, partitions: int = 1) -> None:
-    """A topic with so many records per partition, a second apart, the n-th with value n."""
+def create_filled_topic(client: Client, cluster: Server, topic: str, count: int, partitions: int = 1) -> None:
+    """Create a topic with this many records per partition, one second apart; the n-th has value n."""
     client.admin(cluster.bootstrap).create_topic(topic, partitions)
     for partition in range(partitions):
         records = [
@@ -27,15 +26,15 @@ def filled(client: Client, cluster: Server, topic: str, count: int, partitions: 
         client.produce(cluster.bootstrap, topic, records)
 
 
-def values(seen: list[Seen]) -> list[int]:
-    return [int(one.value or b"") for one in seen]
+def values(seen: list[ConsumedRecord]) -> list[int]:
+    return [int(record.value or b"") for record in seen]
 
 
 def test_a_reader_starts_at_the_beginning_at_an_offset_or_at_the_end(
     cluster: Server, client: Client, fresh: Fresh
 ) -> None:
     topic = fresh("t")
-    filled(client, cluster, topic, 20)
+    create_filled_topic(client, cluster, topic, 20)
     with client.consumer(cluster.bootstrap) as consumer:
         consumer.assign({(topic, 0): START})
         assert values(consumer.take(20)) == list(range(20))
@@ -50,7 +49,7 @@ def test_a_reader_starts_at_the_beginning_at_an_offset_or_at_the_end(
 
 def test_offsets_are_found_by_time(cluster: Server, client: Client, fresh: Fresh) -> None:
     topic = fresh("t")
-    filled(client, cluster, topic, 10, partitions=2)
+    create_filled_topic(client, cluster, topic, 10, partitions=2)
     with client.consumer(cluster.bootstrap) as consumer:
         consumer.assign({(topic, 0): START, (topic, 1): START})
         observed = [
@@ -65,7 +64,7 @@ def test_offsets_are_found_by_time(cluster: Server, client: Client, fresh: Fresh
 
 
 @clients_that_can("list_offset")
-def test_offsets_are_found_by_greatest_timestamp_also_when_it_is_not_the_last(
+def test_the_offset_of_the_greatest_timestamp_is_found_even_if_it_is_not_the_last(
     cluster: Server, client: Client, fresh: Fresh
 ) -> None:
     topic = fresh("t")
@@ -77,19 +76,19 @@ def test_offsets_are_found_by_greatest_timestamp_also_when_it_is_not_the_last(
     assert [admin.list_offset((topic, 0), spec) for spec in specs] == [0, 3, 1, 1, 1]
 
 
-def test_reading_back_moves_nobody_s_offset(cluster: Server, client: Client, fresh: Fresh) -> None:
+def test_a_seek_changes_no_committed_offset(cluster: Server, client: Client, fresh: Fresh) -> None:
     topic, group = fresh("t"), fresh("g")
-    filled(client, cluster, topic, 30)
+    create_filled_topic(client, cluster, topic, 30)
     with client.consumer(cluster.bootstrap, group) as worker:
         worker.subscribe(topic)
         worker.take(30)
         worker.commit({(topic, 0): 17})
         before = client.admin(cluster.bootstrap).group_offsets(group)
-        with client.consumer(cluster.bootstrap) as tourist:
-            tourist.assign({(topic, 0): START})
+        with client.consumer(cluster.bootstrap) as other_reader:
+            other_reader.assign({(topic, 0): START})
             for _ in range(3):
-                tourist.take(30)
-                tourist.seek((topic, 0), 0)
+                other_reader.take(30)
+                other_reader.seek((topic, 0), 0)
         after = client.admin(cluster.bootstrap).group_offsets(group)
         # The worker's own position has not moved either: the next record is the one after its last.
         client.produce(cluster.bootstrap, topic, [Record(b"30")])
@@ -97,46 +96,48 @@ def test_reading_back_moves_nobody_s_offset(cluster: Server, client: Client, fre
     assert before == after == {(topic, 0): 17}
 
 
-def test_a_reader_at_the_end_is_woken_by_the_next_record(
+def test_a_reader_at_the_end_gets_the_next_record_immediately(
     cluster: Server, client: Client, librdkafka: Client, fresh: Fresh
 ) -> None:
-    """The server may hold the fetch for 25 s; the record must come at once, not when they are over."""
+    """The server may delay the fetch for 25 s; the record must arrive at once, not after that time."""
     topic = fresh("t")
-    filled(librdkafka, cluster, topic, 1)
+    create_filled_topic(librdkafka, cluster, topic, 1)
     waiting_ms = 25_000
     with client.consumer(cluster.bootstrap, max_wait_ms=waiting_ms) as consumer:
         consumer.assign({(topic, 0): START})
         consumer.take(1)
         with ThreadPoolExecutor(1) as thread:
-            woken = thread.submit(consumer.take, 1, 30.0)
-            # Give the fetch time to reach the server; if it has not, the test is merely easier.
+            pending = thread.submit(consumer.take, 1, 30.0)
+            # Wait until the fetch has probably reached the server; otherwise the test is only easier.
             time.sleep(0.3)
             librdkafka.produce(cluster.bootstrap, topic, [Record(b"1")])
             sent = time.monotonic()
-            assert values(woken.result()) == [1]
+            assert values(pending.result()) == [1]
             took_s = time.monotonic() - sent
     assert took_s < waiting_ms / 1000 / 5
 
 
-def test_a_paused_partition_gives_nothing_until_it_is_resumed(
+def test_a_paused_partition_returns_nothing_until_it_is_resumed(
     cluster: Server, client: Client, fresh: Fresh
 ) -> None:
     topic = fresh("t")
-    filled(client, cluster, topic, 5, partitions=2)
+    create_filled_topic(client, cluster, topic, 5, partitions=2)
     with client.consumer(cluster.bootstrap) as consumer:
         consumer.assign({(topic, 0): START, (topic, 1): START})
         consumer.pause((topic, 0))
         first = consumer.take(5)
-        assert {one.partition for one in first} == {1}
+        assert {record.partition for record in first} == {1}
         consumer.resume((topic, 0))
-        assert [(one.partition, one.offset) for one in consumer.take(5)] == [(0, n) for n in range(5)]
+        assert [(record.partition, record.offset) for record in consumer.take(5)] == [
+            (0, n) for n in range(5)
+        ]
 
 
-def test_a_reader_below_the_first_offset_is_told_that_records_are_gone(
+def test_a_reader_below_the_first_offset_gets_an_out_of_range_error(
     cluster: Server, client: Client, fresh: Fresh
 ) -> None:
     topic = fresh("t")
-    filled(client, cluster, topic, 10)
+    create_filled_topic(client, cluster, topic, 10)
     kept_from = client.admin(cluster.bootstrap).delete_records({(topic, 0): 6})
     with client.consumer(cluster.bootstrap, reset="error") as strict:
         strict.assign({(topic, 0): 2})
@@ -149,15 +150,15 @@ def test_a_reader_below_the_first_offset_is_told_that_records_are_gone(
     assert bounds == (6, 10)
 
 
-def test_a_reader_beyond_the_end_is_told_so(cluster: Server, client: Client, fresh: Fresh) -> None:
+def test_a_reader_beyond_the_end_gets_an_error(cluster: Server, client: Client, fresh: Fresh) -> None:
     topic = fresh("t")
-    filled(client, cluster, topic, 3)
+    create_filled_topic(client, cluster, topic, 3)
     with client.consumer(cluster.bootstrap, reset="error") as consumer:
         consumer.assign({(topic, 0): 1000})
         assert refusal(consumer.take, 1) == 1
 
 
-def test_records_larger_than_the_fetch_limits_still_come_one_by_one(
+def test_records_larger_than_the_fetch_limits_are_returned_one_by_one(
     cluster: Server, client: Client, librdkafka: Client, fresh: Fresh
 ) -> None:
     topic = fresh("t")
@@ -168,7 +169,7 @@ def test_records_larger_than_the_fetch_limits_still_come_one_by_one(
     with client.consumer(cluster.bootstrap) as consumer:
         consumer.assign({(topic, 0): START})
         seen = consumer.take(3)
-    assert [(one.offset, one.value[:1] if one.value else b"") for one in seen] == [
+    assert [(received.offset, received.value[:1] if received.value else b"") for received in seen] == [
         (0, b"0"),
         (1, b"1"),
         (2, b"2"),
@@ -194,17 +195,17 @@ def test_many_small_batches_across_partitions_keep_dense_offsets_and_order(
         consumer.assign({(topic, partition): START for partition in range(4)})
         seen = consumer.take(320)
     for partition, expected in sent.items():
-        found = [(one.offset, one.value) for one in seen if one.partition == partition]
+        found = [(received.offset, received.value) for received in seen if received.partition == partition]
         assert found == list(enumerate(expected))
 
 
-def test_a_deleted_topic_made_again_is_another_topic(cluster: Server, client: Client, fresh: Fresh) -> None:
+def test_a_recreated_topic_is_another_topic(cluster: Server, client: Client, fresh: Fresh) -> None:
     """Nothing of the old topic is served under the new one, neither records nor offsets."""
     topic = fresh("t")
-    filled(client, cluster, topic, 10)
+    create_filled_topic(client, cluster, topic, 10)
     admin = client.admin(cluster.bootstrap)
     admin.delete_topic(topic)
-    # Kafka forgets the name a moment after it has answered.
+    # Kafka removes the name a moment after its response.
     until(lambda: refusal(admin.create_topic, topic) == 0, "the topic is made again")
     assert client.produce(cluster.bootstrap, topic, [Record(b"100")]) == [(0, 0)]
     with client.consumer(cluster.bootstrap) as consumer:
@@ -213,12 +214,12 @@ def test_a_deleted_topic_made_again_is_another_topic(cluster: Server, client: Cl
         assert consumer.bounds((topic, 0)) == (0, 1)
 
 
-def test_a_topic_deleted_under_its_reader_does_not_trouble_the_reader_s_other_topics(
+def test_deleting_a_topic_does_not_affect_the_other_topics_of_its_reader(
     cluster: Server, client: Client, fresh: Fresh
 ) -> None:
     doomed, kept = fresh("doomed"), fresh("kept")
-    filled(client, cluster, doomed, 3)
-    filled(client, cluster, kept, 3)
+    create_filled_topic(client, cluster, doomed, 3)
+    create_filled_topic(client, cluster, kept, 3)
     with client.consumer(cluster.bootstrap, fresh("g")) as consumer:
         consumer.subscribe(doomed, kept)
         consumer.take(6)
@@ -226,4 +227,4 @@ def test_a_topic_deleted_under_its_reader_does_not_trouble_the_reader_s_other_to
         client.admin(cluster.bootstrap).delete_topic(doomed)
         client.produce(cluster.bootstrap, kept, [Record(b"3")])
         seen = consumer.take(1)
-    assert [(one.topic, one.offset) for one in seen] == [(kept, 3)]
+    assert [(record.topic, record.offset) for record in seen] == [(kept, 3)]

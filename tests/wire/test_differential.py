@@ -1,4 +1,4 @@
-"""The same random script against both servers: whatever is asked, in whatever order, they answer alike.
+"""The same random script against both servers: any requests in any order get the same responses.
 
 The seed is in the test's name, and the script depends on nothing else; a step that differs is named with its number.
 """
@@ -12,25 +12,25 @@ from typing import Any
 
 import pytest
 
+from faults.clients.java_driver import JavaDriver
+from faults.servers.server import Server
 from tests.plugins.kafka_half import KafkaHalf
 from tests.support.batches import CODECS, batch, bent
-from tests.support.java_driver import JavaDriver
-from tests.support.server import Server
 from tests.support.times import NOON_MS
-from tests.wire.scripts.alike import check_alike
+from tests.wire.scripts.alike import check_same_responses
 from tests.wire.scripts.groups import coordinator
-from tests.wire.scripts.talk import Talk, per_partition
+from tests.wire.scripts.talk import Conversation, per_partition
 
 STEPS = 60
-# Once a topic holds keys, Kafka adds partitions all the same, and the embedded broker wants to be forced. So two topics
-# grow and get no keys, and one gets keys and never grows.
+# If a topic has keyed records, Kafka still adds partitions, but the embedded broker requires an option for that. So two
+# topics grow and get no keys, and one gets keys and never grows.
 GROWING, KEYED = "ab", "c"
 
 
 class Script:
-    """Random requests about a few topics and groups. All choices come from the seed, none from an answer."""
+    """Random requests about a few topics and groups. All choices depend on the seed only, not on responses."""
 
-    def __init__(self, talk: Talk, seed: int) -> None:
+    def __init__(self, talk: Conversation, seed: int) -> None:
         self.talk = talk
         self.random = random.Random(seed)
         self.sequences: dict[tuple[str, int], int] = {}
@@ -58,8 +58,8 @@ class Script:
         for step in self.random.choices(steps, weights, k=STEPS):
             step()
 
-    def ask(self, api: str, version: int, /, **fields: Any) -> Any:
-        return self.talk.ask(f"step {len(self.talk.notes)}: {api} {fields}"[:300], api, version, **fields)
+    def call(self, api: str, version: int, /, **fields: Any) -> Any:
+        return self.talk.call(f"step {len(self.talk.notes)}: {api} {fields}"[:300], api, version, **fields)
 
     def topic(self, among: str = "aabcc") -> str:
         return self.talk.name(self.random.choice(among))
@@ -77,10 +77,10 @@ class Script:
 
     def send(self, data: bytes, topic: str, partition: int) -> None:
         records = base64.b64encode(data).decode()
-        asked = [{"name": topic, "partitionData": [{"index": partition, "records": records}]}]
-        # Names only; ids differ by design and are swept elsewhere.
+        requested = [{"name": topic, "partitionData": [{"index": partition, "records": records}]}]
+        # Use names only: ids differ by design, and another test covers them.
         acks = self.random.choice([1, -1])
-        self.ask("Produce", self.version(3, 12), acks=acks, timeoutMs=10_000, topicData=asked)
+        self.call("Produce", self.version(3, 12), acks=acks, timeoutMs=10_000, topicData=requested)
 
     def produce(self) -> None:
         first_ms = NOON_MS + self.random.randrange(100_000)
@@ -109,7 +109,7 @@ class Script:
             }
             for index in sorted({self.partition() for _ in range(2)})
         ]
-        self.ask(
+        self.call(
             "Fetch",
             self.version(4, 12),
             maxWaitMs=0,
@@ -122,94 +122,91 @@ class Script:
 
     def list_offsets(self) -> None:
         times = [-1, -2, -3, -4, NOON_MS, NOON_MS + self.random.randrange(110_000)]
-        asked = per_partition([self.partition()], timestamp=self.random.choice(times))
-        topics = [{"name": self.topic(), "partitions": asked}]
-        self.ask("ListOffsets", self.version(1, 11), replicaId=-1, timeoutMs=5000, topics=topics)
+        requested = per_partition([self.partition()], timestamp=self.random.choice(times))
+        topics = [{"name": self.topic(), "partitions": requested}]
+        self.call("ListOffsets", self.version(1, 11), replicaId=-1, timeoutMs=5000, topics=topics)
 
     def delete_records(self) -> None:
-        asked = per_partition([self.partition()], offset=self.random.choice([-1, 0, 1, 2, 4, 8, 30]))
-        topics = [{"name": self.topic(), "partitions": asked}]
-        self.ask("DeleteRecords", self.version(0, 2), timeoutMs=5000, topics=topics)
+        requested = per_partition([self.partition()], offset=self.random.choice([-1, 0, 1, 2, 4, 8, 30]))
+        topics = [{"name": self.topic(), "partitions": requested}]
+        self.call("DeleteRecords", self.version(0, 2), timeoutMs=5000, topics=topics)
 
     def epochs(self) -> None:
-        asked = {"partition": self.partition(), "leaderEpoch": self.random.choice([0, 1])}
-        topics = [{"topic": self.topic(), "partitions": [asked]}]
-        self.ask("OffsetForLeaderEpoch", self.version(2, 4), replicaId=-1, topics=topics)
+        requested = {"partition": self.partition(), "leaderEpoch": self.random.choice([0, 1])}
+        topics = [{"topic": self.topic(), "partitions": [requested]}]
+        self.call("OffsetForLeaderEpoch", self.version(2, 4), replicaId=-1, topics=topics)
 
     def group(self) -> str:
         return self.talk.name(self.random.choice(["g", "h"]))
 
     def commit(self) -> None:
         offset = self.random.randrange(50)
-        asked = per_partition([self.partition()], committedOffset=offset, committedMetadata=f"at {offset}")
-        topics = [{"name": self.topic(), "partitions": asked}]
+        requested = per_partition(
+            [self.partition()], committedOffset=offset, committedMetadata=f"at {offset}"
+        )
+        topics = [{"name": self.topic(), "partitions": requested}]
         fields = {"generationIdOrMemberEpoch": -1, "memberId": ""}
-        self.ask("OffsetCommit", self.version(2, 9), groupId=self.group(), topics=topics, **fields)
+        self.call("OffsetCommit", self.version(2, 9), groupId=self.group(), topics=topics, **fields)
 
     def fetch_offsets(self) -> None:
         group = self.group()
         topics = [{"name": self.topic(), "partitionIndexes": [0, 1]}] if self.random.random() < 0.5 else None
         if self.random.random() < 0.5:
-            self.ask("OffsetFetch", self.version(2, 7), groupId=group, topics=topics)
+            self.call("OffsetFetch", self.version(2, 7), groupId=group, topics=topics)
         else:
-            self.ask("OffsetFetch", self.version(8, 9), groups=[{"groupId": group, "topics": topics}])
+            self.call("OffsetFetch", self.version(8, 9), groups=[{"groupId": group, "topics": topics}])
 
     def set_a_limit(self) -> None:
         value = self.random.choice(["1000", "100000", "-5", "x"])
         change = {"name": "max.message.bytes", "configOperation": 0, "value": value}
         topic = self.topic()
         resource = {"resourceType": 2, "resourceName": topic, "configs": [change]}
-        self.ask("IncrementalAlterConfigs", 1, resources=[resource])
+        self.call("IncrementalAlterConfigs", 1, resources=[resource])
         if value.isdigit():
             self.settled_setting(topic, value)
 
     def settled_setting(self, topic: str, value: str) -> None:
-        """Kafka's log hears of a setting a moment after the answer; the next step must not outrun it."""
-        asked = {"resourceType": 2, "resourceName": topic, "configurationKeys": ["max.message.bytes"]}
+        """Wait until the setting is in effect: Kafka applies it to its log a moment after the response."""
+        requested = {"resourceType": 2, "resourceName": topic, "configurationKeys": ["max.message.bytes"]}
 
         def known() -> bool:
-            answer = self.talk.raw.ask("DescribeConfigs", 4, resources=[asked])
+            answer = self.talk.raw.call("DescribeConfigs", 4, resources=[requested])
             return bool(answer["results"][0]["configs"][0]["value"] == value)
 
         self.talk.wait(known)
 
     def add_partitions(self) -> None:
         topic, count = self.topic(GROWING), self.random.choice([2, 3])
-        asked = [{"name": topic, "count": count, "assignments": None}]
-        answer = self.ask("CreatePartitions", self.version(0, 3), timeoutMs=10_000, topics=asked)
+        requested = [{"name": topic, "count": count, "assignments": None}]
+        answer = self.call("CreatePartitions", self.version(0, 3), timeoutMs=10_000, topics=requested)
         if answer["results"][0]["errorCode"] == 0:
             self.talk.wait(lambda: self.talk.leads(topic, count))
 
     def delete_and_make_again(self) -> None:
         what = self.random.choice(GROWING + KEYED)
-        self.ask("DeleteTopics", self.version(1, 5), timeoutMs=10_000, topicNames=[self.talk.name(what)])
+        self.call("DeleteTopics", self.version(1, 5), timeoutMs=10_000, topicNames=[self.talk.name(what)])
         self.talk.wait(lambda: not self.talk.leads(self.talk.name(what), 1))
         self.talk.topic(what, 2)
-        # Kafka forgets a deleted topic's committed offsets in the background; the groups go with them here.
+        # Kafka deletes the offsets of a deleted topic in the background, so the script deletes the groups too.
         for group in (self.talk.name("g"), self.talk.name("h")):
-            self.talk.raw.ask("DeleteGroups", 2, groupsNames=[group])
+            self.talk.raw.call("DeleteGroups", 2, groupsNames=[group])
 
     def delete_group(self) -> None:
-        self.ask("DeleteGroups", self.version(0, 2), groupsNames=[self.group()])
+        self.call("DeleteGroups", self.version(0, 2), groupsNames=[self.group()])
 
     def describe(self) -> None:
         if self.random.random() < 0.5:
-            self.ask(
+            self.call(
                 "Metadata", self.version(4, 9), topics=[{"name": self.topic()}], allowAutoTopicCreation=False
             )
         else:
-            self.ask("DescribeGroups", self.version(0, 5), groups=[self.group()])
+            self.call("DescribeGroups", self.version(0, 5), groups=[self.group()])
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_both_servers_answer_a_random_script_alike(
-    headrace_server: Server, kafka_server: Server, kafka_half: KafkaHalf, driver: JavaDriver, seed: int
+def test_both_servers_respond_to_a_random_script_alike(
+    headrace_server: Server, kafka_half: KafkaHalf, driver: JavaDriver, seed: int
 ) -> None:
-    check_alike(
-        headrace_server,
-        kafka_server,
-        kafka_half,
-        driver,
-        lambda talk: Script(talk, seed).run(),
-        f"script-{seed}",
+    check_same_responses(
+        headrace_server, kafka_half, driver, lambda talk: Script(talk, seed).run(), f"script-{seed}"
     )

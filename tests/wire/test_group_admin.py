@@ -1,29 +1,28 @@
-"""Groups from outside: listed, described, moved, deleted."""
+"""Administration of groups: list, describe, change offsets, delete."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.support.clients import Client, Record
-from tests.support.clients.face import wait_for
-from tests.support.refused import refusal
-from tests.support.server import Server
-from tests.support.waiting import until
-from tests.wire.having import clients_that_can
+from faults.clients import Client, Record
+from faults.clients.port import refusal, wait_for
+from faults.servers.server import Server
+from faults.wait import until
+from tests.wire.client_choice import clients_that_can
 
 Fresh = Callable[[str], str]
 
 
-def filled(client: Client, cluster: Server, topic: str) -> None:
+def create_filled_topic(client: Client, cluster: Server, topic: str) -> None:
     client.admin(cluster.bootstrap).create_topic(topic, partitions=2)
     client.produce(cluster.bootstrap, topic, [Record(b"v", partition=n % 2) for n in range(20)])
 
 
-def test_a_group_is_listed_and_described_while_it_lives_and_after(
+def test_a_group_is_listed_and_described_with_and_without_members(
     cluster: Server, client: Client, fresh: Fresh
 ) -> None:
     topic, group = fresh("t"), fresh("g")
-    filled(client, cluster, topic)
+    create_filled_topic(client, cluster, topic)
     admin = client.admin(cluster.bootstrap)
     assert group not in admin.groups()
     with client.consumer(cluster.bootstrap, group) as consumer:
@@ -42,11 +41,11 @@ def test_a_group_is_listed_and_described_while_it_lives_and_after(
 
 
 @clients_that_can("group_admin")
-def test_offsets_are_moved_only_while_nobody_is_at_work(
+def test_offsets_are_changed_only_in_a_group_without_members(
     cluster: Server, client: Client, fresh: Fresh
 ) -> None:
     topic, group = fresh("t"), fresh("g")
-    filled(client, cluster, topic)
+    create_filled_topic(client, cluster, topic)
     admin = client.admin(cluster.bootstrap)
     with client.consumer(cluster.bootstrap, group) as consumer:
         consumer.subscribe(topic)
@@ -57,7 +56,7 @@ def test_offsets_are_moved_only_while_nobody_is_at_work(
     assert admin.group_offsets(group) == {(topic, 0): 3, (topic, 1): 10}
     with client.consumer(cluster.bootstrap, group) as consumer:
         consumer.subscribe(topic)
-        assert sorted((one.partition, one.offset) for one in consumer.take(7)) == [
+        assert sorted((record.partition, record.offset) for record in consumer.take(7)) == [
             (0, n) for n in range(3, 10)
         ]
 
@@ -67,7 +66,7 @@ def test_a_group_without_members_is_deleted_and_one_with_members_is_not(
     cluster: Server, client: Client, fresh: Fresh
 ) -> None:
     topic, group = fresh("t"), fresh("g")
-    filled(client, cluster, topic)
+    create_filled_topic(client, cluster, topic)
     admin = client.admin(cluster.bootstrap)
     with client.consumer(cluster.bootstrap, group) as consumer:
         consumer.subscribe(topic)
@@ -77,7 +76,7 @@ def test_a_group_without_members_is_deleted_and_one_with_members_is_not(
     admin.delete_group(group)
     assert group not in admin.groups()
     assert refusal(admin.delete_group, group) == 69
-    # Its offsets went with it: a group of that name starts anew.
+    # Its offsets were deleted too: a new group of that name starts again.
     with client.consumer(cluster.bootstrap, group) as consumer:
         consumer.subscribe(topic)
         assert len(consumer.take(20)) == 20
@@ -88,7 +87,7 @@ def test_offsets_of_a_topic_that_a_member_reads_cannot_be_deleted(
     cluster: Server, client: Client, fresh: Fresh
 ) -> None:
     topic, group = fresh("t"), fresh("g")
-    filled(client, cluster, topic)
+    create_filled_topic(client, cluster, topic)
     admin = client.admin(cluster.bootstrap)
     with client.consumer(cluster.bootstrap, group) as consumer:
         consumer.subscribe(topic)
@@ -100,9 +99,9 @@ def test_offsets_of_a_topic_that_a_member_reads_cannot_be_deleted(
     assert refusal(admin.delete_group_offsets, fresh("nobody"), (topic, 0)) == 69
 
 
-def test_a_group_can_commit_without_ever_joining(cluster: Server, client: Client, fresh: Fresh) -> None:
+def test_a_consumer_that_is_not_a_member_can_commit(cluster: Server, client: Client, fresh: Fresh) -> None:
     topic, group = fresh("t"), fresh("g")
-    filled(client, cluster, topic)
+    create_filled_topic(client, cluster, topic)
     with client.consumer(cluster.bootstrap, group) as consumer:
         consumer.assign({(topic, 0): 0, (topic, 1): 0})
         consumer.take(20)
@@ -113,10 +112,10 @@ def test_a_group_can_commit_without_ever_joining(cluster: Server, client: Client
     assert admin.describe_group(group)["state"] == "Empty"
 
 
-def test_offsets_of_a_deleted_topic_are_forgotten(cluster: Server, client: Client, fresh: Fresh) -> None:
+def test_offsets_of_a_deleted_topic_are_deleted(cluster: Server, client: Client, fresh: Fresh) -> None:
     kept, doomed, group = fresh("kept"), fresh("doomed"), fresh("g")
     for topic in (kept, doomed):
-        filled(client, cluster, topic)
+        create_filled_topic(client, cluster, topic)
     admin = client.admin(cluster.bootstrap)
     with client.consumer(cluster.bootstrap, group) as consumer:
         consumer.assign({(kept, 0): 0, (doomed, 0): 0})

@@ -1,4 +1,4 @@
-"""kcat 1.7, with a librdkafka of years ago: what old clients do still works."""
+"""kcat 1.7, with an old librdkafka: old clients still work."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.clients import Client, Record
+from faults.clients import Client, Record
+from faults.servers.server import Server
 from tests.support.raw import Raw
-from tests.support.server import Server
 from tests.support.times import NOON_MS
 from tests.wire.test_produce import CODECS, stored_batches
 
 Fresh = Callable[[str], str]
-# Half a second is librdkafka's patience with a leader that it does not know yet.
+# librdkafka waits half a second before it queries an unknown leader again.
 QUICK = ["-X", "topic.metadata.refresh.fast.interval.ms=20", "-X", "fetch.wait.max.ms=100"]
 
 
@@ -28,7 +28,7 @@ def kcat(cluster: Server, *arguments: str, given: bytes = b"") -> str:
 
 
 def read(cluster: Server, topic: str, *options: str) -> list[dict[str, Any]]:
-    """Everything up to the end, as kcat's own JSON."""
+    """Read all records up to the end, as kcat's JSON."""
     lines = kcat(cluster, "-C", "-t", topic, "-e", "-q", "-J", *options).splitlines()
     return [json.loads(line) for line in lines]
 
@@ -42,30 +42,34 @@ def test_kcat_writes_in_every_codec_and_reads_it_back(
     lines = "".join(f"k{n}:value {n} {'x' * 100}\n" for n in range(50))
     kcat(cluster, "-P", "-t", topic, "-K:", "-z", codec, "-p", "0", given=lines.encode())
     seen = read(cluster, topic)
-    assert [(one["offset"], one["key"], one["payload"]) for one in seen] == [
+    assert [(record["offset"], record["key"], record["payload"]) for record in seen] == [
         (n, f"k{n}", f"value {n} {'x' * 100}") for n in range(50)
     ]
-    # Old librdkafka sends uncompressed, without a word, to a server that it thinks too new for it.
-    assert {kept for _, kept in stored_batches(raw, topic)} == {CODECS.index(codec)}
+    # Old librdkafka silently sends uncompressed batches to a server whose versions it considers too new.
+    assert {stored_codec for _, stored_codec in stored_batches(raw, topic)} == {CODECS.index(codec)}
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_kcat_writes_with_every_acknowledgement(cluster: Server, acks: str, fresh: Fresh) -> None:
     topic = fresh("t")
     kcat(cluster, "-P", "-t", topic, "-X", f"acks={acks}", given=b"a\nb\nc\n")
-    assert [one["payload"] for one in read(cluster, topic)] == ["a", "b", "c"]
+    assert [record["payload"] for record in read(cluster, topic)] == ["a", "b", "c"]
 
 
 def test_kcat_writes_idempotently(cluster: Server, fresh: Fresh) -> None:
     topic = fresh("t")
     kcat(cluster, "-P", "-t", topic, "-X", "enable.idempotence=true", given=b"a\nb\nc\n")
-    assert [(one["offset"], one["payload"]) for one in read(cluster, topic)] == [(0, "a"), (1, "b"), (2, "c")]
+    assert [(record["offset"], record["payload"]) for record in read(cluster, topic)] == [
+        (0, "a"),
+        (1, "b"),
+        (2, "c"),
+    ]
 
 
 def test_kcat_carries_headers_nulls_and_keys(cluster: Server, fresh: Fresh) -> None:
     topic = fresh("t")
     kcat(cluster, "-P", "-t", topic, "-K:", "-Z", "-H", "trace=1", "-H", "trace=2", given=b"gone:\nkept:v\n")
-    observed = [(one["key"], one["payload"], one["headers"]) for one in read(cluster, topic)]
+    observed = [(record["key"], record["payload"], record["headers"]) for record in read(cluster, topic)]
     headers = ["trace", "1", "trace", "2"]
     assert observed == [("gone", None, headers), ("kept", "v", headers)]
 
@@ -76,8 +80,8 @@ def test_kcat_reads_from_offsets_the_end_and_times(cluster: Server, librdkafka: 
     records = [Record(b"%d" % n, timestamp_ms=NOON_MS + n) for n in range(10)]
     librdkafka.produce(cluster.bootstrap, topic, records)
     observed = {
-        place: [one["offset"] for one in read(cluster, topic, "-p", "0", "-o", place)]
-        for place in ("beginning", "7", "-2", f"s@{NOON_MS + 6}")
+        offset: [record["offset"] for record in read(cluster, topic, "-p", "0", "-o", offset)]
+        for offset in ("beginning", "7", "-2", f"s@{NOON_MS + 6}")
     }
     assert observed == {
         "beginning": list(range(10)),
@@ -87,7 +91,7 @@ def test_kcat_reads_from_offsets_the_end_and_times(cluster: Server, librdkafka: 
     }
 
 
-def test_kcat_looks_up_offsets_by_time(cluster: Server, librdkafka: Client, fresh: Fresh) -> None:
+def test_kcat_finds_offsets_by_time(cluster: Server, librdkafka: Client, fresh: Fresh) -> None:
     topic = fresh("t")
     librdkafka.admin(cluster.bootstrap).create_topic(topic)
     records = [Record(b"v", timestamp_ms=NOON_MS + n) for n in range(10)]
@@ -106,12 +110,12 @@ def test_kcat_lists_brokers_topics_and_partitions(cluster: Server, librdkafka: C
         {"partition": index, "leader": 1, "replicas": [{"id": 1}], "isrs": [{"id": 1}]} for index in (0, 1)
     ]
     assert listed["topics"] == [{"topic": topic, "partitions": partitions}]
-    everything = json.loads(kcat(cluster, "-L", "-J"))
-    assert topic in {one["topic"] for one in everything["topics"]}
+    all_metadata = json.loads(kcat(cluster, "-L", "-J"))
+    assert topic in {listed_topic["topic"] for listed_topic in all_metadata["topics"]}
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
-def test_kcat_reads_in_a_group_and_goes_on_where_it_stopped(
+def test_kcat_reads_in_a_group_and_continues_where_it_stopped(
     cluster: Server, librdkafka: Client, assignor: str, fresh: Fresh
 ) -> None:
     topic, group = fresh("t"), fresh("g")
@@ -121,7 +125,9 @@ def test_kcat_reads_in_a_group_and_goes_on_where_it_stopped(
     def read_in_group(count: int) -> list[tuple[int, int]]:
         options = ["-X", "auto.offset.reset=earliest", "-X", f"partition.assignment.strategy={assignor}"]
         text = kcat(cluster, "-G", group, "-q", "-J", "-c", str(count), *options, topic)
-        return sorted((one["partition"], one["offset"]) for one in map(json.loads, text.splitlines()))
+        return sorted(
+            (record["partition"], record["offset"]) for record in map(json.loads, text.splitlines())
+        )
 
     librdkafka.produce(cluster.bootstrap, topic, [Record(b"v", partition=n % 2) for n in range(10)])
     assert read_in_group(10) == [(p, n) for p in range(2) for n in range(5)]
@@ -130,7 +136,7 @@ def test_kcat_reads_in_a_group_and_goes_on_where_it_stopped(
     assert read_in_group(4) == [(p, n) for p in range(2) for n in (5, 6)]
 
 
-def test_kcat_is_told_of_a_record_that_is_too_large(
+def test_kcat_gets_an_error_for_a_record_that_is_too_large(
     cluster: Server, librdkafka: Client, fresh: Fresh
 ) -> None:
     topic = fresh("t")

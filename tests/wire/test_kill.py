@@ -1,4 +1,4 @@
-"""Members that die without a word: what they had committed stands, what they had not comes again."""
+"""Killed members: their successors read uncommitted records again, but not committed records."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from tests.support.clients import Client, Record
-from tests.support.clients.face import Consumer, Seen, wait_for
-from tests.support.clients.java import JavaClient
-from tests.support.java_driver import JavaDriver
-from tests.support.server import Server
+from faults.clients import Client, Record
+from faults.clients.java import JavaClient
+from faults.clients.java_driver import JavaDriver
+from faults.clients.port import ConsumedRecord, Consumer, wait_for
+from faults.servers.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
 class Aftermath:
-    """What was seen after the kill; sessions last six seconds, so all members die at once and are waited for once."""
+    """Observations after the kill. All members are killed together, so that the tests wait for one session timeout."""
 
     reread: dict[str, list[int]] = field(default_factory=dict)
     survivor_read: set[tuple[int, int]] = field(default_factory=set)
@@ -47,8 +47,8 @@ def worker(name: str, cluster: Server, topic: str, group: str) -> subprocess.Pop
 
 @pytest.fixture(scope="module")
 def aftermath(cluster: Server, clients: dict[str, Client]) -> Aftermath:
-    """Each client has a worker in a group of its own; one more group has a member that dies and one that lives."""
-    seen_after = Aftermath()
+    """Kill one worker per client, each in its own group, and one of two members of another group."""
+    result = Aftermath()
     stem = f"kill-{uuid.uuid4().hex[:6]}"
     topics = {name: f"{stem}.{name}" for name in clients}
     shared = f"{stem}.shared"
@@ -58,14 +58,14 @@ def aftermath(cluster: Server, clients: dict[str, Client]) -> Aftermath:
     for topic in topics.values():
         admin.create_topic(topic)
         librdkafka.produce(cluster.bootstrap, topic, [Record(b"%d" % n) for n in range(10)])
-    # Somebody who left in peace, just before, must not make the server forget to watch the others.
+    # A member that left cleanly just before must not stop the server from watching the sessions of others.
     with librdkafka.consumer(cluster.bootstrap, f"{stem}.peaceful") as peaceful:
         peaceful.subscribe(shared)
         wait_for(lambda: len(peaceful.held) == 2, [peaceful])
     workers = [worker(name, cluster, topics[name], topics[name]) for name in clients if name != "java"]
-    machine = JavaDriver()
-    java = JavaClient(machine).consumer(cluster.bootstrap, topics["java"], session_ms=6000)
-    doomed = JavaClient(machine).consumer(cluster.bootstrap, shared, session_ms=6000)
+    jvm = JavaDriver()
+    java = JavaClient(jvm).consumer(cluster.bootstrap, topics["java"], session_ms=6000)
+    doomed = JavaClient(jvm).consumer(cluster.bootstrap, shared, session_ms=6000)
     members: dict[str, Consumer] = {"survivor": librdkafka.consumer(cluster.bootstrap, shared)}
     survivor = members["survivor"]
     try:
@@ -75,33 +75,33 @@ def aftermath(cluster: Server, clients: dict[str, Client]) -> Aftermath:
         for member in (doomed, survivor):
             member.subscribe(shared)
         wait_for(lambda: len(doomed.held) == len(survivor.held) == 1, [doomed, survivor])
-        seen_after.before = admin.describe_group(shared)
-        for one in workers:
-            assert one.stdout is not None
-            assert one.stdout.readline() == b"ready\n"
-        machine.kill()
-        for one in workers:
-            one.kill()
-            one.communicate()
+        result.before = admin.describe_group(shared)
+        for each in workers:
+            assert each.stdout is not None
+            assert each.stdout.readline() == b"ready\n"
+        jvm.kill()
+        for each in workers:
+            each.kill()
+            each.communicate()
         librdkafka.produce(cluster.bootstrap, shared, [Record(b"v", partition=n % 2) for n in range(4)])
         for name, client in clients.items():
             members[name] = client.consumer(cluster.bootstrap, topics[name])
             members[name].subscribe(topics[name])
-        seen: list[Seen] = []
+        seen: list[ConsumedRecord] = []
 
         def all_read() -> bool:
-            found = {(one.topic, one.partition, one.offset) for one in seen}
+            found = {(each.topic, each.partition, each.offset) for each in seen}
             return len(found) >= 4 * (len(clients) + 1) and len(survivor.held) == 2
 
         wait_for(all_read, list(members.values()), seen, timeout_s=240)
-        seen_after.after = admin.describe_group(shared)
+        result.after = admin.describe_group(shared)
     finally:
         for member in members.values():
             member.close()
     for name, topic in topics.items():
-        seen_after.reread[name] = [one.offset for one in seen if one.topic == topic]
-    seen_after.survivor_read = {(one.partition, one.offset) for one in seen if one.topic == shared}
-    return seen_after
+        result.reread[name] = [each.offset for each in seen if each.topic == topic]
+    result.survivor_read = {(each.partition, each.offset) for each in seen if each.topic == shared}
+    return result
 
 
 def test_after_a_kill_the_successor_starts_at_the_committed_offset(

@@ -1,4 +1,4 @@
-"""What a producer sends is stored in order, whole, at dense offsets, whatever the client and the codec."""
+"""Produced records are stored in order, complete, at dense offsets, with every client and codec."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.clients import Client, Record, Seen
-from tests.support.clients.face import START
+from faults.clients import Client, ConsumedRecord, Record
+from faults.clients.port import START, refusal
+from faults.servers.server import Server
 from tests.support.raw import Raw
-from tests.support.refused import refusal
-from tests.support.server import Server
 from tests.support.times import NOON_MS
-from tests.wire.having import clients_that_can
+from tests.wire.client_choice import clients_that_can
 
 Fresh = Callable[[str], str]
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
-def read_all(client: Client, cluster: Server, topic: str, count: int, partition: int = 0) -> list[Seen]:
+def read_all(
+    client: Client, cluster: Server, topic: str, count: int, partition: int = 0
+) -> list[ConsumedRecord]:
     with client.consumer(cluster.bootstrap) as consumer:
         consumer.assign({(topic, partition): START})
         return consumer.take(count)
 
 
 def stored_batches(raw: Raw, topic: str) -> list[tuple[int, int]]:
-    """Base offset and codec of each batch, from the bytes that the server gives a consumer."""
-    answer = raw.ask(
+    """Return base offset and codec of each batch, from the bytes that the server sends to a consumer."""
+    answer = raw.call(
         "Fetch",
         12,
         maxWaitMs=5000,
@@ -43,7 +44,7 @@ def stored_batches(raw: Raw, topic: str) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_batch_of_any_codec_comes_back_as_it_was_sent(
+def test_a_batch_of_any_codec_is_returned_as_it_was_sent(
     cluster: Server, client: Client, librdkafka: Client, raw: Raw, codec: str, fresh: Fresh
 ) -> None:
     topic = fresh("t")
@@ -52,14 +53,14 @@ def test_a_batch_of_any_codec_comes_back_as_it_was_sent(
     offsets = client.produce(cluster.bootstrap, topic, records, codec=codec)
     seen = read_all(librdkafka, cluster, topic, 20)
     assert offsets == [(0, n) for n in range(20)]
-    assert [(one.offset, one.key, one.value, one.timestamp_ms) for one in seen] == [
+    assert [(received.offset, received.key, received.value, received.timestamp_ms) for received in seen] == [
         (n, record.key, record.value, record.timestamp_ms) for n, record in enumerate(records)
     ]
-    # The batch is kept in the producer's codec: the server neither unpacks nor packs what it stores.
-    assert {kept for _, kept in stored_batches(raw, topic)} == {CODECS.index(codec)}
+    # The batch is stored in the producer's codec: the server neither decompresses nor recompresses it.
+    assert {stored_codec for _, stored_codec in stored_batches(raw, topic)} == {CODECS.index(codec)}
 
 
-def test_every_client_reads_what_every_other_wrote_in_every_codec(
+def test_every_client_reads_the_records_of_every_other_in_every_codec(
     cluster: Server, client: Client, clients: dict[str, Client], fresh: Fresh
 ) -> None:
     topic = fresh("t")
@@ -69,12 +70,12 @@ def test_every_client_reads_what_every_other_wrote_in_every_codec(
         record = Record(f"{writer.name} {codec}".encode(), b"k" * 100)
         writer.produce(cluster.bootstrap, topic, [record], codec=codec)
     seen = read_all(client, cluster, topic, len(written))
-    assert [(one.offset, one.value) for one in seen] == [
+    assert [(received.offset, received.value) for received in seen] == [
         (n, f"{writer.name} {codec}".encode()) for n, (writer, codec) in enumerate(written)
     ]
 
 
-def test_keys_values_headers_and_timestamps_come_back_as_they_were_sent(
+def test_keys_values_headers_and_timestamps_are_returned_as_they_were_sent(
     cluster: Server, client: Client, fresh: Fresh
 ) -> None:
     topic = fresh("t")
@@ -89,9 +90,9 @@ def test_keys_values_headers_and_timestamps_come_back_as_they_were_sent(
     ]
     client.produce(cluster.bootstrap, topic, records)
     seen = read_all(client, cluster, topic, 5)
-    assert [(one.key, one.value, one.headers, one.timestamp_ms, one.append_time) for one in seen] == [
-        (sent.key, sent.value, sent.headers, sent.timestamp_ms, False) for sent in records
-    ]
+    assert [
+        (record.key, record.value, record.headers, record.timestamp_ms, record.append_time) for record in seen
+    ] == [(sent.key, sent.value, sent.headers, sent.timestamp_ms, False) for sent in records]
 
 
 @clients_that_can("null_headers")
@@ -104,16 +105,16 @@ def test_a_header_without_a_value_is_not_an_empty_one(cluster: Server, client: C
 
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
-def test_records_arrive_whatever_the_acknowledgement_asked_for(
+def test_records_arrive_with_every_acks_setting(
     cluster: Server, client: Client, acks: int, fresh: Fresh
 ) -> None:
     topic = fresh("t")
     client.admin(cluster.bootstrap).create_topic(topic)
-    told = client.produce(cluster.bootstrap, topic, [Record(b"%d" % n) for n in range(10)], acks=acks)
+    offsets = client.produce(cluster.bootstrap, topic, [Record(b"%d" % n) for n in range(10)], acks=acks)
     seen = read_all(client, cluster, topic, 10)
-    assert [(one.offset, one.value) for one in seen] == [(n, b"%d" % n) for n in range(10)]
+    assert [(record.offset, record.value) for record in seen] == [(n, b"%d" % n) for n in range(10)]
     # Without an acknowledgement a producer cannot know its offsets.
-    assert acks == 0 or told == [(0, n) for n in range(10)]
+    assert acks == 0 or offsets == [(0, n) for n in range(10)]
 
 
 def test_an_idempotent_producer_writes_each_record_once_and_in_order(
@@ -122,11 +123,11 @@ def test_an_idempotent_producer_writes_each_record_once_and_in_order(
     topic = fresh("t")
     client.admin(cluster.bootstrap).create_topic(topic, partitions=2)
     records = [Record(b"%d" % n * 100, partition=n % 2) for n in range(300)]
-    told = client.produce(cluster.bootstrap, topic, records, idempotent=True)
-    assert told == [(n % 2, n // 2) for n in range(300)]
+    offsets = client.produce(cluster.bootstrap, topic, records, idempotent=True)
+    assert offsets == [(n % 2, n // 2) for n in range(300)]
     for partition in (0, 1):
         seen = read_all(client, cluster, topic, 150, partition)
-        assert [(one.offset, one.value) for one in seen] == [
+        assert [(record.offset, record.value) for record in seen] == [
             (n, b"%d" % (2 * n + partition) * 100) for n in range(150)
         ]
 
@@ -141,15 +142,15 @@ def test_records_without_a_partition_spread_by_key_and_stay_in_order_per_key(
     with client.consumer(cluster.bootstrap) as consumer:
         consumer.assign({(topic, partition): START for partition in range(3)})
         seen = consumer.take(70)
-    places: dict[bytes | None, set[int]] = {}
-    for one in seen:
-        places.setdefault(one.key, set()).add(one.partition)
-    assert all(len(partitions) == 1 for partitions in places.values())
-    for key in places:
-        values = [int(one.value or b"") for one in seen if one.key == key]
+    partitions_by_key: dict[bytes | None, set[int]] = {}
+    for record in seen:
+        partitions_by_key.setdefault(record.key, set()).add(record.partition)
+    assert all(len(partitions) == 1 for partitions in partitions_by_key.values())
+    for key in partitions_by_key:
+        values = [int(record.value or b"") for record in seen if record.key == key]
         assert values == sorted(values)
     for partition in range(3):
-        offsets = [one.offset for one in seen if one.partition == partition]
+        offsets = [record.offset for record in seen if record.partition == partition]
         assert offsets == list(range(len(offsets)))
 
 
@@ -179,7 +180,7 @@ def test_a_topic_with_append_time_stamps_records_itself(
     client.admin(cluster.bootstrap).create_topic(topic, configs={"message.timestamp.type": "LogAppendTime"})
     client.produce(cluster.bootstrap, topic, [Record(b"1", timestamp_ms=5), Record(b"2", timestamp_ms=6)])
     seen = read_all(client, cluster, topic, 2)
-    assert all(one.append_time and one.timestamp_ms > NOON_MS for one in seen)
+    assert all(record.append_time and record.timestamp_ms > NOON_MS for record in seen)
 
 
 def test_a_timestamp_too_far_ahead_is_refused(cluster: Server, client: Client, fresh: Fresh) -> None:
@@ -195,12 +196,12 @@ def test_a_topic_of_another_codec_is_recompressed_by_the_server(
     topic = fresh("t")
     client.admin(cluster.bootstrap).create_topic(topic, configs={"compression.type": "lz4"})
     client.produce(cluster.bootstrap, topic, [Record(b"abc" * 100) for _ in range(5)], codec="gzip")
-    assert [one.value for one in read_all(client, cluster, topic, 5)] == [b"abc" * 100] * 5
-    assert {kept for _, kept in stored_batches(raw, topic)} == {CODECS.index("lz4")}
+    assert [record.value for record in read_all(client, cluster, topic, 5)] == [b"abc" * 100] * 5
+    assert {stored_codec for _, stored_codec in stored_batches(raw, topic)} == {CODECS.index("lz4")}
 
 
 def test_a_produce_to_a_missing_topic_creates_it(cluster: Server, client: Client, fresh: Fresh) -> None:
     topic = fresh("t")
     assert client.produce(cluster.bootstrap, topic, [Record(b"first")]) == [(0, 0)]
-    assert [one.value for one in read_all(client, cluster, topic, 1)] == [b"first"]
+    assert [record.value for record in read_all(client, cluster, topic, 1)] == [b"first"]
     assert len(client.admin(cluster.bootstrap).describe_topic(topic)) == 1

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.clients import Client, Record
-from tests.support.clients.face import START
-from tests.support.server import Server
+from faults.clients import Client, Record
+from faults.clients.port import START
+from faults.servers.server import Server
 from tests.support.times import NOON_MS
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ def reader(spark: SparkSession, cluster: Server, topic: str, **options: str) -> 
     return source.option("subscribe", topic).options(**options).load()
 
 
-def stored(
+def read_stored(
     client: Client, cluster: Server, topic: str, count: int
 ) -> list[tuple[bytes | None, bytes | None]]:
     with client.consumer(cluster.bootstrap) as consumer:
         consumer.assign({(topic, 0): START})
         seen = consumer.take(count)
         assert consumer.bounds((topic, 0)) == (0, count)
-    return [(one.key, one.value) for one in seen]
+    return [(record.key, record.value) for record in seen]
 
 
 def test_a_batch_reads_everything_with_keys_headers_and_times(
@@ -79,7 +79,7 @@ def test_a_batch_reads_between_offsets_and_from_a_time(
     assert sorted((row.partition, row.offset) for row in rows) == [(0, 8), (0, 9), (1, 7), (1, 8), (1, 9)]
 
 
-def test_a_batch_is_written_whole(
+def test_a_batch_is_written_completely(
     cluster: Server, spark: SparkSession, librdkafka: Client, fresh: Fresh
 ) -> None:
     topic = fresh("t")
@@ -87,11 +87,11 @@ def test_a_batch_is_written_whole(
     rows = spark.range(100).selectExpr("cast(id % 7 as string) as key", "cast(id as string) as value")
     sink = rows.write.format("kafka").option("kafka.bootstrap.servers", cluster.bootstrap)
     sink.option("kafka.compression.type", "zstd").option("topic", topic).save()
-    found = stored(librdkafka, cluster, topic, 100)
+    found = read_stored(librdkafka, cluster, topic, 100)
     assert sorted(found) == sorted((b"%d" % (n % 7), b"%d" % n) for n in range(100))
 
 
-def test_a_stream_reads_derives_writes_and_goes_on_after_a_stop(
+def test_a_stream_reads_derives_writes_and_continues_after_a_stop(
     cluster: Server, spark: SparkSession, librdkafka: Client, filled: str, fresh: Fresh, tmp_path: Path
 ) -> None:
     target = fresh("out")
@@ -111,15 +111,15 @@ def test_a_stream_reads_derives_writes_and_goes_on_after_a_stop(
         return [progress["numInputRows"] for progress in running.recentProgress]
 
     assert sum(run_until_caught_up()) == 20
-    first = stored(librdkafka, cluster, target, 20)
+    first = read_stored(librdkafka, cluster, target, 20)
     assert sorted(value or b"" for _, value in first) == sorted(b"seen value %d" % n for n in range(20))
     librdkafka.produce(cluster.bootstrap, filled, [Record(b"value 20"), Record(b"value 21", partition=1)])
-    # The second run takes up at the checkpoint's offsets: only what is new is read and written.
+    # The second run starts at the offsets of the checkpoint: it reads and writes only new records.
     assert sum(run_until_caught_up()) == 2
-    assert stored(librdkafka, cluster, target, 22)[:20] == first
+    assert read_stored(librdkafka, cluster, target, 22)[:20] == first
 
 
-def test_a_stream_with_a_pattern_counts_as_it_runs(
+def test_a_stream_of_a_topic_pattern_updates_its_counts(
     cluster: Server, spark: SparkSession, librdkafka: Client, filled: str
 ) -> None:
     source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", cluster.bootstrap)

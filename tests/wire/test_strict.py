@@ -1,4 +1,4 @@
-"""A server that was told not to make topics by itself."""
+"""A server that does not create topics by itself."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.apache_kafka import start_kafka
-from tests.support.clients import Client, Record
-from tests.support.embedded import start_headrace
-from tests.support.java_driver import JavaDriver
+from faults.clients import Client, Record
+from faults.clients.java_driver import JavaDriver
+from faults.servers.apache_kafka import start_kafka
+from faults.servers.headrace_broker import start_headrace
+from faults.servers.server import Server
 from tests.support.raw import Raw, raw_connection
-from tests.support.server import Server
 from tests.wire.scripts.groups import coordinator
-from tests.wire.scripts.talk import Talk
+from tests.wire.scripts.talk import Conversation
 
 Fresh = Callable[[str], str]
 
@@ -31,22 +31,24 @@ def strict(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def talk(strict: Server, driver: JavaDriver, fresh: Fresh) -> Iterator[Talk]:
+def talk(strict: Server, driver: JavaDriver, fresh: Fresh) -> Iterator[Conversation]:
     with raw_connection(driver, strict.port) as raw:
-        yield Talk(raw, lambda: Raw(driver, strict.port), fresh("strict"), is_kafka=strict.name == "kafka")
+        yield Conversation(
+            raw, lambda: Raw(driver, strict.port), fresh("strict"), is_kafka=strict.name == "kafka"
+        )
 
 
-def test_a_missing_topic_stays_missing_however_it_is_asked_for(talk: Talk) -> None:
+def test_no_request_creates_a_missing_topic(talk: Conversation) -> None:
     missing = talk.name("missing")
     for version in (0, 1, 4, 9, 12):
-        answer = talk.raw.ask("Metadata", version, topics=[{"name": missing}], allowAutoTopicCreation=True)
-        assert [one["errorCode"] for one in answer["topics"]] == [3]
-    everything = talk.raw.ask("Metadata", 1, topics=None)
-    assert missing not in {one["name"] for one in everything["topics"]}
+        answer = talk.raw.call("Metadata", version, topics=[{"name": missing}], allowAutoTopicCreation=True)
+        assert [topic["errorCode"] for topic in answer["topics"]] == [3]
+    everything = talk.raw.call("Metadata", 1, topics=None)
+    assert missing not in {topic["name"] for topic in everything["topics"]}
 
 
-def test_a_consumer_of_a_missing_topic_is_told_and_reads_once_it_is_made(
-    talk: Talk, strict: Server, librdkafka: Client, fresh: Fresh
+def test_a_consumer_of_a_missing_topic_gets_an_error_and_reads_once_it_is_created(
+    talk: Conversation, strict: Server, librdkafka: Client, fresh: Fresh
 ) -> None:
     coordinator(talk)
     topic = talk.name("late")
@@ -58,4 +60,4 @@ def test_a_consumer_of_a_missing_topic_is_told_and_reads_once_it_is_made(
         assert set(consumer.problems) == {3}
         admin.create_topic(topic)
         librdkafka.produce(strict.bootstrap, topic, [Record(b"at last")])
-        assert [one.value for one in consumer.take(1)] == [b"at last"]
+        assert [record.value for record in consumer.take(1)] == [b"at last"]

@@ -1,4 +1,4 @@
-"""Administering topics: made, looked at, grown, set, deleted, and refused where Kafka refuses."""
+"""Administration of topics: create, describe, grow, configure, delete, with Kafka's refusals."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.clients import Client, Record
-from tests.support.clients.face import START
-from tests.support.refused import refusal
-from tests.support.server import Server
-from tests.support.waiting import until
-from tests.wire.having import clients_that_can
+from faults.clients import Client, Record
+from faults.clients.port import START, refusal
+from faults.servers.server import Server
+from faults.wait import until
+from tests.wire.client_choice import clients_that_can
 
 Fresh = Callable[[str], str]
 
 
-def test_a_topic_is_made_described_listed_and_deleted(cluster: Server, client: Client, fresh: Fresh) -> None:
+def test_a_topic_is_created_described_listed_and_deleted(
+    cluster: Server, client: Client, fresh: Fresh
+) -> None:
     topic = fresh("t")
     admin = client.admin(cluster.bootstrap)
     assert topic not in admin.topics()
@@ -41,14 +42,14 @@ def test_the_cluster_is_one_node_that_is_its_own_controller(cluster: Server, cli
     "name",
     ["../x", "a/b", "nul\0name", ".", "..", "x" * 250, "with space", "größe", "a\\b", "a:b", "~", "%2e%2e"],
 )
-def test_a_name_that_could_be_a_path_is_no_name(
+def test_a_topic_name_that_could_be_a_path_is_refused(
     cluster: Server, clients: dict[str, Client], name: str
 ) -> None:
-    """Refused by the server, by every client that lets the name out at all."""
+    """The server refuses the name, for every client that sends it."""
     before = sorted(cluster.data.parent.iterdir())
     for client in clients.values():
         if client.name == "librdkafka" and "\0" in name:
-            # It takes names as C strings and cannot send this one.
+            # This client passes names as C strings and cannot send this one.
             continue
         assert refusal(client.admin(cluster.bootstrap).create_topic, name) == 17
     assert sorted(cluster.data.parent.iterdir()) == before
@@ -64,10 +65,10 @@ def test_names_that_differ_in_case_are_two_topics(cluster: Server, client: Clien
     for name in (lower, upper):
         with client.consumer(cluster.bootstrap) as consumer:
             consumer.assign({(name, 0): START})
-            assert [(one.offset, one.value) for one in consumer.take(1)] == [(0, name.encode())]
+            assert [(record.offset, record.value) for record in consumer.take(1)] == [(0, name.encode())]
 
 
-def test_the_longest_name_works(cluster: Server, client: Client, fresh: Fresh) -> None:
+def test_a_topic_name_may_have_249_characters(cluster: Server, client: Client, fresh: Fresh) -> None:
     topic = fresh("t").ljust(249, "x")
     client.admin(cluster.bootstrap).create_topic(topic)
     assert client.produce(cluster.bootstrap, topic, [Record(b"v")]) == [(0, 0)]
@@ -83,9 +84,7 @@ def test_names_that_differ_in_dot_and_underscore_collide(
     assert refusal(admin.create_topic, topic.replace(".", "_")) == 17
 
 
-def test_what_cannot_be_made_is_refused_with_its_reason(
-    cluster: Server, client: Client, fresh: Fresh
-) -> None:
+def test_an_invalid_topic_is_refused_with_the_reason(cluster: Server, client: Client, fresh: Fresh) -> None:
     topic = fresh("t")
     admin = client.admin(cluster.bootstrap)
     admin.create_topic(topic)
@@ -111,14 +110,16 @@ def test_what_cannot_be_made_is_refused_with_its_reason(
     assert other not in admin.topics()
 
 
-def test_no_partitions_are_too_few(cluster: Server, clients: dict[str, Client], fresh: Fresh) -> None:
-    # librdkafka refuses this by itself, before any server is asked.
+def test_a_topic_without_partitions_is_refused(
+    cluster: Server, clients: dict[str, Client], fresh: Fresh
+) -> None:
+    # librdkafka refuses this itself, without a request to the server.
     for name in ("java", "kafka-python", "aiokafka"):
         admin = clients[name].admin(cluster.bootstrap)
         assert refusal(admin.create_topic, fresh("t"), partitions=0) == 37
 
 
-def test_partitions_are_added_but_never_taken_away(cluster: Server, client: Client, fresh: Fresh) -> None:
+def test_partitions_are_added_but_never_removed(cluster: Server, client: Client, fresh: Fresh) -> None:
     topic = fresh("t")
     admin = client.admin(cluster.bootstrap)
     admin.create_topic(topic, partitions=2)
@@ -128,14 +129,12 @@ def test_partitions_are_added_but_never_taken_away(cluster: Server, client: Clie
     assert client.produce(cluster.bootstrap, topic, [Record(b"new", partition=3)]) == [(3, 0)]
     with client.consumer(cluster.bootstrap) as consumer:
         consumer.assign({(topic, 1): START})
-        assert [one.value for one in consumer.take(1)] == [b"kept"]
+        assert [record.value for record in consumer.take(1)] == [b"kept"]
     observed = [refusal(admin.create_partitions, topic, total) for total in (4, 3)]
     assert [*observed, refusal(admin.create_partitions, fresh("nowhere"), 2)] == [37, 37, 3]
 
 
-def test_settings_show_what_was_set_and_what_is_default(
-    cluster: Server, client: Client, fresh: Fresh
-) -> None:
+def test_settings_show_overrides_and_defaults(cluster: Server, client: Client, fresh: Fresh) -> None:
     topic = fresh("t")
     admin = client.admin(cluster.bootstrap)
     admin.create_topic(topic, configs={"retention.ms": "60000", "compression.type": "zstd"})
@@ -157,9 +156,7 @@ def test_settings_show_what_was_set_and_what_is_default(
 
 
 @clients_that_can("incremental")
-def test_settings_are_set_extended_shortened_and_put_back(
-    cluster: Server, client: Client, fresh: Fresh
-) -> None:
+def test_configs_are_set_appended_subtracted_and_reset(cluster: Server, client: Client, fresh: Fresh) -> None:
     topic = fresh("t")
     admin = client.admin(cluster.bootstrap)
     admin.create_topic(topic, configs={"retention.ms": "60000"})
@@ -172,7 +169,7 @@ def test_settings_are_set_extended_shortened_and_put_back(
             configs = admin.configs(topic)
             return configs["retention.ms"], configs["cleanup.policy"]
 
-        # Kafka's broker hears of it from its controller, a moment after the answer.
+        # Kafka's controller notifies the broker a moment after the response.
         before = observed[-1] if observed else (("60000", False), ("delete", True))
         until(lambda: now() != before, "the change shows")
         observed.append(now())
@@ -190,7 +187,7 @@ def test_settings_are_set_extended_shortened_and_put_back(
 
 
 @clients_that_can("incremental")
-def test_a_setting_that_does_not_fit_changes_nothing(cluster: Server, client: Client, fresh: Fresh) -> None:
+def test_an_invalid_setting_changes_nothing(cluster: Server, client: Client, fresh: Fresh) -> None:
     topic = fresh("t")
     admin = client.admin(cluster.bootstrap)
     admin.create_topic(topic, configs={"retention.ms": "60000"})
@@ -255,6 +252,6 @@ def test_records_are_deleted_up_to_an_offset(cluster: Server, client: Client, fr
     assert refusal(admin.delete_records, {(topic, 0): 11}) == 1
     with client.consumer(cluster.bootstrap) as consumer:
         consumer.assign({(topic, 0): START})
-        assert [one.offset for one in consumer.take(3)] == [7, 8, 9]
+        assert [record.offset for record in consumer.take(3)] == [7, 8, 9]
     assert admin.delete_records({(topic, 0): -1}) == {(topic, 0): 10}
     assert client.produce(cluster.bootstrap, topic, [Record(b"next")]) == [(0, 10)]

@@ -1,4 +1,4 @@
-"""Transactions of every client, on both servers: what is committed, aborted, fenced, timed out, and who sees it."""
+"""Transactions of every client, on both servers: committed, aborted, fenced, timed out, and their visibility."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clients import Client
-from tests.support.clients.face import START, Record
-from tests.support.embedded import start_headrace
-from tests.support.refused import refusal
-from tests.support.server import Server
+from faults.clients import Client
+from faults.clients.port import START, Record, refusal
+from faults.servers.headrace_broker import start_headrace
+from faults.servers.server import Server
+from faults.wait import until
 from tests.support.transactional import FENCED, Transactional, open_transactional
-from tests.support.waiting import until
 
 Fresh = Callable[[str], str]
 LAST = b"the last"
@@ -27,15 +26,15 @@ def stack() -> Iterator[ExitStack]:
 
 
 def read(client: Client, server: Server, topic: str, *, committed: bool, partitions: int = 1) -> list[bytes]:
-    """All values up to the last of each partition, partition by partition."""
+    """Return all values up to the last record of each partition, partition by partition."""
     with client.consumer(server.bootstrap, committed=committed) as consumer:
         consumer.assign({(topic, index): START for index in range(partitions)})
         seen: dict[int, list[bytes]] = {index: [] for index in range(partitions)}
 
         def is_read() -> bool:
-            for one in consumer.poll(0.2):
-                assert one.value is not None
-                seen[one.partition].append(one.value)
+            for record in consumer.poll(0.2):
+                assert record.value is not None
+                seen[record.partition].append(record.value)
             return all(values[-1:] == [LAST] for values in seen.values())
 
         until(is_read, "the last of every partition", timeout_s=60, pause_s=0)
@@ -43,24 +42,24 @@ def read(client: Client, server: Server, topic: str, *, committed: bool, partiti
 
 
 def finish(client: Client, server: Server, topic: str, partitions: int = 1) -> None:
-    """What every reader is to see at the end of each partition."""
+    """Write a last record to each partition, which every reader sees."""
     client.produce(server.bootstrap, topic, [Record(LAST, partition=index) for index in range(partitions)])
 
 
-def made(client: Client, server: Server, topic: str, partitions: int = 1) -> str:
+def create_topic_on(client: Client, server: Server, topic: str, partitions: int = 1) -> str:
     client.admin(server.bootstrap).create_topic(topic, partitions)
     return topic
 
 
-def go_on(zombie: Transactional, topic: str) -> None:
+def continue_as_zombie(zombie: Transactional, topic: str) -> None:
     zombie.send(topic, b"too late")
     zombie.commit()
 
 
-def test_committed_readers_see_committed_transactions_whole_and_aborted_ones_not_at_all(
+def test_read_committed_returns_only_committed_transactions_and_each_completely(
     cluster: Server, client: Client, librdkafka: Client, fresh: Fresh
 ) -> None:
-    topic = made(librdkafka, cluster, fresh("t"), 2)
+    topic = create_topic_on(librdkafka, cluster, fresh("t"), 2)
     with open_transactional(client, cluster.bootstrap, fresh("id")) as producer:
         producer.begin()
         producer.send(topic, b"a", b"b")
@@ -78,10 +77,10 @@ def test_committed_readers_see_committed_transactions_whole_and_aborted_ones_not
     assert read(client, cluster, topic, committed=False, partitions=2) == everything
 
 
-def test_offsets_move_with_a_commit_and_stay_with_an_abort(
+def test_a_commit_moves_the_offsets_of_a_group_and_an_abort_does_not(
     cluster: Server, client: Client, librdkafka: Client, fresh: Fresh
 ) -> None:
-    topic, group = made(librdkafka, cluster, fresh("t")), fresh("g")
+    topic, group = create_topic_on(librdkafka, cluster, fresh("t")), fresh("g")
     librdkafka.produce(cluster.bootstrap, topic, [Record(b"x")] * 10)
 
     def committed() -> int | None:
@@ -93,7 +92,7 @@ def test_offsets_move_with_a_commit_and_stay_with_an_abort(
         producer.send(topic, b"a")
         producer.offsets(group, {(topic, 0): 4})
         producer.commit()
-        # Kafka may say so a moment after the commit.
+        # Kafka may show this a moment after the commit.
         until(lambda: committed() == 4, "the commit moves the group")
         producer.begin()
         producer.send(topic, b"b")
@@ -102,13 +101,13 @@ def test_offsets_move_with_a_commit_and_stay_with_an_abort(
         assert committed() == 4
 
 
-# kafka-python's zombie asks for a new epoch by itself, upon which Kafka 4.3 loses the successor's transaction (its
-# EndTxn is answered with -1). The embedded broker does not; its unit tests say so.
+# kafka-python's zombie requests a new epoch by itself, and then Kafka 4.3 loses the successor's transaction (its
+# EndTxn gets -1). The embedded broker does not lose it; its unit tests show that.
 @pytest.mark.parametrize("client", ["librdkafka", "aiokafka", "java"], indirect=True)
-def test_a_zombie_is_told_that_it_is_fenced_and_nothing_of_it_is_seen(
+def test_a_zombie_is_fenced_and_none_of_its_records_are_visible(
     cluster: Server, client: Client, librdkafka: Client, fresh: Fresh, stack: ExitStack
 ) -> None:
-    topic, name = made(librdkafka, cluster, fresh("t")), fresh("id")
+    topic, name = create_topic_on(librdkafka, cluster, fresh("t")), fresh("id")
     zombie = stack.enter_context(open_transactional(client, cluster.bootstrap, name))
     zombie.begin()
     zombie.send(topic, b"from the zombie")
@@ -116,7 +115,7 @@ def test_a_zombie_is_told_that_it_is_fenced_and_nothing_of_it_is_seen(
     successor.begin()
     successor.send(topic, b"from the successor")
 
-    assert refusal(go_on, zombie, topic) in FENCED
+    assert refusal(continue_as_zombie, zombie, topic) in FENCED
     successor.commit()
     finish(librdkafka, cluster, topic)
     assert read(client, cluster, topic, committed=True) == [b"from the successor"]
@@ -126,7 +125,7 @@ def test_a_zombie_is_told_that_it_is_fenced_and_nothing_of_it_is_seen(
 def test_a_zombie_that_only_commits_is_fenced_as_well(
     cluster: Server, client: Client, librdkafka: Client, fresh: Fresh, stack: ExitStack
 ) -> None:
-    topic, name = made(librdkafka, cluster, fresh("t")), fresh("id")
+    topic, name = create_topic_on(librdkafka, cluster, fresh("t")), fresh("id")
     zombie = stack.enter_context(open_transactional(client, cluster.bootstrap, name))
     zombie.begin()
     zombie.send(topic, b"from the zombie")
@@ -136,10 +135,10 @@ def test_a_zombie_that_only_commits_is_fenced_as_well(
     assert read(client, cluster, topic, committed=True) == []
 
 
-def test_transactions_side_by_side_in_one_partition_end_each_in_its_own_way(
+def test_concurrent_transactions_in_one_partition_end_independently(
     cluster: Server, client: Client, librdkafka: Client, fresh: Fresh, stack: ExitStack
 ) -> None:
-    topic = made(librdkafka, cluster, fresh("t"))
+    topic = create_topic_on(librdkafka, cluster, fresh("t"))
     producers = [
         stack.enter_context(open_transactional(client, cluster.bootstrap, fresh(f"id-{n}"))) for n in range(3)
     ]
@@ -156,10 +155,10 @@ def test_transactions_side_by_side_in_one_partition_end_each_in_its_own_way(
     assert read(client, cluster, topic, committed=True) == wanted
 
 
-def test_an_open_transaction_hides_what_comes_behind_it_until_it_times_out(
+def test_an_open_transaction_hides_later_records_until_it_times_out(
     cluster: Server, librdkafka: Client, fresh: Fresh
 ) -> None:
-    topic = made(librdkafka, cluster, fresh("t"))
+    topic = create_topic_on(librdkafka, cluster, fresh("t"))
     with open_transactional(librdkafka, cluster.bootstrap, fresh("id"), timeout_ms=2_000) as producer:
         producer.begin()
         producer.send(topic, b"never committed")
@@ -167,18 +166,18 @@ def test_an_open_transaction_hides_what_comes_behind_it_until_it_times_out(
         with librdkafka.consumer(cluster.bootstrap, committed=True) as consumer:
             consumer.assign({(topic, 0): START})
             assert consumer.poll(0.5) == []
-        # Kafka looks for such transactions every ten seconds.
+        # Kafka checks for such transactions every ten seconds.
         assert read(librdkafka, cluster, topic, committed=True) == []
-        assert refusal(go_on, producer, topic) in FENCED
+        assert refusal(continue_as_zombie, producer, topic) in FENCED
 
 
 @pytest.mark.parametrize("client", ["librdkafka", "java"], indirect=True)
-def test_a_transaction_goes_on_after_the_broker_was_killed(
+def test_a_transaction_continues_after_the_broker_was_killed(
     client: Client, librdkafka: Client, tmp_path: Path, fresh: Fresh, stack: ExitStack
 ) -> None:
     server = start_headrace(tmp_path)
     stack.callback(lambda: server.kill())
-    topic = made(librdkafka, server, fresh("t"), 2)
+    topic = create_topic_on(librdkafka, server, fresh("t"), 2)
     producer: Transactional = stack.enter_context(open_transactional(client, server.bootstrap, fresh("id")))
     for round_ in range(3):
         producer.begin()

@@ -1,4 +1,4 @@
-"""Every version of every API answers as Apache Kafka's does, so that clients nobody thought of work as well."""
+"""Every version of every API responds as Apache Kafka does, so that unknown clients work as well."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from faults.clients.java_driver import JavaDriver
+from faults.servers.server import Server
 from tests.plugins.kafka_half import KafkaHalf
-from tests.support.java_driver import JavaDriver
+from tests.plugins.kafka_recordings import as_json
 from tests.support.raw import CLOSED, Raw, raw_connection
-from tests.support.server import Server
 from tests.wire.scripts import SCRIPTS
-from tests.wire.scripts.talk import Talk
+from tests.wire.scripts.talk import Conversation
 
 # Kafka 4.3's stable versions of the APIs that the embedded broker has.
 VERSIONS = {
@@ -55,10 +56,10 @@ VERSIONS = {
 }
 
 
-def talk_with(server: Server, driver: JavaDriver, api: str, version: int) -> list[tuple[str, Any]]:
+def run_script(server: Server, driver: JavaDriver, api: str, version: int) -> list[tuple[str, Any]]:
     with raw_connection(driver, server.port) as raw:
         stem = f"{api.lower()}-{version}-{uuid.uuid4().hex[:6]}"
-        talk = Talk(raw, lambda: Raw(driver, server.port), stem, is_kafka=server.name == "kafka")
+        talk = Conversation(raw, lambda: Raw(driver, server.port), stem, is_kafka=server.name == "kafka")
         SCRIPTS[api](talk, version)
         return talk.comparable()
 
@@ -67,15 +68,10 @@ def talk_with(server: Server, driver: JavaDriver, api: str, version: int) -> lis
     ("api", "version"),
     [(api, version) for api, (low, high) in VERSIONS.items() for version in range(low, high + 1)],
 )
-def test_every_version_answers_as_kafka_s_does(
-    headrace_server: Server,
-    kafka_server: Server,
-    kafka_half: KafkaHalf,
-    driver: JavaDriver,
-    api: str,
-    version: int,
+def test_every_version_responds_as_kafka_does(
+    headrace_server: Server, kafka_half: KafkaHalf, driver: JavaDriver, api: str, version: int
 ) -> None:
-    ours = talk_with(headrace_server, driver, api, version)
+    ours = as_json(run_script(headrace_server, driver, api, version))
 
     def check(theirs: list[tuple[str, Any]]) -> None:
         assert len(theirs) > 1
@@ -83,42 +79,46 @@ def test_every_version_answers_as_kafka_s_does(
         for (label, kafka), (_, headrace) in zip(theirs, ours, strict=True):
             assert (label, headrace) == (label, kafka)
 
-    kafka_half.compare(lambda: talk_with(kafka_server, driver, api, version), check)
+    kafka_half.compare(lambda kafka: run_script(kafka, driver, api, version), check)
 
 
 def test_the_scripts_cover_every_api_that_the_broker_has(headrace_server: Server, driver: JavaDriver) -> None:
     with raw_connection(driver, headrace_server.port) as raw:
         numbers = {number: name for name, (number, _, _) in raw.apis.items()}
-        answer = raw.ask("ApiVersions", 0)
-    offered = {numbers[one["apiKey"]]: (one["minVersion"], one["maxVersion"]) for one in answer["apiKeys"]}
-    # Old librdkafka stops compressing if Produce does not begin at 0, so both servers say it does.
+        answer = raw.call("ApiVersions", 0)
+    offered = {
+        numbers[entry["apiKey"]]: (entry["minVersion"], entry["maxVersion"]) for entry in answer["apiKeys"]
+    }
+    # Old librdkafka does not compress unless Produce starts at version 0, so both servers advertise version 0.
     assert offered.pop("Produce") == (0, 13)
     assert offered == {api: versions for api, versions in VERSIONS.items() if api != "Produce"}
 
 
 @pytest.mark.kafka_half
-def test_the_versions_listed_here_are_kafka_s_own(kafka_server: Server, driver: JavaDriver) -> None:
+def test_the_listed_versions_are_those_of_apache_kafka(kafka_server: Server, driver: JavaDriver) -> None:
     with raw_connection(driver, kafka_server.port) as raw:
         numbers = {number: name for name, (number, _, _) in raw.apis.items()}
-        answer = raw.ask("ApiVersions", 0)
-    offered = {numbers[one["apiKey"]]: (one["minVersion"], one["maxVersion"]) for one in answer["apiKeys"]}
+        answer = raw.call("ApiVersions", 0)
+    offered = {
+        numbers[entry["apiKey"]]: (entry["minVersion"], entry["maxVersion"]) for entry in answer["apiKeys"]
+    }
     assert {api: offered[api] for api in VERSIONS} == {**VERSIONS, "Produce": (0, 13)}
 
 
 @pytest.mark.parametrize("version", [5, 99, -1])
-def test_an_unknown_version_of_api_versions_is_answered_in_the_oldest(
+def test_an_unknown_version_of_api_versions_gets_a_response_in_version_0(
     cluster: Server, driver: JavaDriver, version: int
 ) -> None:
     with raw_connection(driver, cluster.port) as raw:
         frame = struct.pack(">hhih", 18, version, 7, -1) + b"\0"
         answer = raw.ask_bytes(frame, "ApiVersions", 0)
         assert answer == {"errorCode": 35, "apiKeys": [{"apiKey": 18, "minVersion": 0, "maxVersion": 4}]}
-        # A client goes on with what it was told, on the same connection.
-        assert raw.ask("ApiVersions", 4, clientSoftwareName="a", clientSoftwareVersion="1")["errorCode"] == 0
+        # The client continues with the advertised versions on the same connection.
+        assert raw.call("ApiVersions", 4, clientSoftwareName="a", clientSoftwareVersion="1")["errorCode"] == 0
 
 
 BODY = b"\0" * 40
-FRAMES = {
+MALFORMED_REQUESTS = {
     "a version beyond the last": struct.pack(">hhih", 3, 99, 7, -1) + BODY,
     "a version before the first": struct.pack(">hhih", 2, 0, 7, -1) + BODY,
     "a negative version": struct.pack(">hhih", 3, -1, 7, -1) + BODY,
@@ -133,13 +133,13 @@ FRAMES = {
 }
 
 
-@pytest.mark.parametrize("what", FRAMES)
-def test_what_cannot_be_understood_closes_the_connection_and_harms_nobody_else(
+@pytest.mark.parametrize("what", MALFORMED_REQUESTS)
+def test_a_malformed_request_closes_only_its_own_connection(
     cluster: Server, driver: JavaDriver, raw: Raw, what: str
 ) -> None:
     with raw_connection(driver, cluster.port) as bad:
-        assert bad.ask_bytes(FRAMES[what], "Metadata", 0) == CLOSED
-    assert raw.ask("Metadata", 1, topics=[])["topics"] == []
+        assert bad.ask_bytes(MALFORMED_REQUESTS[what], "Metadata", 0) == CLOSED
+    assert raw.call("Metadata", 1, topics=[])["topics"] == []
 
 
 def test_bytes_after_a_request_are_ignored(cluster: Server, raw: Raw) -> None:
@@ -154,13 +154,15 @@ def test_a_tagged_field_from_the_future_is_ignored(cluster: Server, raw: Raw) ->
     assert raw.ask_bytes(frame, "ApiVersions", 3)["errorCode"] == 0
 
 
-def test_answers_come_in_the_order_of_the_requests(cluster: Server, driver: JavaDriver) -> None:
-    """A slow request at the head holds the ones behind it, as clients that pipeline rely on."""
+def test_responses_are_in_the_order_of_the_requests(cluster: Server, driver: JavaDriver) -> None:
+    """A slow request delays the responses to later requests of its connection: pipelining clients rely on the order."""
     with raw_connection(driver, cluster.port) as raw:
         sent = [
             raw.send("Fetch", 11, maxWaitMs=300, minBytes=1, sessionEpoch=-1, topics=[]),
             raw.send("Metadata", 1, topics=[]),
             raw.send("ApiVersions", 0),
         ]
-        answered = [raw.receive(*asked)[0] for asked in (("Fetch", 11), ("Metadata", 1), ("ApiVersions", 0))]
+        answered = [
+            raw.receive(*request)[0] for request in (("Fetch", 11), ("Metadata", 1), ("ApiVersions", 0))
+        ]
     assert answered == sent

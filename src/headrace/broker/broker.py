@@ -1,4 +1,4 @@
-"""The broker without its sockets: everything that requests act on, from start to stop."""
+"""The broker without its sockets. It owns all state that requests use, from start to stop."""
 
 from __future__ import annotations
 
@@ -9,27 +9,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.broker.archive_address import open_archive
-from headrace.broker.archiver import Archiver
-from headrace.broker.backup.history import load_history
-from headrace.broker.backup.keeper import BackupKeeper
-from headrace.broker.backup.opening import open_backup
-from headrace.broker.catalog import Catalog
-from headrace.broker.compactor import Compactor
-from headrace.broker.data_dir import DataDir, Identity
-from headrace.broker.fetch_sessions import FetchSessions
+from headrace.broker.backup.restore_history import load_history
+from headrace.broker.backup.writer import BackupWriter, open_backup
 from headrace.broker.groups import GroupCoordinator, GroupSettings
 from headrace.broker.limits import BrokerLimits, limits_of
-from headrace.broker.notices import Notices
-from headrace.broker.partition import Partition
-from headrace.broker.partitions import Partitions
-from headrace.broker.pressure import Account
+from headrace.broker.metrics.stats import Stats
+from headrace.broker.net.client_limits import Account, Notices
+from headrace.broker.net.fetch_sessions import FetchSessions
+from headrace.broker.net.waiting_fetches import WaitingFetches
 from headrace.broker.settings import BrokerSettings
-from headrace.broker.stats import Stats
-from headrace.broker.transactions import TransactionCoordinator, TransactionSettings
-from headrace.broker.trusted_time import TrustedTime
-from headrace.broker.waiting_fetches import WaitingFetches
-from headrace.clock import Clock, SystemClock
+from headrace.broker.storage.archive_access import open_archive
+from headrace.broker.storage.archiver import Archiver
+from headrace.broker.storage.compactor import Compactor
+from headrace.broker.storage.data_dir import DataDir, Identity
+from headrace.broker.storage.partition import Partition
+from headrace.broker.storage.partitions import Partitions
+from headrace.broker.topics.catalog import Catalog
+from headrace.broker.transactions import TransactionContext, TransactionCoordinator, TransactionSettings
+from headrace.clock import Clock, SystemClock, TrustedTime
 from headrace.errors import CorruptBatch, DataDirError, StorageError
 from headrace.files import Files, SystemFiles
 from headrace.log.committer import Committer
@@ -37,19 +34,19 @@ from headrace.log.journal import Journal, check_journal
 from headrace.log.retention import overdue
 
 if TYPE_CHECKING:
-    from headrace.broker.connection import Connection
+    from headrace.broker.net.connection import Connection
 
 __all__ = ["Broker", "ProducerIds"]
 
 _log = logging.getLogger("headrace.broker")
-_TIME_KEPT_S = 60.0
+_SAVE_TIME_S = 60.0
 _PRODUCER_EXPIRY_MS = 24 * 3600 * 1000
-_DAMAGE_SAID_MAX = 1000
-_FETCH_BYTES_LEAST = 1 << 20
+_DAMAGE_REPORTS_MAX = 1000
+_FETCH_BYTES_MIN = 1 << 20
 
 
 class ProducerIds:
-    """Ids for idempotent producers, none of which is ever given out twice."""
+    """Assigns producer ids. It never assigns the same id twice."""
 
     def __init__(self, data_dir: DataDir) -> None:
         self._data_dir = data_dir
@@ -58,11 +55,11 @@ class ProducerIds:
         try:
             return self._data_dir.next_producer_id()
         except OSError as error:
-            raise StorageError(f"no producer id could be reserved: {error}") from error
+            raise StorageError(f"cannot reserve producer ids: {error}") from error
 
 
 class _TopicNames:
-    """What groups ask of the catalog."""
+    """The part of the catalog that the group and transaction coordinators use."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -91,18 +88,18 @@ class Broker:
         groups: GroupSettings | None = None,
         transactions: TransactionSettings | None = None,
     ) -> None:
-        """Open the data directory and recover everything in it. Must be called inside a running event loop."""
+        """Open the data directory and recover its content. Requires a running event loop."""
         self.settings = settings
         self.clock = clock or SystemClock()
         self.limits = limits or limits_of(settings.configs)
         self.notices = Notices(self.clock)
         self.stats = Stats()
         self.requests_held: Account[Connection] = Account("requests", self.limits.all_requests_bytes_max)
-        self.answers_held: Account[Connection] = Account("answers", self.limits.all_answers_bytes_max)
-        # One thread, so that all walks together need the memory of one.
-        self.walker = ThreadPoolExecutor(1, thread_name_prefix="headrace-walk")
-        # One thread, so that patterns of all clients together take one core at the most.
-        self.matcher = ThreadPoolExecutor(1, thread_name_prefix="headrace-match")
+        self.responses_held: Account[Connection] = Account("responses", self.limits.all_responses_bytes_max)
+        # One thread, so that only one batch at a time is decompressed in memory.
+        self.batch_executor = ThreadPoolExecutor(1, thread_name_prefix="headrace-batch")
+        # One thread, so that the patterns of all clients together use at most one core.
+        self.pattern_executor = ThreadPoolExecutor(1, thread_name_prefix="headrace-pattern")
         self.loop = asyncio.get_running_loop()
         files = files or SystemFiles()
         try:
@@ -114,11 +111,11 @@ class Broker:
                 raise
         except OSError as error:
             raise DataDirError(
-                f"the data directory {settings.data_dir} failed during the start: {error}",
-                hint="check the disk, then start the broker again; what was acknowledged is kept",
+                f"cannot open the data directory {settings.data_dir}: {error}",
+                hint="check the disk, then start the broker again; acknowledged records are safe",
             ) from error
         self._tasks: list[asyncio.Task[None]] = []
-        self._damage_said: set[tuple[str, int]] = set()
+        self._damage_reported: set[tuple[str, int]] = set()
 
     def _open(self, files: Files, groups: GroupSettings, transactions: TransactionSettings) -> None:
         settings, data_dir = self.settings, self._data_dir
@@ -126,13 +123,13 @@ class Broker:
         self.trusted_time = TrustedTime(self.clock, data_dir.identity.last_trusted_ms or None)
         self.restored = load_history(data_dir.path)
         for directory in (data_dir.metadata, data_dir.groups):
-            # Before anything is changed, so that a start which is refused leaves all as it was.
+            # Check both journals first, so that a start that fails here changes nothing.
             check_journal(files, directory, is_new=data_dir.identity.starts == 0)
         self.committer = Committer()
         self._metadata = Journal(files, data_dir.metadata, self.clock, self.committer)
         self._groups_journal = Journal(files, data_dir.groups, self.clock, self.committer)
-        # Counted when both journals are there: from the second start on, they must be.
-        leader_epoch = data_dir.note_start()
+        # Count the start only when both journals exist, because every later start requires them.
+        leader_epoch = data_dir.record_start()
         archive = open_archive(settings, self.cluster_id, files)
         self.partitions = Partitions(
             files,
@@ -161,20 +158,22 @@ class Broker:
         self.compactor = Compactor(self)
         self.archiver = Archiver(self, archive)
         self.producer_ids = ProducerIds(data_dir)
-        self.backup: BackupKeeper | None = open_backup(self, data_dir, settings.backup_dir, files)
+        self.backup: BackupWriter | None = open_backup(self, data_dir, settings.backup_dir, files)
         self.transactions = TransactionCoordinator(
-            settings=transactions,
-            ledger=self.groups.ledger,
-            partitions=self.partitions,
-            topics=topics,
-            producer_ids=self.producer_ids,
-            clock=self.clock,
-            stamp_ms=self.trusted_time.stamp_ms,
-            trusted_ms=self.trusted_time.now_ms,
-            coordinator_epoch=leader_epoch,
+            TransactionContext(
+                settings=transactions,
+                ledger=self.groups.ledger,
+                partitions=self.partitions,
+                topics=topics,
+                producer_ids=self.producer_ids,
+                clock=self.clock,
+                stamp_ms=self.trusted_time.stamp_ms,
+                trusted_ms=self.trusted_time.now_ms,
+                coordinator_epoch=leader_epoch,
+            )
         )
 
-    # What the backup asks
+    # For the backup
 
     @property
     def identity(self) -> Identity:
@@ -182,13 +181,13 @@ class Broker:
 
     @property
     def journals(self) -> tuple[Journal, Journal]:
-        """Of topics and settings, and of groups and transactions."""
+        """The journals of topics and settings, and of groups and transactions."""
         return self._metadata, self._groups_journal
 
-    def note_backup(self, folder: Path) -> None:
-        self._data_dir.note_backup(folder)
+    def record_backup(self, folder: Path) -> None:
+        self._data_dir.record_backup(folder)
 
-    # What handlers ask
+    # For the handlers
 
     def partition(self, topic: str, index: int) -> Partition | None:
         return self.partitions.find(topic, index)
@@ -197,90 +196,86 @@ class Broker:
         topic = self.catalog.topic_by_id(topic_id)
         return None if topic is None else topic.name
 
-    def min_insync_replicas(self, name: str) -> int:
-        topic = self.catalog.topic(name)
-        return 1 if topic is None else self.catalog.min_insync_replicas(topic)
-
     @property
     def fetch_bytes_max(self) -> int:
-        """How large an answer to a fetch may be now: less when many are not taken."""
-        return min(self.limits.fetch_bytes_max, max(_FETCH_BYTES_LEAST, self.answers_held.share()))
+        """The current size limit of a Fetch response. It is lower while clients have many unread responses."""
+        return min(self.limits.fetch_bytes_max, max(_FETCH_BYTES_MIN, self.responses_held.share()))
 
-    def say_damage(self, error: CorruptBatch) -> None:
-        """Tell the operator of a damaged batch, once for each."""
-        place = (str(error.path), error.position)
-        if place not in self._damage_said and len(self._damage_said) < _DAMAGE_SAID_MAX:
-            self._damage_said.add(place)
-            self.stats.damaged += 1
+    def report_damage(self, error: CorruptBatch) -> None:
+        """Log each damaged batch once."""
+        batch = (str(error.path), error.position)
+        if batch not in self._damage_reported and len(self._damage_reported) < _DAMAGE_REPORTS_MAX:
+            self._damage_reported.add(batch)
+            self.stats.damaged_batches += 1
             _log.error("%s", error)
 
-    # Life
+    # Start and stop
 
-    def listens_on(self, port: int) -> None:
-        """The port that was taken, where any free one was asked for."""
+    def set_port(self, port: int) -> None:
+        """Replace port 0 in the settings by the port that the operating system chose."""
         if self.settings.listen_port == 0:
             self.settings = replace(self.settings, listen_port=port)
 
     async def start(self) -> None:
         await self.groups.start()
-        await self.transactions.recovered()
+        await self.transactions.recover()
         self._tasks = [
-            self.loop.create_task(self._keep_time()),
-            self.loop.create_task(self._keep_trimmed()),
+            self.loop.create_task(self._save_trusted_time()),
+            self.loop.create_task(self._apply_retention()),
         ]
         self.compactor.start()
         self.archiver.start()
         if self.backup is not None:
             self.backup.start()
 
-    async def _keep_time(self) -> None:
+    async def _save_trusted_time(self) -> None:
         jumps = self.trusted_time.jumps
         while True:
-            await asyncio.sleep(_TIME_KEPT_S)
+            await asyncio.sleep(_SAVE_TIME_S)
             trusted_ms = self.trusted_time.now_ms()
             if self.trusted_time.jumps != jumps:
                 jumps = self.trusted_time.jumps
                 self._warn_of_jump()
             try:
-                self._data_dir.note_time(trusted_ms)
+                self._data_dir.save_time(trusted_ms)
             except OSError as error:
-                _log.error("the time could not be noted in %s: %s; trying again", self._data_dir.path, error)
+                _log.error("cannot save the trusted time in %s: %s; retrying", self._data_dir.path, error)
 
     def _warn_of_jump(self) -> None:
-        jumped_s, doubted_s = self.trusted_time.jumped_ms / 1000, self.trusted_time.doubted_ms / 1000
+        jumped_s, doubted_s = self.trusted_time.last_jump_ms / 1000, self.trusted_time.pending_jump_ms / 1000
         if doubted_s:
             _log.warning(
-                "the wall clock stands %+.0f s from where it should be; nothing is deleted by it for an hour",
+                "the wall clock differs from the trusted time by %+.0f s; retention ignores the wall clock for an hour",
                 doubted_s,
             )
         else:
             _log.warning(
-                "the wall clock jumped by %+.0f s and was set right again; nothing was deleted by it",
+                "the wall clock jumped by %+.0f s and back; retention ignored the jump",
                 jumped_s,
             )
 
-    async def _keep_trimmed(self) -> None:
+    async def _apply_retention(self) -> None:
         while True:
             await asyncio.sleep(self.settings.retention_check_s)
             await self.trim()
 
     async def trim(self) -> None:
-        """Delete what retention no longer keeps, forget idle producers and expired offsets."""
+        """Delete expired records, producers, transactional ids and offsets."""
         trusted_ms = self.trusted_time.now_ms()
         for name, index, partition in self.partitions.all():
             if partition.fenced is not None:
                 continue
             try:
-                found = overdue(partition.log, trusted_ms)
-                if found is not None:
-                    await self.committer.delete_before(partition.log, found.new_start)
+                due = overdue(partition.log, trusted_ms)
+                if due is not None:
+                    await self.committer.delete_before(partition.log, due.new_start)
             except (OSError, StorageError) as error:
-                _log.error("retention of %s-%d failed: %s", name, index, error)
+                _log.error("cannot delete expired records of %s-%d: %s; retrying", name, index, error)
                 continue
-            if found is not None:
-                trimmed = found.gone(partition.log)
+            if due is not None:
+                trimmed = due.removed(partition.log)
                 _log.info(
-                    "deleted offsets %d to %d of %s-%d (%d bytes) by %s",
+                    "deleted offsets %d to %d of %s-%d (%d bytes) because of %s",
                     trimmed.first_offset,
                     trimmed.next_offset - 1,
                     name,
@@ -291,23 +286,23 @@ class Broker:
             partition.log.producers.expire(trusted_ms - _PRODUCER_EXPIRY_MS)
             await asyncio.sleep(0)
         for transactional_id in await self.transactions.expire(trusted_ms):
-            _log.info("forgot the transactional id %r, which nobody has used for long", transactional_id)
+            _log.info("removed the transactional id %r, which was unused for too long", transactional_id)
         try:
             expired = await self.groups.expire(trusted_ms)
         except StorageError as error:
-            _log.error("committed offsets past their retention are still there: %s", error)
+            _log.error("cannot delete expired offsets: %s; retrying", error)
             return
-        for gone in expired:
+        for offset in expired:
             _log.info(
-                "forgot the offset %d that group %s had committed for %s-%d",
-                gone.offset,
-                gone.group_id,
-                gone.topic,
-                gone.partition,
+                "deleted the expired offset %d of group %s for %s-%d",
+                offset.offset,
+                offset.group_id,
+                offset.topic,
+                offset.partition,
             )
 
     async def stop(self) -> None:
-        """Leave everything durable, so that the next start has nothing to recover."""
+        """Stop all tasks. Sync and close all files, so that the next start does not have to recover them."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -322,9 +317,9 @@ class Broker:
         await self._groups_journal.close()
         await self._metadata.close()
         await self.committer.close()
-        for executor in (self.walker, self.matcher):
+        for executor in (self.batch_executor, self.pattern_executor):
             executor.shutdown(wait=False, cancel_futures=True)
         try:
-            self._data_dir.note_time(self.trusted_time.now_ms())
+            self._data_dir.save_time(self.trusted_time.now_ms())
         finally:
             self._data_dir.close()

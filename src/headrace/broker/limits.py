@@ -1,7 +1,7 @@
-"""What clients may ask of a broker at the most: every limit has a name that ``--set`` takes, and a default that works.
+"""The limits on the resources that clients can use. Each limit has a name for ``--set`` and a default.
 
-The names are Kafka's where Kafka has the limit, and begin with ``headrace.`` where it has none. They are read
-once, when the broker starts; DescribeConfigs shows them.
+A limit that Kafka also has keeps Kafka's name. The names of all other limits begin with ``headrace.``. The broker reads
+the limits once, at start. DescribeConfigs returns them.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headrace.broker.config_key import ConfigKey, ConfigType, at_least, between
+from headrace.broker.topics.config_key import ConfigKey, ConfigType, at_least, between
 from headrace.records import RecordLimits
+from headrace.wire.api import Api
 
-__all__ = ["LIMIT_CONFIGS", "BrokerLimits", "limits_of"]
+__all__ = ["LIMIT_CONFIGS", "BrokerLimits", "limits_of", "text_bytes"]
 
 MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerLimits:
-    """Units are in the names. What each is for is said once, with its key below."""
+    """The limits. Each name contains the unit. The keys below document the limits."""
 
     produce_frame_bytes_max: int = 100 * MIB
     frame_bytes_max: int = 4 * MIB
@@ -37,27 +38,48 @@ class BrokerLimits:
     unsent_bytes_max: int = 1 * MIB
     response_bytes_max: int = 8 * MIB
     all_requests_bytes_max: int = 512 * MIB
-    all_answers_bytes_max: int = 256 * MIB
+    all_responses_bytes_max: int = 256 * MIB
     records: RecordLimits = field(
         default_factory=lambda: RecordLimits(unpacked_bytes_max=128 * MIB, records_max=1_000_000)
     )
 
+    elements_max: Mapping[Api, int] = field(init=False, compare=False, repr=False)
+    """Maximum array elements of one request, by API. It is lower for APIs whose elements cost more."""
+
+    def __post_init__(self) -> None:
+        limits = {api: max(1, self.request_elements_max // _ELEMENT_COSTS.get(api, 1)) for api in Api}
+        object.__setattr__(self, "elements_max", limits)
+
+
+# Most elements cost one lookup. A batch costs more, because it is validated and written; a topic because of its files.
+_ELEMENT_COSTS = {
+    Api.PRODUCE: 3,
+    Api.CREATE_TOPICS: 6,
+    Api.DELETE_TOPICS: 6,
+    Api.CREATE_PARTITIONS: 6,
+    Api.DELETE_RECORDS: 12,
+    Api.DESCRIBE_CONFIGS: 2,
+    Api.ALTER_CONFIGS: 2,
+    Api.INCREMENTAL_ALTER_CONFIGS: 2,
+}
 
 _DEFAULT = BrokerLimits()
 
 
-def _key(name: str, default: int, doc: str, least: int = 1, kind: ConfigType = ConfigType.INT) -> ConfigKey:
-    check = between(least, 2**31 - 1) if kind is ConfigType.INT else at_least(least)
+def _key(
+    name: str, default: int, doc: str, value_min: int = 1, kind: ConfigType = ConfigType.INT
+) -> ConfigKey:
+    check = between(value_min, 2**31 - 1) if kind is ConfigType.INT else at_least(value_min)
     return ConfigKey(name, kind, str(default), doc, check, dynamic=False)
 
 
-# Keys and the fields that they set, in the order in which a request meets them.
+# The keys with the fields that they set, in the order in which the broker applies them to a request.
 _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
     (
         _key(
             "max.connections",
             _DEFAULT.connections_max,
-            "How many connections may be open. One that is more is closed at once.",
+            "Maximum number of open connections. The broker closes further connections at once.",
         ),
         "connections_max",
     ),
@@ -65,7 +87,7 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
         _key(
             "max.connections.per.ip",
             _DEFAULT.connections_per_address_max,
-            "How many connections one address may have open. One that is more is closed at once.",
+            "Maximum number of open connections per IP address. The broker closes further connections at once.",
         ),
         "connections_per_address_max",
     ),
@@ -73,8 +95,8 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
         _key(
             "connections.max.idle.ms",
             _DEFAULT.idle_ms_max,
-            "After how many milliseconds without a byte a connection that is owed nothing is closed. A fetch"
-            " waits for half as long at the most.",
+            "Milliseconds after which the broker closes an idle connection. A connection is idle if the client sends"
+            " nothing and waits for no response. A fetch waits at most half as long.",
             kind=ConfigType.LONG,
         ),
         "idle_ms_max",
@@ -83,8 +105,8 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
         _key(
             "headrace.slow.client.timeout.ms",
             _DEFAULT.slow_ms_max,
-            "How many milliseconds a client has to send the rest of a request that it has begun, or to take its"
-            " answers, unless it keeps up headrace.slow.client.bytes.per.second. Past that the connection is closed.",
+            "Milliseconds within which a client must send the rest of a request or read its responses. After that, the"
+            " broker closes the connection, unless the client reaches headrace.slow.client.bytes.per.second.",
             kind=ConfigType.LONG,
         ),
         "slow_ms_max",
@@ -93,8 +115,8 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
         _key(
             "headrace.slow.client.bytes.per.second",
             _DEFAULT.slow_bytes_per_s_min,
-            "How many bytes a second a client must manage that takes longer than headrace.slow.client.timeout.ms over"
-            " a request or an answer.",
+            "Minimum bytes per second for a client that takes longer than headrace.slow.client.timeout.ms to send a"
+            " request or read a response.",
         ),
         "slow_bytes_per_s_min",
     ),
@@ -102,8 +124,9 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
         _key(
             "socket.request.max.bytes",
             _DEFAULT.produce_frame_bytes_max,
-            "The largest Produce request, in bytes. A larger one is not received: the connection is closed.",
-            least=1024,
+            "Maximum size of a Produce request in bytes. The broker closes the connection without receiving a larger"
+            " request.",
+            value_min=1024,
         ),
         "produce_frame_bytes_max",
     ),
@@ -111,9 +134,9 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
         _key(
             "headrace.request.max.bytes",
             _DEFAULT.frame_bytes_max,
-            "The largest request that is not Produce, in bytes. A larger one is not received: the connection is"
-            " closed.",
-            least=1024,
+            "Maximum size of any other request in bytes. The broker closes the connection without receiving a larger"
+            " request.",
+            value_min=1024,
         ),
         "frame_bytes_max",
     ),
@@ -121,9 +144,9 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
         _key(
             "headrace.request.elements.max",
             _DEFAULT.request_elements_max,
-            "How many array elements one request may hold in all: a third of it in Produce, a sixth where topics are"
-            " made, grown or deleted, a twelfth in DeleteRecords. One with more is not handled: the connection is"
-            " closed.",
+            "Maximum array elements of one request. Produce may have a third of this number; CreateTopics, DeleteTopics"
+            " and CreatePartitions a sixth; DeleteRecords a twelfth; the configuration APIs half. The broker closes the"
+            " connection if a request has more.",
         ),
         "request_elements_max",
     ),
@@ -131,8 +154,8 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
         _key(
             "headrace.connection.requests.max",
             _DEFAULT.in_flight_max,
-            "How many requests of one connection may wait for their answers, and as many to be handled. The rest is"
-            " left in the socket.",
+            "Maximum requests in progress per connection. The same number of further requests can wait in memory."
+            " Above it, the broker reads no more from the socket.",
         ),
         "in_flight_max",
     ),
@@ -140,8 +163,8 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
         _key(
             "headrace.connection.request.bytes",
             _DEFAULT.backlog_bytes_max,
-            "How many bytes of requests one connection may send ahead of what is being handled, one request aside."
-            " The rest is left in the socket.",
+            "Maximum bytes of requests that wait in memory per connection, in addition to one request. Above it, the"
+            " broker reads no more from the socket.",
         ),
         "backlog_bytes_max",
     ),
@@ -149,8 +172,8 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
         _key(
             "headrace.connection.response.bytes",
             _DEFAULT.unsent_bytes_max,
-            "How many bytes of answers one connection may leave untaken, one answer aside, before no more of its"
-            " requests are handled.",
+            "Maximum bytes of responses that a client has not read, in addition to one response. Above it, the broker"
+            " stops handling the connection's requests until the client reads.",
         ),
         "unsent_bytes_max",
     ),
@@ -158,10 +181,10 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
         _key(
             "headrace.response.max.bytes",
             _DEFAULT.response_bytes_max,
-            "Memory that one response may take while it is built, in bytes, its first item aside. The items that do not"
-            " fit get an error that clients retry: 14 for groups and transactions, 6 for partitions, 44 for"
-            " configurations.",
-            least=1024,
+            "Maximum memory of one response while it is built, in bytes, in addition to its first item. Items that"
+            " exceed it get an error code: 14 for groups and transactions, 6 for partitions (clients retry both), 44"
+            " for configurations.",
+            value_min=1024,
         ),
         "response_bytes_max",
     ),
@@ -169,9 +192,9 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
         _key(
             "queued.max.request.bytes",
             _DEFAULT.all_requests_bytes_max,
-            "How many bytes of requests that are not whole, or not handled yet, all connections may have together."
-            " Past that the one that has taken longest to send is closed.",
-            least=MIB,
+            "Maximum bytes of requests of all connections together that are incomplete or not handled yet. Above it,"
+            " the broker closes the connection that has held such bytes for longest.",
+            value_min=MIB,
             kind=ConfigType.LONG,
         ),
         "all_requests_bytes_max",
@@ -179,22 +202,22 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
     (
         _key(
             "headrace.queued.max.response.bytes",
-            _DEFAULT.all_answers_bytes_max,
-            "How many bytes of answers that their clients have not taken all connections may have together. Answers"
-            " to fetches get smaller as it fills; past it the client that has kept its answer waiting longest is"
-            " closed.",
-            least=MIB,
+            _DEFAULT.all_responses_bytes_max,
+            "Maximum bytes of responses of all connections together that clients have not read. Fetch responses become"
+            " smaller near the limit. Above it, the broker closes the connection that has had unread responses for"
+            " longest.",
+            value_min=MIB,
             kind=ConfigType.LONG,
         ),
-        "all_answers_bytes_max",
+        "all_responses_bytes_max",
     ),
     (
         _key(
             "fetch.max.bytes",
             _DEFAULT.fetch_bytes_max,
-            "The largest answer to a fetch, however much a client asks for, in bytes. A first batch that is larger"
-            " comes whole.",
-            least=1024,
+            "Maximum size of a Fetch response in bytes, even if the client allows more. If the first batch is larger,"
+            " the broker sends it whole.",
+            value_min=1024,
         ),
         "fetch_bytes_max",
     ),
@@ -202,9 +225,9 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
         _key(
             "headrace.fetch.sessions.max.bytes",
             _DEFAULT.fetch_sessions_bytes_max,
-            "Memory of all fetch sessions, in bytes: about 400 and the topic's name for each partition. Past that"
-            " consumers fetch without a session, and name all their partitions each time.",
-            least=1024,
+            "Maximum memory of all fetch sessions in bytes. Each partition uses about 400 bytes and its topic's name."
+            " Above it, consumers fetch without a session, and send all their partitions in each request.",
+            value_min=1024,
         ),
         "fetch_sessions_bytes_max",
     ),
@@ -212,9 +235,9 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
         _key(
             "headrace.fetch.waiting.max.bytes",
             _DEFAULT.waiting_fetches_bytes_max,
-            "Memory of all fetches that wait for new records, in bytes: 512 for each partition. Past that a fetch"
-            " without new records is answered after half a second at the latest.",
-            least=1024,
+            "Maximum memory of all fetches that wait for new records, in bytes. Each fetch uses 2048 bytes, and each of"
+            " its partitions 512. Above it, a fetch without new records waits at most half a second.",
+            value_min=1024,
         ),
         "waiting_fetches_bytes_max",
     ),
@@ -222,8 +245,8 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
         _key(
             "headrace.batch.unpacked.max.bytes",
             _DEFAULT.records.unpacked_bytes_max,
-            "What one batch may unpack to, in bytes.",
-            least=1024,
+            "Maximum size of one batch after decompression, in bytes.",
+            value_min=1024,
         ),
         "records.unpacked_bytes_max",
     ),
@@ -231,7 +254,7 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
         _key(
             "headrace.batch.records.max",
             _DEFAULT.records.records_max,
-            "How many records one batch may hold.",
+            "Maximum number of records in one batch.",
         ),
         "records.records_max",
     ),
@@ -239,8 +262,8 @@ _FIELDS: tuple[tuple[ConfigKey, str], ...] = (
         _key(
             "headrace.record.headers.max",
             _DEFAULT.records.headers_max,
-            "How many headers one record may have.",
-            least=0,
+            "Maximum number of headers of one record.",
+            value_min=0,
         ),
         "records.headers_max",
     ),
@@ -250,21 +273,29 @@ LIMIT_CONFIGS: tuple[ConfigKey, ...] = tuple(key for key, _ in _FIELDS)
 
 
 def limits_of(configs: Mapping[str, str]) -> BrokerLimits:
-    """The limits that settings name; the defaults for the rest. ``ConfigError`` where a value does not fit."""
-    own: dict[str, int] = {}
-    records: dict[str, int] = {}
+    """Return the configured limits, with defaults for the others. Raises ``ConfigError`` for an invalid value."""
+    broker_limits: dict[str, int] = {}
+    record_limits: dict[str, int] = {}
     for key, name in _FIELDS:
         if key.name not in configs:
             continue
         value = int(key.normal(configs[key.name]))
         if name.startswith("records."):
-            records[name.removeprefix("records.")] = value
+            record_limits[name.removeprefix("records.")] = value
         else:
-            own[name] = value
-    base = RecordLimits(
+            broker_limits[name] = value
+    default_records = RecordLimits(
         unpacked_bytes_max=_DEFAULT.records.unpacked_bytes_max, records_max=_DEFAULT.records.records_max
     )
-    settled = RecordLimits(
-        **{name: records.get(name, getattr(base, name)) for name in RecordLimits.__slots__}
+    records = RecordLimits(
+        **{name: record_limits.get(name, getattr(default_records, name)) for name in RecordLimits.__slots__}
     )
-    return BrokerLimits(**own, records=settled)
+    return BrokerLimits(**broker_limits, records=records)
+
+
+def text_bytes(text: str | None) -> int:
+    """Return the maximum memory of a string. It is never less than the string's size in a message.
+
+    If a string has a character outside ASCII, Python can use four bytes for every character.
+    """
+    return 0 if text is None else len(text) if text.isascii() else 4 * len(text)

@@ -1,8 +1,9 @@
-"""Running a broker as a process: settings in, one line when it is ready, a clean stop on a signal."""
+"""The broker process. It parses the settings, prints a line when it is ready, and stops cleanly on a signal."""
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import json
 import logging
@@ -13,20 +14,18 @@ import time
 from functools import partial
 from pathlib import Path
 
-from headrace.broker.address import is_loopback, parse_address
-from headrace.broker.archive_address import parse_archive
 from headrace.broker.broker import Broker
-from headrace.broker.heap import keep_freed_memory
-from headrace.broker.host_names import split_names
-from headrace.broker.metrics import collect
-from headrace.broker.metrics_port import MetricsPort
-from headrace.broker.server import Server
+from headrace.broker.metrics.collector import collect
+from headrace.broker.metrics.endpoint import MetricsPort
+from headrace.broker.net.address import is_loopback, parse_address, split_names
+from headrace.broker.net.server import Server
 from headrace.broker.settings import BrokerSettings
+from headrace.broker.storage.archive_access import parse_archive
 from headrace.broker.transactions import TransactionSettings
 from headrace.errors import ConfigError, DataDirError
-from headrace.log.bucket_address import BucketAddress
+from headrace.log.archive_store import BucketAddress
 
-__all__ = ["JsonLines", "run_broker"]
+__all__ = ["FREED_BYTES_MAX", "JsonLines", "keep_freed_memory", "run_broker"]
 
 _log = logging.getLogger("headrace.broker")
 
@@ -62,22 +61,23 @@ def run_broker(
     backup_keep_s: int = 604_800,
     backup_key: bytes | None = None,
 ) -> int:
-    """Serve until SIGINT or SIGTERM; returns the process's exit code."""
+    """Serve until SIGINT or SIGTERM. Returns the exit code of the process."""
     host, port = parse_address(listen, "--listen")
     if not is_loopback(host) and not open_to_anyone:
         raise ConfigError(
-            f"{host} can be reached from other machines, and this broker has no logins",
-            hint="listen on 127.0.0.1, or say that anyone may read and write with --anyone-may-read-and-write",
+            f"other machines can reach {host}, but this broker has no authentication",
+            hint="listen on 127.0.0.1, or allow anyone to read and write with --anyone-may-read-and-write",
         )
-    metrics_at = parse_address(metrics, "--metrics") if metrics else None
-    if metrics_at is not None and not is_loopback(metrics_at[0]) and not open_to_anyone:
+    metrics_address = parse_address(metrics, "--metrics") if metrics else None
+    if metrics_address is not None and not is_loopback(metrics_address[0]) and not open_to_anyone:
         raise ConfigError(
-            f"{metrics_at[0]} can be reached from other machines, and metrics name every topic and group",
-            hint="give metrics a port of 127.0.0.1, or say that anyone may read with --anyone-may-read-and-write",
+            f"the metrics address {metrics_address[0]} is not a loopback address: other machines could read the"
+            " names of all topics and groups",
+            hint="serve metrics on 127.0.0.1, or allow anyone to read with --anyone-may-read-and-write",
         )
     advertised_host, advertised_port = parse_address(advertise, "--advertise") if advertise else (None, None)
     if durability not in ("synced", "os"):
-        raise ConfigError(f"durability {durability!r} is neither synced nor os")
+        raise ConfigError(f"invalid durability {durability!r}: expected synced or os")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         JsonLines() if log_format == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
@@ -87,13 +87,13 @@ def run_broker(
     configs = dict(settings or {})
     metrics_hosts = split_names(configs.pop("headrace.metrics.hosts", ""))
     transactions = TransactionSettings(
-        timeout_ms_max=_taken_number(configs, "transaction.max.timeout.ms", 900_000),
-        id_kept_ms=_taken_number(configs, "transactional.id.expiration.ms", 7 * 24 * 3600 * 1000),
+        timeout_ms_max=_pop_number(configs, "transaction.max.timeout.ms", 900_000),
+        id_expiration_ms=_pop_number(configs, "transactional.id.expiration.ms", 7 * 24 * 3600 * 1000),
     )
     archive = parse_archive(configs)
     _raise_file_limit()
     keep_freed_memory()
-    _make_parents(data)
+    _create_parents(data)
     broker_settings = BrokerSettings(
         data_dir=data,
         listen_host=host,
@@ -102,47 +102,47 @@ def run_broker(
         advertised_port=advertised_port,
         durability="os" if durability == "os" else "synced",
         auto_create_topics=auto_create_topics,
-        num_partitions=_taken_number(configs, "num.partitions", 1),
-        volatile_bytes_max=_taken_number(configs, "headrace.volatile.max.bytes", 1 << 30),
-        topics_max=_taken_number(configs, "headrace.topics.max", 10_000),
-        partitions_max=_taken_number(configs, "headrace.partitions.max", 10_000),
-        partitions_per_topic_max=_taken_number(configs, "headrace.topic.partitions.max", 1_000),
-        retention_check_s=_taken_number(configs, "log.retention.check.interval.ms", 30_000) / 1000,
+        num_partitions=_pop_number(configs, "num.partitions", 1),
+        volatile_bytes_max=_pop_number(configs, "headrace.volatile.max.bytes", 1 << 30),
+        topics_max=_pop_number(configs, "headrace.topics.max", 10_000),
+        partitions_max=_pop_number(configs, "headrace.partitions.max", 10_000),
+        partitions_per_topic_max=_pop_number(configs, "headrace.topic.partitions.max", 1_000),
+        retention_check_s=_pop_number(configs, "log.retention.check.interval.ms", 30_000) / 1000,
         archive_dir=archive if isinstance(archive, Path) else None,
         archive_bucket=archive if isinstance(archive, BucketAddress) else None,
         backup_dir=backup,
         backup_every_s=backup_every_ms / 1000,
         backup_keep_ms=backup_keep_s * 1000,
         backup_key=backup_key,
-        compaction_check_s=_taken_number(configs, "log.cleaner.backoff.ms", 15_000) / 1000,
-        compaction_memory_bytes=_taken_number(configs, "log.cleaner.dedupe.buffer.size", 128 << 20),
-        compaction_bytes_per_s=_taken_number(configs, "log.cleaner.io.max.bytes.per.second", 64 << 20),
+        compaction_check_s=_pop_number(configs, "log.cleaner.backoff.ms", 15_000) / 1000,
+        compaction_memory_bytes=_pop_number(configs, "log.cleaner.dedupe.buffer.size", 128 << 20),
+        compaction_bytes_per_s=_pop_number(configs, "log.cleaner.io.max.bytes.per.second", 64 << 20),
         configs=configs,
     )
-    asyncio.run(_serve(broker_settings, transactions, metrics_at, metrics_hosts))
+    asyncio.run(_serve(broker_settings, transactions, metrics_address, metrics_hosts))
     return 0
 
 
-def _taken_number(configs: dict[str, str], name: str, default: int) -> int:
-    """A setting of the process, taken out of those that are also defaults of topics."""
+def _pop_number(configs: dict[str, str], name: str, default: int) -> int:
+    """Remove a setting from ``configs`` and return it. The settings that remain are limits and topic defaults."""
     text = configs.pop(name, str(default))
     if not text.isdigit() or not 1 <= int(text) < 2**31:
-        raise ConfigError(f"{name} is {text!r}, and must be a whole number of at least 1")
+        raise ConfigError(f"invalid {name} {text!r}: expected an integer from 1 to 2147483647")
     return int(text)
 
 
-def _make_parents(data: Path) -> None:
+def _create_parents(data: Path) -> None:
     try:
         data.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataDirError(
-            f"the folder {data.parent}, in which the data directory shall be, cannot be made: {error.strerror}",
-            hint="give a directory that can be created and written to with --data",
+            f"cannot create {data.parent} for the data directory: {error.strerror}",
+            hint="choose a writable directory with --data",
         ) from error
 
 
 def _raise_file_limit() -> None:
-    """Every partition and every connection holds descriptors: take all that the system allows without asking."""
+    """Raise the soft limit of file descriptors to the hard limit. Every partition and connection uses descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -151,7 +151,7 @@ def _raise_file_limit() -> None:
 async def _serve(
     settings: BrokerSettings,
     transactions: TransactionSettings,
-    metrics_at: tuple[str, int] | None,
+    metrics_address: tuple[str, int] | None,
     metrics_hosts: list[str],
 ) -> None:
     began = time.perf_counter()
@@ -161,16 +161,16 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     broker = Broker(settings, transactions=transactions)
     server = Server(broker)
-    known_by = [*metrics_hosts, settings.advertised[0]]
-    metrics = MetricsPort(partial(collect, broker, server), broker.clock, hosts=known_by)
+    allowed_hosts = [*metrics_hosts, settings.advertised[0]]
+    metrics = MetricsPort(partial(collect, broker, server), broker.clock, hosts=allowed_hosts)
     try:
         await _listen(server, settings.listen_host, settings.listen_port, "--listen")
-        broker.listens_on(server.port)
-        if metrics_at is not None:
-            await _listen(metrics, *metrics_at, "--metrics")
-            _log.info("metrics are at http://%s:%d/metrics", metrics_at[0], metrics.port)
+        broker.set_port(server.port)
+        if metrics_address is not None:
+            await _listen(metrics, *metrics_address, "--metrics")
+            _log.info("metrics are at http://%s:%d/metrics", metrics_address[0], metrics.port)
         await broker.start()
-        # What the start made stays for good, so the collector need not look at it again and again.
+        # The objects that exist now live as long as the process, so the garbage collector can skip them.
         gc.collect()
         gc.freeze()
         host, port = broker.settings.advertised
@@ -180,7 +180,7 @@ async def _serve(
             flush=True,
         )
         await stop.wait()
-        _log.info("stopping: answering what is under way, then closing the files")
+        _log.info("stopping: waiting for requests in progress, then closing the files")
     finally:
         await metrics.close()
         await server.close()
@@ -188,11 +188,30 @@ async def _serve(
     _log.info("stopped cleanly")
 
 
-async def _listen(what: Server | MetricsPort, host: str, port: int, option: str) -> None:
+async def _listen(listener: Server | MetricsPort, host: str, port: int, option: str) -> None:
     try:
-        await what.listen(host, port)
+        await listener.listen(host, port)
     except OSError as error:
         raise ConfigError(
-            f"{host}:{port} cannot be listened on: {error.strerror or error}",
-            hint=f"another process may hold the port; give another one with {option} HOST:PORT, or port 0",
+            f"cannot listen on {host}:{port}: {error.strerror or error}",
+            hint=f"another process may use the port; choose another port with {option} HOST:PORT, or 0 for a free port",
         ) from error
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+# The highest value that glibc accepts for M_MMAP_THRESHOLD.
+FREED_BYTES_MAX = 32 << 20
+
+
+def keep_freed_memory() -> bool:
+    """Let the C library retain up to 32 MiB of freed memory. Returns false if the C library does not support this.
+
+    A fetch reads megabytes into a buffer, sends the buffer, and frees it. By default, glibc returns such a buffer to
+    the kernel at once, and every page of the next buffer causes a page fault. In a measurement, these faults took two
+    thirds of a fetch's system time.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False
+    return bool(mallopt(_M_TRIM_THRESHOLD, FREED_BYTES_MAX) and mallopt(_M_MMAP_THRESHOLD, FREED_BYTES_MAX))

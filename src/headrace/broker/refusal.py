@@ -1,4 +1,4 @@
-"""A request, or one item of it, that is answered with an error number of the Kafka protocol."""
+"""The exception that refuses a request, or one item of a request, with an error code of the Kafka protocol."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ __all__ = ["Refusal"]
 
 
 class Refusal(HeadraceError):
-    """Raised where a rule is checked, turned into the item's ``error_code`` and ``error_message`` by the
-    handler.
+    """Raised by a check. The handler copies its ``error_code`` and ``text`` to the response.
 
-    ``text`` is ``None`` where the number says all there is to say.
+    ``text`` is ``None`` if the code alone explains the error.
     """
 
     code = "HR-BROKER-REFUSED"

@@ -1,7 +1,7 @@
-"""What a broker is told when it starts; nothing here changes while it runs.
+"""The settings of a broker. They do not change while the broker runs.
 
-Broker-wide defaults of topics, which may change at run time, go by their Kafka names in ``configs`` and are
-the lowest of three layers: see ``broker_configs``.
+``configs`` has limits and topic defaults under their Kafka names. Topic defaults can be overridden at run time, because
+``configs`` is the lowest of three layers (``broker_configs``).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.errors import ConfigError
-from headrace.log.bucket_address import BucketAddress
+from headrace.log.archive_store import BucketAddress
 
 __all__ = ["BrokerSettings", "Durability"]
 
 Durability = Literal["synced", "os"]
 
-_ANY_ADDRESS = frozenset({"", "0.0.0.0", "::", "[::]"})  # noqa: S104  recognised, so as to refuse to advertise it
+_ANY_ADDRESS = frozenset({"", "0.0.0.0", "::", "[::]"})  # noqa: S104  no socket binds to it here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,41 +28,43 @@ class BrokerSettings:
     listen_host: str = "127.0.0.1"
     listen_port: int = 9092
     advertised_host: str | None = None
-    """Where clients find this broker, if that is not where it listens."""
+    """The host that clients connect to, if it differs from ``listen_host``."""
     advertised_port: int | None = None
     durability: Durability = "synced"
-    """``synced``: an acknowledgement means that the disk has it. ``os``: that the page cache has it."""
+    """With ``synced``, acknowledged records are on disk. With ``os``, they may be only in the page cache."""
     auto_create_topics: bool = True
     num_partitions: int = 1
     configs: Mapping[str, str] = field(default_factory=dict)
     topics_max: int = 10_000
     partitions_per_topic_max: int = 1_000
     partitions_max: int = 10_000
-    """Of all topics together: each holds open files and some memory."""
+    """Maximum partitions of all topics together. Each partition uses open files and some memory."""
     volatile_bytes_max: int = 1 << 30
-    """What all volatile topics together may take of memory, by their ``retention.bytes``."""
+    """Maximum memory of all volatile topics together, computed from their ``retention.bytes``."""
     retention_check_s: float = 30.0
-    """How often old data is looked for."""
+    """Seconds between two retention checks."""
     archive_dir: Path | None = None
-    """Where topics with ``headrace.archive.enable`` keep what retention takes; it must be there."""
+    """An existing folder to which retention moves the old segments of topics with ``headrace.archive.enable``."""
     archive_bucket: BucketAddress | None = None
-    """The same in an object store; one of both."""
+    """A bucket for the archive. Only one of ``archive_dir`` and ``archive_bucket`` can be set."""
     backup_dir: Path | None = None
-    """Where the continuous backup goes; it must be there."""
+    """An existing folder for the continuous backup."""
     backup_every_s: float = 10.0
-    """How often a moment of the log is shipped: what the loss of the machine can take."""
+    """Seconds between two restore points. If the machine is lost, the records since the last restore point are lost."""
     backup_keep_ms: int = 7 * 24 * 3600 * 1000
-    """How far back there are moments to restore to."""
+    """Milliseconds for which restore points are retained."""
     backup_key: bytes | None = field(default=None, repr=False)
-    """Manifests carry its MAC; without a key they carry none."""
+    """The key for the MAC of each manifest. Without a key, manifests have no MAC."""
     backup_bytes_per_s: int = 0
-    """What the backup may read; 0 for no limit."""
+    """Maximum bytes per second that the backup reads. 0 means no limit."""
     compaction_check_s: float = 15.0
-    """How often topics are looked at that may need compaction (``log.cleaner.backoff.ms``)."""
+    """Seconds between two checks for topics to compact (``log.cleaner.backoff.ms``)."""
     compaction_memory_bytes: int = 128 << 20
-    """For the keys of one compaction; more keys take more turns (``log.cleaner.dedupe.buffer.size``)."""
+    """Memory for the keys of one compaction. More keys need more passes (``log.cleaner.dedupe.buffer.size``)."""
     compaction_bytes_per_s: int = 64 << 20
-    """What compaction may read and write; 0 for no limit (``log.cleaner.io.max.bytes.per.second``)."""
+    """Maximum bytes per second that compaction reads and writes (``log.cleaner.io.max.bytes.per.second``). 0 means no
+    limit.
+    """
 
     def __post_init__(self) -> None:
         self._check(0 <= self.node_id < 2**31, "node_id", self.node_id, "a number from 0 to 2147483647")
@@ -82,13 +84,13 @@ class BrokerSettings:
         )
         if self.advertised[0] in _ANY_ADDRESS:
             raise ConfigError(
-                f"clients cannot connect to {self.advertised[0]!r}",
-                hint="say where they find this broker: --advertise HOST:PORT",
+                f"clients cannot connect to the address {self.advertised[0]!r}",
+                hint="set the address that clients connect to with --advertise HOST:PORT",
             )
 
     @property
     def advertised(self) -> tuple[str, int]:
-        """Host and port as they are told to clients."""
+        """The host and port that clients connect to."""
         return (
             self.listen_host if self.advertised_host is None else self.advertised_host,
             self.listen_port if self.advertised_port is None else self.advertised_port,
@@ -103,6 +105,6 @@ class BrokerSettings:
         return self.durability == "synced"
 
     @staticmethod
-    def _check(fits: bool, name: str, value: object, wanted: str) -> None:
-        if not fits:
-            raise ConfigError(f"setting {name} is {value!r}, and must be {wanted}")
+    def _check(is_valid: bool, name: str, value: object, expected: str) -> None:
+        if not is_valid:
+            raise ConfigError(f"invalid setting {name} {value!r}: expected {expected}")

@@ -1,7 +1,7 @@
-"""The command line: ``headrace topic list``, ``headrace broker`` and the rest; one verb per file.
+"""The command line: ``headrace topic list``, ``headrace broker`` and so on; one module or package per command.
 
-``main`` is the way in. It keeps the long-running broker small: a well-formed ``headrace broker …`` line is
-read without loading the machinery for help, completion and live displays.
+``main`` is the entry point. To save memory in the long-running broker, ``main`` parses a valid ``headrace broker …``
+command without importing the code for help, completion and live displays.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    words = sys.argv[1:]
-    if words[:1] == ["broker"]:
-        from headrace.cli.broker_line import read_broker_line, run_broker_line
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["broker"]:
+        from headrace.cli.broker_args import parse_broker_args, run_broker_args
 
-        line = read_broker_line(words[1:])
-        if line is not None:
-            code = run_broker_line(line)
-            _leave(code)
+        args = parse_broker_args(arguments[1:])
+        if args is not None:
+            code = run_broker_args(args)
+            _exit_at_once(code)
             return code
-    from headrace.cli.app import run
+    from headrace.cli.root import run
 
     try:
         return run()
-    except SystemExit as leaving:
-        if leaving.code is None or isinstance(leaving.code, int):
-            _leave(leaving.code or 0)
+    except SystemExit as system_exit:
+        if system_exit.code is None or isinstance(system_exit.code, int):
+            _exit_at_once(system_exit.code or 0)
         raise
 
 
-def _leave(code: int) -> None:
-    """End at once where threads of a Kafka client, or of a bucket that hangs, would be waited for, or go on while the
-    interpreter is taken apart under them.
+def _exit_at_once(code: int) -> None:
+    """Skip Python's own exit if a Kafka or S3 client was loaded. Python's exit would wait for the client's threads, or
+    shut down the interpreter while the threads run.
     """
     if not {"confluent_kafka", "pyarrow._s3fs"} & sys.modules.keys():
         return

@@ -1,4 +1,4 @@
-"""``python -m headrace.cli``: the command without its script."""
+"""``python -m headrace.cli`` runs the ``headrace`` command without its installed script."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""``headrace broker``, the long way: help, completion, and the words for what is wrong with a line.
+"""``headrace broker`` with help, completion and error messages.
 
-Lines that are in order never come here; see ``broker_line``, which must accept the same ones.
+Valid arguments do not reach this module: ``broker_args`` parses them without Typer. Both modules must accept the same
+arguments.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from headrace.cli.broker_line import BrokerLine, run_broker_line
+from headrace.cli.broker_args import BrokerArgs, run_broker_args
 from headrace.cli.session import Session, parse_pairs
 from headrace.cli.verb import Command, build, verb
 
 __all__ = ["broker", "command"]
 
-_DEFAULT = BrokerLine()
+_DEFAULT = BrokerArgs()
 
 
 @verb(
@@ -33,8 +34,9 @@ _DEFAULT = BrokerLine()
         (
             "Durability",
             """
-            synced   an acknowledgement means that the disk has the records; nothing acknowledged is lost
-            os       it means that the operating system has them; a power loss can take the last seconds
+            synced   the broker acknowledges records once they are on disk; no acknowledged record is lost
+            os       the broker acknowledges records once the operating system has them; a power loss can lose
+                     the records of the last seconds
             """,
         )
     ],
@@ -43,26 +45,30 @@ def broker(
     session: Session,
     listen: Annotated[
         str,
-        typer.Option("--listen", "-l", metavar="HOST:PORT", help="Where to listen; port 0 takes a free one."),
+        typer.Option(
+            "--listen", "-l", metavar="HOST:PORT", help="Address to listen on; port 0 selects a free port."
+        ),
     ] = _DEFAULT.listen,
     data: Annotated[
-        Path, typer.Option("--data", "-d", metavar="DIR", help="Where everything is kept; made if missing.")
+        Path, typer.Option("--data", "-d", metavar="DIR", help="Data directory; created if missing.")
     ] = _DEFAULT.data,
     advertise: Annotated[
         str | None,
         typer.Option(
-            "--advertise", metavar="HOST:PORT", help="What clients are told to connect to, if not --listen."
+            "--advertise",
+            metavar="HOST:PORT",
+            help="Address that clients connect to (default: the address of --listen).",
         ),
     ] = None,
     durability: Annotated[
         Literal["synced", "os"],
-        typer.Option("--durability", help="What an acknowledgement promises; see below."),
+        typer.Option("--durability", help="When the broker acknowledges records; see below."),
     ] = "synced",
     open_to_anyone: Annotated[
         bool,
         typer.Option(
             "--anyone-may-read-and-write",
-            help="Needed to listen beyond this machine: there are no logins, so anyone who reaches the port may "
+            help="Required to listen beyond this machine. The broker has no logins: anyone who reaches the port can "
             "read, write and delete everything.",
         ),
     ] = False,
@@ -70,28 +76,32 @@ def broker(
         bool,
         typer.Option(
             "--auto-create-topics/--no-auto-create-topics",
-            help="Whether a topic is made when a client first asks for it.",
+            help="Create a missing topic when a client first requests it.",
         ),
     ] = _DEFAULT.auto_create_topics,
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="A broker setting by its Kafka name; may be repeated."
+            "--set", metavar="KEY=VALUE", help="Set a broker setting by its Kafka name; may be repeated."
         ),
     ] = None,
     log_format: Annotated[
-        Literal["text", "json"], typer.Option("--log-format", help="How the broker writes its log.")
+        Literal["text", "json"], typer.Option("--log-format", help="Format of the broker's own log.")
     ] = "text",
     metrics: Annotated[
         str | None,
         typer.Option(
-            "--metrics", metavar="HOST:PORT", help="Where Prometheus finds /metrics; without it, nowhere."
+            "--metrics",
+            metavar="HOST:PORT",
+            help="Serve /metrics for Prometheus at this address (default: off).",
         ),
     ] = None,
     backup: Annotated[
         str | None,
         typer.Option(
-            "--backup", metavar="FOLDER", help="Where to keep a continuous backup: another disk, or a mount."
+            "--backup",
+            metavar="FOLDER",
+            help="Folder for a continuous backup: another disk, or a mount (default: no backup).",
         ),
     ] = None,
     backup_every_ms: Annotated[
@@ -107,7 +117,7 @@ def broker(
         typer.Option(
             "--backup-keep-s",
             metavar="SECONDS",
-            help="How far back one may restore; 604800 (a week) if not said.",
+            help="Seconds for which restore points are retained (default 604800, a week).",
         ),
     ] = None,
     backup_key_file: Annotated[
@@ -115,15 +125,15 @@ def broker(
         typer.Option(
             "--backup-key-file",
             metavar="FILE",
-            help="File with the key for the MAC of the backup (default: no MAC).",
+            help="File with the key for the backup's MAC, a message authentication code (default: no MAC).",
         ),
     ] = None,
 ) -> int:
     """Run the embedded broker, which speaks the Kafka protocol.
 
-    It says one line when it is ready, and runs until it is told to stop (Ctrl-C or SIGTERM).
+    The broker prints one line when it is ready, and runs until Ctrl-C or SIGTERM.
     """
-    line = BrokerLine(
+    args = BrokerArgs(
         listen=listen,
         data=data,
         advertise=advertise,
@@ -138,7 +148,7 @@ def broker(
         backup_key_file=backup_key_file,
         settings=parse_pairs(settings or (), "--set"),
     )
-    return run_broker_line(line)
+    return run_broker_args(args)
 
 
 def command() -> Command:

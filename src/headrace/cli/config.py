@@ -1,4 +1,4 @@
-"""``headrace config``: every setting, its value, and where that comes from."""
+"""``headrace config``: show every setting, its value and its origin."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ __all__ = ["command", "config"]
     """,
     reference=[
         (
-            "Where a value comes from, the first that has one",
+            "Origins of a value, in order of precedence",
             """
             1. an option of the command, e.g. --master or -b
             2. the environment: HEADRACE_<SECTION>__<NAME>, e.g. HEADRACE_FLOW__MAX_ROWS=50000
                (HEADRACE_BOOTSTRAP_SERVERS and KAFKA_BOOTSTRAP_SERVERS for log.bootstrap_servers)
-            3. headrace.toml in the current folder, or the file that --settings names
+            3. headrace.toml in the current folder, or the file of --settings
             4. the default
             """,
         )
     ],
 )
 def config(session: Session) -> None:
-    """Show every setting, its value, and where that comes from.
+    """Show every setting, its value and its origin.
 
     Passwords and other secrets are masked.
     """
     session.out.table(
-        [{"setting": one.key, "value": one.value, "origin": one.origin} for one in session.loaded.shown()]
+        [
+            {"setting": setting.key, "value": setting.value, "origin": setting.origin}
+            for setting in session.loaded.shown()
+        ]
     )
 
 

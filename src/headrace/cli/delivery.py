@@ -1,4 +1,4 @@
-"""Records on their way into a topic, each one followed until a broker has said that it is safe, or that it is not."""
+"""Sends records to topics and tracks each record until a broker acknowledges or rejects it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.cli.client import open_admin, open_producer, translate
 from headrace.cli.errors import CliError, DeliveryFailed
 from headrace.cli.format.printer import compile_printer
-from headrace.cli.lookup import describe_topics
-from headrace.cli.messages import record_of
-from headrace.cli.record import Record
+from headrace.cli.kafka import describe_topics, translate
+from headrace.cli.record import Record, record_of
 from headrace.cli.session import Session
 
 __all__ = ["Delivery"]
 
-_ROOM_WAIT_S = 0.5
+_QUEUE_WAIT_S = 0.5
 _INTERRUPTED_FLUSH_S = 5.0
 
 
@@ -36,24 +34,19 @@ class Delivery:
         self._printer = compile_printer(output) if output else None
         self._may_create = may_create
         self._timeout_s = timeout_s
-        self._known: set[str] = set()
-        self._admin = open_admin(session)
-        self._producer = open_producer(
-            session,
+        self._checked_topics: set[str] = set()
+        self._producer = session.cluster().producer(
             {
                 "acks": acks,
-                # With fewer acknowledgements than all, a broker cannot tell a retry from a new record.
+                # librdkafka requires acks=all for idempotence.
                 "enable.idempotence": acks == "all",
                 "compression.type": compression,
-                # Java's default, so that a key goes to the same partition whoever writes it.
-                "partitioner": "murmur2_random",
                 "linger.ms": 5,
                 "message.timeout.ms": round(timeout_s * 1_000),
-            },
+            }
         )
         self.sent = 0
         self.delivered = 0
-        self._failures = 0
         self._first_failure: KafkaError | None = None
         self._failed_topic = ""
 
@@ -63,7 +56,7 @@ class Delivery:
             self._session.out.flush()
 
     def send_all(self, records: Iterable[Record]) -> None:
-        """Return when every record is safe; raise with the counts if one is not."""
+        """Return when every record is acknowledged. If a record fails, raise an error with the counts."""
         try:
             for record in records:
                 self._send(record)
@@ -78,10 +71,10 @@ class Delivery:
                 self._session.out.note(f"{self.delivered} of {self.sent} records were delivered")
             raise
         self._session.out.flush()
-        self._settle()
+        self._report()
 
     def _send(self, record: Record) -> None:
-        if record.topic not in self._known:
+        if record.topic not in self._checked_topics:
             self._check_topic(record.topic)
         headers: list[tuple[str, str | bytes | None]] = [*record.headers]
         extra: dict[str, Any] = {}
@@ -96,28 +89,28 @@ class Delivery:
                     value=record.value,
                     key=record.key,
                     headers=headers or None,
-                    on_delivery=self._delivered,
+                    on_delivery=self._on_delivery,
                     **extra,
                 )
                 break
             except BufferError:
-                # The client holds all it may; wait for some of it to be acknowledged.
-                self._producer.poll(_ROOM_WAIT_S)
+                # librdkafka's queue is full; wait for acknowledgements.
+                self._producer.poll(_QUEUE_WAIT_S)
             except KafkaException as error:
-                self._failed(error.args[0], record.topic)
+                self._on_failure(error.args[0], record.topic)
                 break
         self.sent += 1
         self._producer.poll(0)
 
     def _check_topic(self, topic: str) -> None:
-        """Asked without the side effect that a producer's own question has: it would create the topic."""
+        """Fail if the topic is missing. Without this check, the producer's metadata request could create the topic."""
         if not self._may_create:
-            describe_topics(self._session, self._admin, [topic])
-        self._known.add(topic)
+            describe_topics(self._session, [topic])
+        self._checked_topics.add(topic)
 
-    def _delivered(self, error: KafkaError | None, message: Any) -> None:
+    def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:
-            self._failed(error, message.topic())
+            self._on_failure(error, message.topic())
             return
         self.delivered += 1
         if self._session.out.as_json:
@@ -133,26 +126,24 @@ class Delivery:
         elif self._printer is not None:
             self._session.out.write(self._printer(record_of(message), self.delivered))
 
-    def _failed(self, error: KafkaError, topic: str) -> None:
-        self._failures += 1
+    def _on_failure(self, error: KafkaError, topic: str) -> None:
         if self._first_failure is None:
             self._first_failure, self._failed_topic = error, topic
 
-    def _settle(self) -> None:
+    def _report(self) -> None:
         if self.delivered == self.sent:
             self._session.out.note(f"{self.delivered} record{'s' * (self.delivered != 1)} delivered")
             return
         error = self._first_failure
-        counts = (
-            f"{self.sent - self.delivered} of {self.sent} records were not delivered, {self.delivered} were"
-        )
+        failed = self.sent - self.delivered
+        counts = f"{failed} of {self.sent} records were not delivered, {self.delivered} were delivered"
         if error is None:
-            raise DeliveryFailed(f"{counts}: no answer within {self._timeout_s:g} s")
+            raise DeliveryFailed(f"{counts}: no response within {self._timeout_s:g} s")
         if error.code() == KafkaError._MSG_TIMED_OUT:
             raise DeliveryFailed(
                 f"{counts}: not acknowledged within {self._timeout_s:g} s",
                 detail=f"{error.str()}; a record without an acknowledgement may still have been written",
-                hint="is the broker up and its disk well? Wait longer with --delivery-timeout",
+                hint="check the broker and its disk, or wait longer with --delivery-timeout",
             )
         cause = translate(
             self._session, error, f"writing to {self._failed_topic!r}", topic=self._failed_topic

@@ -1,28 +1,28 @@
-"""What can go wrong on the command line, and the exit code that a script sees for it.
+"""Errors of the command line, each with its exit code.
 
-    CliError              1  HR-CLI-FAILED         the command could not do what was asked
-    ├── UsageError        2  HR-CLI-USAGE          the command line itself does not make sense
-    ├── BrokerUnreachable 3  HR-CLI-UNREACHABLE    no broker answers at the given addresses
-    ├── RecordsGone       4  HR-CLI-RECORDS-GONE   the records asked for were deleted before they were read
-    ├── LagAbove          5  HR-CLI-LAG            ``lag --fail-above``
-    ├── NotConfirmed      1  HR-CLI-NOT-CONFIRMED  a destructive command without a yes
-    ├── DeliveryFailed    1  HR-CLI-DELIVERY       records that no broker acknowledged
-    ├── DemoFailed        1  HR-CLI-DEMO           the demo's own ledger does not balance
+    CliError              1  HR-CLI-FAILED         the command failed
+    ├── UsageError        2  HR-CLI-USAGE          the command line is invalid
+    ├── BrokerUnreachable 3  HR-CLI-UNREACHABLE    no broker responds at the addresses
+    ├── RecordsGone       4  HR-CLI-RECORDS-GONE   the requested records were deleted before they were read
+    ├── LagAbove          5  HR-CLI-LAG            the lag is above ``lag --fail-above``
+    ├── NotConfirmed      1  HR-CLI-NOT-CONFIRMED  the user did not confirm a destructive command
+    ├── DeliveryFailed    1  HR-CLI-DELIVERY       no broker acknowledged some records
     ├── TopicUnknown      1  HR-CLI-TOPIC-UNKNOWN
     ├── TopicExists       1  HR-CLI-TOPIC-EXISTS
     ├── GroupUnknown      1  HR-CLI-GROUP-UNKNOWN
-    ├── GroupActive       1  HR-CLI-GROUP-ACTIVE   a group whose members are at work
+    ├── GroupActive       1  HR-CLI-GROUP-ACTIVE   the group has active members
     ├── ViewUnknown       1  HR-CLI-VIEW-UNKNOWN
-    ├── ViewNotBuilt      1  HR-CLI-VIEW-NOT-BUILT a view whose store has nothing of it that could be read yet
-    ├── SwitchRefused     1  HR-CLI-SWITCH         a view that cannot answer in another's place, or not yet
-    ├── QueryRefused      1  HR-CLI-QUERY          a query that does not make sense, is not allowed, or takes too long
-    └── BrokerRefused     1  HR-KAFKA-…            any other answer of the broker that is not a yes
+    ├── ViewNotBuilt      1  HR-CLI-VIEW-NOT-BUILT the view does not serve rows yet
+    ├── SwitchRefused     1  HR-CLI-SWITCH         a view cannot replace another view, or cannot do so yet
+    ├── QueryRefused      1  HR-CLI-QUERY          the query is invalid, not allowed or too slow
+    └── BrokerRefused     1  HR-KAFKA-…            any other error of the broker
 
-An interrupt (Ctrl-C) leaves with 130, a reader of the output that went away
-with 141, as if the signal had ended us.
+Ctrl-C exits with 130. Closed output exits with 141, like a process that SIGPIPE ended.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from headrace.errors import ConfigError, HeadraceError
 
@@ -34,7 +34,6 @@ __all__ = [
     "BrokerUnreachable",
     "CliError",
     "DeliveryFailed",
-    "DemoFailed",
     "GroupActive",
     "GroupUnknown",
     "LagAbove",
@@ -48,6 +47,7 @@ __all__ = [
     "ViewNotBuilt",
     "ViewUnknown",
     "exit_code_of",
+    "raise_first",
 ]
 
 EXIT_FAILED = 1
@@ -90,10 +90,6 @@ class DeliveryFailed(CliError):
     code = "HR-CLI-DELIVERY"
 
 
-class DemoFailed(CliError):
-    code = "HR-CLI-DEMO"
-
-
 class TopicUnknown(CliError):
     code = "HR-CLI-TOPIC-UNKNOWN"
 
@@ -101,8 +97,8 @@ class TopicUnknown(CliError):
         where = f"topic {topic!r}" if partition is None else f"partition {partition} of topic {topic!r}"
         super().__init__(
             f"{where} does not exist",
-            hint="see what there is with: headrace topic list"
-            + (f"; or make it with: headrace topic create {topic}" if partition is None else ""),
+            hint="list topics with: headrace topic list"
+            + (f"; or create it with: headrace topic create {topic}" if partition is None else ""),
         )
 
 
@@ -112,7 +108,7 @@ class TopicExists(CliError):
     def __init__(self, topic: str) -> None:
         super().__init__(
             f"topic {topic!r} already exists",
-            hint="pass --if-not-exists if that is fine",
+            hint="pass --if-not-exists to accept an existing topic",
         )
 
 
@@ -122,7 +118,7 @@ class GroupUnknown(CliError):
     def __init__(self, group: str) -> None:
         super().__init__(
             f"group {group!r} has neither members nor committed offsets",
-            hint="see what there is with: headrace group list",
+            hint="list groups with: headrace group list",
         )
 
 
@@ -154,7 +150,7 @@ class QueryRefused(CliError):
 
 
 class BrokerRefused(CliError):
-    """The broker's own answer; the code carries the protocol's name for it, e.g. HR-KAFKA-INVALID_CONFIG."""
+    """An error response of the broker, with the protocol's name in its code, e.g. HR-KAFKA-INVALID_CONFIG."""
 
     def __init__(
         self, message: str, *, name: str, detail: str = "", hint: str = "", retriable: bool = False
@@ -162,6 +158,19 @@ class BrokerRefused(CliError):
         super().__init__(message, detail=detail, hint=hint)
         self.code = f"HR-KAFKA-{name}"
         self.retriable = retriable
+
+
+def raise_first(failures: Sequence[HeadraceError], kind: str) -> None:
+    """Raise the first failure. If several failed, its detail lists the others."""
+    if not failures:
+        return
+    first = failures[0]
+    if len(failures) > 1:
+        others = "; ".join(f"{error.message} [{error.code}]" for error in failures[1:])
+        first.detail = (
+            f"{first.detail}; " * bool(first.detail) + f"{len(failures)} {kind} failed, also: {others}"
+        )
+    raise first
 
 
 def exit_code_of(error: HeadraceError) -> int:

@@ -1,4 +1,4 @@
-"""``headrace graph``: an app as a graph, for a page, a picture or a catalogue."""
+"""``headrace graph``: print an app's graph as a table, as a picture or for a lineage catalogue."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.options import AppName
 from headrace.cli.session import Session
 from headrace.cli.verb import Command, build, verb
-from headrace.cli.view.options import AppName
 from headrace.clock import SystemClock
 
 __all__ = ["command", "graph"]
@@ -36,39 +36,38 @@ def graph(
     app: AppName,
     form: Annotated[
         Format,
-        typer.Option("--format", "-f", help="How to tell it; openlineage has a job event in each line."),
+        typer.Option("--format", "-f", help="Output format; openlineage prints one job event per line."),
     ] = Format.table,
 ) -> None:
     """Show an app as a graph: table, Mermaid, DOT or OpenLineage.
 
-    Its topics, flows and views, and which way data moves between them. Nothing has to run: it is what the app
-    declares. How it goes is on the page of headrace run.
+    The graph has the app's topics, flows and views, and the direction of data between them. It shows the declarations,
+    so the app need not run. The web UI of headrace run shows the graph of a running app.
     """
-    from headrace.cli.view.options import checked_app
-    from headrace.ops.graph import graph_of
-    from headrace.ops.graph_formats import as_dot, as_mermaid, as_openlineage
+    from headrace.cli.app_loader import load_checked_app
+    from headrace.ops.graph import as_dot, as_mermaid, as_openlineage, graph_of
 
-    loaded = checked_app(app)
-    made = graph_of(loaded)
+    loaded = load_checked_app(app)
+    app_graph = graph_of(loaded)
     if form == Format.openlineage:
         for event in as_openlineage(loaded, session.bootstrap, SystemClock().now_ms()):
             session.out.json_line(event)
     elif form != Format.table:
-        session.out.write((as_mermaid if form == Format.mermaid else as_dot)(made).encode())
+        session.out.write((as_mermaid if form == Format.mermaid else as_dot)(app_graph).encode())
     elif session.out.as_json:
-        session.out.json_line(made.told())
+        session.out.json_line(app_graph.to_json())
     else:
-        named = {one.id: one for one in made.nodes}
+        nodes = {node.id: node for node in app_graph.nodes}
         session.out.table(
             [
                 {
-                    "from": named[begin].name,
-                    "kind": named[begin].kind,
-                    "to": named[end].name,
-                    "to_kind": named[end].kind,
-                    "about": named[end].about,
+                    "from": nodes[begin].name,
+                    "kind": nodes[begin].kind,
+                    "to": nodes[end].name,
+                    "to_kind": nodes[end].kind,
+                    "about": nodes[end].about,
                 }
-                for begin, end in made.edges
+                for begin, end in app_graph.edges
             ]
         )
 

@@ -1,28 +1,28 @@
-"""``headrace lag``: how far behind groups are, or all that reads an app's topics, once or again and again."""
+"""``headrace lag``: show the lag of consumer groups, or of an app's flows, views and groups."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.completion import complete_groups
 from headrace.cli.errors import GroupUnknown, LagAbove, UsageError
+from headrace.cli.options import Data, complete_groups
 from headrace.cli.output import columns
 from headrace.cli.session import Session
 from headrace.cli.verb import Command, build, verb
-from headrace.cli.view.options import Data
 from headrace.clock import SystemClock
 
 if TYPE_CHECKING:
-    from headrace.cli.standing import Standing
+    from headrace.cli.group_lag import GroupLag
 
 __all__ = ["command", "lag"]
 
-NOTHING = "no group has committed an offset"
+NO_OFFSETS = "no group has committed an offset"
 
 
 @verb(
@@ -40,25 +40,26 @@ NOTHING = "no group has committed an offset"
             "Columns",
             """
             COMMITTED  the next offset that the group will read
-            END        the offset that the next record will get
+            END        the offset of the next record that will be written
             LAG        records that the group has yet to read
-            GONE       records that were deleted before the group read them; shown if there are any
-            AGE        how long ago the next record to read was written, with --age
+            GONE       records deleted before the group read them; only shown if not 0
+            AGE-S      with --age: seconds since the next record to read was written
             """,
         ),
         (
             "Columns with --app",
             """
-            BATCH      the last batch that the flow has committed, or that the view has
-            BATCHES    those that the flow has committed and the view does not have yet
+            BATCH      the last batch that the flow committed or the view applied
+            BATCHES    batches that the flow committed and the view has yet to apply
             LAG        records that the flow, view or group has yet to read
-            EST-BYTES  of those, by the average record of each partition: an estimate
-            AGE-S      how many seconds ago the oldest of them was written
-            GONE       records that were deleted before they were read
+            EST-BYTES  estimated size of these records, from the average record size of each partition
+            AGE-S      seconds since the oldest of these records was written
+            GONE       records deleted before they were read
             DEAD       dead letters of the flow's generation, or of the view
-            ARRIVING-PER-S, TAKEN-PER-S   records that come, and that are read
-            TIME-TO-LOSS-S                until retention may remove one that is not read yet, at these rates
-            LOST-BY                       retention.ms, retention.bytes, never, or not known
+            ARRIVING-PER-S, TAKEN-PER-S   records written per second, and records read per second
+            TIME-TO-LOSS-S                seconds until retention can delete an unread record, at these rates
+            LOST-BY                       the config that deletes it first: retention.ms, retention.bytes, never, or
+                                          not known
             """,
         ),
     ],
@@ -67,24 +68,31 @@ def lag(
     session: Session,
     groups: Annotated[
         list[str] | None,
-        typer.Argument(metavar="GROUP", help="Only these groups.", autocompletion=complete_groups),
+        typer.Argument(
+            metavar="GROUP", help="Names of groups (default: all groups).", autocompletion=complete_groups
+        ),
     ] = None,
     app: Annotated[
         str | None,
-        typer.Option("--app", metavar="MODULE:APP", help="The flows, views and groups of this app."),
+        typer.Option("--app", metavar="MODULE:APP", help="Show the flows, views and groups of this app."),
     ] = None,
     data: Data = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again and again, until Ctrl-C.")] = False,
-    every: Annotated[
-        float, typer.Option("--every", metavar="SECONDS", help="How often to look with --watch.", min=0.1)
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.")] = False,
+    every_s: Annotated[
+        float,
+        typer.Option("--every", metavar="SECONDS", help="Seconds between two updates of --watch.", min=0.1),
     ] = 2.0,
     age: Annotated[
-        bool, typer.Option("--age", help="Also how old the next record to read is; reads one per partition.")
+        bool,
+        typer.Option("--age", help="Show the age of the next record; this reads one record per partition."),
     ] = False,
-    over: Annotated[
+    rate_window_s: Annotated[
         float,
         typer.Option(
-            "--over", metavar="SECONDS", min=0, help="With --app: how long to look for rates; 0 does not."
+            "--over",
+            metavar="SECONDS",
+            min=0,
+            help="With --app: seconds over which to measure rates; 0 for no rates.",
         ),
     ] = 1.0,
     fail_above: Annotated[
@@ -92,104 +100,109 @@ def lag(
         typer.Option("--fail-above", metavar="N", help="Exit with 5 if a lag is above N.", min=0),
     ] = None,
 ) -> None:
-    """Show how far behind groups are, or what reads an app's topics.
+    """Show the lag of groups, or of an app's flows and views.
 
-    Groups per partition, and in total per group; what belongs to an app in one line each, with the time that is left
-    before retention removes what was not read.
+    For groups, it shows each partition and the total of each group. With --app, it shows one line per flow, view and
+    group, with the time left before retention deletes unread records.
     """
-    from headrace.cli.client import open_admin
-    from headrace.cli.standing import list_groups, standings
-
     if watch and fail_above is not None:
-        raise UsageError("--watch has no end, and --fail-above looks at it", hint="use one of them")
+        raise UsageError("--watch and --fail-above cannot be combined", hint="use one of them")
     if app is not None:
         if groups:
-            raise UsageError(
-                "--app shows all groups of the app, and groups are named", hint="use one of them"
-            )
-        _of_app(session, app, data, over, every if watch else None, fail_above)
-        return
-    admin = open_admin(session)
-
-    def look() -> list[Standing]:
-        wanted = list(groups or [str(one.group_id) for one in list_groups(session, admin)])
-        found = standings(session, admin, wanted)
-        for group in groups or ():
-            if not any(one.group == group for one in found):
-                raise GroupUnknown(group)
-        return found
-
-    def looks() -> Iterator[list[str]]:
-        while True:
-            found = look()
-            yield _lines(_rows(session, found, age=age), _totals(found))
-
-    if watch and not session.out.as_json:
-        _watch(session, looks(), every)
-    while True:
-        found = look()
-        rows = _rows(session, found, age=age)
-        if session.out.as_json or not rows:
-            session.out.table(rows, empty=NOTHING)
-        else:
-            _print(session, _lines(rows, _totals(found)))
-        if not watch:
-            break
-        _pause(every)
-    if fail_above is not None:
-        _judge(_totals(found), fail_above)
+            raise UsageError("--app and group names cannot be combined", hint="use one of them")
+        _show_app(session, app, data, rate_window_s, every_s if watch else None, fail_above)
+    else:
+        _show_groups(session, groups or [], every_s if watch else None, fail_above, age=age)
 
 
-def _of_app(
-    session: Session, name: str, data: Path | None, over: float, every: float | None, fail_above: int | None
+def _show_groups(
+    session: Session, names: list[str], every_s: float | None, fail_above: int | None, *, age: bool
 ) -> None:
-    from headrace.cli.app_lag import app_lags
-    from headrace.cli.reach import check_reachable
-    from headrace.cli.settings import cluster_of
-    from headrace.cli.view.options import checked_app, data_dir
+    from headrace.cli.group_lag import GroupLagReader
 
-    loaded, where = checked_app(name), data_dir(session, data)
-    check_reachable(session.bootstrap)
-    rows = ([one.row() for one in lags] for lags in app_lags(cluster_of(session), loaded, where, over))
-    if every is not None and not session.out.as_json:
-        _watch(session, map(columns, rows), every)
-    for found in rows:
-        session.out.table(found, empty="the app has no flows and no views, and no group reads its topics")
-        if every is None:
-            break
-        _pause(every)
+    with closing(GroupLagReader(session)) as groups:
+
+        def measure() -> list[GroupLag]:
+            lags = groups.lags(names or list(groups.list_groups()))
+            for name in names:
+                if not any(lag.group == name for lag in lags):
+                    raise GroupUnknown(name)
+            return lags
+
+        def repeat() -> Iterator[list[str]]:
+            while True:
+                lags = measure()
+                yield _lines(_rows(session, lags, age=age), _totals(lags))
+
+        if every_s is not None and not session.out.as_json:
+            _watch(session, repeat(), every_s)
+        while True:
+            lags = measure()
+            rows = _rows(session, lags, age=age)
+            if session.out.as_json or not rows:
+                session.out.table(rows, empty=NO_OFFSETS)
+            else:
+                _print(session, _lines(rows, _totals(lags)))
+            if every_s is None:
+                break
+            _pause(every_s)
     if fail_above is not None:
-        _judge({f"{one['what']} {one['name']}": _number(one["lag"]) for one in found}, fail_above)
+        _check_limit(_totals(lags), fail_above)
+
+
+def _show_app(
+    session: Session,
+    name: str,
+    data: Path | None,
+    rate_window_s: float,
+    every_s: float | None,
+    fail_above: int | None,
+) -> None:
+    from headrace.cli.app_loader import load_checked_app
+    from headrace.cli.app_state import app_lags
+
+    app, data_dir = load_checked_app(name), session.data_dir(data)
+    rows = ([lag.row() for lag in lags] for lags in app_lags(session.cluster(), app, data_dir, rate_window_s))
+    if every_s is not None and not session.out.as_json:
+        _watch(session, map(columns, rows), every_s)
+    for app_rows in rows:
+        session.out.table(app_rows, empty="the app has no flows and no views, and no group reads its topics")
+        if every_s is None:
+            break
+        _pause(every_s)
+    if fail_above is not None:
+        totals = {f"{row['what']} {row['name']}": _number(row["lag"]) for row in app_rows}
+        _check_limit(totals, fail_above)
 
 
 def _number(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _rows(session: Session, found: Sequence[Standing], *, age: bool) -> list[dict[str, Any]]:
-    rows = [one.row() for one in found]
+def _rows(session: Session, lags: Sequence[GroupLag], *, age: bool) -> list[dict[str, Any]]:
+    rows = [lag.row() for lag in lags]
     if age:
-        from headrace.cli.standing import age_of_next
+        from headrace.cli.group_lag import next_record_ages
 
-        ages = age_of_next(session, found, SystemClock().now_ms())
-        for one, row in zip(found, rows, strict=True):
-            row["age_s"] = ages[one]
+        ages = next_record_ages(session, lags, SystemClock().now_ms())
+        for lag, row in zip(lags, rows, strict=True):
+            row["age_s"] = ages[lag]
     if not session.out.as_json and not any(row["gone"] for row in rows):
         for row in rows:
             del row["gone"]
     return rows
 
 
-def _totals(found: Sequence[Standing]) -> dict[str, int]:
+def _totals(lags: Sequence[GroupLag]) -> dict[str, int]:
     totals: dict[str, int] = {}
-    for one in found:
-        totals[one.group] = totals.get(one.group, 0) + (one.lag or 0)
+    for lag in lags:
+        totals[lag.group] = totals.get(lag.group, 0) + (lag.lag or 0)
     return totals
 
 
 def _lines(rows: Sequence[dict[str, Any]], totals: dict[str, int]) -> list[str]:
     if not rows:
-        return [NOTHING]
+        return [NO_OFFSETS]
     summary = columns([{"group": group, "total_lag": total} for group, total in totals.items()])
     return [*columns(rows), "", *summary]
 
@@ -206,25 +219,25 @@ def _pause(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def _watch(session: Session, looks: Iterator[list[str]], every: float) -> None:
-    """In place on a terminal; otherwise one table after the other. Ends with Ctrl-C."""
+def _watch(session: Session, tables: Iterator[list[str]], every_s: float) -> None:
+    """Redraw the table on a terminal. Otherwise print one table after the other. Repeat until Ctrl-C."""
     if not sys.stdout.isatty():
-        for lines in looks:
+        for lines in tables:
             _print(session, [*lines, ""])
-            _pause(every)
+            _pause(every_s)
     from rich.live import Live
     from rich.text import Text
 
     with Live(auto_refresh=False, screen=True) as live:
-        for lines in looks:
+        for lines in tables:
             live.update(Text("\n".join(lines), no_wrap=True), refresh=True)
-            _pause(every)
+            _pause(every_s)
 
 
-def _judge(totals: dict[str, int], limit: int) -> None:
+def _check_limit(totals: dict[str, int], limit: int) -> None:
     above = {name: total for name, total in totals.items() if total > limit}
     if above:
-        named = ", ".join(f"{name} by {total}" for name, total in sorted(above.items()))
+        named = ", ".join(f"{name} has {total}" for name, total in sorted(above.items()))
         raise LagAbove(f"lag is above {limit}: {named}")
 
 

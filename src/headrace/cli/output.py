@@ -1,8 +1,7 @@
-"""Where text goes: data to standard output, everything else to standard error.
+"""Prints data to standard output, and notes and errors to standard error.
 
-A table for people, or one JSON object per line with ``--json``; both come from the same rows, so that
-neither can know something that the other does not. Colour only on a terminal, and never when NO_COLOR is
-set.
+Data is a table, or one JSON object per line with ``--json``. Both have the same rows. Colours are used only on a
+terminal, and never if NO_COLOR is set.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-__all__ = ["Output", "colour_wanted", "columns", "to_json"]
+__all__ = ["Output", "columns", "to_json", "uses_colour"]
 
 Row = Mapping[str, object]
 
@@ -22,12 +21,12 @@ _RED, _YELLOW, _BOLD, _OFF = "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
 
 
 def to_json(value: object) -> bytes:
-    import msgspec  # Here, so that help need not wait for it.
+    import msgspec  # Imported here, because the import would slow down --help.
 
     return msgspec.json.encode(value)
 
 
-def colour_wanted(stream: TextIO) -> bool:
+def uses_colour(stream: TextIO) -> bool:
     if os.environ.get("NO_COLOR"):
         return False
     return stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -40,23 +39,23 @@ def _cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ",".join(_cell(item) for item in value) or "-"
-    # A name or a value from the broker must not be able to steer the terminal.
+    # A name or value from the broker must not send control characters to the terminal.
     return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in str(value))
 
 
 def columns(rows: Sequence[Row]) -> list[str]:
-    """Aligned lines under upper-case headings, numbers to the right."""
+    """Format rows as aligned lines under upper-case headings. Numbers are right-aligned."""
     if not rows:
         return []
     names = list(rows[0])
     cells = [[name.upper().replace("_", "-") for name in names]]
     cells += [[_cell(row.get(name)) for name in names] for row in rows]
     widths = [max(len(line[index]) for line in cells) for index in range(len(names))]
-    right = [all(isinstance(row.get(name), int | float | None) for row in rows) for name in names]
+    right_aligned = [all(isinstance(row.get(name), int | float | None) for row in rows) for name in names]
     return [
         "  ".join(
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(line, widths, right, strict=True)
+            cell.rjust(width) if align_right else cell.ljust(width)
+            for cell, width, align_right in zip(line, widths, right_aligned, strict=True)
         ).rstrip()
         for line in cells
     ]
@@ -67,7 +66,8 @@ class Output:
         self.as_json = as_json
         self.quiet = quiet
 
-        # Bytes, since records may hold anything; and with a buffer of its own, since Python's may be switched off.
+        # Write bytes, because a record can contain any bytes. Use a separate buffer, because PYTHONUNBUFFERED can turn
+        # off the buffer of sys.stdout.
         self._raw = io.BufferedWriter(io.FileIO(sys.stdout.fileno(), "wb", closefd=False), _BUFFER_BYTES)
 
     def write(self, data: bytes) -> None:
@@ -77,13 +77,13 @@ class Output:
         self.write(to_json(value) + b"\n")
 
     def table(self, rows: Sequence[Row], *, empty: str = "") -> None:
-        """One line per row; ``empty`` is what a person is told when there is none."""
+        """Print one line per row. If the table is empty, print ``empty`` as a note."""
         if self.as_json:
             for row in rows:
                 self.json_line(row)
         elif rows:
             heading, *lines = columns(rows)
-            bold, off = (_BOLD, _OFF) if colour_wanted(sys.stdout) else ("", "")
+            bold, off = (_BOLD, _OFF) if uses_colour(sys.stdout) else ("", "")
             self.text(f"{bold}{heading}{off}")
             for line in lines:
                 self.text(line)
@@ -98,16 +98,16 @@ class Output:
         self._raw.flush()
 
     def note(self, line: str) -> None:
-        """Something good to know, which ``--quiet`` leaves out."""
+        """Print a line to standard error, unless ``--quiet`` is set."""
         if not self.quiet:
             print(line, file=sys.stderr, flush=True)
 
     def warn(self, line: str) -> None:
-        yellow, off = (_YELLOW, _OFF) if colour_wanted(sys.stderr) else ("", "")
+        yellow, off = (_YELLOW, _OFF) if uses_colour(sys.stderr) else ("", "")
         print(f"{yellow}warning:{off} {line}", file=sys.stderr, flush=True)
 
 
 def show_error(text: str, *, stream: TextIO | None = None) -> None:
     stream = stream or sys.stderr
-    red, off = (_RED, _OFF) if colour_wanted(stream) else ("", "")
+    red, off = (_RED, _OFF) if uses_colour(stream) else ("", "")
     print(f"{red}error:{off} {text}", file=stream, flush=True)

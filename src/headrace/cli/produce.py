@@ -1,4 +1,4 @@
-"""``headrace produce``: records from standard input or files into a topic."""
+"""``headrace produce``: write records from standard input or files to a topic."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from headrace.cli.completion import complete_topics
 from headrace.cli.errors import CliError, UsageError
+from headrace.cli.options import complete_topics
 from headrace.cli.session import Session, parse_pairs
 from headrace.cli.verb import Command, build, verb
-from headrace.readable import readable
+from headrace.files import readable
 
 if TYPE_CHECKING:
     from headrace.cli.record import Header, Record
@@ -41,12 +41,12 @@ _POLL_S = 0.1
         (
             "Formats (-f)",
             r"""
-            %k %v %t        key, value, topic; each ends at the text that follows it in the format
-            %K %V %T        a length, before what it measures: %K{big32}%k, %V{4}%v
-            %H%h{%k=%v;}    a number of headers and how each one looks
+            %k %v %t        key, value, topic; a field ends at the text that follows it in the format
+            %K %V %T        the length of a field, before the field: %K{big32}%k, %V{4}%v
+            %H%h{%k=%v;}    the number of headers, and the format of a header
             %p %d           partition, timestamp in milliseconds
-            %v{hex} %v{base64} %v{json}     decoded first; JSON ends by itself
-            %% %{ %} \n \t \r \\ \xNN       characters to find in the input
+            %v{hex} %v{base64} %v{json}     a value in this encoding; JSON needs no delimiter
+            %% %{ %} \n \t \r \\ \xNN       literal characters of the input
             """,
         )
     ],
@@ -54,68 +54,90 @@ _POLL_S = 0.1
 def produce(
     session: Session,
     topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="Where to write to.", autocompletion=complete_topics)
+        str, typer.Argument(metavar="TOPIC", help="Topic to write to.", autocompletion=complete_topics)
     ],
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="FILE", help="What to read instead of standard input.")
+        list[Path] | None, typer.Argument(metavar="FILE", help="Files to read (default: standard input).")
     ] = None,
     template: Annotated[
         str | None,
         typer.Option(
-            "--format", "-f", metavar="FORMAT", help=r"How records look in the input; see below. [%v\n]"
+            "--format", "-f", metavar="FORMAT", help=r"Format of the input; see below (default: %v\n)."
         ),
     ] = None,
     delimiter: Annotated[
         str | None,
-        typer.Option("--delimiter", "-D", metavar="TEXT", help=r"What ends a record, if not -f. [\n]"),
+        typer.Option(
+            "--delimiter", "-D", metavar="TEXT", help=r"Text that ends a record, instead of -f (default: \n)."
+        ),
     ] = None,
     key_delimiter: Annotated[
         str | None,
-        typer.Option("--key-delimiter", "-K", metavar="TEXT", help="What ends the key, if not -f. [no key]"),
+        typer.Option(
+            "--key-delimiter",
+            "-K",
+            metavar="TEXT",
+            help="Text between key and value, instead of -f (default: no key in the input).",
+        ),
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option("--key", "-k", metavar="KEY", help="Key of records that have none of their own."),
+        typer.Option("--key", "-k", metavar="KEY", help="Key of records without a key in the input."),
     ] = None,
     header: Annotated[
         list[str] | None,
         typer.Option(
-            "--header", "-H", metavar="KEY=VALUE", help="A header on every record; may be repeated."
+            "--header", "-H", metavar="KEY=VALUE", help="Add a header to every record; may be repeated."
         ),
     ] = None,
     partition: Annotated[
-        int, typer.Option("--partition", "-p", metavar="N", help="Not by key, but to this one.", min=-1)
+        int,
+        typer.Option(
+            "--partition", "-p", metavar="N", help="Partition to write to (default: by key).", min=-1
+        ),
     ] = -1,
     tombstone: Annotated[
-        bool, typer.Option("--tombstone", "-Z", help="An empty or missing value is null: it deletes the key.")
+        bool,
+        typer.Option(
+            "--tombstone", "-Z", help="Write an empty or missing value as null, which deletes the key."
+        ),
     ] = False,
     compression: Annotated[
         Literal["none", "gzip", "snappy", "lz4", "zstd"],
-        typer.Option("--compression", "-z", help="Codec of the batches."),
+        typer.Option("--compression", "-z", help="Compression codec of the batches."),
     ] = "none",
     acks: Annotated[
         Literal["all", "-1", "1", "0"],
-        typer.Option("--acks", help="all: when it is safe; 1: when the leader has it; 0: do not wait."),
+        typer.Option(
+            "--acks", help="Wait for all in-sync replicas (all, -1), the leader (1) or nothing (0)."
+        ),
     ] = "all",
     output: Annotated[
         str | None,
         typer.Option(
-            "--output-format", "-o", metavar="FORMAT", help="What to print per record; '' for nothing."
+            "--output-format",
+            "-o",
+            metavar="FORMAT",
+            help="Format of the line printed per record; '' prints nothing.",
         ),
     ] = None,
     delivery_timeout: Annotated[
         float,
         typer.Option(
-            "--delivery-timeout", metavar="SECONDS", help="Give a record up after that long.", min=1
+            "--delivery-timeout",
+            metavar="SECONDS",
+            help="Fail if a record is not acknowledged in this time.",
+            min=1,
         ),
     ] = 30.0,
     allow_auto_topic_creation: Annotated[
-        bool, typer.Option("--allow-auto-topic-creation", help="A topic that is not there may be made.")
+        bool, typer.Option("--allow-auto-topic-creation", help="Let the broker create a missing topic.")
     ] = False,
 ) -> None:
     """Write records to a topic, from standard input or files.
 
-    One record per line, unless told otherwise. It ends when every record is safe, or says how many are not.
+    Each line is a record, unless -f or -D sets another format. The command ends when every record is acknowledged. If
+    records fail, it prints how many.
     """
     from headrace.cli.delivery import Delivery
     from headrace.cli.format.reader import compile_reader
@@ -123,14 +145,15 @@ def produce(
 
     if template is not None and (delimiter is not None or key_delimiter is not None):
         raise UsageError(
-            "-f says by itself what ends a record", hint="leave out --delimiter and --key-delimiter"
+            "-f cannot be combined with --delimiter or --key-delimiter",
+            hint="write the delimiters into the format",
         )
-    fixed: list[Header] = [
+    fixed_headers: list[Header] = [
         (name, value.encode("utf-8", "surrogateescape"))
         for name, value in parse_pairs(header or (), "-H").items()
     ]
-    shape = _lines(key_delimiter, delimiter or r"\n") if template is None else template
-    reader = compile_reader(shape)
+    input_format = _line_format(key_delimiter, delimiter or r"\n") if template is None else template
+    reader = compile_reader(input_format)
     if output is None and not session.out.quiet:
         output = PRODUCED
     delivery = Delivery(
@@ -142,19 +165,19 @@ def produce(
         may_create=allow_auto_topic_creation,
     )
     default_key = None if key is None else key.encode("utf-8", "surrogateescape")
-    with ExitStack() as opened:
-        source = Source(_chunks(session, opened, files or [], delivery.poll))
+    with ExitStack() as stack:
+        source = Source(_chunks(session, stack, files or [], delivery.poll))
         records = reader.read(source, topic=topic)
-        delivery.send_all(_prepared(records, default_key, fixed, partition, tombstone))
+        delivery.send_all(_with_defaults(records, default_key, fixed_headers, partition, tombstone))
 
 
-def _lines(key_delimiter: str | None, delimiter: str) -> str:
-    """A format for values, or keys and values, that end in given texts; a percent sign in those is only that."""
+def _line_format(key_delimiter: str | None, delimiter: str) -> str:
+    """Build the format of values, or of keys and values, with these delimiters. Escape their percent signs."""
     key = "" if key_delimiter is None else f"%k{key_delimiter.replace('%', '%%')}"
     return f"{key}%v{delimiter.replace('%', '%%')}"
 
 
-def _prepared(
+def _with_defaults(
     records: Iterator[Record], key: bytes | None, headers: list[Header], partition: int, tombstone: bool
 ) -> Iterator[Record]:
     for record in records:
@@ -171,13 +194,15 @@ def _prepared(
 
 
 def _chunks(
-    session: Session, opened: ExitStack, files: list[Path], poll: Callable[[], None]
+    session: Session, stack: ExitStack, files: list[Path], poll: Callable[[], None]
 ) -> Callable[[], bytes]:
-    """The files one after the other, or standard input, as they come; answers of the broker are heard meanwhile."""
+    """Return a function that reads the next chunk of the files, or of standard input. While the function waits for
+    input, it calls ``poll``.
+    """
     try:
-        streams = [opened.enter_context(path.open("rb", buffering=0)) for path in files]
+        streams = [stack.enter_context(path.open("rb", buffering=0)) for path in files]
     except OSError as error:
-        raise CliError(f"{error.filename} cannot be read: {error.strerror}") from None
+        raise CliError(f"cannot read {error.filename}: {error.strerror}") from None
     descriptors = [stream.fileno() for stream in streams] or [sys.stdin.fileno()]
     if not files and sys.stdin.isatty():
         session.out.note("reading records from the terminal; end with Ctrl-D")

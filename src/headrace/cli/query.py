@@ -1,4 +1,4 @@
-"""``headrace query``: what the views hold, as anybody may read it."""
+"""``headrace query``: read views, by name or with SQL."""
 
 from __future__ import annotations
 
@@ -9,22 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.errors import QueryRefused, UsageError, ViewNotBuilt, ViewUnknown
+from headrace.cli.options import Data
 from headrace.cli.session import Session
 from headrace.cli.verb import Command, build, verb
-from headrace.cli.view.options import Data
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
-
-    from headrace.views.reader import Reader
-    from headrace.views.rows import Row
+    from headrace.stores.reader import Scan, StoreReader
 
 __all__ = ["command", "query"]
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _LIMIT = 1_000
-_MATCHES_MAX = 100_000
 _TIMEOUT_S = 30.0
 
 
@@ -41,138 +36,120 @@ def query(
     session: Session,
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="MODULE:APP|FILE", help="The app, as Python would import it, or a SQLite file of views."
-        ),
+        typer.Argument(metavar="MODULE:APP|FILE", help="The app, e.g. shop:app, or a SQLite file of views."),
     ],
-    what: Annotated[
-        str, typer.Argument(metavar="VIEW|SQL", help="A view's name, or a SELECT in SQLite's SQL.")
+    view_or_sql: Annotated[
+        str, typer.Argument(metavar="VIEW|SQL", help="The name of a view, or a SELECT in SQLite's SQL.")
     ],
     match: Annotated[
         str | None,
         typer.Option(
             "--match",
             metavar="WORDS",
-            help="Only rows with these words, the best first; for views with a full-text index.",
+            help="Print only rows that match these words, best match first; for views with a full-text index.",
         ),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", min=0, help="At most so many rows; 0 for all.")
+        int, typer.Option("--limit", "-n", metavar="N", min=0, help="Maximum number of rows; 0 for all.")
     ] = _LIMIT,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", help="Stop what takes longer.")
+        float, typer.Option("--timeout", metavar="SECONDS", help="Timeout of the query.")
     ] = _TIMEOUT_S,
     data: Data = None,
 ) -> None:
-    """Read a view, or ask several with SQL.
+    """Read a view, or query views with SQL.
 
-    Every view is a table with its name. Only reading is possible, and what is read is one state of all views of a file,
-    each as of the end of a batch. Exact numbers and times are text, in their one form; bytes are shown as base64.
+    Every view is a read-only table with the view's name. A query reads one consistent state of all views in a file;
+    each view is at the end of a batch. Decimals and times are strings in canonical form; bytes are base64.
     """
     import contextlib
 
-    from headrace.views.errors import QueryFailed
-    from headrace.views.sqlite_reading import SqliteReader
+    from headrace.stores import errors
+    from headrace.stores.sqlite.reader import SqliteReader
 
-    view = what if _NAME.fullmatch(what) else None
+    view = view_or_sql if _NAME.fullmatch(view_or_sql) else None
     if view is None and match is not None:
-        raise UsageError("--match searches one view", hint="name the view, not a SELECT")
+        raise UsageError("--match cannot be combined with SQL", hint="name a view instead of a SELECT")
     reader, view = _reader(session, source, view, data)
     with contextlib.closing(reader):
         if view is not None:
-            _expect_built(reader, view)
-            asked = (
-                reader.reading(view, timeout) if match is None else _matching(reader, view, match, timeout)
-            )
+            _require_built(reader, view)
+            result = reader.scan(view, timeout, match)
         else:
             assert isinstance(reader, SqliteReader)
-            asked = reader.query(what, timeout)
+            result = reader.statement(view_or_sql, timeout)
         try:
-            more = _show(session, asked, limit)
-        except QueryFailed as failed:
+            more = _print_rows(session, result, limit)
+        except errors.QueryRefused as refused:
+            raise UsageError(refused.message, hint=refused.hint) from refused
+        except errors.QueryFailed as failed:
             raise QueryRefused(failed.message, hint=failed.hint) from failed
     if more:
-        session.out.note(f"there are more rows; --limit says how many are shown, 0 for all ({limit} now)")
+        session.out.note(f"more rows exist: raise --limit (now {limit}), or set it to 0 for all")
 
 
-def _reader(session: Session, source: str, view: str | None, data: Path | None) -> tuple[Reader, str | None]:
-    """And the view that answers to the name."""
-    from headrace.cli.view.options import answering, checked_app, data_dir, views_of
-    from headrace.model.store_place import where_is
-    from headrace.views.opening import open_reader, sqlite_reader
-    from headrace.views.sqlite_reading import SqliteReader
+def _reader(
+    session: Session, source: str, view: str | None, data: Path | None
+) -> tuple[StoreReader, str | None]:
+    """Return the reader, and the view that serves the name."""
+    from headrace.cli.app_loader import load_checked_app, serving_view, views_of
+    from headrace.model.store import describe_location
+    from headrace.stores.registry import open_reader, open_sqlite
+    from headrace.stores.sqlite.reader import SqliteReader
 
     if Path(source).is_file():
         return SqliteReader(Path(source)), view
     if "/" in source or source.endswith(".db"):
         raise UsageError(
-            f"there is no file {source}", hint="name a SQLite file of views, or an app as MODULE:APP"
+            f"file {source} does not exist", hint="name a SQLite file of views, or an app as MODULE:APP"
         )
-    app = checked_app(source)
+    app = load_checked_app(source)
     if view is not None:
-        view = answering(session, app, view)
-        (found,) = views_of(app, [view])
-        reader = open_reader(found, app.name, data_dir(session, data))
-        where = where_is(found, app.name, data_dir(session, data))
+        view = serving_view(session, app, view)
+        (serving,) = views_of(app, [view])
+        reader = open_reader(serving, app.name, session.data_dir(data))
+        store_location = describe_location(serving, app.name, session.data_dir(data))
     else:
-        path = data_dir(session, data) / f"{app.name}.db"
-        reader = sqlite_reader(path)
-        where = str(path)
+        path = session.data_dir(data) / f"{app.name}.db"
+        reader = open_sqlite(path)
+        store_location = str(path)
     if reader is None:
         raise ViewNotBuilt(
-            f"nothing has been built yet: there is no {where}",
+            f"no view has been built yet: {store_location} does not exist",
             hint=f"follow the views: headrace view follow {source}",
         )
     return reader, view
 
 
-def _matching(
-    reader: Reader, view: str, words: str, timeout_s: float
-) -> AbstractContextManager[tuple[list[str], Iterator[Row]]]:
-    from headrace.model.extras import needing
-
-    with needing("search", "tantivy"):
-        from headrace.views.search.reading import SearchReader
-
-    if not isinstance(reader, SearchReader):
-        raise UsageError(
-            f"view {view!r} has no full-text index: its store is {reader.where}",
-            hint="keep it in one beside: app.view(..., store=Search())",
-        )
-    return reader.matching(view, words, _MATCHES_MAX, timeout_s)
-
-
-def _expect_built(reader: Reader, view: str) -> None:
-    known = reader.known_of(view)
-    if any(one.part == "serving" for one in known):
+def _require_built(reader: StoreReader, view: str) -> None:
+    parts = reader.parts(view)
+    if any(stored.part == "serving" for stored in parts):
         return
-    if known:
+    if parts:
         raise ViewNotBuilt(
-            f"view {view!r} is being built, and has not come as far as the log was when that began",
-            hint="wait for it; see how far it is with: headrace view describe",
+            f"view {view!r} is being built and cannot be queried yet",
+            hint="wait until it is built; headrace view describe shows its position",
         )
-    raise ViewUnknown(reader.where, view, sorted({one.view for one in reader.known()}))
+    raise ViewUnknown(reader.where, view, sorted({stored.view for stored in reader.views()}))
 
 
-def _show(
-    session: Session, asked: AbstractContextManager[tuple[list[str], Iterator[Row]]], limit: int
-) -> bool:
-    """Whether there are more rows than were shown."""
+def _print_rows(session: Session, result: Scan, limit: int) -> bool:
+    """Print the rows. Return whether more rows exist."""
     import itertools
 
-    with asked as (names, rows):
-        shown = itertools.islice(rows, limit) if limit else rows
+    with result as (names, rows):
+        printed = itertools.islice(rows, limit) if limit else rows
         if session.out.as_json:
-            for row in shown:
+            for row in printed:
                 session.out.json_line(dict(zip(names, map(_json, row), strict=True)))
         else:
-            table = [dict(zip(names, map(_json, row), strict=True)) for row in shown]
+            table = [dict(zip(names, map(_json, row), strict=True)) for row in printed]
             session.out.table(table, empty="no rows")
         return next(rows, None) is not None if limit else False
 
 
 def _json(value: object) -> object:
-    """As values are written in the log: what is no number in JSON is a text."""
+    """Convert a value to JSON as in the log: bytes and infinite numbers become strings."""
     import base64
     import math
 

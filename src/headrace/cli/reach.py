@@ -1,7 +1,7 @@
-"""Is anyone there? Asked of the operating system first, which knows at once and says why not.
+"""Checks whether a broker accepts connections. The error names the reason: refused, unknown host or no response.
 
-The Kafka client would try again and again until a time-out and then report only that. A refused connection,
-an unknown name and a silent host need three different next steps, so they are told apart here.
+librdkafka would retry until a timeout and report only the timeout. So the command first opens a connection itself,
+which fails at once with the reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DEFAULT_PORT = 9092
 
 
 def parse_addresses(bootstrap: str) -> list[tuple[str, int]]:
-    """``host:port,[::1]:9092,SASL_SSL://host:port`` as pairs; as with librdkafka, 9092 may be left out."""
+    """Parse ``host:port,[::1]:9092,SASL_SSL://host:port``; the default port is 9092, as in librdkafka."""
     addresses = []
     for item in bootstrap.split(","):
         text = item.strip().partition("://")[2] or item.strip()
@@ -26,21 +26,19 @@ def parse_addresses(bootstrap: str) -> list[tuple[str, int]]:
             host, port = text, str(_DEFAULT_PORT)
         host = host.removeprefix("[").removesuffix("]")
         if not host or not (port.isascii() and port.isdecimal() and int(port) < 2**16):
-            raise UsageError(
-                f"{item!r} is not an address of a broker", hint="write HOST:PORT, e.g. 127.0.0.1:9092"
-            )
+            raise UsageError(f"{item!r} is not a broker address", hint="write HOST:PORT, e.g. 127.0.0.1:9092")
         addresses.append((host, int(port)))
     return addresses
 
 
 def why_unreachable(host: str, port: int, *, timeout_s: float = CONNECT_TIMEOUT_S) -> str | None:
-    """None if a connection can be made."""
+    """Return the reason why a connection fails; None if it succeeds."""
     try:
         socket.create_connection((host, port), timeout=timeout_s).close()
     except socket.gaierror as error:
-        return f"the name {host!r} is not known ({error.strerror})"
+        return f"unknown host {host!r} ({error.strerror})"
     except TimeoutError:
-        return f"no answer within {timeout_s:g} s"
+        return f"no response within {timeout_s:g} s"
     except OSError as error:
         return (error.strerror or str(error)).lower()
     return None
@@ -54,7 +52,7 @@ def check_reachable(bootstrap: str, *, timeout_s: float = CONNECT_TIMEOUT_S) -> 
             return
         reasons.append(f"{host}:{port}: {reason}")
     raise BrokerUnreachable(
-        f"no broker answers at {bootstrap}",
+        f"no broker responds at {bootstrap}",
         detail="; ".join(reasons),
-        hint="start one with: headrace broker --data ./headrace-data; or name another with -b HOST:PORT",
+        hint="start a broker with: headrace broker --data ./headrace-data; or set another address with -b HOST:PORT",
     )

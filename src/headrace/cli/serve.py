@@ -1,4 +1,4 @@
-"""``headrace serve``: an app's views and topics over HTTP."""
+"""``headrace serve``: serve an app's views and topics over HTTP."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.listening import PgListen
+from headrace.cli.options import AppName, Data, PgListen
 from headrace.cli.session import Session
 from headrace.cli.verb import Command, build, verb
-from headrace.cli.view.options import AppName, Data
-from headrace.settings.page_place import NOT_SERVED, USUAL_LISTEN
+from headrace.settings import DEFAULT_SERVE_LISTEN, SERVE_OFF
 
 __all__ = ["command", "serve"]
 
@@ -34,54 +33,54 @@ def serve(
     listen: Annotated[
         str | None,
         typer.Option(
-            "--listen", "-l", metavar="HOST:PORT", help=f"Where to answer; otherwise {USUAL_LISTEN}."
+            "--listen",
+            "-l",
+            metavar="HOST:PORT",
+            help=f"Address to listen on (default: {DEFAULT_SERVE_LISTEN}).",
         ),
     ] = None,
     pg_listen: PgListen = None,
     data: Data = None,
 ) -> int:
-    """Answer over HTTP: an app's views and topics.
+    """Serve an app's views and topics over HTTP.
 
-    Views by key, range, filter and words; topics to read and to write. It follows nothing by itself: headrace run, or
-    headrace view follow, keeps the views. Each answer says the position that it reflects. Other machines are let in
-    with tokens only. /docs tells all routes.
+    Clients read views by key, range, filter and full text, and read and write topics. The server does not update views;
+    headrace run and headrace view follow do. Each response names the log position that it reflects. Clients on other
+    machines need a token. /docs lists all routes.
     """
-    from headrace.cli.reach import check_reachable
-    from headrace.cli.settings import cluster_of, settings_for
-    from headrace.cli.stopping import Stopping
-    from headrace.cli.view.options import checked_app
-    from headrace.serve.access_log import LogFile
-    from headrace.serve.server import Server
+    from headrace.cli.app_loader import load_checked_app
+    from headrace.cli.interrupt import Interrupt
+    from headrace.serve.http.request_log import LogFile
+    from headrace.serve.http.server import Server
 
-    loaded = checked_app(app)
-    settings = settings_for(session, data=data, serve=listen, pg_listen=pg_listen)
-    check_reachable(session.bootstrap)
-    kept = settings.serve.access_log
-    file = LogFile(kept, settings.serve.access_log_bytes_max) if kept is not None else None
+    loaded = load_checked_app(app)
+    settings = session.settings(data=data, serve=listen, pg_listen=pg_listen)
+    log_path = settings.serve.access_log
+    log_file = LogFile(log_path, settings.serve.access_log_bytes_max) if log_path is not None else None
     server = Server(
         loaded,
-        cluster_of(session),
+        session.cluster(),
         settings.data,
         settings.serve,
-        USUAL_LISTEN if settings.serve.listen in (None, NOT_SERVED) else settings.serve.listen,
+        DEFAULT_SERVE_LISTEN if settings.serve.listen in (None, SERVE_OFF) else settings.serve.listen,
         warn=session.out.warn,
-        log=file.write if file else None if session.out.quiet else session.out.note,
+        log=log_file.write if log_file else None if session.out.quiet else session.out.note,
     )
-    with Stopping() as stopping:
+    with Interrupt() as interrupt:
         server.start()
         session.out.text(f"serving {loaded.name} at {server.address}")
         if server.pg_address:
-            session.out.text(f"answering in PostgreSQL's protocol at {server.pg_address}")
+            session.out.text(f"PostgreSQL protocol at {server.pg_address}")
         session.out.flush()
         try:
-            while not stopping.asked and server.is_running:
+            while not interrupt.requested and server.is_running:
                 time.sleep(_POLL_S)
             if server.failure is not None:
                 raise server.failure
         finally:
             server.stop()
-            if file is not None:
-                file.close()
+            if log_file is not None:
+                log_file.close()
     return 0
 
 

@@ -1,4 +1,4 @@
-"""One run of the command: which brokers, with which client properties, and how the answer is to look."""
+"""One run of a command: its settings, its connection to the log, and its output."""
 
 from __future__ import annotations
 
@@ -11,23 +11,29 @@ from headrace.cli.errors import UsageError
 from headrace.cli.output import Output
 
 if TYPE_CHECKING:
-    from headrace.settings.loading import Flag, Loaded
+    from headrace.client.cluster import Cluster
+    from headrace.settings import Settings
+    from headrace.settings.loader import Flag, Loaded
 
 __all__ = ["DEFAULT_BOOTSTRAP", "Session", "parse_pairs"]
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 TIMEOUT_S = 10.0
+_LOG_INFO = 6
+_OPENED: list[Cluster] = []
+"""Clusters that stay open until the process ends. librdkafka delivers responses in its own thread. Closing a client
+while that thread exits caused segmentation faults after commands had completed."""
 
 
 def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
-    """``key=value`` given any number of times; the last one of a key counts."""
-    found: dict[str, str] = {}
+    """Parse repeated ``key=value`` options. The last value of a key is used."""
+    values: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise UsageError(f"{option} {pair!r} is not of the form key=value")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 @dataclass(slots=True)
@@ -37,21 +43,64 @@ class Session:
     verbose: bool
     out: Output = field(repr=False)
     loaded: Loaded
-    """What is set, and where."""
+    """All settings and their origins, without the options of the verb."""
     _flags: tuple[Flag, ...]
     _file: Path | None
+    _cluster: Cluster | None = None
 
     @property
     def timeout_s(self) -> float:
-        """How long to wait for one answer: the client's own property for it, or ten seconds."""
-        given = self.properties.get("socket.timeout.ms", "")
-        return int(given) / 1_000 if given.isdecimal() else TIMEOUT_S
+        """Timeout of one request: socket.timeout.ms if set, otherwise ten seconds."""
+        timeout_ms = self.properties.get("socket.timeout.ms", "")
+        return int(timeout_ms) / 1_000 if timeout_ms.isdecimal() else TIMEOUT_S
 
-    def with_flags(self, *flags: Flag) -> Loaded:
-        """The settings under a verb's own options as well."""
-        from headrace.settings.loading import load
+    def settings(
+        self,
+        *,
+        data: Path | None = None,
+        listen: str | None = None,
+        master: str | None = None,
+        verify_every: int | None = None,
+        metrics: str | None = None,
+        backup: Path | None = None,
+        serve: str | None = None,
+        pg_listen: str | None = None,
+    ) -> Settings:
+        """Load the settings again, with the options of the verb."""
+        from headrace.settings.loader import Flag, load
 
-        return load((*self._flags, *flags), file=self._file)
+        flags = (
+            Flag("data", data, "--data"),
+            Flag("log.listen", listen, "--listen"),
+            Flag("spark.master", master, "--master"),
+            Flag("verify.every_s", verify_every, "--verify-every"),
+            Flag("metrics.listen", metrics, "--metrics"),
+            Flag("broker.backup", backup, "--backup"),
+            Flag("serve.listen", serve, "--serve"),
+            Flag("serve.pg_listen", pg_listen, "--pg-listen"),
+        )
+        return load((*self._flags, *flags), file=self._file).settings
+
+    def data_dir(self, data: Path | None) -> Path:
+        return data or self.settings().data
+
+    def cluster(self, *, check: bool = True) -> Cluster:
+        """Connect to the log. With ``check``, fail at once if no broker accepts a connection."""
+        if self._cluster is None:
+            from headrace.cli.reach import check_reachable
+            from headrace.client.cluster import Cluster
+
+            if check:
+                check_reachable(self.bootstrap)
+            properties = {
+                "socket.connection.setup.timeout.ms": "5000",
+                **({"log_level": str(_LOG_INFO)} if self.verbose else {}),
+                **self.properties,
+            }
+            replication = self.loaded.settings.topics.replication
+            self._cluster = Cluster(self.bootstrap, properties, self.timeout_s, replication)
+            _OPENED.append(self._cluster)
+        return self._cluster
 
     @classmethod
     def begin(
@@ -64,8 +113,9 @@ class Session:
         verbose: bool,
         config: Path | None = None,
     ) -> Session:
-        """Flag before property before environment before file before default."""
-        from headrace.settings.loading import Flag, load  # Here, so that help need not wait for it.
+        """Load the settings. -b overrides -X, which overrides the environment, the file and the default."""
+        # Imported here, because the import would slow down --help.
+        from headrace.settings.loader import Flag, load
 
         properties = parse_pairs(client_property, "-X")
         from_property = properties.pop("bootstrap.servers", None)

@@ -1,4 +1,4 @@
-"""``headrace verify``: what is served, held against what follows from the log."""
+"""``headrace verify``: compare views with the rows that their flows derive from the log."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.errors import CliError, UsageError
+from headrace.cli.options import AppName, Data, Master
 from headrace.cli.session import Session
 from headrace.cli.verb import Command, build, verb
-from headrace.cli.view.options import AppName, Data
 
 if TYPE_CHECKING:
     from headrace.app import App
     from headrace.client.cluster import Cluster
-    from headrace.model.flow import Flow
-    from headrace.model.view import View
-    from headrace.ops.errors import CannotVerify
-    from headrace.ops.report import Report
-    from headrace.ops.verify import Verifier
+    from headrace.model.declarations import Flow, View
+    from headrace.ops.verify.errors import CannotVerify
+    from headrace.ops.verify.report import Report
+    from headrace.ops.verify.verifier import Verifier
     from headrace.settings import Settings
 
 __all__ = ["command", "verify"]
 
 EXIT_CANNOT_VERIFY = 7
-_WORST_FIRST = (1, EXIT_CANNOT_VERIFY, 6, 0)
+_CODES_BY_SEVERITY = (1, EXIT_CANNOT_VERIFY, 6, 0)
 _SLOW_S = 2.0
 _POLL_S = 0.1
 
@@ -51,10 +50,10 @@ class FlowUnknown(CliError):
         (
             "Exit codes",
             """
-            0  proven: every row that is served follows from the log, and none is missing
-            1  not as derived: rows, the position or the version of the function differ, and are named
-            6  unprovable in part: input was deleted or compacted away; the rest is proven
-            7  cannot be verified: the view is not built yet, the flow has not begun, the store cannot be read
+            0  proven: every row of the view follows from the log, and no row is missing
+            1  not as derived: rows, the position or the function's version differ; the output lists the differences
+            6  unprovable in part: some input was deleted or compacted away; the rest is proven
+            7  cannot be verified: the view is not built yet, the flow has not started, or the store cannot be read
             """,
         )
     ],
@@ -62,64 +61,69 @@ class FlowUnknown(CliError):
 def verify(
     session: Session,
     app: AppName,
-    views: Annotated[list[str] | None, typer.Argument(metavar="VIEW", help="Which views.")] = None,
+    views: Annotated[list[str] | None, typer.Argument(metavar="VIEW", help="Names of views.")] = None,
     everything: Annotated[
         bool,
-        typer.Option("--all", help="Every view, and the topic of every flow; the same as naming none."),
+        typer.Option("--all", help="Verify every view, and the topic of every flow (the default)."),
     ] = False,
     flows: Annotated[
         list[str] | None,
-        typer.Option("--flow", metavar="NAME", help="The topic of this flow; may be repeated."),
+        typer.Option("--flow", metavar="NAME", help="Verify the topic of this flow; may be repeated."),
     ] = None,
     sample: Annotated[
         int,
         typer.Option(
-            "--sample-differences", metavar="N", min=0, help="Show so many differences, and count all."
+            "--sample-differences",
+            metavar="N",
+            min=0,
+            help="Maximum number of differences to show; all are counted.",
         ),
     ] = 10,
     every: Annotated[
         float | None,
-        typer.Option("--every", metavar="SECONDS", min=1, help="Again and again, until Ctrl-C."),
+        typer.Option(
+            "--every", metavar="SECONDS", min=1, help="Verify at this interval until Ctrl-C (default: once)."
+        ),
     ] = None,
-    last: Annotated[bool, typer.Option("--last", help="Show the last results, without a new one.")] = False,
+    last: Annotated[
+        bool,
+        typer.Option(
+            "--last",
+            help="Show the last results without verifying again.",
+        ),
+    ] = False,
     data: Data = None,
-    master: Annotated[
-        str | None, typer.Option("--master", metavar="URL", help="Spark's master; otherwise this machine.")
-    ] = None,
+    master: Master = None,
 ) -> int:
-    """Prove that views hold what follows from the log, while everything keeps running.
+    """Prove that views match the log, while the app runs.
 
-    A view of a flow is derived again in batch, with the flow's own function, through the batch that it has reached, and
-    compared row by row; a view of any other topic is the fold of that topic. Results are kept in topic headrace.verify.
+    For a view of a flow's topic, it derives all rows again with the flow's function, up to the view's last batch. Then
+    it compares the rows. For a view of any other topic, it compares the rows with the last value of each key. The
+    results are stored in the topic headrace.verify.
     """
-    from headrace.cli.reach import check_reachable
-    from headrace.cli.settings import cluster_of, settings_for
-    from headrace.cli.view.options import checked_app, views_of
+    from headrace.cli.app_loader import load_checked_app, views_of
 
     if everything and (views or flows):
-        raise UsageError("--all is everything, and some are named", hint="use one of them")
+        raise UsageError("--all cannot be combined with names of views or --flow", hint="use one of them")
     if last and every is not None:
-        raise UsageError("--last shows what was, and --every looks again", hint="use one of them")
-    loaded = checked_app(app)
+        raise UsageError("--last and --every cannot be combined", hint="use one of them")
+    loaded = load_checked_app(app)
     chosen = None
     if views or flows:
         chosen = (views_of(loaded, views) if views else [], _flows_of(loaded, flows or ()))
-    check_reachable(session.bootstrap)
-    cluster = cluster_of(session)
+    cluster = session.cluster()
     if last:
-        from headrace.ops.results import last_results
+        from headrace.ops.verify.report import last_reports
 
-        wanted = None if chosen is None else {one.name for part in chosen for one in part}
-        return _show_last(
-            session,
-            [one for one in last_results(cluster, loaded.name) if wanted is None or one.name in wanted],
-        )
-    settings = settings_for(session, data=data, master=master)
+        wanted = None if chosen is None else {item.name for items in chosen for item in items}
+        reports = last_reports(cluster, loaded.name)
+        return _show_last(session, [report for report in reports if wanted is None or report.name in wanted])
+    settings = session.settings(data=data, master=master)
     with (
         _Progress(session) as progress,
-        _verifier(loaded, cluster, settings, chosen, sample, progress.say) as verifier,
+        _verifier(loaded, cluster, settings, chosen, sample, progress.note) as verifier,
     ):
-        return _rounds(session, verifier, chosen, every, progress)
+        return _verify_repeatedly(session, verifier, chosen, every, progress)
 
 
 def _flows_of(app: App, names: Sequence[str]) -> list[Flow]:
@@ -127,12 +131,12 @@ def _flows_of(app: App, names: Sequence[str]) -> list[Flow]:
     for name in names:
         if name not in known:
             raise FlowUnknown(
-                f"app {app.name} has no flow {name!r}", hint=f"it has {', '.join(known) or 'none'}"
+                f"app {app.name} has no flow {name!r}", hint=f"flows of the app: {', '.join(known) or 'none'}"
             )
     return [known[name] for name in dict.fromkeys(names)]
 
 
-Chosen = tuple["list[View]", "list[Flow]"]
+Selection = tuple["list[View]", "list[Flow]"]
 
 
 @contextlib.contextmanager
@@ -140,23 +144,23 @@ def _verifier(
     app: App,
     cluster: Cluster,
     settings: Settings,
-    chosen: Chosen | None,
+    chosen: Selection | None,
     sample: int,
     say: Callable[[str], None],
 ) -> Iterator[Verifier]:
-    """With a Spark of its own, unless nothing is asked that needs one."""
-    from headrace.ops.verify import Verifier
+    """Create a verifier. It gets its own Spark session, unless no flow is involved."""
+    from headrace.ops.verify.verifier import Verifier
 
     views, flows = chosen if chosen is not None else (app.views, app.flows)
     if not flows and not any(app.writer_of(view.topic) for view in views):
         with Verifier(None, cluster, app, settings, (), {}, sample=sample, say=say) as verifier:
             yield verifier
         return
-    from headrace.flow.compiling import compile_app
-    from headrace.flow.session import start, stop
+    from headrace.flow.compile.compiler import compile_app
+    from headrace.flow.spark.session import start, stop
 
     say("starting Spark")
-    # Beside that of a running app, whose files are in use.
+    # Use a separate folder, because a running app uses the files of Spark's usual folder.
     spark = start(dataclasses.replace(settings, data=settings.data / "verify"), f"{app.name} verify", say=say)
     try:
         compiled, schemas = compile_app(spark, app)
@@ -166,48 +170,48 @@ def _verifier(
         stop(spark)
 
 
-def _rounds(
-    session: Session, verifier: Verifier, chosen: Chosen | None, every: float | None, progress: _Progress
+def _verify_repeatedly(
+    session: Session, verifier: Verifier, chosen: Selection | None, every: float | None, progress: _Progress
 ) -> int:
-    from headrace.cli.stopping import Stopping
+    from headrace.cli.interrupt import Interrupt
 
     if every is None:
-        return _round(session, verifier, chosen, progress)
-    with Stopping() as stopping:
-        while not stopping.asked:
-            began = time.monotonic()
-            code = _round(session, verifier, chosen, progress)
-            while not stopping.asked and time.monotonic() - began < every:
+        return _verify_once(session, verifier, chosen, progress)
+    with Interrupt() as interrupt:
+        while not interrupt.requested:
+            started_s = time.monotonic()
+            code = _verify_once(session, verifier, chosen, progress)
+            while not interrupt.requested and time.monotonic() - started_s < every:
                 time.sleep(_POLL_S)
     return code
 
 
-def _round(session: Session, verifier: Verifier, chosen: Chosen | None, progress: _Progress) -> int:
+def _verify_once(session: Session, verifier: Verifier, chosen: Selection | None, progress: _Progress) -> int:
     codes = [0]
     for result in _results(verifier, chosen):
         progress.done()
         codes.append(_show(session, result))
     session.out.flush()
-    return next(code for code in _WORST_FIRST if code in codes)
+    return next(code for code in _CODES_BY_SEVERITY if code in codes)
 
 
-def _results(verifier: Verifier, chosen: Chosen | None) -> Iterator[Report | CannotVerify]:
+def _results(verifier: Verifier, chosen: Selection | None) -> Iterator[Report | CannotVerify]:
     if chosen is None:
         yield from verifier.all()
         return
     views, flows = chosen
     for view in views:
-        yield verifier.tried(lambda view=view: verifier.view(view))  # type: ignore[misc]
+        yield verifier.attempt(lambda view=view: verifier.view(view))  # type: ignore[misc]
     for flow in flows:
-        yield verifier.tried(lambda flow=flow: verifier.flow(flow))  # type: ignore[misc]
+        yield verifier.attempt(lambda flow=flow: verifier.flow(flow))  # type: ignore[misc]
 
 
 def _show(session: Session, result: Report | CannotVerify) -> int:
-    from headrace.cli.verb import report as tell_error
-    from headrace.ops.errors import CannotVerify
+    from headrace.cli.verb import report as report_error
+    from headrace.ops.verify.errors import CannotVerify
 
     if isinstance(result, CannotVerify):
-        tell_error(result, as_json=session.out.as_json, verbose=session.verbose)
+        report_error(result, as_json=session.out.as_json, verbose=session.verbose)
         return EXIT_CANNOT_VERIFY
     if session.out.as_json:
         session.out.json_line(result)
@@ -218,20 +222,18 @@ def _show(session: Session, result: Report | CannotVerify) -> int:
     return result.exit_code
 
 
-def _show_last(session: Session, found: list[Report]) -> int:
-    from headrace.ops.errors import NeverVerified
+def _show_last(session: Session, reports: list[Report]) -> int:
+    from headrace.ops.verify.errors import NeverVerified
 
-    if not found:
-        raise_as = NeverVerified(
-            "nothing of it was ever verified", hint="headrace verify APP --all does it now"
-        )
-        return _show(session, raise_as)
-    codes = [_show(session, one) for one in found]
-    return next(code for code in _WORST_FIRST if code in codes)
+    if not reports:
+        error = NeverVerified("no verification has run yet", hint="run: headrace verify APP --all")
+        return _show(session, error)
+    codes = [_show(session, report) for report in reports]
+    return next(code for code in _CODES_BY_SEVERITY if code in codes)
 
 
 class _Progress:
-    """What is being done, once it takes longer than a moment."""
+    """Prints notes about the work in progress if it takes longer than two seconds."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -246,25 +248,25 @@ class _Progress:
     def __exit__(self, *_: object) -> None:
         self.done()
 
-    def say(self, line: str) -> None:
+    def note(self, line: str) -> None:
         with self._lock:
             if time.monotonic() - self._began >= _SLOW_S:
                 self._session.out.note(line)
                 return
             self._line = line
             if self._timer is None:
-                self._timer = threading.Timer(_SLOW_S, self._late)
+                self._timer = threading.Timer(_SLOW_S, self._print_pending)
                 self._timer.daemon = True
                 self._timer.start()
 
-    def _late(self) -> None:
+    def _print_pending(self) -> None:
         with self._lock:
             if self._line:
                 self._session.out.note(self._line)
             self._line = ""
 
     def done(self) -> None:
-        """A result is there; what comes next has a moment of its own."""
+        """A result is ready. The next result gets its own two seconds."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()

@@ -1,1 +1,1 @@
-"""The log, as everything outside the broker sees it: through a stock Kafka client, whoever answers."""
+"""Access to the log for everything outside the broker. Uses a stock Kafka client, and works with any Kafka broker."""

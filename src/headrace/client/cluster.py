@@ -1,16 +1,21 @@
-"""Where the log is, and the few questions about topics that flows, followers and checks have in common."""
+"""Creates the Kafka clients of one cluster with a common configuration, and sends the requests about topics.
+
+Flows, followers, the server and the command line access the log through ``Cluster``. Requests about consumer groups are
+in ``group_admin``, because they can crash librdkafka.
+"""
 
 from __future__ import annotations
 
 import re
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     Consumer,
     IsolationLevel,
     KafkaError,
@@ -28,19 +33,25 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from headrace.client.errors import LogError, TopicMissing, from_kafka
-from headrace.client.offset_answer import offset_told
+from headrace.client.errors import LogError, MissingTopic, from_kafka
+from headrace.errors import ConfigError
 
-__all__ = ["Cluster", "TopicInfo"]
+if TYPE_CHECKING:
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+        ClusterMetadata,
+        ListOffsetsResultInfo,
+        TopicDescription,
+    )
+
+__all__ = ["Cluster", "TopicInfo", "listed_offset"]
 
 _GRACE_S = 5.0
 _PAUSE_S = 0.05
 _REFRESH_MS = 2_000
 _PROPAGATION_S = 30.0
-"""The brokers of a cluster learn of a topic one after the other. For so long after this process has ensured a topic, an
-answer that it is unknown may come from a broker that does not know it yet; librdkafka's producers wait as long.
+"""Seconds until all brokers of a cluster know a new topic. For this time after this process ensured a topic, the
+response "unknown topic" may come from a broker that does not know it yet. librdkafka's producers wait equally long.
 """
-# A name that no topic can have is none that is there.
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION}
 _NO_LEADER = {
@@ -50,6 +61,23 @@ _NO_LEADER = {
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError._NOENT,
 }
+
+
+_Client = TypeVar("_Client")
+
+
+def listed_offset(result: ListOffsetsResultInfo) -> int:
+    """Return the offset of a response; raises ``KafkaException`` if the offset is invalid.
+
+    If librdkafka 2.x loses the broker during the response, it may report an invalid offset instead of an error.
+    """
+    if result.offset == OFFSET_INVALID:
+        raise KafkaException(
+            KafkaError(
+                KafkaError.LEADER_NOT_AVAILABLE, "the connection to the broker was lost during the response"
+            )
+        )
+    return result.offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +90,18 @@ class TopicInfo:
 
 @dataclass(slots=True)
 class Cluster:
-    """Clients are made on demand; the one for questions is kept, since an answer arrives in a thread of its own."""
+    """Creates clients on demand. All threads share one admin client."""
 
     bootstrap: str
     properties: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 30.0
-    """How long an answer is waited for."""
+    """How many seconds to wait for a response."""
     replication: int = -1
-    """Copies of the partitions of a topic that is made; -1 for the cluster's own default."""
+    """Replication factor of new topics; -1 for the cluster's default."""
     _admin: AdminClient | None = field(default=None, repr=False)
-    _making: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _admin_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _ensured: dict[str, float] = field(default_factory=dict, repr=False)
-    """When each topic was ensured, as long as brokers may not know it."""
+    """When this process ensured each topic (monotonic time). Entries expire after ``_PROPAGATION_S``."""
 
     def config(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         base: dict[str, Any] = {
@@ -86,22 +114,24 @@ class Cluster:
         return {**base, **extra, **self.properties}
 
     def admin(self) -> AdminClient:
-        with self._making:
+        with self._admin_lock:
             if self._admin is None:
-                # Who leads is asked for this often. By itself the client sticks to a leader of the cluster that is gone
-                # for five minutes, and every question is a timeout.
-                self._admin = AdminClient(self.config({"topic.metadata.refresh.interval.ms": _REFRESH_MS}))
+                # By default, librdkafka continues to use a lost leader for five minutes, and every request times out.
+                self._admin = self._create(AdminClient, {"topic.metadata.refresh.interval.ms": _REFRESH_MS})
             return self._admin
 
-    def apart(self) -> Cluster:
-        """The same log, with a client of its own for questions."""
-        return replace(self, _admin=None, _making=threading.Lock())
+    def with_own_admin(self) -> Cluster:
+        """Return the same cluster with a separate admin client."""
+        return replace(self, _admin=None, _admin_lock=threading.Lock())
 
     def producer(self, extra: Mapping[str, Any] | None = None) -> Producer:
-        return Producer(self.config({"partitioner": "murmur2_random", **(extra or {})}))
+        # Use the default partitioner of Java clients, so that every client writes a key to the same partition.
+        return self._create(Producer, {"partitioner": "murmur2_random", **(extra or {})})
 
     def consumer(self, extra: Mapping[str, Any] | None = None) -> Consumer:
-        """Assigned by hand: positions are kept with what was derived, never with the group."""
+        """Create a consumer for manual assignment. Headrace stores positions with the derived data, not in a consumer
+        group.
+        """
         defaults = {
             "group.id": "headrace",
             "enable.auto.commit": False,
@@ -111,98 +141,132 @@ class Cluster:
             "fetch.queue.backoff.ms": 10,
             "allow.auto.create.topics": False,
         }
-        return Consumer(self.config({**defaults, **(extra or {})}))
+        return self._create(Consumer, {**defaults, **(extra or {})})
+
+    def _create(self, kind: Callable[[dict[str, Any]], _Client], extra: Mapping[str, Any]) -> _Client:
+        try:
+            return kind(self.config(extra))
+        except (KafkaException, TypeError, ValueError) as error:
+            reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+            raise ConfigError(
+                f"invalid Kafka client property: {reason}",
+                hint="use the property names of librdkafka",
+            ) from error
+
+    def metadata(self, timeout_s: float | None = None) -> ClusterMetadata:
+        """Return all brokers and topics.
+
+        A small request is sent first. Before its response, librdkafka knows the broker only by its bootstrap address.
+        As soon as librdkafka learns the advertised address, it drops the first connection with all pending requests.
+        """
+        wait_s = self.timeout_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                self.wait_for(self.admin().describe_cluster(request_timeout=wait_s), timeout_s=wait_s)
+                return self.admin().list_topics(timeout=max(0.1, deadline - time.monotonic()))
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._TRANSPORT or time.monotonic() >= deadline:
+                    raise
+
+    def describe_topic(self, name: str) -> Future[TopicDescription]:
+        described = self.admin().describe_topics(TopicCollection([name]), request_timeout=self.timeout_s)
+        future: Future[TopicDescription] = described[name]
+        return future
 
     def topic(self, name: str) -> TopicInfo | None:
-        # The client would cut such a name, or raise of itself.
+        # For an invalid topic name, librdkafka would truncate the name or raise a different error.
         if not _NAME.fullmatch(name):
             return None
-        while (found := self._describe(name)) is None and self._is_propagating(name):
+        while (topic_info := self._describe(name)) is None and self._is_propagating(name):
             time.sleep(_PAUSE_S)
-        return found
+        return topic_info
 
     def _describe(self, name: str) -> TopicInfo | None:
-        found = self.admin().describe_topics(TopicCollection([name]), request_timeout=self.timeout_s)[name]
         try:
-            described = self.answer(found)
+            described = self.wait_for(self.describe_topic(name))
         except KafkaException as error:
             if error.args[0].code() in _NO_TOPIC:
                 return None
-            raise from_kafka(error, f"asking for topic {name!r}") from error
-        copies = max((len(one.replicas) for one in described.partitions), default=0)
+            raise from_kafka(error, f"describing topic {name!r}") from error
+        copies = max((len(partition.replicas) for partition in described.partitions), default=0)
         return TopicInfo(name, str(described.topic_id), len(described.partitions), copies)
 
     def expect_topic(self, name: str) -> TopicInfo:
-        found = self.topic(name)
-        if found is None:
-            raise TopicMissing(name)
-        return found
+        topic_info = self.topic(name)
+        if topic_info is None:
+            raise MissingTopic(name)
+        return topic_info
 
     def configs(self, topic: str) -> dict[str, str | None]:
         resource = ConfigResource(ResourceType.TOPIC, topic)
         while True:
-            asked = self.admin().describe_configs([resource], request_timeout=self.timeout_s)
+            futures = self.admin().describe_configs([resource], request_timeout=self.timeout_s)
             try:
-                return {name: entry.value for name, entry in self.answer(asked[resource]).items()}
+                return {name: entry.value for name, entry in self.wait_for(futures[resource]).items()}
             except KafkaException as error:
                 if error.args[0].code() not in _NO_TOPIC or not self._is_propagating(topic):
                     raise from_kafka(
-                        error, f"asking for the configs of topic {topic!r}", topic=topic
+                        error, f"describing the configs of topic {topic!r}", topic=topic
                     ) from error
             time.sleep(_PAUSE_S)
 
     def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> TopicInfo:
         """Create the topic unless it exists; never alter an existing one."""
-        found = self.topic(name)
-        if found is not None:
+        topic_info = self.topic(name)
+        if topic_info is not None:
             self._note_ensured(name)
-            return found
+            return topic_info
         new = NewTopic(
             name, num_partitions=partitions, replication_factor=self.replication, config=dict(configs or {})
         )
         try:
-            self.answer(self.admin().create_topics([new], request_timeout=self.timeout_s)[name])
+            self.wait_for(self.admin().create_topics([new], request_timeout=self.timeout_s)[name])
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise from_kafka(error, f"creating topic {name!r}") from error
         self._note_ensured(name)
-        # Apache Kafka answers when the topic is created; also a single broker may not know it yet for a moment.
+        # Apache Kafka responds when the topic is created, but even a single broker may not list it immediately.
         deadline = time.monotonic() + self.timeout_s
-        while (found := self.topic(name)) is None and time.monotonic() < deadline:
+        while (topic_info := self.topic(name)) is None and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
-        if found is None:
+        if topic_info is None:
             raise LogError(
-                f"topic {name!r} was created and is not there", name="UNKNOWN_TOPIC_OR_PART", retriable=True
+                f"topic {name!r} was created, but no broker lists it",
+                name="UNKNOWN_TOPIC_OR_PART",
+                retriable=True,
             )
-        return found
+        return topic_info
 
     def _note_ensured(self, name: str) -> None:
         now = time.monotonic()
-        expired = [one for one, at in self._ensured.items() if now > at + _PROPAGATION_S]
-        for one in expired:
-            self._ensured.pop(one, None)
+        expired = [topic for topic, at in self._ensured.items() if now > at + _PROPAGATION_S]
+        for topic in expired:
+            self._ensured.pop(topic, None)
         self._ensured[name] = now
 
     def _is_propagating(self, name: str) -> bool:
-        """Whether the topic may exist although a broker does not know it. Of a single broker it is known at once."""
+        """Whether the topic may exist although a broker does not know it yet. Always false with a single broker."""
         ensured = self._ensured.get(name)
         if ensured is None or time.monotonic() > ensured + _PROPAGATION_S:
             return False
         try:
-            described = self.answer(self.admin().describe_cluster(request_timeout=self.timeout_s))
+            described = self.wait_for(self.admin().describe_cluster(request_timeout=self.timeout_s))
         except KafkaException as error:
-            raise from_kafka(error, "asking for the brokers of the cluster") from error
+            raise from_kafka(error, "describing the cluster") from error
         return len(described.nodes) > 1
 
     def ensure_partitions(self, topic: str, partitions: int) -> None:
-        """At least so many."""
+        """Add partitions unless the topic already has at least this many."""
         if self.expect_topic(topic).partitions >= partitions:
             return
-        wanted = [NewPartitions(topic, partitions)]
+        new_partitions = [NewPartitions(topic, partitions)]
         try:
-            self.answer(self.admin().create_partitions(wanted, request_timeout=self.timeout_s)[topic])
+            self.wait_for(
+                self.admin().create_partitions(new_partitions, request_timeout=self.timeout_s)[topic]
+            )
         except KafkaException as error:
-            # Another one who wanted it too may have been first.
+            # Another process may have added them first.
             if self.expect_topic(topic).partitions < partitions:
                 raise from_kafka(error, f"adding partitions to topic {topic!r}") from error
 
@@ -211,7 +275,9 @@ class Cluster:
         return self._offsets(topic, spec, IsolationLevel.READ_UNCOMMITTED)
 
     def ends(self, topic: str, *, committed: bool = True) -> dict[int, int]:
-        """Behind the last record per partition; ``committed`` leaves out what belongs to an open transaction."""
+        """Return the end offset of each partition. With ``committed``, the end is the start of the first open
+        transaction.
+        """
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         return self._offsets(topic, OffsetSpec.latest(), level)  # type: ignore[no-untyped-call]
 
@@ -222,25 +288,26 @@ class Cluster:
     def offsets_of(
         self, topic: str, partitions: Iterable[int], spec: Any, level: IsolationLevel
     ) -> dict[int, int]:
-        asked = {TopicPartition(topic, number): spec for number in partitions}
+        specs = {TopicPartition(topic, number): spec for number in partitions}
         deadline = time.monotonic() + self.timeout_s
         while True:
-            answers = self.admin().list_offsets(asked, isolation_level=level, request_timeout=self.timeout_s)
+            futures = self.admin().list_offsets(specs, isolation_level=level, request_timeout=self.timeout_s)
             try:
-                return {place.partition: offset_told(self.answer(one)) for place, one in answers.items()}
+                return {
+                    partition.partition: listed_offset(self.wait_for(future))
+                    for partition, future in futures.items()
+                }
             except KafkaException as error:
-                # Of a topic that was just made, or whose broker was lost, nobody may be the leader for a moment.
+                # A new topic, or a topic whose broker was lost, may temporarily have no leader.
                 code = error.args[0].code()
-                is_passing = code in _NO_LEADER or (code in _NO_TOPIC and self._is_propagating(topic))
-                if not is_passing or time.monotonic() > deadline:
-                    raise from_kafka(
-                        error, f"asking for the offsets of topic {topic!r}", topic=topic
-                    ) from error
+                is_temporary = code in _NO_LEADER or (code in _NO_TOPIC and self._is_propagating(topic))
+                if not is_temporary or time.monotonic() > deadline:
+                    raise from_kafka(error, f"listing the offsets of topic {topic!r}", topic=topic) from error
             time.sleep(_PAUSE_S)
 
-    def answer(self, asked: Future[Any]) -> Any:
-        """The client gives up by itself in time; on a machine that is too busy it may not come to that."""
+    def wait_for(self, future: Future[Any], *, timeout_s: float | None = None) -> Any:
+        """Wait for a response. librdkafka has its own timeout, but may exceed it on an overloaded machine."""
         try:
-            return asked.result(self.timeout_s + _GRACE_S)
+            return future.result((self.timeout_s if timeout_s is None else timeout_s) + _GRACE_S)
         except TimeoutError:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None

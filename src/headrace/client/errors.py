@@ -1,7 +1,7 @@
-"""What the log can answer that stops a flow, a follower or a check.
+"""Errors of the Kafka client.
 
-LogError            an answer that is not a yes; ``retriable`` says whether waiting can help   (HR-KAFKA-…)
-└── TopicMissing    a topic that must be there is not
+LogError            a failed request; ``retriable`` means that a retry may succeed   (HR-KAFKA-…)
+└── MissingTopic    a required topic does not exist
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from headrace.errors import HeadraceError
 
-__all__ = ["LogError", "TopicMissing", "from_kafka"]
+__all__ = ["LogError", "MissingTopic", "from_kafka"]
 
 _UNREACHABLE = {
     KafkaError._TRANSPORT,
@@ -21,13 +21,16 @@ _UNREACHABLE = {
 }
 _HEALS = _UNREACHABLE | {
     KafkaError._MSG_TIMED_OUT,
-    # Nobody leads a partition: its broker was lost in the middle of a question, and no other has told of it yet.
+    # A partition has no leader: its broker was lost during a request, and no other broker has taken over yet.
     KafkaError._NOENT,
-    # The client has let go of a broker that was lost, and of what it was asked.
+    # The client dropped a lost broker and the pending requests to it.
     KafkaError._DESTROY_BROKER,
     KafkaError.BROKER_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
+    # The broker was restarted, and the client does not know its new leader epoch yet, or knows it before the broker.
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.KAFKA_STORAGE_ERROR,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NETWORK_EXCEPTION,
@@ -39,6 +42,9 @@ _HEALS = _UNREACHABLE | {
 
 
 class LogError(HeadraceError):
+    kafka_error: KafkaError | None = None
+    """The error that a broker or librdkafka reported, or ``None``."""
+
     def __init__(
         self, message: str, *, name: str, detail: str = "", hint: str = "", retriable: bool = False
     ) -> None:
@@ -47,22 +53,25 @@ class LogError(HeadraceError):
         self.retriable = retriable
 
 
-class TopicMissing(LogError):
+class MissingTopic(LogError):
     def __init__(self, topic: str) -> None:
         super().__init__(
             f"topic {topic!r} does not exist",
             name="UNKNOWN_TOPIC_OR_PART",
-            hint="see what there is with: headrace topic list",
+            hint="list the topics with: headrace topic list",
         )
 
 
 def from_kafka(error: KafkaException | KafkaError, doing: str, *, topic: str = "") -> LogError:
     cause = error.args[0] if isinstance(error, KafkaException) else error
     if cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART and topic:
-        return TopicMissing(topic)
-    return LogError(
-        f"{doing}: {cause.str()}",
-        name=cause.name().lstrip("_"),
-        retriable=cause.retriable() or cause.code() in _HEALS,
-        hint="the broker cannot be reached; it is tried again" if cause.code() in _UNREACHABLE else "",
-    )
+        log_error: LogError = MissingTopic(topic)
+    else:
+        log_error = LogError(
+            f"{doing}: {cause.str()}",
+            name=cause.name().lstrip("_"),
+            retriable=cause.retriable() or cause.code() in _HEALS,
+            hint="the broker cannot be reached; Headrace retries" if cause.code() in _UNREACHABLE else "",
+        )
+    log_error.kafka_error = cause
+    return log_error

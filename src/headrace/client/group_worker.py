@@ -1,8 +1,8 @@
-"""The process that asks the coordinators of groups: ``python -m headrace.client.group_worker``.
+"""The worker process of ``GroupAdminProcess``: ``python -m headrace.client.group_worker``.
 
-librdkafka ends its whole process by a failed assertion when a broker is lost while it is asked about a group
-(confluentinc/librdkafka#4605, in 2.16.0 still), and by a null pointer when a coordinator moves (#5040). Here that costs
-a process that has nothing else to do, and whoever asked starts the next one. It ends with the one that started it.
+librdkafka aborts with a failed assertion when it loses a broker during a request about a group
+(confluentinc/librdkafka#4605, still in 2.16.0). It also dereferences a null pointer when a coordinator moves while it
+fetches offsets (#5040). Here, only this worker process crashes. The worker exits when its parent exits.
 """
 
 from __future__ import annotations
@@ -19,142 +19,173 @@ import msgspec
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 
 from headrace.client.cluster import Cluster
-from headrace.client.group_answers import (
-    Answer,
-    Committed,
-    Described,
+from headrace.client.group_admin import (
+    CONCURRENT_GROUPS,
+    AlterOffsets,
+    DeleteGroups,
+    DescribeGroups,
+    FetchOffsets,
     Group,
-    Job,
-    Listed,
+    GroupError,
+    GroupRequest,
+    GroupResponse,
+    ListGroups,
     Member,
-    Move,
-    Question,
-    Refused,
+    WorkerConfig,
 )
 
-__all__ = ["AT_ONCE", "main"]
-
-AT_ONCE = 100
-"""Groups that are asked about at the same time."""
+__all__ = ["main"]
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    sink = os.fdopen(os.dup(1), "wb")
+    responses = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
-    cluster = Cluster(job.bootstrap, job.properties, job.timeout_s)
-    decoder = msgspec.json.Decoder(Question)
+    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
+    cluster = Cluster(config.bootstrap, config.properties, config.timeout_s)
+    decoder = msgspec.json.Decoder(GroupRequest)
     for line in sys.stdin.buffer:
-        answer = _answered(cluster, decoder.decode(line))
-        sink.write(msgspec.json.encode(answer) + b"\n")
-        sink.flush()
-        # What the library says by itself, such as a timeout, has a negative number.
-        if any(one.retriable or one.code < 0 for one in answer.refused.values()):
-            # The client does not let go of a coordinator that was restarted: every further question to it would time
-            # out as well.
-            cluster = cluster.apart()
-    # The client's threads may be in the middle of something, and nobody waits for it.
+        response = _respond(cluster, decoder.decode(line))
+        responses.write(msgspec.json.encode(response) + b"\n")
+        responses.flush()
+        # Errors from librdkafka itself, such as a timeout, have negative codes.
+        if any(error.retriable or error.code < 0 for error in response.errors.values()):
+            # librdkafka continues to use a coordinator that was restarted, and every later request would time out.
+            cluster = cluster.with_own_admin()
+    # Exit without waiting for librdkafka's threads.
     os._exit(0)
 
 
-def _answered(cluster: Cluster, question: Question) -> Answer:
-    match question:
-        case Listed():
-            return _listed(cluster)
-        case Committed(groups):
-            return _committed(cluster, groups)
-        case Described(groups):
-            return _described(cluster, groups)
-        case Move(group, places):
-            return _moved(cluster, group, places)
+def _respond(cluster: Cluster, request: GroupRequest) -> GroupResponse:
+    match request:
+        case ListGroups():
+            return _list(cluster)
+        case FetchOffsets(groups):
+            return _fetch_offsets(cluster, groups)
+        case DescribeGroups(groups):
+            return _describe(cluster, groups)
+        case AlterOffsets(group, offsets):
+            return _alter_offsets(cluster, group, offsets)
+        case DeleteGroups(groups):
+            return _delete(cluster, groups)
 
 
-def _listed(cluster: Cluster) -> Answer:
-    """Every broker is asked for its own; one that does not answer makes the list an error, not shorter."""
+def _list(cluster: Cluster) -> GroupResponse:
+    """List the groups of all brokers. If one broker does not respond, return an error instead of a shorter list."""
     try:
-        listing = cluster.answer(cluster.admin().list_consumer_groups(request_timeout=cluster.timeout_s))
+        listing = cluster.wait_for(cluster.admin().list_consumer_groups(request_timeout=cluster.timeout_s))
     except KafkaException as error:
-        return Answer(refused={"": Refused.of(error.args[0])})
+        return GroupResponse(errors={"": GroupError.of(error.args[0])})
     for failure in listing.errors:
-        told = failure.args[0] if isinstance(failure, KafkaException) else failure
-        return Answer(refused={"": Refused.of(told)})
-    return Answer(listed={str(one.group_id): (one.state.name, one.type.name) for one in listing.valid})
+        cause = failure.args[0] if isinstance(failure, KafkaException) else failure
+        return GroupResponse(errors={"": GroupError.of(cause)})
+    return GroupResponse(
+        listed={str(group.group_id): (group.state.name, group.type.name) for group in listing.valid}
+    )
 
 
-def _committed(cluster: Cluster, groups: list[str]) -> Answer:
-    answer = Answer(committed={}, groups={}, refused={}, unmoved=[])
+def _fetch_offsets(cluster: Cluster, groups: list[str]) -> GroupResponse:
+    response = _empty_response()
 
-    def asking(group: str) -> Future[Any]:
-        asked = [ConsumerGroupTopicPartitions(group)]
-        return cluster.admin().list_consumer_group_offsets(asked, request_timeout=cluster.timeout_s)[group]
+    def fetch(group: str) -> Future[Any]:
+        group_partitions = [ConsumerGroupTopicPartitions(group)]
+        return cluster.admin().list_consumer_group_offsets(
+            group_partitions, request_timeout=cluster.timeout_s
+        )[group]
 
-    for group, found in _each(cluster, groups, asking, answer.refused):
-        answer.committed[group] = sorted(
-            (one.topic, one.partition, one.offset) for one in found.topic_partitions if one.offset >= 0
+    for group, result in _each(cluster, groups, fetch, response.errors):
+        response.committed[group] = sorted(
+            (committed.topic, committed.partition, committed.offset)
+            for committed in result.topic_partitions
+            if committed.offset >= 0
         )
-    return answer
+    return response
 
 
-def _described(cluster: Cluster, groups: list[str]) -> Answer:
-    answer = Answer(committed={}, groups={}, refused={}, unmoved=[])
+def _describe(cluster: Cluster, groups: list[str]) -> GroupResponse:
+    response = _empty_response()
 
-    def asking(group: str) -> Future[Any]:
-        asked = cluster.admin().describe_consumer_groups([group], request_timeout=cluster.timeout_s)
-        found: Future[Any] = asked[group]
-        return found
+    def describe(group: str) -> Future[Any]:
+        futures = cluster.admin().describe_consumer_groups([group], request_timeout=cluster.timeout_s)
+        future: Future[Any] = futures[group]
+        return future
 
-    for group, found in _each(cluster, groups, asking, answer.refused):
+    for group, result in _each(cluster, groups, describe, response.errors):
         members = [
             Member(
-                one.member_id,
-                one.client_id,
-                one.host,
-                one.group_instance_id,
+                member.member_id,
+                member.client_id,
+                member.host,
+                member.group_instance_id,
                 [
-                    (place.topic, place.partition)
-                    for place in (one.assignment.topic_partitions if one.assignment else ())
+                    (assigned.topic, assigned.partition)
+                    for assigned in (member.assignment.topic_partitions if member.assignment else ())
                 ],
             )
-            for one in found.members
+            for member in result.members
         ]
-        answer.groups[group] = Group(
-            found.state.name, found.type.name, found.partition_assignor or None, members
+        response.groups[group] = Group(
+            result.state.name,
+            result.type.name,
+            result.partition_assignor or None,
+            members,
+            None if result.coordinator is None else result.coordinator.id,
         )
-    return answer
+    return response
 
 
-def _moved(cluster: Cluster, group: str, places: list[tuple[str, int, int]]) -> Answer:
-    answer = Answer(committed={}, groups={}, refused={}, unmoved=[])
+def _alter_offsets(cluster: Cluster, group: str, offsets: list[tuple[str, int, int]]) -> GroupResponse:
+    response = _empty_response()
 
-    def asking(group: str) -> Future[Any]:
-        asked = [ConsumerGroupTopicPartitions(group, [TopicPartition(*one) for one in places])]
-        return cluster.admin().alter_consumer_group_offsets(asked, request_timeout=cluster.timeout_s)[group]
+    def alter(group: str) -> Future[Any]:
+        group_partitions = [
+            ConsumerGroupTopicPartitions(group, [TopicPartition(*offset) for offset in offsets])
+        ]
+        return cluster.admin().alter_consumer_group_offsets(
+            group_partitions, request_timeout=cluster.timeout_s
+        )[group]
 
-    for _, found in _each(cluster, [group], asking, answer.refused):
-        for one in found.topic_partitions:
-            if one.error is not None:
-                answer.unmoved.append((one.topic, one.partition, Refused.of(one.error)))
-    return answer
+    for _, result in _each(cluster, [group], alter, response.errors):
+        for altered in result.topic_partitions:
+            if altered.error is not None:
+                response.unaltered.append((altered.topic, altered.partition, GroupError.of(altered.error)))
+    return response
+
+
+def _delete(cluster: Cluster, groups: list[str]) -> GroupResponse:
+    response = _empty_response()
+
+    def delete(group: str) -> Future[Any]:
+        futures = cluster.admin().delete_consumer_groups([group], request_timeout=cluster.timeout_s)
+        future: Future[Any] = futures[group]
+        return future
+
+    for _ in _each(cluster, groups, delete, response.errors):
+        pass
+    return response
+
+
+def _empty_response() -> GroupResponse:
+    return GroupResponse(committed={}, groups={}, errors={}, unaltered=[])
 
 
 def _each(
-    cluster: Cluster, groups: list[str], asking: Callable[[str], Future[Any]], refused: dict[str, Refused]
+    cluster: Cluster, groups: list[str], send: Callable[[str], Future[Any]], errors: dict[str, GroupError]
 ) -> Iterator[tuple[str, Any]]:
-    """The client asks for one group at a time, and here for many of them at once."""
-    for begin in range(0, len(groups), AT_ONCE):
+    """Send one request per group, up to 100 at a time. Yield the results, and add the failures to ``errors``."""
+    for begin in range(0, len(groups), CONCURRENT_GROUPS):
         futures: dict[str, Future[Any]] = {}
-        for group in groups[begin : begin + AT_ONCE]:
+        for group in groups[begin : begin + CONCURRENT_GROUPS]:
             try:
-                futures[group] = asking(group)
+                futures[group] = send(group)
             except (ValueError, TypeError) as error:
-                refused[group] = Refused(KafkaError.INVALID_GROUP_ID, str(error), False)
+                errors[group] = GroupError(KafkaError.INVALID_GROUP_ID, str(error), False)
         for group, future in futures.items():
             try:
-                yield group, cluster.answer(future)
+                yield group, cluster.wait_for(future)
             except KafkaException as error:
-                refused[group] = Refused.of(error.args[0])
+                errors[group] = GroupError.of(error.args[0])
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Deletions of a compacted topic, which the log does not keep for ever: whether a reader may have missed one.
+"""Tombstones: detects that a reader of a compacted topic may have missed a deletion.
 
-A deletion is kept for ``delete.retention.ms`` and then removed. A reader that comes later keeps a row that nobody else
-has, so it must start anew from the first offset. Headrace's broker tells below which offset it has removed deletions
-(``headrace.tombstones.removed.below``). Apache Kafka does not, so there the time since the reader last read the log to
-its end decides.
+The log retains a tombstone for ``delete.retention.ms`` and then removes it. A reader that missed a tombstone still has
+the deleted row, so it must start again from the first offset. Headrace's broker reports the offset below which it has
+removed tombstones (``headrace.tombstones.removed.below``). Apache Kafka does not report it. There, the decision depends
+on how long ago the reader last reached the end of the topic.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ _DAY_MS = 86_400_000
 
 
 class ReadPosition(Protocol):
-    """How far somebody has read a topic."""
+    """The position of a reader in a topic."""
 
     @property
     def topic(self) -> str: ...
 
     @property
     def offsets(self) -> Mapping[int, int]:
-        """Per partition, what comes next."""
+        """The next offset to read, per partition."""
 
     @property
     def removed_below(self) -> Mapping[int, int]:
-        """Below which offsets the log had removed deletions already when the reading began, where it tells."""
+        """The offsets below which tombstones were already removed when the reader began, if the log reports them."""
 
     @property
     def complete_ms(self) -> int:
-        """When the log was last read to its end, or begun with from its start."""
+        """When the reader last reached the end of the topic, or began at its start, in ms since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tombstones:
-    """What the log says about the deletions of a topic."""
+    """The topic settings and the broker's report about the tombstones of a topic."""
 
     compacted: bool
     kept_ms: int
     removed_below: dict[int, int] | None
-    """None where the log does not tell."""
+    """The offset below which tombstones were removed, per partition; None if the broker does not report it."""
 
     @staticmethod
     def of(configs: Mapping[str, str | None]) -> Tombstones:
-        """From the configuration of the topic."""
+        """Read the values from the configuration of the topic."""
         text = configs.get(_REMOVED_BELOW)
         pairs = None if text is None else [pair.split(":") for pair in text.split(",") if pair]
         return Tombstones(
@@ -57,26 +57,28 @@ class Tombstones:
             None if pairs is None else {int(number): int(offset) for number, offset in pairs},
         )
 
-    def why_missed(self, position: ReadPosition, starts: Mapping[int, int], now_ms: int) -> str | None:
-        """Why a deletion may have been removed before the position's reader came to it."""
-        begun = [number for number, at in position.offsets.items() if at > starts.get(number, 0)]
-        if not self.compacted or not begun:
+    def missed_tombstone_reason(
+        self, position: ReadPosition, starts: Mapping[int, int], now_ms: int
+    ) -> str | None:
+        """Return the reason why the reader may have missed a tombstone; None if it cannot have missed one."""
+        started_partitions = [number for number, at in position.offsets.items() if at > starts.get(number, 0)]
+        if not self.compacted or not started_partitions:
             return None
         too_late = now_ms - position.complete_ms > self.kept_ms
         if self.removed_below is None:
             return (
-                f"deletions in {position.topic!r} are kept for {self.kept_ms} ms, and it was not read to its end for"
-                f" {now_ms - position.complete_ms} ms"
+                f"topic {position.topic!r} retains tombstones for {self.kept_ms} ms, but the reader last reached its"
+                f" end {now_ms - position.complete_ms} ms ago"
                 if too_late
                 else None
             )
-        for number in begun:
+        for number in started_partitions:
             at, below = position.offsets[number], self.removed_below.get(number, 0)
-            # Below what was removed already when reading began, only those can have been missed since that had
-            # their value then; and such a deletion is kept for its time.
+            # ``position.removed_below`` is the value at the reader's start. A tombstone below it matters only if the
+            # reader has its row. The log retains such a tombstone for the full ``delete.retention.ms``.
             if below > at and (below != position.removed_below.get(number, 0) or too_late):
                 return (
-                    f"deletions in partition {number} of {position.topic!r} were removed up to offset {below},"
-                    f" and the reader is at {at}"
+                    f"tombstones in partition {number} of {position.topic!r} were removed up to offset {below},"
+                    f" but the reader is at offset {at}"
                 )
         return None

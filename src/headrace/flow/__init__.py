@@ -1,1 +1,1 @@
-"""Flows on Spark: topics in, topics out, exactly once. Only here and in the checks of ``ops`` is PySpark imported."""
+"""Runs flows on Spark. A flow is a function of DataFrames that derives one topic from others."""

@@ -1,21 +1,21 @@
-"""What stops a flow, in the user's terms.
+"""Errors that stop a flow, in the user's terms.
 
 FlowError              (HR-FLOW-…)
-├── FlowFenced         another driver runs the flow now; this one has changed nothing since
-├── ProducerFenced     the log refuses the flow's producer; the record of the owner tells why
-├── TransactionTimedOut  one batch takes longer than a transaction may, again and again
-├── FlowNameTaken      the flow of this name on the log belongs to another app
-├── CheckpointLost     Spark's state of the flow is not where it was
-├── CheckpointStale    Spark's state and the log do not belong together
-├── StateDamaged       Spark's state cannot be read
-├── FlowChanged        the function is not the one that made what is there
-├── InputGone          records that the flow needs were deleted from the log
-├── InputReplaced      an input topic was deleted and made again, or is of another generation
-├── TableRepartitioned a table that the flow reads has another number of partitions
-├── OutputCompacted    the topic of a flow in real time is compacted, which would keep rows that came again
-├── SlotsTaken         a flow in real time holds a task slot for each partition, and there are too few
-├── RowTooLarge        a row has more bytes than its topic takes
-└── FlowFailed         anything else that Spark or the function has raised
+├── FlowFenced         another driver took over the flow; this driver has written nothing since
+├── ProducerFenced     the log rejects the flow's producer; Headrace reopens the flow
+├── TransactionTimedOut  one batch repeatedly exceeds the transaction timeout
+├── FlowNameTaken      a flow of this name on the log belongs to another app
+├── CheckpointLost     Spark's checkpoint of the flow does not exist
+├── CheckpointStale    Spark's checkpoint does not match the log
+├── StateDamaged       Spark cannot read its state
+├── FlowChanged        the function changed after it derived this generation
+├── InputDeleted       records that the flow needs were deleted from the log
+├── InputReplaced      an input topic was deleted and created again, or has a new generation
+├── TableRepartitioned the number of partitions of a table changed
+├── OutputCompacted    the output topic of a real-time flow is compacted, which could retain repeated rows
+├── SlotsTaken         too few task slots for a real-time flow, which needs one for each input partition
+├── RowTooLarge        a row exceeds the limit of its topic
+└── FlowFailed         any other error of Spark or the function
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
     "FlowFailed",
     "FlowFenced",
     "FlowNameTaken",
-    "InputGone",
+    "InputDeleted",
     "InputReplaced",
     "OutputCompacted",
     "ProducerFenced",
@@ -48,8 +48,8 @@ __all__ = [
 
 def rebuild_hint(flow: str) -> str:
     return (
-        f"headrace flow rebuild APP {flow} starts a new generation, derived again from the log;"
-        " what is there now stays readable until then"
+        f"run headrace flow rebuild APP {flow}: it derives a new generation from the log;"
+        " the current generation remains readable until then"
     )
 
 
@@ -68,22 +68,21 @@ class FlowFenced(FlowError):
             name = f"process {driver.pid} on {driver.host}, at {opened:%Y-%m-%d %H:%M:%S} UTC"
         super().__init__(
             f"flow {flow} was taken over by {name}; this driver has written nothing since",
-            hint="one driver at a time runs a flow: stop the other one, or leave the flow to it",
+            hint="only one driver at a time can run a flow: stop one of the two",
         )
 
 
 class ProducerFenced(FlowError):
-    """Either the flow's transaction ran out of time, or another driver opened the flow."""
+    """Either the flow's transaction timed out, or another driver opened the flow."""
 
     code = "HR-FLOW-FENCED"
     retriable = True
 
     def __init__(self, flow: str, *, open_ms: int, detail: str) -> None:
         super().__init__(
-            f"flow {flow}: the log refuses its producer, {open_ms} ms after the transaction began; the flow is opened"
-            " again",
+            f"flow {flow}: the log rejected its producer {open_ms} ms after the transaction began; reopening the flow",
             detail=detail,
-            hint="if this repeats, set flow.transaction_timeout_ms higher",
+            hint="if this repeats, increase flow.transaction_timeout_ms",
         )
         self.open_ms = open_ms
 
@@ -112,7 +111,7 @@ class FlowChanged(FlowError):
     code = "HR-FLOW-CHANGED"
 
 
-class InputGone(FlowError):
+class InputDeleted(FlowError):
     code = "HR-FLOW-INPUT-GONE"
 
 
@@ -125,8 +124,8 @@ class TableRepartitioned(FlowError):
 
     def __init__(self, flow: str, topic: str, was: int, now: int) -> None:
         super().__init__(
-            f"table {topic}, which flow {flow} reads, has {now} partitions, and had {was} when the generation began",
-            detail="keys have moved between partitions, so offsets do not tell which of two rows of a key is newer",
+            f"table {topic}, which flow {flow} reads, has {now} partitions now but had {was} when the generation began",
+            detail="keys moved between partitions, so offsets do not show which of two rows of a key is newer",
             hint=rebuild_hint(flow),
         )
 
@@ -136,7 +135,7 @@ class OutputCompacted(FlowError):
 
 
 class SlotsTaken(FlowError):
-    """It heals where more executors may come."""
+    """On a cluster, a retry succeeds when more executors have started."""
 
     code = "HR-FLOW-SLOTS"
 

@@ -1,7 +1,7 @@
-"""A flow's input topics as DataFrames: the live stream, or a stretch of history.
+"""The input topics of a flow as DataFrames: an endless stream, or ranges of offsets.
 
-Either way every record is decoded by the same rules, and falls into one of three: it is counted, it is late, or it is
-dead. The function sees the counted ones, with the fields of the schema and nothing else.
+Each record is accepted, late or dead. The flow's function gets only the accepted records, with the fields of the
+schema.
 """
 
 from __future__ import annotations
@@ -14,22 +14,33 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from headrace.client.cluster import Cluster
-from headrace.flow.watermark import spark_delay
-from headrace.model.topic import Topic
+from headrace.flow.spark.internals import has_counts
+from headrace.model.declarations import Topic
 
-__all__ = ["client_options", "counted", "counts_of", "history", "is_late", "live", "observed", "tallied"]
+__all__ = [
+    "accepted_rows",
+    "client_options",
+    "count_records",
+    "history",
+    "is_late",
+    "observed_counts",
+    "stream_of",
+    "with_counts",
+    "with_watermark",
+]
 
 _PREFIX = "kafka."
-# At the default of 500 records a poll, asking the log where the topic begins and ends, as Spark does after each, costs
-# as much as the records.
-_AT_ONCE = {f"{_PREFIX}max.poll.records": "10000"}
+# After each poll Spark requests the start and end offsets of the topic. With Kafka's default of 500 records per poll,
+# these requests cost as much as reading the records.
+_POLL_OPTIONS = {f"{_PREFIX}max.poll.records": "10000"}
 
 
-def live(
-    spark: SparkSession, cluster: Cluster, log_topic: str, starts: Mapping[str, int], rows: int | None
+def stream_of(
+    spark: SparkSession, cluster: Cluster, log_topic: str, starts: Mapping[str, int], rows_max: int | None
 ) -> DataFrame:
-    """Committed records from ``starts`` on, where Spark's checkpoint does not know better; of ``rows`` at most in a
-    batch, or without a limit.
+    """Return the stream of records from ``starts``, or from the position in Spark's checkpoint if one exists.
+
+    A batch reads at most ``rows_max`` records.
     """
     options = {
         **_options(cluster),
@@ -37,8 +48,8 @@ def live(
         "startingOffsets": json.dumps({log_topic: dict(starts)}),
         "failOnDataLoss": "true",
     }
-    if rows is not None:
-        options["maxOffsetsPerTrigger"] = str(rows)
+    if rows_max is not None:
+        options["maxOffsetsPerTrigger"] = str(rows_max)
     return spark.readStream.format("kafka").options(**options).load()
 
 
@@ -50,7 +61,7 @@ def history(
     *,
     headers: bool = False,
 ) -> DataFrame:
-    """Committed records of each partition, from (inclusive) and to (exclusive)."""
+    """Return the committed records of each partition's range. A range includes its first number, but not its second."""
     options = {
         **_options(cluster),
         "assign": json.dumps({log_topic: [int(number) for number in ranges]}),
@@ -63,43 +74,42 @@ def history(
 
 
 def _options(cluster: Cluster) -> dict[str, str]:
-    return {**_AT_ONCE, f"{_PREFIX}isolation.level": "read_committed", **client_options(cluster)}
+    return {**_POLL_OPTIONS, f"{_PREFIX}isolation.level": "read_committed", **client_options(cluster)}
 
 
 def client_options(cluster: Cluster) -> dict[str, str]:
-    """For any client of Spark's connector."""
-    passed = {
+    """Return the options for any reader or writer of Spark's Kafka connector."""
+    client_properties = {
         f"{_PREFIX}{name}": value
         for name, value in cluster.properties.items()
         if not name.startswith("headrace.")
     }
-    return {f"{_PREFIX}bootstrap.servers": cluster.bootstrap, **passed}
+    return {f"{_PREFIX}bootstrap.servers": cluster.bootstrap, **client_properties}
 
 
-def observed(decoded: DataFrame, name: str | Observation, watermark: Column) -> DataFrame:
-    """The same rows with a column ``late``, counted on their way; the counts are there when the batch has run.
+def with_counts(decoded: DataFrame, name: str | Observation, watermark: Column) -> DataFrame:
+    """Return the rows with a column ``late``. Spark counts the rows while the batch runs.
 
-    Counts only: Spark keeps them in the driver, and again for each of its last batches.
+    The metrics have only counts and no records, because the driver retains the metrics of each recent batch.
     """
-    return _judged(decoded, watermark).observe(name, *_tallies())
+    return _with_lateness(decoded, watermark).observe(name, *_count_columns())
 
 
-def tallied(decoded: DataFrame, watermark: Column) -> dict[str, Any]:
-    """What ``observed`` counts, read for that alone."""
-    (row,) = _judged(decoded, watermark).agg(*_tallies()).collect()
+def count_records(decoded: DataFrame, watermark: Column) -> dict[str, Any]:
+    """Compute the counts of ``with_counts`` in a separate query."""
+    (row,) = _with_lateness(decoded, watermark).agg(*_count_columns()).collect()
     return row.asDict()
 
 
-def counts_of(observation: Observation) -> dict[str, Any]:
-    """Nothing if Spark found the rows out without a plan for what was to be counted."""
-    row: Any = observation._jo.getRow()  # type: ignore[union-attr]
-    return observation.get if row.length() else {}
+def observed_counts(observation: Observation) -> dict[str, Any]:
+    """Return the counts. They are empty if Spark returned the rows without running the part of the plan that counts."""
+    return observation.get if has_counts(observation) else {}
 
 
-def _judged(decoded: DataFrame, watermark: Column) -> DataFrame:
-    judged = decoded.withColumn("late", is_late(watermark))
-    # Computed before they are counted, in the code of the plan: what is counted is interpreted, row by row.
-    return judged.select(
+def _with_lateness(decoded: DataFrame, watermark: Column) -> DataFrame:
+    with_late = decoded.withColumn("late", is_late(watermark))
+    # Compute these columns in generated code. Spark would interpret them, row by row, inside the counting expressions.
+    return with_late.select(
         "row",
         "event_us",
         "late",
@@ -114,7 +124,7 @@ def is_late(watermark: Column) -> Column:
     return F.coalesce(F.col("event_us") < watermark, F.lit(False))
 
 
-def _tallies() -> list[Column]:
+def _count_columns() -> list[Column]:
     return [
         F.count(F.lit(1)).alias("rows"),
         F.max("event_us").alias("seen_us"),
@@ -124,11 +134,19 @@ def _tallies() -> list[Column]:
     ]
 
 
-def counted(
-    decoded: DataFrame, topic: Topic, late: Column, *, streaming: bool, beside: Sequence[Column] = ()
+def accepted_rows(
+    decoded: DataFrame, topic: Topic, late: Column, *, streaming: bool, extra_columns: Sequence[Column] = ()
 ) -> DataFrame:
-    """What the function sees, and the columns that go along beside it."""
-    rows = decoded.where(F.col("row").isNotNull() & ~late).select("row.*", *beside)
-    if streaming and topic.time:
-        return rows.withWatermark(topic.time, spark_delay(topic))
-    return rows
+    """Return the rows that are passed to the function, with the ``extra_columns``."""
+    rows = decoded.where(F.col("row").isNotNull() & ~late).select("row.*", *extra_columns)
+    return with_watermark(rows, topic) if streaming else rows
+
+
+def with_watermark(rows: DataFrame, topic: Topic) -> DataFrame:
+    """Set Spark's watermark, with a delay that is at least one millisecond longer than the policy allows. Spark drops
+    rows at or before its watermark, so with the longer delay it never drops a row that is not late.
+    """
+    policy = topic.late_policy
+    if policy is None:
+        return rows
+    return rows.withWatermark(policy.time, f"{-(-policy.allowed_us // 1000) + 1} milliseconds")

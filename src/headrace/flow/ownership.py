@@ -1,9 +1,9 @@
-"""Who writes a flow: the driver that the newest record of an owner, or of a generation, names.
+"""The owner of a flow: the driver that the newest owner or generation record in the progress topic names.
 
-The log fences: whoever opens the flow's transactional id last can write, and nobody else. But it refuses a driver for
-two reasons with one answer: another driver opened the flow, or the driver's own transaction ran out of time. The record
-of the owner tells them apart. A driver that opened the flow before goes on only while the record names it, so that
-nothing it repeats after an error takes the flow from a successor.
+The log fences drivers: only the driver that opened the flow's transactional id last can write. The log rejects a driver
+with the same error in two cases: another driver opened the flow, or the driver's own transaction timed out. The owner
+record distinguishes the two cases. After an error, a driver continues only if the newest record names it. So its
+retries never take the flow from a newer driver.
 """
 
 from __future__ import annotations
@@ -14,26 +14,40 @@ import socket
 import time
 
 from headrace.client.cluster import Cluster
-from headrace.client.progress_log import Progress, current_driver
+from headrace.client.progress import Progress, current_driver
+from headrace.client.transactional_writer import BULK, OutgoingRecord, TransactionalWriter, WriterRefused
 from headrace.flow.errors import FlowFenced, ProducerFenced, TransactionTimedOut
-from headrace.flow.writer import Side, Writer
-from headrace.model.flow import Flow
+from headrace.model.declarations import Flow
 from headrace.model.progress import Batch, Driver, Owner, encode
 
-__all__ = ["Ownership", "expect_driver"]
+__all__ = ["Ownership", "expect_driver", "open_writer", "transactional_id"]
 
 _REFUSALS_MAX = 3
 
 
+def transactional_id(flow: Flow) -> str:
+    """Return the id, which does not contain the app's name: if two apps have a flow of the same name, they must fence
+    each other.
+    """
+    return f"headrace.flow.{flow.name}"
+
+
+def open_writer(cluster: Cluster, flow: Flow, timeout_ms: int = 60_000) -> TransactionalWriter:
+    """Open the flow's writer, which fences the previous driver."""
+    return TransactionalWriter(
+        cluster, transactional_id(flow), f"flow {flow.name}", timeout_ms=timeout_ms, properties=BULK
+    )
+
+
 def expect_driver(cluster: Cluster, flow: Flow, driver_id: str) -> None:
-    """Raises ``FlowFenced`` if another driver has opened the flow since."""
+    """Raise ``FlowFenced`` if another driver has opened the flow."""
     newest = current_driver(cluster, flow.progress_topic)
     if newest is not None and newest.id != driver_id:
         raise FlowFenced(flow.name, newest)
 
 
 class Ownership:
-    """One runner's claim to its flow, over all its openings."""
+    """The claim of one runner to its flow. It remains the same each time the runner reopens the flow."""
 
     def __init__(self, cluster: Cluster, flow: Flow, timeout_ms: int) -> None:
         self._cluster = cluster
@@ -41,49 +55,49 @@ class Ownership:
         self._timeout_ms = timeout_ms
         self.id = secrets.token_hex(8)
         self.claimed = False
-        """Whether the record of this driver is in the log."""
+        """Whether the log names this driver."""
         self.refusals = 0
-        """How often the log refused the last batch that it refused."""
-        self._refused_at: tuple[int, int] | None = None
+        """How often the log rejected the same batch, without a committed batch in between."""
+        self._refused_batch: tuple[int, int] | None = None
 
     def driver(self) -> Driver:
         return Driver(self.id, socket.gethostname(), os.getpid(), time.time_ns() // 1_000_000)
 
-    def claim(self, writer: Writer, found: Progress) -> int:
-        """Commit the record of the owner, for a generation that exists; returns its offset."""
-        generation = found.generation
+    def claim(self, writer: TransactionalWriter, progress: Progress) -> int:
+        """Commit the owner record for an existing generation, and return its offset."""
+        generation = progress.generation
         record = Owner(
             app=generation.app,
             flow=generation.flow,
             generation=generation.generation,
             driver=self.driver(),
-            generation_offset=found.generation_offset,
-            batch_offset=found.last_offset,
+            generation_offset=progress.generation_offset,
+            batch_offset=progress.last_offset,
         )
         key, value = encode(record)
-        offset = writer.commit_alone(self._cluster, Side(self._flow.progress_topic, key, value))
+        offset = writer.commit_record(OutgoingRecord(self._flow.progress_topic, key, value))
         self.claimed = True
         return offset
 
-    def expect_ours(self) -> None:
-        """Raises ``FlowFenced`` if another driver has opened the flow since this one did."""
+    def expect_current_owner(self) -> None:
+        """Raise ``FlowFenced`` if another driver opened the flow after this driver."""
         if self.claimed:
             expect_driver(self._cluster, self._flow, self.id)
 
-    def judge(self, refused: ProducerFenced, last: Batch | None) -> Exception:
-        """What to make of a refusal when no other driver is known: the flow may be opened again, but not for ever
-        without a batch in between.
+    def error_for_refusal(self, refused: WriterRefused, last: Batch | None) -> Exception:
+        """Return the error for a rejected write if no other driver is known. The runner reopens the flow after
+        ``ProducerFenced``, but only a few times without a committed batch in between.
         """
-        at = (last.generation, last.batch) if last else None
-        self.refusals = self.refusals + 1 if at == self._refused_at else 1
-        self._refused_at = at
+        last_batch = (last.generation, last.batch) if last else None
+        self.refusals = self.refusals + 1 if last_batch == self._refused_batch else 1
+        self._refused_batch = last_batch
         if self.refusals < _REFUSALS_MAX:
-            return refused
+            return ProducerFenced(self._flow.name, open_ms=refused.open_ms, detail=str(refused))
         if not self.claimed:
             return FlowFenced(self._flow.name, current_driver(self._cluster, self._flow.progress_topic))
         return TransactionTimedOut(
-            f"flow {self._flow.name}: the log gave up the transaction of one batch {self.refusals} times; the batch"
-            f" took {refused.open_ms} ms, and transaction.timeout.ms is {self._timeout_ms}",
-            detail=f"no other driver has opened the flow; {refused.detail}",
-            hint="set flow.transaction_timeout_ms higher, or flow.max_rows lower",
+            f"flow {self._flow.name}: the transaction of one batch timed out {self.refusals} times; the batch took"
+            f" {refused.open_ms} ms, and transaction.timeout.ms is {self._timeout_ms}",
+            detail=f"no other driver has opened the flow; {refused.message}",
+            hint="increase flow.transaction_timeout_ms, or decrease flow.max_rows",
         )

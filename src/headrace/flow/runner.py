@@ -1,4 +1,4 @@
-"""A flow that keeps running: it is opened, runs until something ends it, and is opened again where that can help."""
+"""Runs a flow until it is stopped, and opens it again after each error that a retry can resolve."""
 
 from __future__ import annotations
 
@@ -10,42 +10,35 @@ from typing import Literal
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
-from headrace.app import App
-from headrace.client.cluster import Cluster
 from headrace.client.errors import LogError
-from headrace.client.flow_lag import behind
-from headrace.client.progress_log import current
-from headrace.client.reading import read
+from headrace.client.progress import current, reached, unread_records
+from headrace.client.records import read
+from headrace.client.transactional_writer import TransactionalWriter, WriterRefused
 from headrace.errors import HeadraceError
-from headrace.flow.blame import blame
-from headrace.flow.compiled import Compiled
-from headrace.flow.errors import FlowChanged, FlowFenced, InputReplaced, ProducerFenced, TableRepartitioned
-from headrace.flow.failures import explain, heals
-from headrace.flow.opening import Opened, expect_same_app, open_flow
-from headrace.flow.options import FlowOptions
-from headrace.flow.ownership import Ownership
-from headrace.flow.realtime import Realtime
-from headrace.flow.resumption import last_progress
-from headrace.flow.running import Running
-from headrace.flow.writer import Writer
-from headrace.model.flow import Flow
-from headrace.model.place import Place
-from headrace.model.schema import Schema
+from headrace.flow.context import FlowContext
+from headrace.flow.engine.engine import Engine
+from headrace.flow.engine.enrichment import EnrichmentRun
+from headrace.flow.engine.micro_batch import MicroBatchRun
+from headrace.flow.engine.realtime import RealtimeRun
+from headrace.flow.errors import FlowChanged, FlowFenced, InputReplaced, TableRepartitioned
+from headrace.flow.failures import blame, explain, is_retriable
+from headrace.flow.flow_state import FlowState, expect_same_app, last_progress, open_flow
+from headrace.flow.ownership import Ownership, open_writer
+from headrace.model.errors import SourceLocation
 
-__all__ = ["FlowRunner", "FlowStatus", "NotedFailure", "transactional_id"]
+__all__ = ["FlowFailure", "FlowRunner", "FlowStatus"]
 
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0)
-_SETTLED_S = 30.0
-_SAMPLE = 100
-_SMALLER = 4
-"""A batch that took longer than its transaction may is tried again with this share of its rows."""
+_STABLE_S = 30.0
+_SAMPLE_RECORDS = 100
+_SHRINK_FACTOR = 4
+"""A batch that exceeded its transaction timeout is retried with a quarter of its rows."""
 
 
 @dataclass(slots=True)
 class FlowStatus:
-    """For a display; what was done is in the progress records, for everybody."""
+    """The current status, for display. The progress records in the log have the committed work."""
 
     name: str
     state: Literal["starting", "running", "waiting", "stopped", "failed"] = "starting"
@@ -53,227 +46,179 @@ class FlowStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class NotedFailure:
-    """What went wrong last, whether it ended the flow or healed."""
+class FlowFailure:
+    """The last error. It ended the flow, or a retry resolved it."""
 
     error: HeadraceError
-    place: Place | None
-    """In the user's files."""
+    location: SourceLocation | None
+    """The line in the user's files."""
     at_ms: int
 
 
-def transactional_id(flow: Flow) -> str:
-    """Whoever has it writes the flow, whichever app that is of."""
-    return f"headrace.flow.{flow.name}"
-
-
 class FlowRunner:
-    """One flow in one thread; ``run`` returns when it is told to stop, and raises what cannot heal."""
+    """Runs one flow in one thread. ``run`` returns when ``stop`` is set, and raises errors that a retry cannot resolve.
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        cluster: Cluster,
-        app: App,
-        compiled: Compiled,
-        schemas: dict[str, Schema],
-        settings: FlowOptions,
-        *,
-        rebuild: str = "",
-        rebuild_changed: bool = False,
-    ) -> None:
-        self.status = FlowStatus(compiled.flow.name)
+    If ``rebuild`` is not empty, the first start begins a new generation, with ``rebuild`` as its reason. With
+    ``rebuild_changed``, a new generation begins whenever the function or an input changed.
+    """
+
+    def __init__(self, context: FlowContext, *, rebuild: str = "", rebuild_changed: bool = False) -> None:
+        self.status = FlowStatus(context.flow.name)
         self.opened = threading.Event()
-        """Set once the generation is in the log, so that what reads the flow's output can be opened."""
-        self._spark = spark
-        self._cluster = cluster
-        self._app = app
-        self._compiled = compiled
-        self._schemas = schemas
-        self._settings = settings
+        """Set when the generation is recorded in the log. Readers of the flow's output can then open the topic."""
+        self.current: FlowState | None = None
+        self.failure: FlowFailure | None = None
+        self._context = context
+        self._flow = context.flow
+        self._cluster = context.cluster
+        self._options = context.options
         self._rebuild = rebuild
         self._rebuild_changed = rebuild_changed
-        self.current: Opened | None = None
-        self.failure: NotedFailure | None = None
-        self._ownership = Ownership(cluster, compiled.flow, settings.transaction_timeout_ms)
-        self._run_now: Running | Realtime | None = None
+        self._ownership = Ownership(context.cluster, context.flow, context.options.transaction_timeout_ms)
+        self._engine: Engine | None = None
         self._ends: tuple[float, dict[str, dict[int, int]]] = (0.0, {})
 
     def run(self, stop: threading.Event) -> None:
         failures = 0
         while not stop.is_set():
-            began = time.monotonic()
+            began_s = time.monotonic()
             try:
                 self._run_once(stop)
             except Exception as raised:
-                error = self._judged(raised)
+                error = self._cause(raised)
                 output = self.current.generation.output if self.current else ""
-                explained = explain(self._compiled.flow, error, self._standing(), output)
-                place = blame(self._compiled.flow, error)
-                self.failure = NotedFailure(explained, place, time.time_ns() // 1_000_000)
-                if not heals(error):
+                explained = explain(self._flow, error, self._position(), output)
+                location = blame(self._flow, error)
+                self.failure = FlowFailure(explained, location, time.time_ns() // 1_000_000)
+                if not is_retriable(error):
                     self.status.state, self.status.why = "failed", explained.message
                     raise explained from (None if explained is raised else raised)
-                failures = 0 if time.monotonic() - began > _SETTLED_S else failures + 1
+                failures = 0 if time.monotonic() - began_s > _STABLE_S else failures + 1
                 self.status.state = "waiting"
                 self.status.why = (
-                    error.message if isinstance(error, HeadraceError) else "the log cannot be reached"
+                    error.message if isinstance(error, HeadraceError) else "the log is unreachable"
                 )
                 stop.wait(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
         self.status.state, self.status.why = "stopped", ""
 
-    def _judged(self, error: Exception) -> Exception:
-        """Whatever ended the run: if another driver has opened the flow since, that is why."""
+    def _cause(self, error: Exception) -> Exception:
+        """Return ``FlowFenced`` if another driver has opened the flow, because that is the cause of any other error."""
         try:
-            self._ownership.expect_ours()
-            if isinstance(error, ProducerFenced):
-                return self._ownership.judge(error, self.current.last if self.current else None)
+            self._ownership.expect_current_owner()
+            if isinstance(error, WriterRefused):
+                return self._ownership.error_for_refusal(error, self.current.last if self.current else None)
         except FlowFenced as fenced:
             return fenced
         except LogError:
-            # Who has the flow is asked again before it is opened.
+            # _run_once checks the owner again before it opens the flow.
             return error
         return error
 
     def _run_once(self, stop: threading.Event) -> None:
-        flow = self._compiled.flow
-        self._ownership.expect_ours()
-        # Before the id is taken from whoever has it.
-        expect_same_app(self._app, flow, current(self._cluster, flow.progress_topic))
-        writer = Writer(
-            self._cluster, flow.name, transactional_id(flow), self._settings.transaction_timeout_ms
-        )
+        self._ownership.expect_current_owner()
+        # Check this before opening the writer, which would fence the other app.
+        expect_same_app(self._context.app, self._flow, current(self._cluster, self._flow.progress_topic))
+        writer = open_writer(self._cluster, self._flow, self._options.transaction_timeout_ms)
         try:
-            opened = self._open(writer)
+            state = self._open(writer)
             self._rebuild = ""
-            self.current = opened
+            self.current = state
             self.opened.set()
-            running = self._running(writer, opened)
-            with contextlib.closing(running):
-                running.start()
-                self._run_now = running
+            kind = self._engine_kind()
+            engine = kind(self._context, state, writer, self._rows_max(state))
+            with contextlib.closing(engine):
+                engine.start()
+                self._engine = engine
                 self.status.state, self.status.why = "running", ""
-                self._watch(running, stop)
+                self._watch(engine, stop)
         finally:
-            self._run_now = None
+            self._engine = None
             writer.close()
 
-    def _running(self, writer: Writer, opened: Opened) -> Running | Realtime:
-        if self._compiled.flow.is_realtime:
-            return Realtime(
-                self._spark,
-                self._cluster,
-                self._compiled,
-                self._schemas,
-                writer,
-                opened,
-                self._settings,
-                self._rows_at_once(opened),
-            )
-        return Running(
-            self._spark,
-            self._cluster,
-            self._app,
-            self._compiled,
-            self._schemas,
-            writer,
-            opened,
-            self._settings,
-            self._rows_at_once(opened),
-        )
+    def _engine_kind(self) -> type[Engine]:
+        if self._flow.is_realtime:
+            return RealtimeRun
+        return EnrichmentRun if self._flow.tables else MicroBatchRun
 
-    def _standing(self) -> str:
-        if self.current is None:
-            return ""
-        progress = last_progress(self.current.generation, self.current.last)
-        if not (self._compiled.stateful or self._compiled.flow.is_realtime):
-            return progress
-        return f"the checkpoint is at {self.current.checkpoint}, {progress}"
-
-    def _open(self, writer: Writer) -> Opened:
-        def open_it(rebuild: str) -> Opened:
-            return open_flow(
-                self._spark,
-                self._cluster,
-                self._app,
-                self._compiled,
-                writer,
-                self._settings,
-                self._ownership,
-                rebuild=rebuild,
-            )
-
+    def _open(self, writer: TransactionalWriter) -> FlowState:
         try:
-            return open_it(self._rebuild)
+            return open_flow(self._context, writer, self._ownership, rebuild=self._rebuild)
         except (FlowChanged, InputReplaced, TableRepartitioned) as changed:
             if not self._rebuild_changed:
                 raise
-            return open_it(changed.message)
+            return open_flow(self._context, writer, self._ownership, rebuild=changed.message)
+
+    def _watch(self, engine: Engine, stop: threading.Event) -> None:
+        while engine.query.isActive and not engine.too_large and not stop.wait(0.1):
+            engine.poll(stop)
+        if stop.is_set() or (engine.too_large and engine.error is None):
+            engine.stop()
+            return
+        engine.wait_for_end()
+        query_error = engine.query.exception()
+        if engine.error is not None:
+            raise engine.error
+        if query_error is not None:
+            raise query_error
+
+    def _position(self) -> str:
+        """Describe the flow's checkpoint and last progress, for error messages."""
+        if self.current is None:
+            return ""
+        progress = last_progress(self.current.generation, self.current.last)
+        if not (self._context.compiled.stateful or self._flow.is_realtime):
+            return progress
+        return f"the checkpoint is at {self.current.checkpoint}, {progress}"
 
     @property
     def latency(self) -> str:
-        return self._compiled.flow.latency
+        return self._flow.latency
 
     @property
     def took_ms(self) -> float | None:
-        """The last batch of this run, from its plan to its commit; in real time there is none to tell of."""
-        running = self._run_now
-        return running.took_ms if running else None
+        """How long the last batch of this run took, from its plan to its commit; None for a real-time flow."""
+        engine = self._engine
+        return engine.took_ms if engine else None
 
     def plan(self, chars_max: int) -> str | None:
-        """What Spark made of the function when it last ran; asks Spark."""
-        running = self._run_now
-        if running is None:
+        """Return Spark's physical plan of the last batch. This calls the JVM."""
+        engine = self._engine
+        if engine is None:
             return None
         try:
-            return running.plan(chars_max)
+            return engine.plan(chars_max)
         except (AssertionError, PySparkException, Py4JError):
-            # It may end at any moment.
+            # The run can end at any time.
             return None
 
     def lag(self) -> int:
-        """Records of its input topics that no committed batch has read; asked of the log, at most once a second. While
-        it does not answer, what it said last counts.
+        """Return how many records of the input topics are not yet read by a committed batch. Queries the log at most
+        once per second. While the log does not respond, the last known end offsets are used.
         """
-        opened = self.current
-        if opened is None:
+        state = self.current
+        if state is None:
             return 0
         now = time.monotonic()
-        streams = [one for one in opened.generation.inputs if one.kind == "events"]
+        streams = [source for source in state.generation.inputs if source.kind == "events"]
         if now - self._ends[0] > 1.0:
             ends = self._ends[1]
             with contextlib.suppress(LogError):
-                ends = {one.log: self._cluster.ends(one.log) for one in streams}
+                ends = {source.log: self._cluster.ends(source.log) for source in streams}
             self._ends = (now, ends)
-        return behind(opened.generation, opened.last, self._ends[1])
+        return unread_records(state.generation, state.last, self._ends[1])
 
-    def _watch(self, running: Running | Realtime, stop: threading.Event) -> None:
-        while running.query.isActive and not running.too_large and not stop.wait(0.1):
-            running.look(stop)
-        if stop.is_set() or (running.too_large and running.error is None):
-            running.stop()
-            return
-        running.wait_for_the_end()
-        failed = running.query.exception()
-        if running.error is not None:
-            raise running.error
-        if failed is not None:
-            raise failed
-
-    def _rows_at_once(self, opened: Opened) -> int:
-        """As many rows as fit the bytes that a batch may have, going by those that come next."""
+    def _rows_max(self, state: FlowState) -> int:
+        """Return how many records a batch may read, estimated from the size of the next records."""
         sizes = []
-        for one in opened.generation.inputs:
-            if one.kind != "events":
+        for source in state.generation.inputs:
+            if source.kind != "events":
                 continue
-            reached = (
-                {n: to for n, (_, to) in opened.last.inputs.get(one.log, {}).items()}
-                if opened.last
-                else one.starts
-            )
-            ends = self._cluster.ends(one.log)
-            ranges = {int(n): (at, min(ends[int(n)], at + _SAMPLE)) for n, at in reached.items()}
-            sizes += [len(message) for message in read(self._cluster, one.log, ranges)]
-        average = max(1, sum(sizes) // len(sizes)) if sizes else 1
-        rows = min(self._settings.max_rows, self._settings.max_bytes // average)
-        return max(1, rows // int(_SMALLER**self._ownership.refusals))
+            ends = self._cluster.ends(source.log)
+            ranges = {
+                number: (offset, min(ends[number], offset + _SAMPLE_RECORDS))
+                for number, offset in reached(source, state.last).items()
+            }
+            sizes += [len(message) for message in read(self._cluster, source.log, ranges)]
+        average_bytes = max(1, sum(sizes) // len(sizes)) if sizes else 1
+        rows = min(self._options.max_rows, self._options.max_bytes // average_bytes)
+        return max(1, rows // int(_SHRINK_FACTOR**self._ownership.refusals))

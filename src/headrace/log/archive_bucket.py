@@ -1,13 +1,13 @@
-"""An archive in a bucket of Amazon S3, or of a server that speaks its protocol, by pyarrow's file systems.
+"""An archive in a bucket of Amazon S3 or of an S3-compatible server. It uses pyarrow's file systems.
 
     PREFIX/CLUSTER/TOPIC/PARTITION/<offset>.log/00000, 00001, …     a file, in parts of 8 MiB; the last may be shorter
 
-A part is one object, and an object comes by one PUT. So it is there whole or not at all, and no more than a part is in
-memory. A process that is killed leaves nothing that a listing does not show, as an upload in several requests would.
-What was put is read back, and counts when size and CRC-32C are right.
+A part is one object, written with one PUT request. So a part either exists completely or does not exist, and at most
+one part is in memory. Unlike a multipart upload, a killed process leaves only objects that a listing shows. After the
+upload, every part is read back to verify its size and CRC-32C.
 
-Reads are ranges of a mebibyte, whose last 32 are kept for all readers. A file system of pyarrow's is made by the first
-thread that needs it, since looking for credentials and a region may take a network as well.
+A read fetches blocks of one mebibyte. All readers share a cache of 32 blocks. The pyarrow file system is created by the
+first thread that needs it, because the lookup of credentials and region may use the network.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ import pyarrow
 from pyarrow import fs
 
 from headrace.checksum import crc32c
-from headrace.log.archive_store import with_first_read
-from headrace.log.bucket_address import BucketAddress
-from headrace.log.byte_cache import ByteCache
+from headrace.log.archive_store import BucketAddress, ByteCache, with_first_read
 
 __all__ = ["BucketStore"]
 
@@ -31,25 +29,25 @@ PART_BYTES = 8 << 20
 BLOCK_BYTES = 1 << 20
 CACHE_BYTES_MAX = 32 << 20
 _CONNECT_S = 2.0
-_SILENCE_S = 3.0
-"""A request that has not moved a byte for so long has failed."""
-_TRIES = 2
+_STALL_TIMEOUT_S = 3.0
+"""A request fails if it transfers no bytes for this long."""
+_ATTEMPTS = 2
 _ANY_REGION = "us-east-1"
-"""What servers other than Amazon's expect, if anything."""
+"""The default region for S3-compatible servers other than Amazon's. Most of them ignore it."""
 
 
 class BucketStore:
     advice = (
-        "check that the endpoint answers, that the bucket exists in that region, and that the credentials in the"
-        " environment or in ~/.aws may list, read, write and delete there"
+        "check that the endpoint responds, that the bucket exists in its region, and that the credentials in the"
+        " environment or in ~/.aws allow listing, reading, writing and deleting"
     )
 
     def __init__(self, address: BucketAddress, home: str) -> None:
-        """``home`` is the cluster's name below the prefix."""
+        """``home`` is the cluster's directory below the prefix."""
         self._address = address
         self._root = f"{address.root}/{home}"
-        self._opening = threading.Lock()
-        self._opened: Any = None
+        self._connect_lock = threading.Lock()
+        self._connection: Any = None
         self._blocks: ByteCache[bytes] = ByteCache(CACHE_BYTES_MAX)
 
     def location(self, name: str) -> str:
@@ -63,14 +61,14 @@ class BucketStore:
             has_parts = bool(files.get_file_info(fs.FileSelector(self._path(name), allow_not_found=True)))
         chunks = with_first_read(chunks)
         if has_parts:
-            # There may be more of them than will be put.
+            # An earlier upload may have left more parts than this one has.
             self.delete(name)
         total = sum(self._put_part(name, number, part) for number, part in enumerate(_parts(chunks)))
         if total != size:
             raise OSError(f"short copy to {self.location(name)}: {total} of {size} bytes")
 
     def _put_part(self, name: str, number: int, part: Sequence[memoryview]) -> int:
-        """How many bytes it has."""
+        """Upload a part and read it back; returns its size."""
         path = self._part(name, number)
         sent_size, sent_crc = 0, 0
         for piece in part:
@@ -86,7 +84,7 @@ class BucketStore:
         if (size, crc) != (sent_size, sent_crc):
             raise OSError(
                 f"s3://{path} reads back as {size} bytes with CRC-32C {crc:08x},"
-                f" and {sent_size} bytes with {sent_crc:08x} were sent"
+                f" but {sent_size} bytes with CRC-32C {sent_crc:08x} were sent"
             )
         return sent_size
 
@@ -94,7 +92,7 @@ class BucketStore:
         return _BucketFile(self, name)
 
     def read(self, name: str, size: int, position: int) -> bytes:
-        """Up to ``size`` bytes; fewer only at the end of the file."""
+        """Read ``size`` bytes, or fewer at the end of the file."""
         pieces = []
         end = position + size
         while position < end:
@@ -109,16 +107,16 @@ class BucketStore:
         return b"".join(pieces)
 
     def _read_blocks(self, name: str, block: int, end: int) -> bytes:
-        """This block and those behind it that are missing too, as far as the part and the block ``end`` go."""
-        in_part = PART_BYTES // BLOCK_BYTES
+        """Read this block and the uncached blocks after it, up to the block ``end`` or the end of the part."""
+        blocks_per_part = PART_BYTES // BLOCK_BYTES
         last = block + 1
-        while last < end and last % in_part and self._blocks.get((name, last)) is None:
+        while last < end and last % blocks_per_part and self._blocks.get((name, last)) is None:
             last += 1
-        number, first = divmod(block, in_part)
+        number, first = divmod(block, blocks_per_part)
         data = self._read_part(name, number, first * BLOCK_BYTES, (last - block) * BLOCK_BYTES)
         for at in range(0, len(data), BLOCK_BYTES):
-            kept = data[at : at + BLOCK_BYTES]
-            self._blocks.put((name, block + at // BLOCK_BYTES), kept, len(kept))
+            block_data = data[at : at + BLOCK_BYTES]
+            self._blocks.put((name, block + at // BLOCK_BYTES), block_data, len(block_data))
         return data
 
     def _read_part(self, name: str, number: int, position: int, size: int) -> bytes:
@@ -127,7 +125,7 @@ class BucketStore:
                 with files.open_input_file(self._part(name, number)) as stored:
                     return bytes(stored.read_at(size, position)) if position < stored.size() else b""
             except FileNotFoundError:
-                # The file may end where the part before does. It does not where there is no file.
+                # If the first part exists, the file ends before this part. Otherwise the file does not exist.
                 first = files.get_file_info(self._part(name, 0))
                 if first.type == fs.FileType.NotFound:
                     raise
@@ -135,10 +133,10 @@ class BucketStore:
 
     def list(self, name: str) -> list[str]:
         with self._filesystem() as files:
-            found = files.get_file_info(fs.FileSelector(self._path(name), allow_not_found=True))
-            if not found:
+            infos = files.get_file_info(fs.FileSelector(self._path(name), allow_not_found=True))
+            if not infos:
                 self._expect_bucket(files)
-        return sorted(info.base_name for info in found)
+        return sorted(info.base_name for info in infos)
 
     def delete(self, name: str) -> None:
         with self._filesystem() as files:
@@ -150,10 +148,10 @@ class BucketStore:
                 self._blocks.clear()
 
     def _expect_bucket(self, files: Any) -> None:
-        """A bucket that is missing answers as an empty one does."""
+        """Raise ``OSError`` if the bucket does not exist. A listing of a missing bucket is empty, without an error."""
         bucket = self._address.bucket
         if files.get_file_info(bucket).type == fs.FileType.NotFound:
-            raise OSError(f"there is no bucket {bucket}")
+            raise OSError(f"bucket {bucket} does not exist")
 
     def _part(self, name: str, number: int) -> str:
         return f"{self._path(name)}/{number:05d}"
@@ -161,10 +159,10 @@ class BucketStore:
     @contextmanager
     def _filesystem(self) -> Iterator[Any]:
         try:
-            with self._opening:
-                if self._opened is None:
-                    self._opened = _connect(self._address)
-            yield self._opened
+            with self._connect_lock:
+                if self._connection is None:
+                    self._connection = _connect(self._address)
+            yield self._connection
         except pyarrow.ArrowException as error:
             if isinstance(error, OSError):
                 raise
@@ -172,19 +170,19 @@ class BucketStore:
 
 
 def _parts(chunks: Iterable[bytes]) -> Iterator[list[memoryview]]:
-    """What makes up each part; at least one, also of nothing."""
+    """Group the chunks into parts. An empty file has one empty part."""
     part: list[memoryview] = []
-    room = PART_BYTES
+    free_bytes = PART_BYTES
     is_first = True
     for chunk in chunks:
         rest = memoryview(chunk)
         while rest:
-            part.append(rest[:room])
-            rest = rest[room:]
-            room -= len(part[-1])
-            if not room:
+            part.append(rest[:free_bytes])
+            rest = rest[free_bytes:]
+            free_bytes -= len(part[-1])
+            if not free_bytes:
                 yield part
-                part, room, is_first = [], PART_BYTES, False
+                part, free_bytes, is_first = [], PART_BYTES, False
     if part or is_first:
         yield part
 
@@ -195,9 +193,9 @@ def _connect(address: BucketAddress) -> Any:
         scheme=address.scheme,
         endpoint_override=address.endpoint or None,
         connect_timeout=_CONNECT_S,
-        request_timeout=_SILENCE_S,
-        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_TRIES),
-        # Together: what is written is sent when the stream is closed, by one PUT where it is less than 10 MiB.
+        request_timeout=_STALL_TIMEOUT_S,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+        # With these two options, closing the stream sends everything with one PUT request if it is below 10 MiB.
         allow_delayed_open=True,
         background_writes=False,
     )
@@ -216,4 +214,4 @@ class _BucketFile:
         return None
 
     def close(self) -> None:
-        """Nothing is held: each range is a request of its own."""
+        """Do nothing: each read is a separate request."""

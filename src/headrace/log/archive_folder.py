@@ -1,4 +1,4 @@
-"""An archive in a folder: another disk, or a mount."""
+"""An archive in a folder, for example on another disk or on a network mount."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from headrace.log.archive_store import with_first_read
 
 __all__ = ["FolderStore"]
 
-_FRESH_SUFFIX = ".new"
+_TEMPORARY_SUFFIX = ".new"
 
 
 class FolderStore:
-    """``root`` is the operator's folder, and must be there: one that is missing may be a mount that is away. ``home``
-    is the cluster's folder in it.
+    """``root`` is the configured folder. It must exist, because a missing folder may be an unavailable mount. ``home``
+    is the cluster's folder in ``root``.
 
-    A file is written beside its name, synced and renamed; a crash leaves a ``.new`` that no reader looks at, which the
-    next ``put`` or ``delete`` of the name removes.
+    A file is written under a temporary name, synced and renamed. A crash may leave a ``.new`` file. Readers ignore it,
+    and the next ``put`` or ``delete`` of the name removes it.
     """
 
     advice = "mount the archive again"
@@ -36,24 +36,24 @@ class FolderStore:
         self._expect_root()
         target = self._home / name
         self._make_parents(target)
-        fresh = _fresh(target)
+        temporary = _temporary_path(target)
         chunks = with_first_read(chunks)
-        for leftover in (fresh, target):
+        for leftover in (temporary, target):
             if self._files.exists(leftover):
                 self._files.remove(leftover)
-        file = self._files.open(fresh, create=True)
+        file = self._files.open(temporary, create=True)
         try:
             position = 0
             for chunk in chunks:
                 if file.pwrite([chunk], position) != len(chunk):
-                    raise OSError(f"short write of {fresh} at byte {position}")
+                    raise OSError(f"short write of {temporary} at byte {position}")
                 position += len(chunk)
             if position != size:
-                raise OSError(f"short copy to {fresh}: {position} of {size} bytes")
+                raise OSError(f"short copy to {temporary}: {position} of {size} bytes")
             file.sync()
         finally:
             file.close()
-        self._files.rename(fresh, target)
+        self._files.rename(temporary, target)
         self._files.sync_dir(target.parent)
 
     def open(self, name: str) -> File:
@@ -64,15 +64,15 @@ class FolderStore:
         directory = self._home / name
         if not self._files.exists(directory):
             return []
-        return sorted(found for found in self._files.list(directory) if not found.endswith(_FRESH_SUFFIX))
+        return sorted(name for name in self._files.list(directory) if not name.endswith(_TEMPORARY_SUFFIX))
 
     def delete(self, name: str) -> None:
         self._expect_root()
         target = self._home / name
-        found = [path for path in (_fresh(target), target) if self._files.exists(path)]
-        for path in found:
+        paths = [path for path in (_temporary_path(target), target) if self._files.exists(path)]
+        for path in paths:
             self._remove(path)
-        if found:
+        if paths:
             self._files.sync_dir(target.parent)
 
     def _remove(self, path: Path) -> None:
@@ -88,13 +88,13 @@ class FolderStore:
     def _make_parents(self, target: Path) -> None:
         for level in reversed(target.relative_to(self._root).parents[:-1]):
             self._files.make_dir(self._root / level)
-            # Also where it is there already: a process that was killed may have left it to the page cache.
+            # Sync even if the directory existed: a killed process may have left it only in the page cache.
             self._files.sync_dir((self._root / level).parent)
 
     def _expect_root(self) -> None:
         if not self._files.exists(self._root):
-            raise OSError(errno.ENOENT, "the folder is missing")
+            raise OSError(errno.ENOENT, "the archive folder does not exist")
 
 
-def _fresh(path: Path) -> Path:
-    return path.with_name(path.name + _FRESH_SUFFIX)
+def _temporary_path(path: Path) -> Path:
+    return path.with_name(path.name + _TEMPORARY_SUFFIX)

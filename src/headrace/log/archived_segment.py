@@ -1,9 +1,9 @@
-"""A segment whose files are in the archive: read by ranges, in threads, and never written.
+"""A segment whose files are in the archive. It is read-only, and read in threads.
 
-Its facts are in the partition's list of what is archived (see ``archive``), so knowing that it exists takes no look at
-the archive. Any number of threads may read it, and none of them leaves a file open: each read opens the log and closes
-it, so that the event loop never waits for a mount that does not answer, and descriptors are held by reads only. Its
-index is kept in memory for all partitions together, within a limit, and thinned where it has many entries.
+The partition's list of archived segments (``archive``) contains the size and the offsets of the segment, so opening a
+partition does not need the archive. Any number of threads may read a segment. Each read opens and closes the log file,
+so that the event loop never waits for a mount that hangs, and file descriptors are used only during reads. All
+partitions share one cache of indexes. A very large index is loaded with only every n-th entry.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from headrace.errors import ArchiveUnavailable
-from headrace.log.archive_store import ArchivePlace
+from headrace.log.archive_store import ArchiveLocation
 from headrace.log.index import SparseIndex, read_thinned
 from headrace.log.scan import ReadableFile
 from headrace.log.segment import INDEX_SUFFIX, LOG_SUFFIX, build_index, log_name
@@ -29,25 +29,25 @@ class Entry(NamedTuple):
     max_timestamp: int
 
 
-def log_file(place: ArchivePlace, base_offset: int) -> str:
-    return place.file_name(log_name(base_offset))
+def log_file(location: ArchiveLocation, base_offset: int) -> str:
+    return location.file_name(log_name(base_offset))
 
 
-def index_file(place: ArchivePlace, base_offset: int) -> str:
-    return place.file_name(log_name(base_offset).removesuffix(LOG_SUFFIX) + INDEX_SUFFIX)
+def index_file(location: ArchiveLocation, base_offset: int) -> str:
+    return location.file_name(log_name(base_offset).removesuffix(LOG_SUFFIX) + INDEX_SUFFIX)
 
 
 class ArchivedSegment:
     is_archived = True
 
-    def __init__(self, place: ArchivePlace, entry: Entry) -> None:
+    def __init__(self, location: ArchiveLocation, entry: Entry) -> None:
         self.entry = entry
         self.base_offset = entry.base_offset
         self.index = SparseIndex(
             entry.base_offset, entry.end_offset, entry.size, entry.max_timestamp, loaded=False
         )
-        self.path = place.store.location(log_file(place, entry.base_offset))
-        self._place = place
+        self.path = location.store.location(log_file(location, entry.base_offset))
+        self._location = location
 
     @property
     def size(self) -> int:
@@ -59,22 +59,22 @@ class ArchivedSegment:
 
     @property
     def file(self) -> ReadableFile:
-        return _OpenedPerRead(self)
+        return _FileOpenedPerRead(self)
 
-    def open_file(self) -> _Translated:
-        """For a reader that reads much of it, and closes it."""
+    def open_file(self) -> _ArchivedFile:
+        """Open the log file for many reads. The caller must close it."""
         try:
-            return _Translated(self._place.store.open(log_file(self._place, self.base_offset)), self)
+            return _ArchivedFile(self._location.store.open(log_file(self._location, self.base_offset)), self)
         except OSError as error:
             raise self.unavailable(error) from error
 
     def unavailable(self, error: OSError) -> ArchiveUnavailable:
         return ArchiveUnavailable(
-            self.path, self.base_offset, self.end_offset, str(error), self._place.store.advice
+            self.path, self.base_offset, self.end_offset, str(error), self._location.store.advice
         )
 
     def loaded_index(self, interval: int) -> SparseIndex:
-        indexes = self._place.indexes
+        indexes = self._location.indexes
         index = indexes.get(self.path)
         if index is None:
             index = self._read_index() or self._build_index(interval)
@@ -82,10 +82,10 @@ class ArchivedSegment:
         return index
 
     def _read_index(self) -> SparseIndex | None:
-        """``None`` where the archive has none that fits."""
-        name = index_file(self._place, self.base_offset)
+        """Load the index from the archive; ``None`` if it is missing, damaged or does not match the segment."""
+        name = index_file(self._location, self.base_offset)
         try:
-            file = self._place.store.open(name)
+            file = self._location.store.open(name)
             try:
                 index = read_thinned(file, self.base_offset, INDEX_ENTRIES_MAX)
             finally:
@@ -94,8 +94,8 @@ class ArchivedSegment:
             return None
         except OSError as error:
             raise self.unavailable(error) from error
-        fits = index is not None and (index.end_offset, index.size) == (self.end_offset, self.size)
-        return index if fits else None
+        matches = index is not None and (index.end_offset, index.size) == (self.end_offset, self.size)
+        return index if matches else None
 
     def _build_index(self, interval: int) -> SparseIndex:
         interval = max(interval, self.size // INDEX_ENTRIES_MAX)
@@ -106,13 +106,13 @@ class ArchivedSegment:
             file.close()
 
     def pin(self) -> None:
-        """Nothing is open that could be closed meanwhile."""
+        """Do nothing: an archived segment has no open file that could be closed."""
 
     def unpin(self) -> None:
-        """See ``pin``."""
+        """Do nothing, like ``pin``."""
 
 
-class _OpenedPerRead:
+class _FileOpenedPerRead:
     def __init__(self, segment: ArchivedSegment) -> None:
         self._segment = segment
 
@@ -131,11 +131,11 @@ class _OpenedPerRead:
         return None
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: each read closes its file."""
 
 
-class _Translated:
-    """A file of the archive, whose errors name the offsets that cannot be had."""
+class _ArchivedFile:
+    """A file in the archive. Its errors contain the offsets that cannot be read."""
 
     def __init__(self, file: ReadableFile, segment: ArchivedSegment) -> None:
         self._file = file
@@ -150,8 +150,9 @@ class _Translated:
             data = self._file.pread(size, position)
             expected = min(size, self._segment.size - position)
             if len(data) < expected:
-                # Not the end of the log: an object in its midst is missing, or the file was cut.
-                raise FileNotFoundError(f"it has {len(data)} of {expected} bytes from byte {position} on")
+                # The list of archived segments has a larger size: an object in the bucket is missing, or the file was
+                # truncated.
+                raise FileNotFoundError(f"read {len(data)} of {expected} bytes at byte {position}")
             return data
         except OSError as error:
             raise self._segment.unavailable(error) from error

@@ -1,14 +1,17 @@
-"""What compaction makes of one batch: it stays as it is, stays in part, stays as an empty shell, or goes.
+"""The compaction of one batch: the batch is retained, reduced, emptied or removed.
 
-- Below the end of the map, only the newest record of each key stays; a deletion stays until it expires.
-- A deletion's batch gets a *delete horizon* when it is first compacted: now, plus ``delete.retention.ms``. What is
-  compacted at or behind that time drops it. So every reader that is not further behind has seen it.
-- Records of aborted transactions go. Their marker, and the marker of a committed transaction of which no record is
-  left, get a delete horizon in turn and go once it has passed.
-- A batch without records stays as a shell if it holds the last sequence of a producer that may come back; a marker
-  stays if it holds the producer's epoch.
+- Below the end of the key map, only the newest record of each key is retained. A tombstone is retained until it
+  expires.
+- When the batch of a tombstone is first compacted, it gets a *delete horizon*: the current time plus
+  ``delete.retention.ms``. A compaction at or after that time removes the tombstone. So every reader with less lag than
+  ``delete.retention.ms`` sees it.
+- Records of aborted transactions are removed. Markers of aborted transactions, and of committed transactions without
+  remaining records, also get a delete horizon. They are removed after it.
+- A batch without remaining records is retained as an empty batch if it has the last sequence of a known producer. A
+  marker is retained if no other batch has the current epoch of its producer.
 
-Batches must come in the order of their offsets, from the first that is there: a marker is judged by what came before.
+Batches must be passed in offset order from the first batch of the log, because the decision about a marker depends on
+the batches before it.
 """
 
 from __future__ import annotations
@@ -18,23 +21,23 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.log.key_map import KeyMap
-from headrace.log.transaction_walk import TransactionWalk
+from headrace.log.transactions import TransactionScan
 from headrace.records import (
     BatchHeader,
     RecordLimits,
     empty_batch,
     open_batch,
     read_header,
-    thin_batch,
+    remove_records,
 )
 
-__all__ = ["Cleaned", "Cleaner", "KnownProducers"]
+__all__ = ["CleanedBatch", "Cleaner", "KnownProducers"]
 
 Buffer = bytes | bytearray | memoryview
 
 
-class Cleaned(NamedTuple):
-    """What is left of a batch; it ``may_stretch`` over offsets behind it that nothing is left of."""
+class CleanedBatch(NamedTuple):
+    """The remaining batch. With ``may_stretch`` it may be extended over the removed offsets after it."""
 
     data: Buffer
     header: BatchHeader
@@ -42,23 +45,23 @@ class Cleaned(NamedTuple):
 
 
 class KnownProducers(NamedTuple):
-    """What the log must go on telling of producers, should their state be lost."""
+    """The batches from which the state of the producers can be rebuilt. Compaction must retain them."""
 
     last_batches: Collection[tuple[int, int]] = ()
-    """(producer id, last offset) of the batch with the producer's last sequence."""
+    """(producer id, last offset) of each batch with the last sequence of a producer."""
     epochs: Mapping[int, int] = {}
-    """The epoch of a producer that has no batch under it: its marker tells."""
+    """The current epochs of producers that wrote no batch in this epoch. Only a marker contains the epoch."""
 
 
 @dataclass(slots=True)
 class Cleaner:
     keys: KeyMap
     map_end: int
-    """Records at or above it are not in the map and stay as they are."""
+    """The offset at which the key map ends. Records at or above it remain unchanged."""
     now_ms: int
     delete_retention_ms: int
     limits: RecordLimits
-    transactions: TransactionWalk
+    transactions: TransactionScan
     producers: KnownProducers = field(default_factory=KnownProducers)
     removed_records: int = 0
     horizons_set: int = 0
@@ -66,73 +69,77 @@ class Cleaner:
     next_horizon_ms: int = -1
     markers_removed: list[int] = field(default_factory=list)
 
-    def clean(self, batch: Buffer) -> Cleaned | None:
-        """What stays of the batch; ``None`` if nothing does."""
+    def clean(self, batch: Buffer) -> CleanedBatch | None:
+        """Compact one batch; returns the remaining batch, or ``None`` if it is removed."""
         header = read_header(batch)
         if header.base_offset >= self.map_end:
-            return self._as_is(batch, header)
+            return self._unchanged(batch, header)
         if header.is_control:
             return self._clean_marker(batch, header)
         return self._clean_data(batch)
 
-    def _clean_data(self, batch: Buffer) -> Cleaned | None:
+    def _clean_data(self, batch: Buffer) -> CleanedBatch | None:
         stored = open_batch(batch, self.limits)
         header = stored.header
         if self.transactions.is_aborted(header):
             self.removed_records += header.count
-            return self._shell(header)
+            return self._empty_batch(header)
         expired = header.has_delete_horizon and header.base_timestamp <= self.now_ms
-        kept, deletion_kept, deletion_dropped = self.keys.sift(
-            stored.records, header.base_offset, drop_deletions=expired
+        kept, last_kept_tombstone, last_dropped_tombstone = self.keys.sift(
+            stored.records, header.base_offset, drop_tombstones=expired
         )
-        left = sum(kept)
-        self.removed_records += header.count - left
-        if deletion_dropped >= self.tombstones_removed_below:
-            self.tombstones_removed_below = deletion_dropped + 1
-        if not left:
-            return self._shell(header)
-        horizon = self._horizon(header) if deletion_kept >= 0 else None
-        if left == header.count and horizon is None:
-            return self._as_is(batch, header)
-        return self._made(thin_batch(stored, kept, horizon))
+        remaining = sum(kept)
+        self.removed_records += header.count - remaining
+        if last_dropped_tombstone >= self.tombstones_removed_below:
+            self.tombstones_removed_below = last_dropped_tombstone + 1
+        if not remaining:
+            return self._empty_batch(header)
+        horizon = self._horizon(header) if last_kept_tombstone >= 0 else None
+        if remaining == header.count and horizon is None:
+            return self._unchanged(batch, header)
+        return self._changed(remove_records(stored, kept, horizon))
 
-    def _clean_marker(self, batch: Buffer, header: BatchHeader) -> Cleaned | None:
-        if not self.transactions.pass_marker(batch, header):
-            return self._as_is(batch, header)
+    def _clean_marker(self, batch: Buffer, header: BatchHeader) -> CleanedBatch | None:
+        if not self.transactions.is_unneeded_marker(batch, header):
+            return self._unchanged(batch, header)
         if self.producers.epochs.get(header.producer_id) == header.producer_epoch:
-            return self._as_is(batch, header)
+            return self._unchanged(batch, header)
         if header.has_delete_horizon and header.base_timestamp <= self.now_ms:
             self.removed_records += header.count
             self.markers_removed.append(header.base_offset)
             return None
         horizon = self._horizon(header)
         if horizon is None:
-            return self._as_is(batch, header)
-        return self._made(thin_batch(open_batch(batch, self.limits), b"\x01" * header.count, horizon))
+            return self._unchanged(batch, header)
+        return self._changed(remove_records(open_batch(batch, self.limits), b"\x01" * header.count, horizon))
 
     def _horizon(self, header: BatchHeader) -> int | None:
-        """The horizon that the batch needs and has not got; notes when the next one passes."""
-        has = header.has_delete_horizon
-        horizon = header.base_timestamp if has else self.now_ms + self.delete_retention_ms
+        """Return the delete horizon to add to the batch; ``None`` if it already has one. Also updates
+        ``next_horizon_ms``.
+        """
+        has_horizon = header.has_delete_horizon
+        horizon = header.base_timestamp if has_horizon else self.now_ms + self.delete_retention_ms
         if self.next_horizon_ms < 0 or horizon < self.next_horizon_ms:
             self.next_horizon_ms = horizon
-        self.horizons_set += not has
-        return None if has else horizon
+        self.horizons_set += not has_horizon
+        return None if has_horizon else horizon
 
-    def _as_is(self, batch: Buffer, header: BatchHeader) -> Cleaned:
-        return Cleaned(batch, header, self._may_stretch(header))
+    def _unchanged(self, batch: Buffer, header: BatchHeader) -> CleanedBatch:
+        return CleanedBatch(batch, header, self._may_stretch(header))
 
-    def _made(self, batch: bytearray) -> Cleaned:
+    def _changed(self, batch: bytearray) -> CleanedBatch:
         header = read_header(batch)
-        return Cleaned(batch, header, self._may_stretch(header))
+        return CleanedBatch(batch, header, self._may_stretch(header))
 
-    def _shell(self, header: BatchHeader) -> Cleaned | None:
+    def _empty_batch(self, header: BatchHeader) -> CleanedBatch | None:
         if (header.producer_id, header.last_offset) not in self.producers.last_batches:
             return None
-        return self._made(empty_batch(header))
+        return self._changed(empty_batch(header))
 
     def _may_stretch(self, header: BatchHeader) -> bool:
-        """Not a batch by which its producer is known, nor one that readers of transactions judge by its offsets."""
+        """Whether the batch may be extended over the offsets after it. Batches of transactions and a producer's last
+        batch must retain their exact last offset.
+        """
         return not (
             header.is_transactional
             or header.is_control

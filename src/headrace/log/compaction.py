@@ -1,21 +1,22 @@
-"""Compaction of one partition: of each key only the newest record stays, below the segments that are left alone.
+"""Compaction of one partition: retains only the newest record of each key, in the segments that may be compacted.
 
-Which segments may be touched, and whether it is worth it, is decided by ``due``. Left alone are the one that is being
-written to, everything at or above the last stable offset, everything that no durable mark has left behind, and segments
-with a record younger than ``min.compaction.lag.ms``.
+``due`` chooses these segments and decides whether a compaction is worthwhile. It excludes the active segment,
+everything at or above the last stable offset, everything above the durable mark, and segments with a record younger
+than ``min.compaction.lag.ms``.
 
-    begin             event loop    take the segments, and what is known of producers and transactions
-    read_keys         a thread      note the newest offset of each key that is new since the last time
-    next_group        a thread      write what is left of a few segments aside, and sync it
-    forget_markers    event loop    of aborted transactions whose last trace goes
-    decide            a thread      the swap becomes durable: from here on the new file counts
-    adopt             event loop    the new file takes its name and its place; readers of the old one keep it
-    settle            a thread      remove the old files, then the decision
-    finish            a thread      note how far it came
+    begin             event loop    pin the segments, and copy the state of producers and transactions
+    read_keys         a thread      map each key of the new records to its newest offset
+    next_group        a thread      write the remaining records of a few segments to a new file, and sync it
+    forget_markers    event loop    forget aborted transactions whose markers are removed
+    decide            a thread      make the swap durable: every later start uses the new file
+    adopt             event loop    rename the new file and replace the segments; current readers use the old files
+    settle            a thread      remove the old files, then the swap file
+    finish            a thread      save the progress
 
-Memory is bounded by the map of keys, one batch, and two buffers. When the map is full, compaction goes as far as the
-map and the rest is new for the next time. A batch that does not read back stops it: nothing is dropped next to damage.
-Interrupted or killed anywhere, it leaves either the old segments or the new one (see ``swap``), and begins anew.
+Memory is bounded by the map of keys, one batch and two buffers. When the map is full, the compaction covers only the
+records up to that point. The next compaction continues there. A damaged batch stops the compaction, so that no record
+next to damage is removed. An interrupted or killed compaction leaves either the old segments or the new file
+(see ``swap``). A later compaction covers the same records.
 """
 
 from __future__ import annotations
@@ -27,15 +28,14 @@ from dataclasses import dataclass, field, replace
 from headrace.errors import CorruptBatch
 from headrace.files import Files
 from headrace.log.cleaner import Cleaner, KnownProducers
-from headrace.log.compacted import Compacted
-from headrace.log.compacted_file import CompactedFile
+from headrace.log.compacted import Compacted, CompactedFile
 from headrace.log.key_map import KeyMap
 from headrace.log.mark import Mark
 from headrace.log.pace import Interrupted, Pace
 from headrace.log.partition import PartitionLog
 from headrace.log.segment import Segment
 from headrace.log.swap import Swap
-from headrace.log.transaction_walk import TransactionWalk
+from headrace.log.transactions import TransactionScan
 from headrace.records import (
     HEADER_SIZE,
     BatchHeader,
@@ -54,7 +54,7 @@ _OFFSETS_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Segments that may be compacted, oldest first, and the offset from which on they are new."""
+    """Segments that may be compacted, oldest first. Records from ``dirty_offset`` on were never compacted."""
 
     segments: tuple[Segment, ...]
     dirty_offset: int
@@ -63,20 +63,22 @@ class Due:
 
 @dataclass(slots=True)
 class Group:
-    """Neighbours that become one file."""
+    """Adjacent segments that are merged into one file."""
 
     segments: list[Segment]
     swap: Swap
     replacement: Segment
     markers_removed: list[int]
     records_removed: int
-    is_news: bool
+    has_changes: bool
 
 
 @dataclass(slots=True)
 class CompactionReport:
-    """Before and after are those of whole segments; read is more, because keys are read first, and so is written
-    where a file turned out to be as the old ones.
+    """The result of a compaction, with the total segment sizes ``bytes_before`` and ``bytes_after``.
+
+    ``bytes_read`` is larger than ``bytes_before``, because the keys are read first. ``bytes_written`` includes new
+    files that were not used.
     """
 
     bytes_before: int = 0
@@ -89,11 +91,11 @@ class CompactionReport:
 
 
 def due(log: PartitionLog, trusted_ms: int) -> Due | None:
-    """What there is to compact now, if it is worth it."""
+    """Return the segments to compact now; ``None`` if a compaction is impossible or not worthwhile."""
     config = log.config
     if not config.is_compacted or log.fenced is not None:
         return None
-    if log.compacting is not None or log.unsettled is not None:
+    if log.compacting is not None or log.unfinished_swap is not None:
         return None
     limit = min(log.last_stable_offset, log.synced_mark.segment)
     segments = []
@@ -116,7 +118,7 @@ def due(log: PartitionLog, trusted_ms: int) -> Due | None:
 
 
 def needs_roll(log: PartitionLog, trusted_ms: int) -> bool:
-    """Whether the segment that is being written to holds records that should have been compacted by now."""
+    """Whether the active segment has records older than ``max.compaction.lag.ms``, and so must be sealed."""
     config = log.config
     if not config.is_compacted or log.fenced is not None or not log.active.size:
         return False
@@ -129,12 +131,12 @@ def _is_young(segment: Segment, trusted_ms: int, lag_ms: int) -> bool:
 
 
 def _first_timestamp(segment: Segment) -> int:
-    """When the segment's first batch was written by its producer; when the segment began, where that is not known."""
+    """Return the timestamp of the segment's first batch; if that is unknown, the creation time of the segment."""
     try:
-        stated = read_header(segment.file.pread(HEADER_SIZE, 0))
+        header = read_header(segment.file.pread(HEADER_SIZE, 0))
     except RecordError:
         return segment.created_ms
-    timestamp = stated.max_timestamp if stated.has_delete_horizon else stated.base_timestamp
+    timestamp = header.max_timestamp if header.has_delete_horizon else header.base_timestamp
     return timestamp if timestamp > 0 else segment.created_ms
 
 
@@ -152,17 +154,17 @@ class Compaction:
     pace: Pace
     stop: threading.Event
     cleaner: Cleaner
-    dirty_walk: TransactionWalk
+    dirty_scan: TransactionScan
     report: CompactionReport = field(default_factory=CompactionReport)
-    is_unsettled: bool = False
-    """A swap may be decided and is not finished: only the next start can do that."""
+    has_unfinished_swap: bool = False
+    """Whether the swap file may exist, with an unfinished swap. Only the next broker start can finish it."""
     _done: int = 0
 
     @classmethod
     def begin(
         cls,
         log: PartitionLog,
-        found: Due,
+        due_segments: Due,
         files: Files,
         *,
         limits: RecordLimits,
@@ -170,9 +172,9 @@ class Compaction:
         memory_bytes: int,
         pace: Callable[[threading.Event], Pace],
     ) -> Compaction:
-        """Take the segments; ``end`` gives them back, whatever happens between."""
+        """Pin the segments. The caller must always call ``end``, which unpins them."""
         stop = threading.Event()
-        end_offset = found.segments[-1].end_offset
+        end_offset = due_segments.segments[-1].end_offset
         keys = KeyMap(memory_bytes)
         last_batches = set()
         epochs = {}
@@ -183,44 +185,46 @@ class Compaction:
                 epochs[producer.producer_id] = producer.epoch
         cleaner = Cleaner(
             keys,
-            found.dirty_offset,
+            due_segments.dirty_offset,
             now_ms,
             log.config.delete_retention_ms,
             limits,
-            TransactionWalk(log.transactions.aborted_between(log.segments[0].base_offset, end_offset)),
+            TransactionScan(log.transactions.aborted_between(log.segments[0].base_offset, end_offset)),
             KnownProducers(last_batches, epochs),
             tombstones_removed_below=log.compacted.tombstones_removed_below,
         )
         log.compacting = stop
-        for segment in found.segments:
+        for segment in due_segments.segments:
             segment.pin()
         return cls(
             log=log,
             files=files,
             limits=limits,
             now_ms=now_ms,
-            segments=found.segments,
-            dirty_offset=found.dirty_offset,
+            segments=due_segments.segments,
+            dirty_offset=due_segments.dirty_offset,
             end_offset=end_offset,
             mark=log.synced_mark,
             keys=keys,
             pace=pace(stop),
             stop=stop,
             cleaner=cleaner,
-            dirty_walk=TransactionWalk(log.transactions.aborted_between(found.dirty_offset, end_offset)),
+            dirty_scan=TransactionScan(
+                log.transactions.aborted_between(due_segments.dirty_offset, end_offset)
+            ),
         )
 
     def end(self) -> None:
         for segment in self.segments:
             segment.unpin()
         self.log.compacting = None
-        if self.is_unsettled:
-            self.log.unsettled = "a compaction was decided and could not be finished"
+        if self.has_unfinished_swap:
+            self.log.unfinished_swap = "a compaction was decided but did not finish"
 
     # In a thread
 
     def read_keys(self) -> None:
-        """Note the keys of what is new, as far as the map takes them."""
+        """Add the keys of the new records to the map, until the map is full."""
         for segment in self.segments:
             if segment.end_offset <= self.dirty_offset:
                 continue
@@ -230,29 +234,29 @@ class Compaction:
                 if not self.keys.has_room_for(header.count) and self.cleaner.map_end > self.dirty_offset:
                     return
                 if header.is_control:
-                    self.dirty_walk.pass_marker(batch, header)
-                elif not self.dirty_walk.is_aborted(header):
+                    self.dirty_scan.is_unneeded_marker(batch, header)
+                elif not self.dirty_scan.is_aborted(header):
                     self.keys.note(open_batch(batch, self.limits).records, header.base_offset)
                 self.cleaner.map_end = header.next_offset
 
     def next_group(self) -> Group | None:
-        """Write the next few segments aside as one; ``None`` when all that the map covers is done."""
+        """Write the next few segments to one new file; ``None`` if no segment that the map covers remains."""
         while self._done < len(self.segments):
             first = self.segments[self._done]
             if first.base_offset >= self.cleaner.map_end:
                 return None
-            group = self._written(first)
+            group = self._write_group(first)
             self._done += len(group.segments)
             self.report.bytes_before += sum(segment.size for segment in group.segments)
             self.report.bytes_after += group.swap.size
-            if group.is_news:
+            if group.has_changes:
                 return group
             group.swap.discard(self.files)
         return None
 
-    def _written(self, first: Segment) -> Group:
+    def _write_group(self, first: Segment) -> Group:
         cleaner, config = self.cleaner, self.log.config
-        removed, horizons, markers = (
+        removed_before, horizons_before, markers_before = (
             cleaner.removed_records,
             cleaner.horizons_set,
             len(cleaner.markers_removed),
@@ -262,13 +266,13 @@ class Compaction:
         newest_ms = -1
         try:
             for segment in self.segments[self._done :]:
-                if segments and not self._joins(segment, first, file.size):
+                if segments and not self._fits_into_group(segment, first, file.size):
                     break
                 for header, batch in self._batches(segment):
                     newest_ms = max(newest_ms, header.max_timestamp)
                     cleaned = cleaner.clean(batch)
                     if cleaned is not None:
-                        self.pace.moved(len(cleaned.data))
+                        self.pace.throttle(len(cleaned.data))
                         file.add(cleaned)
                 segments.append(segment)
             swap = file.finish(segments[-1].end_offset, newest_ms)
@@ -280,19 +284,19 @@ class Compaction:
             raise
         finally:
             self.report.bytes_written += file.written
-        removed = cleaner.removed_records - removed
+        removed = cleaner.removed_records - removed_before
         return Group(
             segments,
             swap,
             Segment(self.files, self.log.directory, first.base_offset, file.index),
-            cleaner.markers_removed[markers:],
+            cleaner.markers_removed[markers_before:],
             removed,
-            is_news=len(segments) > 1 or removed > 0 or cleaner.horizons_set > horizons,
+            has_changes=len(segments) > 1 or removed > 0 or cleaner.horizons_set > horizons_before,
         )
 
-    def _joins(self, segment: Segment, first: Segment, size: int) -> bool:
-        """Whether another segment goes into the file. What will be left of it is not known, so it may get half as
-        large again as others.
+    def _fits_into_group(self, segment: Segment, first: Segment, size: int) -> bool:
+        """Whether to add another segment to the file. How much of the segment will remain is unknown, so the file can
+        become up to 1.5 times as large as ``segment.bytes``.
         """
         if (
             segment.base_offset >= self.cleaner.map_end
@@ -303,46 +307,52 @@ class Compaction:
         return size < limit // 2 or size + segment.size <= limit
 
     def decide(self, group: Group) -> None:
-        """After this the new file counts, whatever happens. Where it fails, ``is_unsettled`` says if that may be so."""
+        """Make the swap durable: after this, every start uses the new file. If this fails, ``has_unfinished_swap`` says
+        whether the swap may still be durable.
+        """
         try:
             self._check_stop()
-            known = self.log.compacted
-            if self.cleaner.tombstones_removed_below > known.tombstones_removed_below:
-                # Before they are gone: whoever was away must be able to find out.
-                self._note(replace(known, tombstones_removed_below=self.cleaner.tombstones_removed_below))
-            # Neither of the mark's slots may point into a file that is about to go.
-            self.log.settle_mark(self.mark)
-            self.is_unsettled = True
+            saved = self.log.compacted
+            if self.cleaner.tombstones_removed_below > saved.tombstones_removed_below:
+                # Save this before tombstones are removed, so that a reader that resumes can detect the removal.
+                self._save_progress(
+                    replace(saved, tombstones_removed_below=self.cleaner.tombstones_removed_below)
+                )
+            # Neither slot of the mark may point into a file that will be removed.
+            self.log.write_mark_to_both_slots(self.mark)
+            self.has_unfinished_swap = True
             group.swap.decide(self.files)
         except (OSError, Interrupted):
-            self.is_unsettled = self.is_unsettled and self.files.exists(group.swap.path)
-            if not self.is_unsettled:
+            self.has_unfinished_swap = self.has_unfinished_swap and self.files.exists(group.swap.path)
+            if not self.has_unfinished_swap:
                 group.swap.discard(self.files)
             raise
 
     def settle(self, group: Group) -> None:
         group.swap.settle(self.files, [segment.base_offset for segment in group.segments[1:]])
-        self.is_unsettled = False
+        self.has_unfinished_swap = False
 
     def finish(self) -> CompactionReport:
         cleaner, report = self.cleaner, self.report
-        self._note(Compacted(cleaner.map_end, cleaner.tombstones_removed_below, cleaner.next_horizon_ms))
+        self._save_progress(
+            Compacted(cleaner.map_end, cleaner.tombstones_removed_below, cleaner.next_horizon_ms)
+        )
         report.keys = len(self.keys)
         report.clean_offset = cleaner.map_end
         return report
 
-    def _note(self, compacted: Compacted) -> None:
+    def _save_progress(self, compacted: Compacted) -> None:
         if compacted != self.log.compacted:
             compacted.write(self.files, self.log.directory)
             self.log.compacted = compacted
 
     def _batches(self, segment: Segment) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Every batch of a segment, checked as a reader would; raises ``CorruptBatch`` at the first that fails."""
+        """Yield every batch of a segment; raises ``CorruptBatch`` at the first invalid batch."""
         position, offset = 0, segment.base_offset
         chunk, chunk_at = memoryview(b""), 0
         while position < segment.size:
             self._check_stop()
-            self.pace.breathe()
+            self.pace.pause_if_due()
             at = position - chunk_at
             if at + HEADER_SIZE > len(chunk):
                 chunk, chunk_at, at = self._read(segment, position, _CHUNK_BYTES), position, 0
@@ -356,7 +366,7 @@ class Compaction:
                 or not 0 <= header.leader_epoch <= self.log.leader_epoch
                 or position + header.size > segment.size
             ):
-                raise CorruptBatch(segment.path, position, "its header does not read")
+                raise CorruptBatch(segment.path, position, "its header is invalid")
             if at + header.size > len(chunk):
                 size = max(header.size, _CHUNK_BYTES)
                 chunk, chunk_at, at = self._read(segment, position, size), position, 0
@@ -370,7 +380,7 @@ class Compaction:
     def _read(self, segment: Segment, position: int, size: int) -> memoryview:
         data = segment.file.pread(min(size, segment.size - position), position)
         self.report.bytes_read += len(data)
-        self.pace.moved(len(data))
+        self.pace.throttle(len(data))
         return memoryview(data)
 
     def _check_stop(self) -> None:
@@ -380,7 +390,9 @@ class Compaction:
     # In the event loop
 
     def forget_markers(self, group: Group) -> None:
-        """Before the decision: a reader must not be told to wait for a marker that is gone."""
+        """Forget the aborted transactions whose markers are removed. Call this before ``decide``: readers of committed
+        records must not wait for a removed marker.
+        """
         if group.markers_removed:
             self.log.forget_aborted(group.markers_removed)
 

@@ -1,8 +1,8 @@
-"""What one partition's log is told: the topic's settings that act on bytes and files."""
+"""The topic settings that the log of a partition applies."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["DEFAULT_LOG_CONFIG", "LogConfig"]
 
@@ -14,7 +14,7 @@ _INT64_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """Limits that are -1 do not apply, as in Kafka."""
+    """A limit of -1 means no limit, as in Kafka."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = _WEEK_MS
@@ -32,24 +32,26 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = 0.5
     delete_retention_ms: int = _DAY_MS
     is_archived: bool = False
-    """Old segments are moved to the archive instead of deleted."""
+    """Retention moves old segments to the archive instead of deleting them."""
+    min_insync_replicas: int = 1
 
-    @property
-    def uses_append_time(self) -> bool:
-        return self.timestamp_type == "LogAppendTime"
+    # Derived from the settings above once, because every append needs them.
+    uses_append_time: bool = field(init=False, compare=False, repr=False)
+    is_compacted: bool = field(init=False, compare=False, repr=False)
+    has_delete_policy: bool = field(init=False, compare=False, repr=False)
+    """Whether ``cleanup.policy`` contains ``delete``: retention then deletes old segments, or archives them."""
+    roll_ms: int = field(init=False, compare=False, repr=False)
+    """The age in milliseconds at which the active segment is sealed. For a compacted topic, at most
+    ``max_compaction_lag_ms``.
+    """
 
-    @property
-    def roll_ms(self) -> int:
-        """The age at which a segment is sealed: a compacted topic's in time for its lag."""
-        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
-
-    @property
-    def is_compacted(self) -> bool:
-        return "compact" in self.cleanup_policy
-
-    @property
-    def is_trimmed(self) -> bool:
-        return "delete" in self.cleanup_policy
+    def __post_init__(self) -> None:
+        is_compacted = "compact" in self.cleanup_policy
+        object.__setattr__(self, "uses_append_time", self.timestamp_type == "LogAppendTime")
+        object.__setattr__(self, "is_compacted", is_compacted)
+        object.__setattr__(self, "has_delete_policy", "delete" in self.cleanup_policy)
+        roll_ms = min(self.segment_ms, self.max_compaction_lag_ms) if is_compacted else self.segment_ms
+        object.__setattr__(self, "roll_ms", roll_ms)
 
 
 DEFAULT_LOG_CONFIG = LogConfig()

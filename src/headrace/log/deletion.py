@@ -1,17 +1,16 @@
-"""Moving the start of a partition's log: what lies below an offset is given up, and whole segments below it go.
+"""Advances the start offset of a partition's log: deletes the records below it, and removes whole segments.
 
-    begin     event loop    what the mark is to say, and whether producers are remembered without the files
-    run       a thread      the mark says it durably, in both slots
-    end       event loop    readers see the new start; then the files go
+    begin     event loop    choose the new mark, and ensure that a state snapshot covers the producers in the files
+    run       a thread      write the mark durably, in both slots
+    end       event loop    publish the new start to readers, then remove the files
 
-Invariant: no file goes that a slot of the mark may still lead to. One slot would do for a power loss, because that
-tears at most the slot being written, and the other one is then the one that a sync has covered. It would not do where
-that slot is damaged later. The start would then go by the older one, find a log that lacks its first files, and take
-what is left for something that was never promised. So both slots have to say it, whichever of them is read.
+Invariant: a file is removed only when both slots of the mark have the new start. One slot would be enough for a power
+loss, which tears at most the slot being written. One slot is not enough if it is damaged later. The broker would then
+start from the older slot, miss the first files of the log, and treat the other files as never acknowledged.
 
-A crash before the first slot is durable leaves everything as it was; behind it, the deletion counts, and the next start
-removes the files. While a deletion is in its thread, the log goes on: what is synced meanwhile and what other deletions
-say is joined in the mark, and none takes the other's word back.
+If the broker crashes before the first slot is durable, nothing is deleted. After a later crash, the next start removes
+the files. While ``run`` is in its thread, the log continues to accept appends, syncs and other deletions. Their marks
+are merged, so none of them reverts another.
 """
 
 from __future__ import annotations
@@ -32,15 +31,17 @@ class Deletion:
     log: PartitionLog
     mark: Mark
     boundary: int
-    """Where the first file that stays begins."""
+    """The base offset of the first file that remains."""
     needs_state: bool
-    removes: bool
+    removes_files: bool
     _mark_error: OSError | None = None
-    _names_error: OSError | None = None
+    _dir_sync_error: OSError | None = None
 
     @classmethod
     def begin(cls, log: PartitionLog, offset: int) -> Deletion | None:
-        """``None`` if the log begins there already; else ``run`` and ``end`` must follow."""
+        """Begin a deletion; returns ``None`` if the log already begins at ``offset`` or later. Otherwise the caller
+        must call ``run`` and then ``end``.
+        """
         offset = min(offset, log.high_watermark)
         if offset <= log.start_offset:
             return None
@@ -49,53 +50,54 @@ class Deletion:
         boundary, synced = first.base_offset, log.synced_mark
         mark = Mark(offset, synced.synced_offset, synced.segment, synced.position)
         if boundary > synced.segment:
-            # The file in which the synced bytes end is about to go. With durability "os" that can be one which no
-            # sync has reached yet. From the beginning of the first file that stays, all below is deleted.
+            # With durability "os", the file in which the synced bytes end may be among the removed files. The mark then
+            # points to the beginning of the first file that remains.
             mark = Mark(offset, max(synced.synced_offset, boundary), boundary, 0)
         needs_state = _needs_state(log, boundary)
-        removes = log.compacting is None and (not needs_state or _has_state(log, boundary))
+        removes_files = log.compacting is None and (not needs_state or _has_state(log, boundary))
         log.deletions += 1
-        return cls(log, mark, boundary, needs_state, removes)
+        return cls(log, mark, boundary, needs_state, removes_files)
 
     def run(self) -> None:
-        """Wait for the disk. What it refuses is said by ``end``."""
+        """Write the mark. ``end`` raises a disk error that occurs here."""
         try:
-            self.log.settle_mark(self.mark)
+            self.log.write_mark_to_both_slots(self.mark)
         except OSError as error:
             self._mark_error = error
             return
-        if self.removes and self.needs_state:
+        if self.removes_files and self.needs_state:
             try:
                 self.log.files.sync_dir(self.log.directory)
             except OSError as error:
-                self._names_error = error
+                self._dir_sync_error = error
 
     def end(self) -> int:
-        """The new start; raises what the disk said. Where that was about the mark, nothing has moved."""
+        """Return the new start offset, or raise the disk error of ``run``. If the write of the mark failed, nothing
+        changes.
+        """
         log = self.log
         log.deletions -= 1
         if self._mark_error is not None:
             raise self._mark_error
         log.move_start(self.mark)
-        if self._names_error is not None:
-            log.lose(f"sync failed: {self._names_error}")
-        # Looked at again, because a compaction may have come between.
+        if self._dir_sync_error is not None:
+            log.fence_until_restart(f"sync failed: {self._dir_sync_error}")
+        # Choose the segments again, because a compaction may have replaced some of them meanwhile.
         if (
-            self.removes
+            self.removes_files
             and log.compacting is None
-            and (not self.needs_state or log.has_state_in(self.boundary))
+            and (not self.needs_state or log.has_state_from(self.boundary))
         ):
             while len(log.segments) > 1 and log.segments[1].base_offset <= self.boundary:
                 segment = log.segments[0]
-                log.let_go_of(segment)
+                log.remove_segment(segment)
                 segment.remove_files()
         return log.start_offset
 
 
 def may_remove_below(log: PartitionLog, offset: int) -> bool:
-    """Whether producers and transactions would be remembered without the batches below ``offset``, also after a power
-    loss: what is sent again must be known, and what is aborted. If not, the files stay until the next deletion or
-    start.
+    """Whether the files below ``offset`` can be removed without losing the state of producers and transactions, even
+    after a power loss. If not, the files remain until the next deletion or start.
     """
     if not _needs_state(log, offset):
         return True
@@ -104,24 +106,24 @@ def may_remove_below(log: PartitionLog, offset: int) -> bool:
     try:
         log.files.sync_dir(log.directory)
     except OSError as error:
-        log.lose(f"sync failed: {error}")
+        log.fence_until_restart(f"sync failed: {error}")
     return True
 
 
 def _needs_state(log: PartitionLog, offset: int) -> bool:
-    """Whether the files below ``offset`` may know of producers or transactions."""
+    """Whether the files below ``offset`` may contain batches of producers or transactions."""
     return bool(len(log.producers) or not log.transactions.is_empty) and log.segments[0].base_offset != offset
 
 
 def _has_state(log: PartitionLog, offset: int) -> bool:
-    """Whether a state stands in for the files below ``offset``; one is written if it can be."""
-    return log.has_state_in(offset) or (
+    """Return whether a state snapshot covers the files below ``offset``. If none does, try to write one first."""
+    return log.has_state_from(offset) or (
         log.high_watermark >= log.end_offset and _make_room_for_state(log, offset)
     )
 
 
 def _make_room_for_state(log: PartitionLog, offset: int) -> bool:
-    """Write a state. Where the disk is full, which deletions are to change, the indexes of what goes make room."""
+    """Write a state snapshot. If that fails, remove the indexes of the files to be deleted, and retry."""
     try:
         log.write_state()
     except OSError:

@@ -1,14 +1,12 @@
-"""A journal: small entries that must not be lost (topics, settings, groups, committed offsets), kept as a
-partition keeps its records.
+"""A journal: a durable list of small entries (topics, settings, groups, committed offsets).
 
-Entries are the values of records in an ordinary partition log, so they share its promise, its recovery and
-its tests. The key says what a record is: ``e`` an entry; ``b`` the beginning of a snapshot, ``s`` one of its
-entries, ``c`` its completion. When the journal has grown enough it writes the whole state as a snapshot and
-deletes what lies before. A crash in the middle of a snapshot leaves one without its ``c``, which is ignored;
-everything before it is still there, because deletion comes after the sync.
+Entries are the values of records in an ordinary partition log, so they share its durability, its recovery and its
+tests. The key of a record is its kind: ``e`` for an entry, ``b`` for the beginning of a snapshot, ``s`` for an entry of
+the snapshot, ``c`` for its completion. When the journal has grown enough, it writes the whole state as a snapshot and
+deletes everything before it. A crash during a snapshot leaves a snapshot without ``c``, which a start ignores. The
+entries before it still exist, because they are deleted only after the complete snapshot is synced.
 
-Damage anywhere in a journal refuses the start: to begin with half of the truth would be to lose the other
-half.
+If any part of a journal is damaged, the broker refuses to start. Otherwise it would lose the damaged part of the state.
 """
 
 from __future__ import annotations
@@ -34,21 +32,21 @@ __all__ = ["Journal", "check_journal"]
 _log = logging.getLogger("headrace.log")
 _ENTRY, _BEGIN, _SNAPSHOT, _COMPLETE = b"e", b"b", b"s", b"c"
 _READ_BYTES = 1 << 20
-_PART_ENTRIES = 500
-_PART_BYTES = 1 << 20
+_CHUNK_ENTRIES = 500
+_CHUNK_BYTES = 1 << 20
 _CONFIG = LogConfig(segment_bytes=64 << 20, segment_ms=2**62, retention_ms=-1, max_message_bytes=64 << 20)
 
 
 def check_journal(files: Files, directory: Path, *, is_new: bool) -> None:
-    """Raise ``DamagedState`` unless everything that the journal ever promised reads back; nothing is changed.
+    """Raise ``DamagedState`` unless the journal is complete and intact; changes nothing.
 
-    One that is not new must be there: to begin an empty one over a lost one would be to forget in silence.
+    A journal that is not new must exist. If its files are lost, an empty journal would silently lose the state.
     """
     try:
-        found = check_synced(files, directory)
+        exists = check_synced(files, directory)
     except DamagedState as error:
         raise _damaged(directory, error.message) from error
-    if not found and not is_new:
+    if not exists and not is_new:
         raise _damaged(directory, "its files are missing")
 
 
@@ -70,9 +68,9 @@ class Journal:
         self._snapshot_after_bytes = snapshot_after_bytes
         self._snapshot_bytes = 0
         self._source: Callable[[], Iterable[bytes]] | None = None
-        self._under_way = 0
-        self._drained = asyncio.Event()
-        self._replacing: asyncio.Future[None] | None = None
+        self._writes_in_progress = 0
+        self._writes_done = asyncio.Event()
+        self._snapshot_in_progress: asyncio.Future[None] | None = None
         self.entries = self._load(directory)
 
     @property
@@ -86,9 +84,11 @@ class Journal:
         offset = self._log.start_offset
         try:
             while offset < self._log.end_offset:
-                piece = reader.read(offset, _READ_BYTES)
-                for position, header in iter_headers(piece.data):
-                    for record in read_records(piece.data[position : position + header.size], RecordLimits()):
+                read_slice = reader.read(offset, _READ_BYTES)
+                for position, header in iter_headers(read_slice.data):
+                    for record in read_records(
+                        read_slice.data[position : position + header.size], RecordLimits()
+                    ):
                         if record.offset < self._log.start_offset:
                             continue
                         if record.key == _BEGIN:
@@ -102,103 +102,108 @@ class Journal:
                             entries.append(record.value or b"")
                         else:
                             raise _damaged(
-                                directory, f"the record at offset {record.offset} has the kind {record.key!r}"
+                                directory,
+                                f"the record at offset {record.offset} has unexpected kind {record.key!r}",
                             )
-                offset = piece.next_offset
+                offset = read_slice.next_offset
         except (CorruptBatch, RecordError) as error:
             raise _damaged(directory, error.message) from error
         return entries
 
     def on_snapshot(self, source: Callable[[], Iterable[bytes]]) -> None:
-        """``source`` gives the whole state as entries whenever the journal wants to replace its past by them. It may
-        make them one after the other: until the last was taken, no write returns.
+        """Set the function that returns the whole state as entries, for a snapshot. It may be a generator: all writes
+        wait until the last entry is read, so the state does not change meanwhile.
         """
         self._source = source
 
     def forget_entries(self) -> None:
-        """The owner has folded them into its state; their memory can go."""
+        """Free the memory of the entries, once the owner has applied them to its state."""
         self.entries = []
 
     async def write(self, entries: Sequence[bytes]) -> None:
-        """Return once the entries are safe; raises ``PartitionFenced`` if they may not be.
+        """Write the entries and wait until they are durable; raises ``PartitionFenced`` if they may not be durable.
 
-        The entries of one call are one batch, so a crash keeps all of them or none. The caller must apply
-        them to its state as soon as this returns, before it awaits anything else: a snapshot is taken only
-        when no write is under way, and relies on that.
+        The entries of one call are one batch, so after a crash either all or none of them exist. The caller must apply
+        them to its state as soon as this returns, before it awaits anything else. A snapshot is written when no write
+        is in progress, and must contain the state of all completed writes.
         """
-        while self._replacing is not None:
-            await asyncio.shield(self._replacing)
+        while self._snapshot_in_progress is not None:
+            await asyncio.shield(self._snapshot_in_progress)
         if (
             self._source is not None
             and self._log.size_bytes > self._snapshot_after_bytes + 2 * self._snapshot_bytes
         ):
-            await self._replace_past(self._source)
-        self._under_way += 1
+            await self._write_snapshot(self._source)
+        self._writes_in_progress += 1
         try:
             self._append([(_ENTRY, entry) for entry in entries])
             await self._committer.wait(self._log, self._log.end_offset)
         finally:
-            self._under_way -= 1
-            if not self._under_way:
-                self._drained.set()
+            self._writes_in_progress -= 1
+            if not self._writes_in_progress:
+                self._writes_done.set()
 
     def _append(self, records: Sequence[tuple[bytes, bytes]]) -> None:
         now_ms = self._clock.now_ms()
         batch = build_batch([(key, value, ()) for key, value in records], timestamp_ms=now_ms)
         self._log.append(batch, read_header(batch), now_ms, now_ms)
 
-    async def _replace_past(self, source: Callable[[], Iterable[bytes]]) -> None:
-        self._replacing = asyncio.get_running_loop().create_future()
+    async def _write_snapshot(self, source: Callable[[], Iterable[bytes]]) -> None:
+        self._snapshot_in_progress = asyncio.get_running_loop().create_future()
         try:
-            while self._under_way:
-                self._drained.clear()
-                await self._drained.wait()
+            while self._writes_in_progress:
+                self._writes_done.clear()
+                await self._writes_done.wait()
             begin = self._log.end_offset
             before = self._log.size_bytes
             self._log.roll(self._clock.now_ms())
             records = chain([(_BEGIN, b"")], ((_SNAPSHOT, entry) for entry in source()), [(_COMPLETE, b"")])
-            for part in _parts(records):
-                self._append(part)
-                # The state is the same throughout, because every write waits; others need not.
+            for chunk in _chunks(records):
+                self._append(chunk)
+                # Let other tasks run. The state does not change meanwhile, because every write waits.
                 await asyncio.sleep(0)
             self._snapshot_bytes = self._log.size_bytes - before
             await self._committer.wait(self._log, self._log.end_offset)
-            await self._forget_before(begin)
+            await self._delete_before(begin)
         finally:
-            self._replacing.set_result(None)
-            self._replacing = None
+            self._snapshot_in_progress.set_result(None)
+            self._snapshot_in_progress = None
 
-    async def _forget_before(self, offset: int) -> None:
-        """Delete what a snapshot has replaced. Where that fails nothing is lost: it is read past, and the next
-        snapshot tries again.
+    async def _delete_before(self, offset: int) -> None:
+        """Delete the entries that a snapshot has replaced. A failure loses nothing: a start ignores these entries, and
+        the next snapshot retries the deletion.
         """
         try:
             await self._committer.delete_before(self._log, offset)
         except OSError as error:
-            _log.error("the journal in %s keeps what a snapshot has replaced: %s", self._log.directory, error)
+            _log.error(
+                "cannot delete old entries of the journal in %s after a snapshot: %s",
+                self._log.directory,
+                error,
+            )
 
     async def close(self) -> None:
         await self._committer.settle(self._log)
         self._log.close()
 
 
-def _parts(records: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Records in portions that make reasonable batches."""
-    part: list[tuple[bytes, bytes]] = []
+def _chunks(records: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Split the records into chunks, one for each batch."""
+    chunk: list[tuple[bytes, bytes]] = []
     size = 0
     for record in records:
-        part.append(record)
+        chunk.append(record)
         size += len(record[1])
-        if len(part) >= _PART_ENTRIES or size >= _PART_BYTES:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
+        if len(chunk) >= _CHUNK_ENTRIES or size >= _CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def _damaged(directory: Path, detail: str) -> DamagedState:
     return DamagedState(
-        f"the journal in {directory} does not read back",
+        f"the journal in {directory} is damaged",
         detail=detail,
         hint="restore the data directory from a backup; nothing was changed",
     )

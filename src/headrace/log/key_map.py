@@ -1,9 +1,9 @@
 """The newest offset of each key, in a fixed amount of memory.
 
-A key of fewer than 16 bytes stands for itself. A longer one stands as its BLAKE2b hash of 16 bytes, behind a secret
-that is drawn for every map: two of a thousand million keys share a hash with a probability of about 10^-21, and without
-the secret nobody can look for two that do. If it happened, the older of the two keys would be lost, and that is why the
-hash is this wide. A short key and a hash can never be taken for each other, because their lengths differ.
+A key shorter than 16 bytes is stored unchanged. A longer key is stored as a BLAKE2b hash of 16 bytes, with a random
+secret per map. A collision would lose the record of the older key. The probability of a collision among a billion keys
+is about 10^-21, and an attacker without the secret cannot construct one. A short key never equals a hash, because its
+length differs.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
-__all__ = ["KEY_BYTES", "KeyMap", "Sifted"]
+__all__ = ["KEY_BYTES", "KeyMap", "SiftResult"]
 
-#: What one key takes in memory at the most: an entry of the dictionary when it has just grown, the key, the offset.
+#: Maximum memory per key: a dictionary entry directly after the dictionary has grown, the key, and the offset.
 KEY_BYTES = 256
 
 _HASH_BYTES = 16
 
 
-class _Keyed(Protocol):
+class _KeyedRecord(Protocol):
     @property
     def offset(self) -> int: ...
     @property
@@ -30,12 +30,12 @@ class _Keyed(Protocol):
     def value(self) -> bytes | None: ...
 
 
-class Sifted(NamedTuple):
-    """``kept`` has a 1 for each record that stays; deletions are told by their offsets, -1 for none."""
+class SiftResult(NamedTuple):
+    """``kept`` has a 1 for each record that remains. The other two fields are offsets of tombstones, or -1."""
 
     kept: bytearray
-    last_deletion_kept: int
-    last_deletion_dropped: int
+    last_kept_tombstone: int
+    last_dropped_tombstone: int
 
 
 class KeyMap:
@@ -50,8 +50,8 @@ class KeyMap:
     def has_room_for(self, count: int) -> bool:
         return len(self._newest) + count <= self.keys_max
 
-    def note(self, records: Iterable[_Keyed], base_offset: int) -> None:
-        """Remember the records of a batch; batches come in the order of their offsets."""
+    def note(self, records: Iterable[_KeyedRecord], base_offset: int) -> None:
+        """Record the keys of a batch. Batches must be passed in offset order."""
         newest, secret = self._newest, self._secret
         for record in records:
             key = record.key
@@ -61,14 +61,14 @@ class KeyMap:
                 key = blake2b(secret + key, digest_size=_HASH_BYTES).digest()
             newest[key] = base_offset + record.offset
 
-    def sift(self, records: Iterable[_Keyed], base_offset: int, *, drop_deletions: bool) -> Sifted:
-        """Which records of a batch are the newest of their key, as far as the map knows.
+    def sift(self, records: Iterable[_KeyedRecord], base_offset: int, *, drop_tombstones: bool) -> SiftResult:
+        """Find the records of a batch for which the map has no newer record with the same key.
 
-        A record without a key stays: nothing ever replaces it.
+        A record without a key always remains, because no other record replaces it.
         """
         get, secret = self._newest.get, self._secret
         kept = bytearray()
-        deletion_kept = deletion_dropped = -1
+        last_kept_tombstone = last_dropped_tombstone = -1
         for record in records:
             key = record.key
             keep = 1
@@ -79,10 +79,10 @@ class KeyMap:
                 if get(key, -1) > offset:
                     keep = 0
                 elif record.value is None:
-                    if drop_deletions:
+                    if drop_tombstones:
                         keep = 0
-                        deletion_dropped = offset
+                        last_dropped_tombstone = offset
                     else:
-                        deletion_kept = offset
+                        last_kept_tombstone = offset
             kept.append(keep)
-        return Sifted(kept, deletion_kept, deletion_dropped)
+        return SiftResult(kept, last_kept_tombstone, last_dropped_tombstone)

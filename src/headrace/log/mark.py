@@ -1,42 +1,42 @@
-"""The synced mark: a durable note of how far a partition is known to be on disk.
+"""The synced mark: the durable record of how much of a partition is known to be on disk.
 
 Layout of the file ``mark``: two slots, at byte 0 and at byte 4096, each of 56 bytes, big-endian:
 
     0   8  magic "HRMARK01"
     8   8  sequence         the slot with the higher sequence is the current one
-    16  8  start offset     the first offset that may be read; what is below was deleted
+    16  8  start offset     the first offset that can be read; everything below was deleted
     24  8  synced offset    every offset below it was on disk before this slot was written
-    32  8  segment          base offset of the segment file that holds the end of the synced bytes
-    40  8  position         bytes of that file which are synced
+    32  8  segment          base offset of the segment file in which the synced bytes end
+    40  8  position         number of synced bytes in that file
     48  4  reserved, zero
     52  4  CRC-32C of bytes 0 to 51
 
-Invariant: a slot is written only after the sync it tells of has returned, so any slot that reads back is
-true, however old. Damage below the mark is corruption and is reported; what lies above it was never
-acknowledged by a sync and may be cut.
+Invariant: a slot is written only after the sync that it describes has returned. So the content of a slot with a valid
+checksum is always true, however old it is. Damage below the mark is corruption and is reported. No sync covered the
+bytes above the mark, so a start may truncate them.
 
-Only one slot is ever in danger: writes go to the same one until a sync has made it durable, and only then to
-the other. So a crash can tear the slot being written, while the other one, a sector or more away, is whole and
-only says less. The file takes its name with both slots durable. Two slots that fail their check mean damage,
-not a crash.
+Only one slot is at risk at a time: writes go to the same slot until it is durable, and only then to the other slot.
+A crash can tear only the slot being written. The other slot, at least one sector away, is intact but older. The file
+gets its name when both slots are durable. So two slots with wrong checksums mean damage, not a crash.
 
-Where a slot is damaged later, the other one counts, and it may be the older one. It has to be true then, too: before a
-file is removed that it may lead to, both slots are made to say so (``settle``).
+If a slot is damaged later, a start uses the other slot, which may be the older one. It must still be true. So both
+slots are updated before a file is removed that the older slot refers to (``settle``).
 """
 
 from __future__ import annotations
 
 import struct
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.checksum import crc32c
 from headrace.errors import DamagedState
 from headrace.files import File, Files
-from headrace.log.segment import write_whole
+from headrace.log.segment import Segment, write_whole
 
-__all__ = ["MARK_NAME", "Mark", "MarkFile"]
+__all__ = ["MARK_NAME", "Mark", "MarkFile", "SyncJob"]
 
 MARK_NAME = "mark"
 _MAGIC = b"HRMARK01"
@@ -52,16 +52,16 @@ class Mark:
     segment: int
     position: int
 
-    def joined(self, other: Mark) -> Mark:
-        """What both say together: the later start, and the farther of the two synced ends."""
+    def merged(self, other: Mark) -> Mark:
+        """Merge two marks: the greater start offset, and the greater synced offset with its segment and position."""
         start = max(self.start_offset, other.start_offset)
-        # At the border between two files the later one counts: the earlier may be gone.
-        farther = max(other, self, key=lambda mark: (mark.synced_offset, mark.segment))
-        return Mark(start, farther.synced_offset, farther.segment, farther.position)
+        # If the synced offsets are equal, prefer the later file: the earlier file may be removed.
+        later = max(other, self, key=lambda mark: (mark.synced_offset, mark.segment))
+        return Mark(start, later.synced_offset, later.segment, later.position)
 
 
 class MarkFile:
-    """Keeps the mark of one partition; opened for writing only when the mark first moves."""
+    """The mark file of one partition. It is opened for writing only when the mark first changes."""
 
     def __init__(self, files: Files, directory: Path) -> None:
         self._files = files
@@ -73,12 +73,12 @@ class MarkFile:
         self._written: Mark | None = None
         self._syncing = False
         self._lock = threading.Lock()
-        self._one_sync = threading.Lock()
+        self._sync_lock = threading.Lock()
         self.unsynced = False
 
     @classmethod
     def create(cls, files: Files, directory: Path, mark: Mark) -> MarkFile:
-        """Make the file with both slots durable; the caller syncs the directory."""
+        """Create the file with both slots durable. The caller must sync the directory."""
         self = cls(files, directory)
         padding = bytes(_SLOT_DISTANCE - _SLOT.size - _CRC.size)
         write_whole(files, self._path, _pack(1, mark) + padding + _pack(2, mark))
@@ -87,7 +87,9 @@ class MarkFile:
         return self
 
     def load(self) -> Mark | None:
-        """The newest whole slot; ``None`` where there is no file; ``DamagedState`` where no slot is whole."""
+        """Load the newest intact slot; ``None`` if the file does not exist. Raises ``DamagedState`` if both slots are
+        damaged.
+        """
         if not self._files.exists(self._path):
             return None
         file = self._files.open(self._path)
@@ -95,52 +97,51 @@ class MarkFile:
             raw = file.pread(_SLOT_DISTANCE + _SLOT.size + _CRC.size, 0)
         finally:
             file.close()
-        best: Mark | None = None
+        newest: Mark | None = None
         for number in (0, 1):
             at = number * _SLOT_DISTANCE
             slot = _parse(raw[at : at + _SLOT.size + _CRC.size])
             if slot is not None and slot[0] > self._sequence:
-                self._sequence, best = slot
+                self._sequence, newest = slot
                 self._slot = 1 - number
-        self._newest = best
-        if best is None:
+        self._newest = newest
+        if newest is None:
             raise DamagedState(
-                f"no slot of {self._path} reads back",
-                detail="without the mark nobody can tell a torn tail from damaged data",
+                f"both slots of {self._path} are damaged",
+                detail="without the mark the broker cannot distinguish a torn tail from damage",
                 hint="restore the file from a backup",
             )
-        return best
+        return newest
 
     def write(self, mark: Mark) -> None:
-        """Put the mark into the slot that may be lost; not durable until ``sync``, and harmless if it never is.
+        """Write the mark to the slot at risk. It is not durable until ``sync``; losing it before that is harmless.
 
-        A sync in its thread and a deletion beside it may both have something newer to say: neither takes the
-        other's word back.
+        A sync thread and a deletion thread may both write. The marks are merged, so neither reverts the other.
         """
         with self._lock:
-            self._newest = self._newest.joined(mark) if self._newest else mark
+            self._newest = self._newest.merged(mark) if self._newest else mark
             self.unsynced = True
-            # While a sync is under way, and before the first one, both slots must stay as they are: what is said now
-            # is put with the next sync, and so is what cannot be put now.
+            # Both slots must remain unchanged while a sync runs, and before the file is opened. In these cases, and if
+            # the write fails, the next sync writes this mark.
             if self._file is not None and not self._syncing:
                 self._put(self._file, self._newest)
 
     def _put(self, file: File, mark: Mark) -> None:
         slot = _pack(self._sequence + 1, mark)
-        taken = file.pwrite([slot], _SLOT_DISTANCE * self._slot)
-        if taken != len(slot):
-            raise OSError(f"short write of the mark {self._path}: {taken} of {len(slot)} bytes")
+        written = file.pwrite([slot], _SLOT_DISTANCE * self._slot)
+        if written != len(slot):
+            raise OSError(f"short write of the mark {self._path}: {written} of {len(slot)} bytes")
         self._sequence += 1
         self._written = mark
 
     def sync(self) -> None:
-        """Make the newest mark durable. After a failure it is written again with the next one."""
-        with self._one_sync:
+        """Make the newest mark durable. After a failure, the next sync writes it again."""
+        with self._sync_lock:
             with self._lock:
                 mark = self._newest
                 if not self.unsynced or mark is None:
                     return
-                file = self._opened()
+                file = self._open_file()
                 if self._written != mark:
                     self._put(file, mark)
                 self._syncing = True
@@ -158,16 +159,16 @@ class MarkFile:
                     self._put(file, self._newest)
 
     def settle(self, mark: Mark) -> None:
-        """Let both slots say at least this, durably: before a file goes that one of them may lead to."""
+        """Update both slots durably, to at least this mark. Call this before removing a file that a slot may name."""
         for _ in range(2):
             self.write(mark)
             self.sync()
 
-    def _opened(self) -> File:
+    def _open_file(self) -> File:
         if self._file is None:
             file = self._files.open(self._path)
             try:
-                # The process before this one may have left a slot to the page cache. Both must be safe to begin with.
+                # The previous process may have left a slot only in the page cache. Both slots must be durable first.
                 file.sync()
             except OSError:
                 file.close()
@@ -176,7 +177,7 @@ class MarkFile:
         return self._file
 
     def close(self) -> None:
-        with self._one_sync, self._lock:
+        with self._sync_lock, self._lock:
             self.unsynced = False
             if self._file is not None:
                 self._file.close()
@@ -196,3 +197,27 @@ def _parse(slot: bytes) -> tuple[int, Mark] | None:
     if magic != _MAGIC or _CRC.unpack_from(slot, _SLOT.size)[0] != crc32c(body):
         return None
     return sequence, Mark(start, synced, segment, position)
+
+
+@dataclass(slots=True)
+class SyncJob:
+    """One sync of a partition. It runs in a thread: it is the only part of an append that waits for the disk."""
+
+    files: Files
+    directory: Path | None
+    segments: list[Segment]
+    mark_file: MarkFile
+    mark: Mark
+
+    def run(self) -> None:
+        """Sync the files, then the directory if it has a new file, then write the mark.
+
+        Raises ``OSError`` if the batches may not be durable. A failed write of the mark raises no error: the older
+        mark is still true, and the next sync of the mark retries the write and reports a failure.
+        """
+        for segment in self.segments:
+            segment.file.sync()
+        if self.directory is not None:
+            self.files.sync_dir(self.directory)
+        with suppress(OSError):
+            self.mark_file.write(self.mark)

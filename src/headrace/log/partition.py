@@ -1,21 +1,22 @@
-"""One partition on disk: an append-only run of offsets, kept in segments.
+"""One partition on disk: an append-only sequence of offsets, stored in segments.
 
-    DIR/mark                         how far everything is synced, and where reading starts
-    DIR/<offset>.log                 batches as they came, the last file being the one written to
-    DIR/<offset>.index               made when a file is sealed or the log is closed
-    DIR/<offset>.state               producers, transactions and epochs up to that offset
+    DIR/mark                         the end of the synced bytes, and the start offset
+    DIR/<offset>.log                 batches as they were produced; the last file is the active one
+    DIR/<offset>.index               written when a segment is sealed or the log is closed
+    DIR/<offset>.state               producers, transactions and leader epochs up to that offset
 
-Invariants: offsets are dense from ``start_offset`` to ``end_offset``; readers see nothing at or above
-``high_watermark``; with durability ``synced`` the high watermark is what a sync that returned has covered,
-with ``os`` it is the end. Readers of committed records stop at ``last_stable_offset``, which no open transaction
-lies below.
+Invariants:
+- Offsets have no gaps from ``start_offset`` to ``end_offset``.
+- Readers never see an offset at or above ``high_watermark``. With durability ``synced`` the high watermark is the end
+  of the last successful sync. With durability ``os`` it is the end of the log.
+- Readers of committed records stop at ``last_stable_offset``. Every transaction below it has ended.
 
-A write that fails is cut off again, and where even that fails the partition takes no more (``tail``). A sync that
-fails fences the partition until the broker is started anew: after it the page cache may hold bytes that the disk
-will never get. What a crash leaves is settled by ``recovery``; how the other end moves is in ``deletion``.
+If a write fails, the partition truncates the torn bytes. If the truncation fails too, the partition refuses writes
+(``Tail``). A failed sync fences the partition until the broker restarts, because the page cache may then contain bytes
+that never reach the disk. ``recovery`` repairs the files after a crash. ``deletion`` advances the start offset.
 
-Everything here runs in one thread, but for ``SyncJob.run``, ``Deletion.run`` and pinned reads, which touch only
-what they were given.
+Everything runs in one thread, except ``SyncJob.run``, ``Deletion.run`` and pinned reads, which use only their own
+arguments.
 """
 
 from __future__ import annotations
@@ -28,16 +29,14 @@ from typing import NamedTuple
 
 from headrace.errors import OffsetOutOfRange, PartitionFenced
 from headrace.files import Buffer, Files
-from headrace.log.archive_store import ArchivePlace
+from headrace.log.archive_store import ArchiveLocation
 from headrace.log.config import DEFAULT_LOG_CONFIG, LogConfig
 from headrace.log.deletion import Deletion
-from headrace.log.mark import Mark
+from headrace.log.mark import Mark, SyncJob
 from headrace.log.producers import OutOfOrderSequence, RememberedBatch
 from headrace.log.recovery import RecoveryReport, recover
-from headrace.log.segment import ReadableSegment, Segment
-from headrace.log.state_files import StateFiles
-from headrace.log.sync import SyncJob
-from headrace.log.tail import Tail
+from headrace.log.segment import ReadableSegment, Segment, Tail
+from headrace.log.state import StateFiles
 from headrace.records import BatchHeader, Marker, build_marker, read_header
 
 __all__ = ["Appended", "PartitionLog"]
@@ -59,39 +58,39 @@ class PartitionLog:
         waits_for_sync: bool = True,
         leader_epoch: int = 0,
         now_ms: int = 0,
-        archive_place: ArchivePlace | None = None,
+        archive_location: ArchiveLocation | None = None,
     ) -> None:
-        found = recover(files, directory, config.index_interval_bytes, now_ms, archive_place)
+        recovered = recover(files, directory, config.index_interval_bytes, now_ms, archive_location)
         self.directory = directory
         self.config = config
         self.leader_epoch = leader_epoch
         self.waits_for_sync = waits_for_sync
-        self.start_offset = found.start_offset
-        self.end_offset = found.end_offset
-        self.synced_offset = found.end_offset
-        self.report: RecoveryReport = found.report
-        self._settled_at = found.end_offset if found.report.is_clean else -1
-        self.segments = found.segments
-        self.producers = found.state.producers
-        self.transactions = found.state.transactions
+        self.start_offset = recovered.start_offset
+        self.end_offset = recovered.end_offset
+        self.synced_offset = recovered.end_offset
+        self.report: RecoveryReport = recovered.report
+        self._side_files_offset = recovered.end_offset if recovered.report.is_clean else -1
+        self.segments = recovered.segments
+        self.producers = recovered.state.producers
+        self.transactions = recovered.state.transactions
         self.watchers: set[Callable[[], None]] = set()
         self.compacting: threading.Event | None = None
-        """While a compaction is under way: set it, and it ends soon."""
-        self.unsettled = found.unsettled
-        """Why a swap of segments that may be decided is not finished: until a start does it, the files below the one
-        that is written to are neither compacted nor archived.
+        """Set while a compaction or a move to the archive runs. Setting the event stops it."""
+        self.unfinished_swap = recovered.unfinished_swap
+        """The reason why a decided swap of segments is unfinished, or ``None``. Until a broker start completes the
+        swap, sealed segments are neither compacted nor archived.
         """
         self.deletions = 0
-        """How many are under way."""
+        """The number of deletions in progress."""
         self.changes = 0
-        """How often the list of segments has changed."""
-        self.compacted = found.compacted
-        self.archive = found.archive
+        """The number of changes to the list of segments."""
+        self.compacted = recovered.compacted
+        self.archive = recovered.archive
         self._files = files
-        self._mark_file = found.mark_file
-        self._state = found.state
-        self._state_files = StateFiles(files, directory, found.state_offsets)
-        self._bases = [segment.base_offset for segment in found.segments]
+        self._mark_file = recovered.mark_file
+        self._state = recovered.state
+        self._state_files = StateFiles(files, directory, recovered.state_offsets)
+        self._bases = [segment.base_offset for segment in recovered.segments]
         self._synced_segment = self.segments[-1].base_offset
         self._synced_position = self.segments[-1].size
         self._directory_changed = False
@@ -99,18 +98,16 @@ class PartitionLog:
         self._tail = Tail(files, directory, self.segments[-1])
         self.segments[-1].created_ms = now_ms
 
-    # What there is
-
     @property
     def high_watermark(self) -> int:
         return self.synced_offset if self.waits_for_sync else self.end_offset
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it, every transaction has ended, and its end is durable."""
+        """The offset below which every transaction has ended durably."""
         high_watermark = self.high_watermark
         unstable = self.transactions.first_unstable(high_watermark)
-        # Deletion does not wait for a transaction to end.
+        # A deletion may advance the start past the first offset of an open transaction.
         return high_watermark if unstable is None else max(min(unstable, high_watermark), self.start_offset)
 
     @property
@@ -119,7 +116,7 @@ class PartitionLog:
 
     @property
     def files(self) -> Files:
-        """What the partition's files are opened by."""
+        """The file system that stores the partition."""
         return self._files
 
     @property
@@ -136,26 +133,26 @@ class PartitionLog:
 
     @property
     def fenced(self) -> str | None:
-        """Why it takes no writes, if it does not."""
+        """The reason why the partition refuses writes; ``None`` if it accepts them."""
         return self._tail.fenced
 
     @property
-    def is_lost(self) -> bool:
-        """Fenced for good: only a new start can tell what the disk holds."""
-        return self._tail.is_lost
+    def needs_restart(self) -> bool:
+        """Whether the partition refuses writes until the broker restarts."""
+        return self._tail.needs_restart
 
     def segment_at(self, offset: int) -> ReadableSegment | None:
-        """The segment whose range begins at or before ``offset``."""
+        """Return the last segment that begins at or before ``offset``, on disk or in the archive."""
         at = bisect_right(self._bases, offset) - 1
         return self.segments[at] if at >= 0 else self.archive.find(offset)
 
     def all_segments(self) -> list[ReadableSegment]:
-        """Those in the archive as well."""
+        """Return the archived segments and the local ones, in offset order."""
         return [*self.archive.segments, *self.segments]
 
     @property
     def local_start_offset(self) -> int:
-        """Where the partition's own files begin; what is below is in the archive."""
+        """The first offset that is on local disk. Lower offsets are in the archive."""
         return max(self.start_offset, self.segments[0].base_offset)
 
     def segment_after(self, segment: Segment) -> Segment | None:
@@ -163,7 +160,7 @@ class PartitionLog:
         return self.segments[at] if at < len(self.segments) else None
 
     def readable_size(self, segment: ReadableSegment) -> int:
-        """How many bytes of the segment lie below the high watermark."""
+        """Return how many bytes of the segment are below the high watermark."""
         if not self.waits_for_sync or segment.base_offset < self._synced_segment:
             return segment.size
         return self._synced_position if segment.base_offset == self._synced_segment else 0
@@ -185,29 +182,29 @@ class PartitionLog:
         now_ms: int,
         *,
         seen_ms: int | None = None,
-        begins_at_zero: bool = False,
+        must_start_at_zero: bool = False,
     ) -> Appended:
-        """Write one checked batch behind the last one. It is safe only once a sync has covered it.
+        """Append one validated batch. The batch becomes durable with the next sync.
 
-        ``seen_ms`` is when the producer counts as last seen, if that is not ``now_ms``. ``begins_at_zero``: one that is
-        not known here begins with sequence 0. A batch that its producer has sent before is not written again; raises
-        where it does not follow the producer's last.
+        ``seen_ms`` is the time at which the producer was last seen (default: ``now_ms``). If ``must_start_at_zero``, an
+        unknown producer must begin with sequence 0. A batch that the producer repeats is not written again. Raises
+        ``OutOfOrderSequence`` if the batch does not follow the producer's last batch.
         """
         has_producer = header.producer_id >= 0
         if has_producer:
-            earlier = self._earlier(header, now_ms, begins_at_zero=begins_at_zero)
-            if earlier is not None:
-                return Appended(earlier.base_offset, earlier.last_offset, duplicate=True)
+            repeated = self._find_repeated(header, now_ms, must_start_at_zero=must_start_at_zero)
+            if repeated is not None:
+                return Appended(repeated.base_offset, repeated.last_offset, duplicate=True)
             self.transactions.check(header)
         try:
             appended = self._put(batch, header, max_timestamp, now_ms)
         except PartitionFenced:
             if has_producer:
-                self.producers.await_again(header, now_ms)
+                self.producers.await_resend(header, now_ms)
             raise
         if has_producer:
             seen_ms = now_ms if seen_ms is None else seen_ms
-            # Before the producer, which is not forgotten while its transaction is open.
+            # Record the transaction first: a producer with an open transaction is never forgotten.
             if header.is_transactional:
                 self.transactions.note(header, appended.base_offset, seen_ms)
             self.producers.note(header, appended.base_offset, seen_ms)
@@ -218,10 +215,12 @@ class PartitionLog:
     def append_marker(
         self, producer_id: int, epoch: int, marker: Marker, now_ms: int, *, seen_ms: int
     ) -> Appended | None:
-        """End a producer's transaction, or at least refuse its older epochs from now on; ``None`` if it is done."""
+        """End a producer's transaction, and refuse batches of its older epochs from now on. Returns ``None`` if the
+        transaction has already ended.
+        """
         producer = self.producers.find(producer_id)
-        known = -1 if producer is None else producer.epoch
-        if known > epoch or (known == epoch and producer_id not in self.transactions.open):
+        current_epoch = -1 if producer is None else producer.epoch
+        if current_epoch > epoch or (current_epoch == epoch and producer_id not in self.transactions.open):
             return None
         batch = build_marker(producer_id, epoch, marker, seen_ms)
         header = read_header(batch)
@@ -244,39 +243,40 @@ class PartitionLog:
             base_offset, end_offset, position, size, max_timestamp, self.config.index_interval_bytes
         )
         self.end_offset = end_offset
-        self._state.epochs.note(self.leader_epoch, base_offset)
+        if self._state.epochs.newest != self.leader_epoch:
+            self._state.epochs.note(self.leader_epoch, base_offset)
         return Appended(base_offset, end_offset - 1)
 
-    def _earlier(self, header: BatchHeader, now_ms: int, *, begins_at_zero: bool) -> RememberedBatch | None:
+    def _find_repeated(
+        self, header: BatchHeader, now_ms: int, *, must_start_at_zero: bool
+    ) -> RememberedBatch | None:
         try:
-            return self.producers.check(header, begins_at_zero=begins_at_zero)
+            return self.producers.check(header, must_start_at_zero=must_start_at_zero)
         except OutOfOrderSequence as error:
-            if self.producers.is_behind_refused(header, now_ms):
+            if self.producers.follows_refused_batch(header, now_ms):
                 raise PartitionFenced(
-                    f"nothing was written to {self.directory}: producer {header.producer_id} has to send the batch "
-                    "again that could not be written before this one"
+                    f"nothing was written to {self.directory}: producer {header.producer_id} must first resend the "
+                    "previous batch, whose write failed"
                 ) from error
             raise
 
     def roll(self, now_ms: int) -> None:
-        """Begin a new segment now, unless the active one is still empty."""
+        """Begin a new segment now, unless the active segment is empty."""
         if self.active.size:
             self._roll(now_ms)
 
     def _roll(self, now_ms: int) -> None:
         """Seal the active segment and begin the next one."""
         sealed = self.active
-        fresh = self._tail.roll(self.end_offset, now_ms)
+        new_segment = self._tail.roll(self.end_offset, now_ms)
         self._directory_changed = True
         self.changes += 1
-        self.segments.append(fresh)
-        self._bases.append(fresh.base_offset)
+        self.segments.append(new_segment)
+        self._bases.append(new_segment.base_offset)
         self._write_side_files(sealed)
 
     def _write_side_files(self, segment: Segment) -> None:
-        """Index and state, which a start can also make from the log: that they cannot be written is no reason
-        to stop.
-        """
+        """Write the index and the state. A failure is ignored: a broker start can rebuild both from the log."""
         try:
             segment.write_index()
             self.write_state()
@@ -290,10 +290,11 @@ class PartitionLog:
     # Syncing
 
     def begin_sync(self) -> SyncJob | None:
-        """A job that makes durable what was appended so far; ``None`` if there is nothing to do or one is
-        under way.
+        """Return a job that syncs all appended batches.
+
+        Returns ``None`` if everything is synced, a sync is running, or the partition is fenced until a restart.
         """
-        if self._job is not None or self.is_synced or self.is_lost:
+        if self._job is not None or self.is_synced or self.needs_restart:
             return None
         dirty = [segment for segment in self.segments if segment.dirty]
         for segment in dirty:
@@ -311,31 +312,31 @@ class PartitionLog:
         return self._job
 
     def end_sync(self, job: SyncJob, error: OSError | None) -> None:
-        """Take the job's result: move the high watermark, or fence the partition for good."""
+        """Apply the result of the job: advance the high watermark, or fence the partition until a restart."""
         assert job is self._job
         self._job = None
         for segment in job.segments:
             segment.unpin()
         if error is not None:
-            self._tail.lose(f"{self.directory}: sync failed: {error}")
+            self._tail.fence_until_restart(f"{self.directory}: sync failed: {error}")
         elif job.mark.segment >= self._synced_segment:
             self.synced_offset = job.mark.synced_offset
             self._synced_segment = job.mark.segment
             self._synced_position = job.mark.position
         self._wake()
 
-    def lose(self, reason: str) -> None:
-        """Take no more writes before the next start, and raise what says so."""
-        self._tail.lose(f"{self.directory}: {reason}")
+    def fence_until_restart(self, reason: str) -> None:
+        """Refuse writes until the broker restarts, and raise ``PartitionFenced`` with the reason."""
+        self._tail.fence_until_restart(f"{self.directory}: {reason}")
         self._wake()
-        self._tail.mend()
+        self._tail.repair()
 
     def _wake(self) -> None:
         for watcher in tuple(self.watchers):
             watcher()
 
     def sync_now(self) -> None:
-        """Sync in the calling thread: for starts, stops and tests."""
+        """Sync in the calling thread: for broker start, broker stop and tests."""
         job = self.begin_sync()
         if job is None:
             return
@@ -347,9 +348,7 @@ class PartitionLog:
         self.end_sync(job, None)
 
     def sync_mark(self) -> None:
-        """Make the newest mark itself durable. Until then an older one stands in, which is true but says
-        less.
-        """
+        """Make the newest mark durable. Until then, a crash restores an older mark, which is true but covers less."""
         if self._mark_file.unsynced:
             self._mark_file.sync()
 
@@ -361,22 +360,24 @@ class PartitionLog:
 
     @property
     def tombstone_horizon(self) -> int:
-        """A reader that comes back to an offset below it may have missed a deletion, and must start anew."""
+        """A reader that resumes below this offset may have missed a tombstone, and must read again from the start."""
         return self.compacted.tombstones_removed_below
 
-    def settle_mark(self, mark: Mark) -> None:
-        """Let both slots of the mark say at least this, durably; in any thread."""
+    def write_mark_to_both_slots(self, mark: Mark) -> None:
+        """Update both slots of the mark file durably, to at least this mark. Any thread may call this."""
         self._mark_file.settle(mark)
 
     def forget_aborted(self, markers: Collection[int]) -> None:
-        """Nothing is left of these aborted transactions but their markers, and those are about to go."""
+        """Forget the aborted transactions with these marker offsets. Compaction is about to remove the markers, and
+        has already removed the records.
+        """
         self.transactions.forget(markers)
         self._state.offset = self.end_offset
-        self._state_files.write_alone(self._state)
+        self._state_files.replace_all(self._state)
         self._files.sync_dir(self.directory)
 
     def adopt(self, old: Sequence[Segment], new: Segment) -> None:
-        """Let one segment take the place of several neighbours; whoever has pinned one of them reads on in it."""
+        """Replace adjacent segments with one new segment. A reader that has pinned an old segment can continue."""
         self.changes += 1
         at = self.segments.index(old[0])
         assert self.segments[at : at + len(old)] == list(old)
@@ -385,19 +386,19 @@ class PartitionLog:
         for segment in old:
             segment.close()
 
-    def let_go_of(self, segment: Segment) -> None:
-        """The first segment is no part of the log any more: archived or deleted. The caller sees to its files."""
+    def remove_segment(self, segment: Segment) -> None:
+        """Remove the first segment from the list, after it was archived or deleted. The caller removes its files."""
         assert self.segments[0] is segment
         self.changes += 1
         del self.segments[0], self._bases[0]
         segment.close()
 
-    # The log's other end
+    # Deletion at the start of the log
 
     def delete_before(self, offset: int) -> int:
-        """Give up everything below ``offset``, durably, in the calling thread; returns the new start.
+        """Delete everything below ``offset`` durably, in the calling thread; returns the new start offset.
 
-        For what waits for no disk. All else has a committer do it, which does not keep others waiting.
+        For broker starts and for files in memory. While the broker runs, ``Committer.delete_before`` uses a thread.
         """
         deletion = Deletion.begin(self, offset)
         if deletion is None:
@@ -406,32 +407,32 @@ class PartitionLog:
         return deletion.end()
 
     def move_start(self, mark: Mark) -> None:
-        """The mark says durably that the log starts there; another deletion may have moved it farther."""
+        """Apply the start offset of a durable mark, unless another deletion has advanced the start farther."""
         if mark.start_offset <= self.start_offset:
             return
         self.start_offset = mark.start_offset
         if mark.segment > self._synced_segment:
             self.synced_offset = max(self.synced_offset, mark.synced_offset)
             self._synced_segment, self._synced_position = mark.segment, mark.position
-        self._state.epochs.cut(mark.start_offset, self.end_offset)
+        self._state.epochs.truncate(mark.start_offset, self.end_offset)
         self.transactions.forget_below(mark.start_offset)
 
-    def has_state_in(self, offset: int) -> bool:
-        """Whether a state at or behind ``offset`` will be there after a power loss, if the directory is synced."""
-        return self._state_files.has_one_in(offset, self.high_watermark)
+    def has_state_from(self, offset: int) -> bool:
+        """Whether a state snapshot at or after ``offset`` survives a power loss, once the directory is synced."""
+        return self._state_files.has_snapshot_between(offset, self.high_watermark)
 
     def newest_state(self, end_offset: int) -> tuple[int, int] | None:
-        """Number and offset of the newest state that covers nothing behind ``end_offset``; with each that is written
-        there is another number.
+        """Return the number and the offset of the newest state snapshot at or below ``end_offset``. The number
+        increases with every snapshot that is written.
         """
         return self._state_files.newest(end_offset)
 
     def close(self) -> None:
-        """Leave everything durable and ready for a start that reads no segment; then let go of the files."""
+        """Make everything durable, so that the next start need not scan segments; then close the files."""
         if self.fenced is None and not self.is_synced:
             self.sync_now()
         if self.fenced is None:
-            if self._settled_at != self.end_offset:
+            if self._side_files_offset != self.end_offset:
                 self._write_side_files(self.active)
                 self._files.sync_dir(self.directory)
             self.sync_mark()
@@ -439,10 +440,10 @@ class PartitionLog:
             segment.close()
         self._mark_file.close()
 
-    def let_go(self, reason: str) -> None:
-        """Close the files as they are, because they are about to be removed; takes no writes any more."""
-        self._tail.lose(reason)
+    def abandon(self, reason: str) -> None:
+        """Close the files without a sync, because they will be removed. The log then refuses writes."""
+        self._tail.fence_until_restart(reason)
         for segment in self.segments:
-            segment.give_up()
+            segment.close_permanently()
         self._mark_file.close()
         self._wake()

@@ -1,15 +1,16 @@
-"""What a partition remembers of idempotent producers: enough to know a repeated batch, and to refuse a gap.
+"""The idempotent producers of a partition: detects repeated batches, and refuses gaps.
 
-A producer numbers its records per partition. The last five batches of each are remembered, because a client
-may have five requests under way; a batch that is among them was written before and is answered with its first
-offset, never written twice.
+A producer numbers its records per partition. The partition remembers the last five batches of each producer, because a
+client may have five requests in flight. A batch that equals one of them is not written again. The response then
+contains the offset of the first write.
 
-What is remembered has a limit for each partition, and a ``ProducerQuota`` over all of them. Past these a new producer
-takes the place of the one longest unseen in its partition, which is then taken for new.
+The number of producers is limited per partition, and by a ``ProducerQuota`` for all partitions together. When a limit
+is reached, a new producer replaces the one that the partition has not seen for longest. If the replaced producer writes
+again, it counts as new.
 
-The marker that ends a transaction also says which epoch the producer writes under from then on. Where it raised the
-epoch, what an older epoch sends late is refused, so no record of one transaction can slip into the next. A producer
-whose transaction is open is never forgotten.
+The marker that ends a transaction also contains the epoch with which the producer continues. If that is a new epoch,
+late batches of the older epoch are refused, so a record of one transaction never becomes part of the next. A producer
+with an open transaction is never forgotten.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ __all__ = [
 
 REMEMBERED_BATCHES = 5
 _SEQUENCE_LIMIT = 2**31
-# So many of a partition are remembered whatever others do.
-_KEPT_MIN = 5
-# As long as clients go on trying by default. One that gave up a batch and goes on behind it is told of the gap then.
+# Each partition may remember at least this many producers, even if the shared quota is exceeded.
+_PRODUCERS_MIN = 5
+# Equals the time for which clients retry by default. Afterwards, a client that gave up the refused batch and continues
+# with a later batch gets a sequence error.
 _REFUSED_MS = 120_000
 
 
@@ -45,8 +47,8 @@ class OutOfOrderSequence(StorageError):
 
     def __init__(self, producer_id: int, found: int, expected: int) -> None:
         super().__init__(
-            f"producer {producer_id} sent sequence {found} where {expected} comes next",
-            hint="a batch before this one was lost on its way; the client must start a new session",
+            f"producer {producer_id} sent sequence {found}, but the next sequence is {expected}",
+            hint="an earlier batch did not arrive; the producer must continue with a new id or epoch",
         )
 
 
@@ -54,10 +56,10 @@ class StaleProducerEpoch(StorageError):
     code = "HR-LOG-PRODUCER-EPOCH"
 
     def __init__(self, producer_id: int, found: int, current: int) -> None:
-        super().__init__(f"producer {producer_id} has epoch {found}, but epoch {current} has taken over")
+        super().__init__(f"producer {producer_id} has epoch {found}, but the current epoch is {current}")
 
 
-# There may be many of both, and they hold numbers only: the garbage collector need not look at them.
+# gc=False: there may be many instances of both classes, and they contain no reference cycles.
 class RememberedBatch(msgspec.Struct, frozen=True, gc=False):
     first_sequence: int
     last_sequence: int
@@ -71,20 +73,20 @@ class Producer(msgspec.Struct, gc=False):
     epoch: int
     seen_ms: int
     awaited_sequence: int | None = None
-    """Of a producer that has no batches: the only sequence to begin with. It is where the very first batch could not
-    be written, or 0 behind a marker.
+    """The sequence with which a producer without batches must begin; ``None`` for any. It is set when the write of the
+    producer's first batch fails (that batch's sequence), and by a marker (0).
     """
     coordinator_epoch: int = -1
-    """Of the last marker, -1 if there was none."""
+    """The epoch of the coordinator that wrote the last marker; -1 for none."""
     batches: tuple[RememberedBatch, ...] = ()
-    """The last of them, the newest at the end."""
+    """The last batches; the newest is last."""
 
     def remember(self, batch: RememberedBatch) -> None:
         self.batches = (*self.batches[-(REMEMBERED_BATCHES - 1) :], batch)
 
 
 class _Refused(NamedTuple):
-    """The batch that a producer has to send again, because it could not be written."""
+    """The batch that a producer must resend, because its write failed."""
 
     epoch: int
     sequence: int
@@ -92,7 +94,7 @@ class _Refused(NamedTuple):
 
 
 class ProducerQuota:
-    """How many producers all partitions together remember. Each may have a few beyond it."""
+    """Limits how many producers all partitions together remember. Each partition may remember a few beyond it."""
 
     __slots__ = ("limit", "used")
 
@@ -106,8 +108,8 @@ class ProducerQuota:
 
 
 class Producers:
-    """All producers of one partition; at most ``limit`` of them, the one longest unseen is forgotten first, but
-    none of those that are ``kept``.
+    """All producers of one partition, at most ``limit``. Beyond the limit, the producer that was not seen for longest
+    is forgotten, except for the producers in ``kept``.
     """
 
     def __init__(self, limit: int = 10_000, *, kept: Container[int] = ()) -> None:
@@ -124,30 +126,29 @@ class Producers:
         return iter(self._by_id.values())
 
     def share(self, quota: ProducerQuota) -> None:
-        """Count for a quota that other partitions have a part in."""
+        """Count the producers in a quota that all partitions share."""
         self._quota.used -= len(self._by_id)
         quota.used += len(self._by_id)
         self._quota = quota
 
     def release(self) -> None:
-        """The partition is gone: it counts no more."""
+        """Remove the producers from the shared quota, because the partition was deleted."""
         self.share(ProducerQuota(self._limit))
 
     def find(self, producer_id: int) -> Producer | None:
         return self._by_id.get(producer_id)
 
-    def check(self, header: BatchHeader, *, begins_at_zero: bool = False) -> RememberedBatch | None:
-        """The earlier copy of this batch if there is one; raises where the batch does not follow what came
-        before.
+    def check(self, header: BatchHeader, *, must_start_at_zero: bool = False) -> RememberedBatch | None:
+        """Return the earlier copy if the batch is a repetition; else ``None``. Raises if the batch does not follow the
+        producer's last batch.
 
-        ``begins_at_zero``: a producer of which nothing is known has to begin with sequence 0.
+        With ``must_start_at_zero`` an unknown producer must begin with sequence 0.
         """
         producer = self._by_id.get(header.producer_id)
         if producer is None:
-            if begins_at_zero and header.base_sequence != 0:
+            if must_start_at_zero and header.base_sequence != 0:
                 raise OutOfOrderSequence(header.producer_id, header.base_sequence, 0)
-            # Nothing is known: all of its batches may have been deleted by retention, so any sequence is
-            # taken.
+            # Retention may have deleted all batches of an unknown producer, so it may begin with any sequence.
             return None
         if header.producer_epoch < producer.epoch:
             raise StaleProducerEpoch(header.producer_id, header.producer_epoch, producer.epoch)
@@ -165,9 +166,9 @@ class Producers:
             raise OutOfOrderSequence(header.producer_id, header.base_sequence, expected)
         return None
 
-    def await_again(self, header: BatchHeader, now_ms: int) -> None:
-        """The batch could not be written. Those that are under way behind it must not take its place, also where
-        nothing is known of the producer yet.
+    def await_resend(self, header: BatchHeader, now_ms: int) -> None:
+        """Record that the write of this batch failed. Later batches of the producer must wait until it is resent, even
+        if the producer is unknown.
         """
         self._refused.pop(header.producer_id, None)
         self._refused[header.producer_id] = _Refused(header.producer_epoch, header.base_sequence, now_ms)
@@ -176,11 +177,12 @@ class Producers:
         if header.producer_id not in self._by_id:
             self._add(Producer(header.producer_id, header.producer_epoch, now_ms, header.base_sequence))
 
-    def is_behind_refused(self, header: BatchHeader, now_ms: int) -> bool:
-        """Whether this batch is out of order only because one before it, which is due again, could not be written.
+    def follows_refused_batch(self, header: BatchHeader, now_ms: int) -> bool:
+        """Whether this batch is out of order only because the write of an earlier batch failed.
 
-        To be told of a gap, some clients take a new epoch and send all again that they have no answer for; what of it
-        had been written before would then be there twice. Told that this one was not written either, they send both.
+        After a sequence error, some clients begin a new epoch and resend every batch that has no response. Batches that
+        were already written would then exist twice. If the response is a failed write instead, clients resend both
+        batches in order.
         """
         refused = self._refused.get(header.producer_id)
         return (
@@ -193,7 +195,7 @@ class Producers:
     def note(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         """Remember a batch that was written."""
         self._refused.pop(header.producer_id, None)
-        producer = self._seen(header.producer_id, header.producer_epoch, now_ms)
+        producer = self._mark_seen(header.producer_id, header.producer_epoch, now_ms)
         producer.remember(
             RememberedBatch(
                 header.base_sequence,
@@ -205,21 +207,21 @@ class Producers:
         )
 
     def note_marker(self, header: BatchHeader, coordinator_epoch: int, now_ms: int) -> None:
-        """Remember a marker that was written: the producer goes on under its epoch, with sequence 0 if that is
-        new here.
+        """Remember a marker that was written. The producer continues with the marker's epoch; if that epoch is new, it
+        continues with sequence 0.
         """
-        producer = self._seen(header.producer_id, header.producer_epoch, now_ms)
+        producer = self._mark_seen(header.producer_id, header.producer_epoch, now_ms)
         producer.coordinator_epoch = coordinator_epoch
         if not producer.batches:
             producer.awaited_sequence = 0
 
-    def _seen(self, producer_id: int, epoch: int, now_ms: int) -> Producer:
+    def _mark_seen(self, producer_id: int, epoch: int, now_ms: int) -> Producer:
         producer = self._by_id.pop(producer_id, None)
         if producer is None:
             return self._add(Producer(producer_id, epoch, now_ms))
         if producer.epoch != epoch:
             producer = Producer(producer_id, epoch, now_ms, coordinator_epoch=producer.coordinator_epoch)
-        # Re-inserted at the end, so that the first of the dictionary is the one longest unseen.
+        # Move the producer to the end: the first entry of the dictionary is the one not seen for longest.
         self._by_id[producer_id] = producer
         producer.seen_ms = now_ms
         return producer
@@ -228,12 +230,12 @@ class Producers:
         self._by_id[producer.producer_id] = producer
         self._quota.used += 1
         count = len(self._by_id)
-        if count > self._limit or (count > _KEPT_MIN and self._quota.is_exceeded):
+        if count > self._limit or (count > _PRODUCERS_MIN and self._quota.is_exceeded):
             self._forget_longest_unseen(count)
         return producer
 
     def _forget_longest_unseen(self, count: int) -> None:
-        """One of those that may be forgotten, but not the last."""
+        """Forget the producer that was not seen for longest, but never the newest one or one in ``kept``."""
         for _ in range(count - 1):
             producer_id = next(iter(self._by_id))
             producer = self._by_id.pop(producer_id)
@@ -248,7 +250,7 @@ class Producers:
         self._by_id[producer.producer_id] = producer
 
     def expire(self, seen_before_ms: int) -> int:
-        """Forget producers that were last seen before the given time; returns how many."""
+        """Forget the producers that were last seen before ``seen_before_ms``; returns their number."""
         stale = [
             p.producer_id
             for p in self._by_id.values()

@@ -1,16 +1,15 @@
-"""Reading a partition: whole batches, each checked against its CRC, never past the high watermark.
+"""Reads a partition: complete batches with a valid CRC, never beyond the high watermark.
 
-A read starts where the last one ended, if that is remembered, or else at the sparse index and walks headers
-from there. Bytes that fail their check end the read before them; a read that would have to begin with them
-raises ``CorruptBatch``, and one that begins behind them is served.
+The reader remembers the positions at which recent reads ended. A read from another offset finds a nearby position with
+the sparse index and scans headers from there. A read stops before damaged bytes. A read that would begin with damaged
+bytes raises ``CorruptBatch``. A read that begins after them succeeds.
 
-What is in the archive is read by the same rules, but a plan for it looks at nothing there: ``ReadPlan.fetch`` finds the
-place as well, so that all that waits for the archive is in one call, for a thread.
+Archived segments follow the same rules, but ``plan`` does not access the archive. For them, ``ReadPlan.fetch`` also
+finds the position, so that all waits for the archive happen in one call, which runs in a thread.
 """
 
 from __future__ import annotations
 
-import struct
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -22,24 +21,21 @@ from headrace.log.partition import PartitionLog
 from headrace.log.scan import find_whole_batch, is_followed, scan_headers
 from headrace.log.segment import ReadableSegment
 from headrace.records import HEADER_SIZE, BatchHeader, RecordError, read_header
+from headrace.records.batch import CRC_START, HEADER_START, LENGTH_AT, LENGTH_END, LENGTH_MIN, MAGIC
 
-__all__ = ["ARCHIVED_BYTES_MAX", "LogReader", "ReadPlan", "Slice", "expect_true_length"]
+__all__ = ["ARCHIVED_BYTES_MAX", "LogReader", "ReadPlan", "Slice", "check_batch_length"]
 
-# base offset, batch length, leader epoch, magic, CRC, attributes, last offset delta
-_HEAD = struct.Struct(">qiibIhi")
-_LENGTH_AT = 12
-_CRC_FROM = 21
-_PLACES_REMEMBERED = 64
-_COLUMNS_KEPT = 4
+_POSITIONS_MAX = 64
+_INDEXES_MAX = 4
 _UNKNOWN = -1
 
 ARCHIVED_BYTES_MAX = 4 << 20
-"""What one read takes from the archive, one batch that is larger aside."""
+"""Maximum bytes per read from the archive; a single larger batch is still read completely."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Whole batches, the offset behind the last of them, and how much was read to find them."""
+    """Complete batches, the offset after the last batch, and the number of bytes read from the file."""
 
     data: memoryview
     next_offset: int
@@ -51,7 +47,7 @@ class Slice:
 
 @dataclass(slots=True)
 class ReadPlan:
-    """Where the bytes of one read lie; ``fetch`` may run in any thread while the segment is pinned."""
+    """What one read fetches, and from where. ``fetch`` may run in any thread while the segment is pinned."""
 
     segment: ReadableSegment
     position: int
@@ -60,15 +56,15 @@ class ReadPlan:
     offset: int
     whole_first: bool
     below: int
-    """Batches from this offset on are left out."""
+    """The read ends before this offset."""
     base: int
-    """Where the first batch begins."""
+    """The base offset of the first batch."""
     interval: int
-    """Of an index that has to be made again."""
+    """Bytes between two index entries, in case the index must be rebuilt."""
 
     @property
     def key(self) -> Hashable:
-        """The same for plans that read the same."""
+        """Equal for plans that read the same bytes."""
         return self.segment.path, self.offset, self.size, self.whole_first, self.below
 
     def fetch(self, *, wait: bool) -> bytes | bytearray | None:
@@ -87,16 +83,16 @@ class ReadPlan:
             data = read(min(HEADER_SIZE, self.limit - self.position), self.position)
             if data is None or len(data) < HEADER_SIZE:
                 return data
-        first = int.from_bytes(data[8:12], "big") + _LENGTH_AT
+        first = int.from_bytes(data[LENGTH_AT:LENGTH_END], "big") + LENGTH_END
         if len(data) < first <= self.limit - self.position:
             if self.segment.is_archived:
-                self._expect_true_length(data)
+                self._check_batch_length(data)
             return read(first, self.position)
         return data
 
-    def _expect_true_length(self, head: bytes | bytearray) -> None:
+    def _check_batch_length(self, head: bytes | bytearray) -> None:
         try:
-            expect_true_length(self.segment, self.position, read_header(head))
+            check_batch_length(self.segment, self.position, read_header(head))
         except RecordError as error:
             raise CorruptBatch(self.segment.path, self.position, error.message) from error
 
@@ -104,14 +100,16 @@ class ReadPlan:
 class LogReader:
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
-        self._places: OrderedDict[int, tuple[ReadableSegment, int]] = OrderedDict()
-        self._columns: list[ReadableSegment] = []
+        self._positions: OrderedDict[int, tuple[ReadableSegment, int]] = OrderedDict()
+        self._loaded: list[ReadableSegment] = []
 
     def plan(
         self, offset: int, max_bytes: int, *, whole_first: bool = True, committed: bool = False
     ) -> ReadPlan | None:
-        """How to read from ``offset``; ``None`` at the end. ``whole_first``: the first batch comes whole,
-        however large. ``committed``: the end is the last stable offset.
+        """Plan a read from ``offset``; returns ``None`` if ``offset`` is at the end.
+
+        With ``whole_first`` the first batch is read completely, even if it exceeds ``max_bytes``. The end is the last
+        stable offset with ``committed``, else the high watermark.
         """
         log = self.log
         log.check_range(offset)
@@ -119,11 +117,11 @@ class LogReader:
         if offset >= end:
             return None
         segment = self._segment_with(offset)
-        position, base = self._place(segment, offset)
+        position, base = self._find(segment, offset)
         limit = log.readable_size(segment)
         size = max_bytes
         if segment.is_archived:
-            # All of it is old: plans that read the same are the same while the log grows.
+            # Use the end of the segment, so that plans for the same bytes remain equal while the log grows.
             size, end = min(size, ARCHIVED_BYTES_MAX), min(end, segment.end_offset)
         return ReadPlan(
             segment,
@@ -138,38 +136,38 @@ class LogReader:
         )
 
     def finish(self, plan: ReadPlan, data: bytes | bytearray) -> Slice:
-        """Check the bytes that a plan fetched and keep the whole batches."""
+        """Validate the bytes that a plan fetched; returns the complete batches."""
         view = memoryview(data)
         size = len(view)
         position = 0
         offset, expected = plan.offset, plan.base
         first = True
         while position + HEADER_SIZE <= size:
-            base, length, epoch, magic, crc, _, delta = _HEAD.unpack_from(view, position)
+            base, length, epoch, magic, crc, _, delta = HEADER_START.unpack_from(view, position)
             if base >= plan.below and not first:
                 break
-            end = position + length + _LENGTH_AT
+            end = position + length + LENGTH_END
             if (
-                magic != 2
-                or length < HEADER_SIZE - _LENGTH_AT
+                magic != MAGIC
+                or length < LENGTH_MIN
                 or delta < 0
-                # The epoch is outside the CRC. One that has not been yet would send clients looking for lost data.
+                # The CRC does not cover the epoch. With a future epoch, clients would search for lost records.
                 or not 0 <= epoch <= self.log.leader_epoch
-                # So is the offset. A batch begins where the one before it ends.
+                # The CRC does not cover the offset. A batch must begin where the previous batch ends.
                 or base != expected
                 or base + delta < offset
             ):
-                return self._end_at_damage(plan, view, position, offset, "its header does not read")
+                return self._end_at_damage(plan, view, position, offset, "its header is invalid")
             if end > size:
                 break
-            if crc32c(view[position + _CRC_FROM : end]) != crc:
+            if crc32c(view[position + CRC_START : end]) != crc:
                 return self._end_at_damage(plan, view, position, offset, "its CRC does not match")
             offset = expected = base + delta + 1
             position = end
             first = False
         if not position and plan.whole_first:
             raise CorruptBatch(
-                plan.segment.path, plan.position, "its length passes the end of what was written"
+                plan.segment.path, plan.position, "its length exceeds the end of the written bytes"
             )
         if position:
             self._remember(offset, plan.segment, plan.position + position)
@@ -178,7 +176,7 @@ class LogReader:
     def read(
         self, offset: int, max_bytes: int, *, whole_first: bool = True, committed: bool = False
     ) -> Slice:
-        """Plan, fetch and check in one go, waiting for the disk where need be."""
+        """Plan, fetch and validate in one call; waits for the disk if necessary."""
         plan = self.plan(offset, max_bytes, whole_first=whole_first, committed=committed)
         if plan is None:
             return Slice(memoryview(b""), offset)
@@ -193,93 +191,102 @@ class LogReader:
             return _slice(view, position, offset)
         raise CorruptBatch(plan.segment.path, plan.position, reason)
 
-    # Finding places
+    # Positions
 
     def _segment_with(self, offset: int) -> ReadableSegment:
         segment = self.log.segment_at(offset)
         if segment is None:
             first = self.log.segments[0]
-            raise CorruptBatch(first.path, 0, f"the file before it, which held offset {offset}, is missing")
+            raise CorruptBatch(first.path, 0, f"the previous file, with offset {offset}, is missing")
         if offset >= segment.end_offset:
-            raise CorruptBatch(segment.path, segment.size, f"the file that held offset {offset} is missing")
+            raise CorruptBatch(segment.path, segment.size, f"the next file, with offset {offset}, is missing")
         return segment
 
-    def _place(self, segment: ReadableSegment, offset: int) -> tuple[int, int]:
-        """Byte of the batch that holds ``offset``, and the offset at which it begins."""
-        place = self._places.get(offset)
-        if place is not None and place[0] is segment and place[1] < segment.size:
-            return place[1], offset
+    def _find(self, segment: ReadableSegment, offset: int) -> tuple[int, int]:
+        """Return the position and the base offset of the batch that contains ``offset``."""
+        remembered = self._positions.get(offset)
+        if remembered is not None and remembered[0] is segment and remembered[1] < segment.size:
+            return remembered[1], offset
         if segment.is_archived:
             return _UNKNOWN, offset
         return find_batch(segment, self.index_of(segment), offset)
 
     def index_of(self, segment: ReadableSegment) -> SparseIndex:
-        """A sealed segment's index; the one longest unused is dropped when too many are in memory. Those of the archive
-        have a limit of their own, and are asked for by threads.
+        """Return the loaded index of a segment.
+
+        If too many indexes of sealed segments are in memory, the least recently used index is unloaded. Indexes of
+        archived segments have their own cache.
         """
         index = segment.loaded_index(self.log.config.index_interval_bytes)
         if segment is self.log.active or segment.is_archived:
             return index
-        if segment in self._columns:
-            self._columns.remove(segment)
-        self._columns.append(segment)
-        if len(self._columns) > _COLUMNS_KEPT:
-            self._columns.pop(0).index.unload()
+        if segment in self._loaded:
+            self._loaded.remove(segment)
+        self._loaded.append(segment)
+        if len(self._loaded) > _INDEXES_MAX:
+            self._loaded.pop(0).index.unload()
         return index
 
     def _remember(self, offset: int, segment: ReadableSegment, position: int) -> None:
-        self._places[offset] = (segment, position)
-        self._places.move_to_end(offset)
-        if len(self._places) > _PLACES_REMEMBERED:
-            self._places.popitem(last=False)
+        self._positions[offset] = (segment, position)
+        self._positions.move_to_end(offset)
+        if len(self._positions) > _POSITIONS_MAX:
+            self._positions.popitem(last=False)
 
 
-def expect_true_length(segment: ReadableSegment, position: int, header: BatchHeader) -> None:
-    """A batch's length is not under its CRC. In the archive it must lead to the next batch before much is read."""
+def check_batch_length(segment: ReadableSegment, position: int, header: BatchHeader) -> None:
+    """Check the length of a large archived batch before reading it: the next batch must begin at its end.
+
+    The CRC does not cover the length, and a wrong length could cause a very large download.
+    """
     if not segment.is_archived or header.size <= ARCHIVED_BYTES_MAX:
         return
     if not is_followed(
         segment.file, position + header.size, segment.size, header.next_offset, segment.end_offset
     ):
-        raise CorruptBatch(segment.path, position, "its length does not lead to the next batch")
+        raise CorruptBatch(
+            segment.path, position, "its length is wrong: the next batch does not begin at its end"
+        )
 
 
 def find_batch(segment: ReadableSegment, index: SparseIndex, offset: int) -> tuple[int, int]:
-    """Byte of the batch that holds ``offset``, and the offset at which it begins."""
+    """Return the position and the base offset of the batch that contains ``offset``."""
     expected, position = index.floor(offset)
     last = position
-    for found, header in scan_headers(segment.file, position, segment.size):
+    for batch_position, header in scan_headers(segment.file, position, segment.size):
         if header.base_offset != expected or header.base_offset > offset:
             break
-        last = found
+        last = batch_position
         if header.next_offset > offset:
-            return found, header.base_offset
+            return batch_position, header.base_offset
         expected = header.next_offset
-        position = found + header.size
-    return _find_behind_damage(segment, last, position, offset)
+        position = batch_position + header.size
+    return _find_after_damage(segment, last, position, offset)
 
 
-def _find_behind_damage(segment: ReadableSegment, last: int, position: int, offset: int) -> tuple[int, int]:
-    """The headers broke off at ``position``, before ``offset``: look for it among the whole batches from the ``last``
-    one on, because a length is not under the CRC, and may have led too far.
+def _find_after_damage(segment: ReadableSegment, last: int, position: int, offset: int) -> tuple[int, int]:
+    """Search for an intact batch with ``offset``, after the valid headers ended at ``position``.
+
+    The search begins at ``last``, the position of the last valid header. The CRC does not cover the length in that
+    header, so the length may be wrong and may have skipped batches.
     """
     file, size, lowest = segment.file, segment.size, 0
-    resumed = find_whole_batch(file, last, size, lowest, offset)
-    while resumed is not None:
-        found, header = resumed
-        behind = found + header.size
-        if is_followed(file, behind, size, header.next_offset, segment.end_offset):
+    intact = find_whole_batch(file, last, size, lowest, offset)
+    while intact is not None:
+        batch_position, header = intact
+        batch_end = batch_position + header.size
+        if is_followed(file, batch_end, size, header.next_offset, segment.end_offset):
             if header.base_offset <= offset < header.next_offset:
-                return found, header.base_offset
+                return batch_position, header.base_offset
             lowest = max(lowest, header.next_offset)
-        resumed = find_whole_batch(file, behind, size, lowest, offset)
+        intact = find_whole_batch(file, batch_end, size, lowest, offset)
     if position >= segment.size:
-        raise CorruptBatch(segment.path, position, f"the file that held offset {offset} is missing")
-    raise CorruptBatch(segment.path, position, f"no whole batch holds offset {offset}")
+        raise CorruptBatch(segment.path, position, f"the next file, with offset {offset}, is missing")
+    raise CorruptBatch(segment.path, position, f"no intact batch has offset {offset}")
 
 
 def _slice(view: memoryview, size: int, next_offset: int) -> Slice:
-    """The first ``size`` bytes. A view keeps all that was read in memory, so a small part of it is copied."""
+    """Return the first ``size`` bytes. A small part is copied, because a view would retain the whole buffer."""
     part = view[:size]
     if size < len(view) // 2:
         part = memoryview(bytes(part))

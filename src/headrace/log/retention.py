@@ -1,8 +1,7 @@
-"""Which of a partition's oldest segments may go: those wholly older than the topic keeps, and those beyond
-its size.
+"""Retention: finds and deletes the oldest segments that exceed the topic's retention by time or by size.
 
-Only whole segments below the high watermark go. The time that decides is a *trusted* one (see
-``headrace.broker.trusted_time``): a wall clock that jumps must not delete what people still expect to find.
+It deletes only whole segments below the high watermark. It uses trusted time (``headrace.clock``), so that a jump of
+the wall clock does not delete records.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from dataclasses import dataclass
 from headrace.log.partition import PartitionLog
 from headrace.log.segment import Segment
 
-__all__ = ["Overdue", "Trimmed", "outlived", "overdue", "trim"]
+__all__ = ["Overdue", "TrimResult", "overdue", "segments_past_retention", "trim"]
 
 
 @dataclass(frozen=True, slots=True)
-class Trimmed:
+class TrimResult:
     first_offset: int
     next_offset: int
     bytes: int
@@ -25,30 +24,30 @@ class Trimmed:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """What a topic's settings no longer keep: all below the new start."""
+    """The records past their retention: all records below ``new_start``."""
 
     first_offset: int
     new_start: int
     segments: tuple[Segment, ...]
     reason: str
 
-    def gone(self, log: PartitionLog) -> Trimmed:
-        """What went, now that the log's start has moved."""
+    def removed(self, log: PartitionLog) -> TrimResult:
+        """Return what was deleted. Call this after the log's start offset has advanced."""
         size = sum(segment.size for segment in self.segments if segment not in log.segments)
-        return Trimmed(self.first_offset, log.start_offset, size, self.reason)
+        return TrimResult(self.first_offset, log.start_offset, size, self.reason)
 
 
-def trim(log: PartitionLog, trusted_now_ms: int) -> Trimmed | None:
-    """Delete what is overdue, in the calling thread; says what went, or ``None``."""
-    found = overdue(log, trusted_now_ms)
-    if found is None:
+def trim(log: PartitionLog, trusted_now_ms: int) -> TrimResult | None:
+    """Delete the records past their retention in the calling thread; returns what was deleted, or ``None``."""
+    overdue_records = overdue(log, trusted_now_ms)
+    if overdue_records is None:
         return None
-    log.delete_before(found.new_start)
-    return found.gone(log)
+    log.delete_before(overdue_records.new_start)
+    return overdue_records.removed(log)
 
 
 def overdue(log: PartitionLog, trusted_now_ms: int) -> Overdue | None:
-    if not log.config.is_trimmed or log.compacting is not None or log.config.is_archived:
+    if not log.config.has_delete_policy or log.compacting is not None or log.config.is_archived:
         return None
     new_start, reason = _start_by_time(log, trusted_now_ms)
     by_size = _start_by_size(log)
@@ -58,16 +57,15 @@ def overdue(log: PartitionLog, trusted_now_ms: int) -> Overdue | None:
     if new_start <= log.start_offset:
         return None
     if new_start > log.active.base_offset:
-        # Even the newest data is too old: it goes as a sealed segment, so that the file being written to is
-        # never removed.
+        # Even the newest records are too old. Seal their segment first, because the active segment is never removed.
         log.roll(trusted_now_ms)
     segments = tuple(segment for segment in log.segments if segment.end_offset <= new_start)
     return Overdue(log.start_offset, new_start, segments, reason)
 
 
-def outlived(log: PartitionLog, trusted_now_ms: int) -> list[Segment]:
-    """The sealed segments of an archived topic that are past what it keeps here, oldest first."""
-    if not log.config.is_trimmed or not log.config.is_archived:
+def segments_past_retention(log: PartitionLog, trusted_now_ms: int) -> list[Segment]:
+    """Return the sealed segments that an archived topic must move to the archive, oldest first."""
+    if not log.config.has_delete_policy or not log.config.is_archived:
         return []
     end, _ = _start_by_time(log, trusted_now_ms)
     end = min(max(end, _start_by_size(log)), log.high_watermark)
@@ -82,7 +80,7 @@ def _start_by_time(log: PartitionLog, trusted_now_ms: int) -> tuple[int, str]:
         return start, ""
     horizon = trusted_now_ms - log.config.retention_ms
     for segment in log.segments:
-        # Without a timestamp nothing says how old a segment is, so it stays.
+        # The age of a segment without a timestamp is unknown, so the segment remains.
         if segment.index.max_timestamp >= horizon or segment.index.max_timestamp < 0:
             break
         start = segment.end_offset

@@ -1,4 +1,4 @@
-"""Walking the batches of a log file, and finding the next whole one behind damage."""
+"""Scans the batches of a log file, and finds the next intact batch after damage."""
 
 from __future__ import annotations
 
@@ -9,34 +9,33 @@ from typing import Protocol
 
 from headrace.checksum import crc32c
 from headrace.records import HEADER_SIZE, BatchHeader, RecordError, crc_ok, read_header
+from headrace.records.batch import CRC_START, MAGIC, MAGIC_AT
 
 __all__ = ["ReadableFile", "find_whole_batch", "is_followed", "scan_headers", "scan_whole_batches"]
 
 _WINDOW = 256 * 1024
-_MAGIC_TWO = re.compile(b"\x02", re.DOTALL)
-_MAGIC_AT = 16
-_CRC_FROM = 21
+_MAGIC_BYTE = re.compile(re.escape(bytes([MAGIC])), re.DOTALL)
 
 
 class ReadableFile(Protocol):
-    """What reading needs of a file, wherever it is: on disk or in the archive."""
+    """A readable file, on disk or in the archive."""
 
     @property
     def path(self) -> Path | str: ...
     def pread(self, size: int, position: int) -> bytes:
-        """Up to ``size`` bytes; fewer only at the end of the file."""
+        """Read ``size`` bytes, or fewer at the end of the file."""
 
     def pread_ready(self, size: int, position: int) -> bytes | bytearray | None:
-        """As ``pread``, but ``None`` when it would have to wait."""
+        """Like ``pread``, but return ``None`` if the read would have to wait."""
 
     def close(self) -> None: ...
 
 
 def scan_headers(file: ReadableFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Headers of the batches in ``[position, end)``, as far as they chain; CRCs are not checked.
+    """Yield the headers of consecutive batches in ``[position, end)``, without checking CRCs.
 
-    Ends where a header does not read, or a batch would pass ``end``: the caller compares the last position
-    with ``end``.
+    Stops at an invalid header, or at a batch that would exceed ``end``. To detect that, the caller compares the end of
+    the last batch with ``end``.
     """
     window = b""
     window_at = position
@@ -59,7 +58,7 @@ def scan_headers(file: ReadableFile, position: int, end: int) -> Iterator[tuple[
 def scan_whole_batches(
     file: ReadableFile, position: int, end: int, offset: int
 ) -> Iterator[tuple[int, BatchHeader, bytes]]:
-    """Batches from ``position`` on which are whole: header, CRC, and an offset that follows the one before."""
+    """Yield complete batches from ``position`` on: valid header, valid CRC, and consecutive offsets from ``offset``."""
     while position + HEADER_SIZE <= end:
         try:
             header = read_header(file.pread(HEADER_SIZE, position))
@@ -76,10 +75,10 @@ def scan_whole_batches(
 
 
 def is_followed(file: ReadableFile, position: int, end: int, next_offset: int, end_offset: int) -> bool:
-    """Whether what lies at ``position`` begins at ``next_offset``, or the file ends there, at ``end_offset``.
+    """Whether a batch with base offset ``next_offset`` is at ``position``, or the file ends there at ``end_offset``.
 
-    A batch's own offset is not under its CRC. Behind damage, where no batch before it vouches for it, the one behind it
-    does.
+    The CRC does not cover a batch's own offset. Normally the previous batch confirms the offset. After damage, the next
+    batch must confirm it.
     """
     if position >= end:
         return next_offset == end_offset
@@ -92,16 +91,16 @@ def is_followed(file: ReadableFile, position: int, end: int, next_offset: int, e
 def find_whole_batch(
     file: ReadableFile, position: int, end: int, offset_min: int, offset_max: int
 ) -> tuple[int, BatchHeader] | None:
-    """The first batch at or behind ``position`` that passes its CRC and lies in the offset range.
+    """Find the first batch at or after ``position`` with a valid CRC and an offset in the range.
 
-    Used behind damage, where no length can be trusted: every byte that could be a magic of 2 is tried as one.
+    Used after damage, where lengths cannot be trusted. It tries every byte that could be the magic number of a batch.
     """
     while position + HEADER_SIZE <= end:
         window = file.pread(min(_WINDOW, end - position), position)
         if len(window) < HEADER_SIZE:
             return None
-        for hit in _MAGIC_TWO.finditer(window, _MAGIC_AT):
-            at = hit.start() - _MAGIC_AT
+        for match in _MAGIC_BYTE.finditer(window, MAGIC_AT):
+            at = match.start() - MAGIC_AT
             if at + HEADER_SIZE > len(window):
                 break
             try:
@@ -110,7 +109,7 @@ def find_whole_batch(
                 continue
             if not offset_min <= header.base_offset <= offset_max or position + at + header.size > end:
                 continue
-            if _has_its_crc(file, position + at, header):
+            if _crc_matches(file, position + at, header):
                 return position + at, header
         if position + len(window) >= end:
             return None
@@ -118,13 +117,13 @@ def find_whole_batch(
     return None
 
 
-def _has_its_crc(file: ReadableFile, position: int, header: BatchHeader) -> bool:
-    """A window at a time: what only looks like a header may state any length up to the end of the file."""
-    crc, at, end = 0, position + _CRC_FROM, position + header.size
+def _crc_matches(file: ReadableFile, position: int, header: BatchHeader) -> bool:
+    """Whether the CRC of the batch matches. Reads in small pieces, because a false header may contain any length."""
+    crc, at, end = 0, position + CRC_START, position + header.size
     while at < end:
-        piece = file.pread(min(_WINDOW, end - at), at)
-        if not piece:
+        chunk = file.pread(min(_WINDOW, end - at), at)
+        if not chunk:
             return False
-        crc = crc32c(piece, crc)
-        at += len(piece)
+        crc = crc32c(chunk, crc)
+        at += len(chunk)
     return bool(crc == header.crc)

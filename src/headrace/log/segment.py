@@ -1,25 +1,31 @@
-"""One segment: a file of record batches, back to back as they were acknowledged, named by its first offset.
+"""One segment: a file of adjacent record batches, named by its first offset. ``Tail`` is the end of the log, which
+writes to the active segment.
 
-``<base offset, 20 digits>.log`` holds nothing but batches; its ``.index`` can always be made again. Files are
-opened when first used. A segment that is being read or synced in another thread is pinned, so that its
-descriptor is not closed, and another file's given the same number, under that thread's hands.
+``<base offset, 20 digits>.log`` contains only batches. Its ``.index`` can always be rebuilt. Files are opened on first
+use. A segment that another thread reads or syncs is pinned: its file descriptor stays open until the thread is done.
 """
 
 from __future__ import annotations
 
+import errno
+import logging
 from pathlib import Path
 from typing import Protocol
 
-from headrace.errors import StorageError
-from headrace.files import File, Files
-from headrace.log.index import SparseIndex, load_columns, load_facts
+from headrace.errors import PartitionFenced, StorageError
+from headrace.files import Buffer, File, Files
+from headrace.log.config import LogConfig
+from headrace.log.index import SparseIndex, load_columns, load_header
 from headrace.log.scan import ReadableFile, find_whole_batch, is_followed, scan_headers
+from headrace.records import BatchHeader
+from headrace.records.batch import PREFIX
 
 __all__ = [
     "INDEX_SUFFIX",
     "LOG_SUFFIX",
     "ReadableSegment",
     "Segment",
+    "Tail",
     "build_index",
     "log_name",
     "write_whole",
@@ -34,15 +40,15 @@ def log_name(base_offset: int) -> str:
 
 
 class ReadableSegment(Protocol):
-    """What reading needs of a segment: on disk, or in the archive (see ``archived_segment``)."""
+    """A segment that can be read, on disk or in the archive (``archived_segment``)."""
 
     base_offset: int
     index: SparseIndex
-    """Its facts; ``loaded_index`` has the columns as well."""
+    """The index of the segment, possibly without its entries. ``loaded_index`` returns it with the entries."""
 
     @property
     def is_archived(self) -> bool:
-        """Whether reading has to wait for the archive: reads then belong in a thread, the index included."""
+        """Whether reads must wait for the archive. If so, run them in a thread, including ``loaded_index``."""
 
     @property
     def path(self) -> Path | str: ...
@@ -73,7 +79,7 @@ class Segment:
         self._file: File | None = None
         self._pins = 0
         self._closing = False
-        self._is_given_up = False
+        self._is_closed_permanently = False
 
     @property
     def size(self) -> int:
@@ -86,20 +92,20 @@ class Segment:
     @property
     def file(self) -> File:
         if self._file is None:
-            if self._is_given_up:
+            if self._is_closed_permanently:
                 raise StorageError(f"{self.path} is being removed with its topic")
             self._file = self._files.open(self.path)
         return self._file
 
     def create(self) -> None:
-        """Make the empty file; a leftover of the same name, from a roll that a crash cut short, is replaced."""
+        """Create the empty file. Replace a file that a crash left behind while the segment was being created."""
         if self._files.exists(self.path):
             self._files.remove(self.path)
         self._file = self._files.open(self.path, create=True)
 
     def load_index(self) -> bool:
-        """Take the index's facts from its file; ``False`` if it is missing or damaged."""
-        index = load_facts(self._files, self.index_path, self.base_offset)
+        """Read the index without its entries; ``False`` if the index file is missing or damaged."""
+        index = load_header(self._files, self.index_path, self.base_offset)
         if index is None:
             return False
         self.index = index
@@ -110,7 +116,7 @@ class Segment:
         return self.index
 
     def ensure_columns(self, interval: int) -> None:
-        """Read the index's columns if they are not in memory; where they are damaged, make them again."""
+        """Load the index entries unless they are in memory; rebuild the index if its file is missing or damaged."""
         if not self.index.loaded and not load_columns(self._files, self.index_path, self.index):
             self.rebuild_index(interval, self.index.size, self.index.end_offset)
 
@@ -125,7 +131,7 @@ class Segment:
         self.remove_files()
 
     def remove_files(self) -> None:
-        """Take the names away; who has the file open reads on."""
+        """Remove the files. A reader that has a file open can continue."""
         for path in (self.index_path, self.path):
             if self._files.exists(path):
                 self._files.remove(path)
@@ -133,7 +139,7 @@ class Segment:
     def pin(self) -> File:
         """Keep the file open until ``unpin``, for a thread that is about to use it."""
         file = self.file
-        # Counted when it is open: what could not be opened has nobody who gives it back.
+        # Count the pin only after the file is open: a caller whose pin failed does not unpin.
         self._pins += 1
         return file
 
@@ -142,9 +148,9 @@ class Segment:
         if self._closing and not self._pins:
             self.close()
 
-    def give_up(self) -> None:
-        """Close it for good, with its topic: a reader that comes late would open the file, and nobody close it."""
-        self._is_given_up = True
+    def close_permanently(self) -> None:
+        """Close the segment permanently, because its topic is deleted. A late reader must not open the file again."""
+        self._is_closed_permanently = True
         self.close()
 
     def close(self) -> None:
@@ -158,17 +164,15 @@ class Segment:
 
 
 def write_whole(files: Files, path: Path, data: bytes) -> None:
-    """Replace a file by new content which is durable before it takes the name; the caller syncs the
-    directory.
-    """
+    """Replace a file atomically: sync the new content, then rename it. The caller must sync the directory."""
     fresh = path.with_name(path.name + ".new")
     if files.exists(fresh):
         files.remove(fresh)
     file = files.open(fresh, create=True)
     try:
-        taken = file.pwrite([data], 0)
-        if taken != len(data):
-            raise OSError(f"short write of {fresh}: {taken} of {len(data)} bytes")
+        written = file.pwrite([data], 0)
+        if written != len(data):
+            raise OSError(f"short write of {fresh}: {written} of {len(data)} bytes")
         file.sync()
     finally:
         file.close()
@@ -178,35 +182,156 @@ def write_whole(files: Files, path: Path, data: bytes) -> None:
 def build_index(
     file: ReadableFile, base_offset: int, interval: int, end_position: int, end_offset: int
 ) -> SparseIndex:
-    """Make the index from the log's first ``end_position`` bytes, stepping over damage to the next whole batch."""
+    """Build the index from the first ``end_position`` bytes of the log file. After damage, continue at the next intact
+    batch.
+    """
     index = SparseIndex(base_offset, base_offset)
     position = 0
     expected = base_offset
     while position < end_position:
-        for position_found, header in scan_headers(file, position, end_position):
+        for batch_position, header in scan_headers(file, position, end_position):
             if header.base_offset != expected or header.next_offset > end_offset:
                 break
             expected = header.next_offset
             index.add(
                 header.base_offset,
                 header.next_offset,
-                position_found,
+                batch_position,
                 header.size,
                 header.max_timestamp,
                 interval,
             )
-            position = position_found + header.size
+            position = batch_position + header.size
         if position >= end_position:
             break
-        resumed = find_whole_batch(file, position + 1, end_position, index.end_offset, end_offset)
-        while resumed is not None and not is_followed(
-            file, resumed[0] + resumed[1].size, end_position, resumed[1].next_offset, end_offset
+        intact = find_whole_batch(file, position + 1, end_position, index.end_offset, end_offset)
+        while intact is not None and not is_followed(
+            file, intact[0] + intact[1].size, end_position, intact[1].next_offset, end_offset
         ):
-            resumed = find_whole_batch(file, resumed[0] + 1, end_position, index.end_offset, end_offset)
-        if resumed is None:
+            intact = find_whole_batch(file, intact[0] + 1, end_position, index.end_offset, end_offset)
+        if intact is None:
             break
-        position, expected = resumed[0], resumed[1].base_offset
+        position, expected = intact[0], intact[1].base_offset
         index.next_entry_at = position
     index.end_offset = end_offset
     index.size = end_position
     return index
+
+
+_log = logging.getLogger("headrace.log")
+_SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_OFFSETS_MAX = 2**31 - 1
+
+
+class Tail:
+    """The end of a partition's log: the active segment, and whether it accepts writes.
+
+    A batch is appended with one write. The broker sets only its first sixteen bytes (offset, length and epoch). After a
+    failed write the torn bytes are truncated, so that the next write begins at the end of a complete batch. If the
+    truncation fails, or the error is not a full disk, the tail is fenced: it refuses writes.
+
+    After a full disk, the next write removes the fence if it can truncate the torn bytes. Any other fence remains until
+    the broker restarts, because only a start checks what is on disk.
+    """
+
+    def __init__(self, files: Files, directory: Path, active: Segment) -> None:
+        self.active = active
+        self.fenced: str | None = None
+        self._files = files
+        self._directory = directory
+        self._can_repair = False
+        self._is_failing = False
+
+    @property
+    def needs_restart(self) -> bool:
+        """Whether the tail is fenced until the broker restarts."""
+        return self.fenced is not None and not self._can_repair
+
+    def is_full(self, size: int, end_offset: int, now_ms: int, config: LogConfig) -> bool:
+        """Whether a batch of ``size`` bytes needs a new segment."""
+        active = self.active
+        filled = active.size
+        return filled > 0 and (
+            filled + size > config.segment_bytes
+            or now_ms - active.created_ms >= config.roll_ms
+            or end_offset - active.base_offset >= _OFFSETS_MAX
+        )
+
+    def write(self, batch: Buffer, header: BatchHeader, offset: int, leader_epoch: int) -> int:
+        """Append the batch at ``offset``; returns its position in the file."""
+        if self.fenced is not None:
+            self.repair()
+        active, size = self.active, header.size
+        position = active.size
+        # Only the offset and the epoch change. Both are in the first sixteen bytes, which the CRC does not cover.
+        prefix = PREFIX.pack(offset, header.length, leader_epoch)
+        try:
+            written = active.file.pwrite([prefix, memoryview(batch)[PREFIX.size :]], position)
+        except OSError as error:
+            raise self._failed(str(error), can_repair=error.errno in _SPACE_ERRORS) from error
+        if written != size:
+            raise self._failed(f"short write: {written} of {size} bytes", can_repair=True)
+        if self._is_failing:
+            self._is_failing = False
+            _log.info("the partition in %s accepts writes again", self._directory)
+        return position
+
+    def roll(self, offset: int, now_ms: int) -> Segment:
+        """Begin a new segment at ``offset``."""
+        if self.fenced is not None:
+            self.repair()
+        fresh = Segment(self._files, self._directory, offset)
+        fresh.created_ms = now_ms
+        try:
+            fresh.create()
+        except OSError as error:
+            raise self._failed(
+                f"cannot create the next segment: {error}", can_repair=error.errno in _SPACE_ERRORS
+            ) from error
+        self.active = fresh
+        return fresh
+
+    def fence_until_restart(self, reason: str) -> None:
+        """Refuse writes until the broker restarts."""
+        self.fenced = reason
+        self._can_repair = False
+
+    def repair(self) -> None:
+        """Truncate torn bytes, so that the next write begins at the end of a complete batch.
+
+        Raises ``PartitionFenced`` if the truncation fails or the fence is permanent.
+        """
+        if self.fenced is None:
+            return
+        active = self.active
+        if self._can_repair:
+            try:
+                if active.file.size() > active.size:
+                    active.file.truncate(active.size)
+            except OSError as error:
+                self.fenced = f"{active.path}: cannot truncate torn bytes: {error}"
+            else:
+                self.fenced = None
+                return
+        raise PartitionFenced(
+            f"the partition in {self._directory} refuses writes: {self.fenced}",
+            detail="acknowledged records remain readable",
+            hint="check the disk, then restart the broker: it continues after the last successful sync",
+        )
+
+    def _failed(self, reason: str, *, can_repair: bool) -> PartitionFenced:
+        self.fenced = f"{self.active.path}: {reason}"
+        self._can_repair = can_repair
+        failure = PartitionFenced(
+            f"nothing was written to {self._directory}: {reason}",
+            hint="free disk space; writes then succeed again, and acknowledged records remain readable",
+        )
+        try:
+            self.repair()
+        except PartitionFenced as fenced:
+            failure = fenced
+        # Log only the first failed write, until a write succeeds again.
+        if not self._is_failing:
+            self._is_failing = True
+            _log.error("%s", failure)
+        return failure

@@ -1,1 +1,1 @@
-"""What an app declares: topics, flows, views and the shapes of their values. No I/O."""
+"""The declarations of an app: topics, flows, views and the schemas of their values. No I/O."""

@@ -1,40 +1,95 @@
-"""Mistakes in an app, found before anything starts and shown where they were made; and values that do not fit.
+"""Errors of an app's declarations, of values, and of missing libraries.
 
 HeadraceError
-├── AppError            one mistake, with the user's file and line           (HR-APP-…)
+├── AppError            one mistake in an app, with the user's file and line (HR-APP-…)
 │   └── SchemaError     a type or a field that events cannot have
 ├── AppMistakes         all mistakes of an app at once
-└── ValueDoesNotFit     a value that its topic's schema does not allow       (HR-VALUE-…)
+├── ValueDoesNotFit     a value that its topic's schema does not allow       (HR-VALUE-…)
+└── MissingExtra        an optional library is not installed                 (HR-EXTRA-MISSING)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from headrace.errors import HeadraceError
-from headrace.model.place import Place
 
-__all__ = ["AppError", "AppMistakes", "SchemaError", "ValueDoesNotFit"]
+__all__ = [
+    "AppError",
+    "AppMistakes",
+    "MissingExtra",
+    "SchemaError",
+    "SourceLocation",
+    "ValueDoesNotFit",
+    "caller",
+    "location_of",
+    "needing",
+]
+
+# Ends with the separator, so that a user's ``headrace_shop.py`` beside this package does not match.
+_PACKAGE_DIR = str(Path(__file__).parents[1]) + os.sep
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLocation:
+    """A line in one of the user's files."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def caller() -> SourceLocation:
+    """Return the nearest line of the call stack that is outside this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_headrace_code(frame.f_code.co_filename):
+        frame = frame.f_back
+    return SourceLocation(frame.f_code.co_filename, frame.f_lineno)
+
+
+def location_of(function: Callable[..., Any]) -> SourceLocation:
+    """Return the first line of a function, including decorators. For a wrapper, use the wrapped function."""
+    code = getattr(inspect.unwrap(function), "__code__", function.__code__)
+    return SourceLocation(code.co_filename, code.co_firstlineno)
+
+
+def _is_headrace_code(file: str) -> bool:
+    return file.startswith((_PACKAGE_DIR, "<"))
 
 
 class AppError(HeadraceError):
     code = "HR-APP-INVALID"
 
     def __init__(
-        self, message: str, *, place: Place | None, detail: str = "", hint: str = "", code: str = ""
+        self,
+        message: str,
+        *,
+        location: SourceLocation | None,
+        detail: str = "",
+        hint: str = "",
+        code: str = "",
     ) -> None:
         super().__init__(message, detail=detail, hint=hint)
-        self.place = place
+        self.location = location
         if code:
             self.code = code
 
     def facts(self) -> dict[str, object]:
-        place = {"file": self.place.file, "line": self.place.line} if self.place else {}
-        return {**super().facts(), **place}
+        location = {"file": self.location.file, "line": self.location.line} if self.location else {}
+        return {**super().facts(), **location}
 
     def __str__(self) -> str:
-        told = super().__str__()
-        return f"{self.place}: {told}" if self.place else told
+        text = super().__str__()
+        return f"{self.location}: {text}" if self.location else text
 
 
 class SchemaError(AppError):
@@ -42,7 +97,7 @@ class SchemaError(AppError):
 
 
 class AppMistakes(HeadraceError):
-    """So that a user mends all of them in one go."""
+    """All mistakes of an app in one error, so that the user can correct them together."""
 
     code = "HR-APP-MISTAKES"
 
@@ -52,14 +107,14 @@ class AppMistakes(HeadraceError):
         self.mistakes = tuple(mistakes)
 
     def facts(self) -> dict[str, object]:
-        return {**super().facts(), "mistakes": [one.facts() for one in self.mistakes]}
+        return {**super().facts(), "mistakes": [mistake.facts() for mistake in self.mistakes]}
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self.mistakes), super().__str__()])
 
 
 class ValueDoesNotFit(HeadraceError):
-    """``path`` leads to the part that does not fit, as in ``items[2].price``; it is empty for the value as a whole."""
+    """``path`` names the part that does not fit, for example ``items[2].price``. Empty: the whole value."""
 
     code = "HR-VALUE-UNFIT"
 
@@ -69,6 +124,24 @@ class ValueDoesNotFit(HeadraceError):
         self.path = path
 
     def inside(self, step: str) -> ValueDoesNotFit:
-        """The same, seen from one level further out."""
-        between = "." if self.path and not self.path.startswith("[") else ""
-        return ValueDoesNotFit(self.reason, path=f"{step}{between}{self.path}")
+        """Return the same error with ``step`` in front of its path."""
+        separator = "." if self.path and not self.path.startswith("[") else ""
+        return ValueDoesNotFit(self.reason, path=f"{step}{separator}{self.path}")
+
+
+class MissingExtra(HeadraceError):
+    code = "HR-EXTRA-MISSING"
+
+
+@contextlib.contextmanager
+def needing(extra: str, library: str) -> Iterator[None]:
+    """Wrap an import. If the library is missing, raise ``MissingExtra`` with the command that installs it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != library:
+            raise
+        raise MissingExtra(
+            f"the library {library} is required here and is not installed",
+            hint=f"pip install 'headrace[{extra}]'",
+        ) from error

@@ -1,83 +1,82 @@
-"""Whether events that were written with one schema can be read with another: without a failure, and unaltered.
+"""Checks that events written with one schema can be read with another schema: no event fails, and no value changes.
 
-Allowed is what reads every old event as it was meant:
+Allowed changes:
 
-- new fields that are optional, fields that are gone (they are ignored), another order, another default;
+- new optional fields, removed fields (readers ignore them), another order of fields, another default;
 - a required field that becomes optional;
 - an enum with more values; an enum that becomes text;
-- an exact number with room for more digits on both sides of the point;
-- int to an exact number with room for 19 digits; an exact number of up to 18 digits without a point to int.
+- an exact number with more digits before or after the point;
+- int to an exact number with at least 19 digits before the point;
+- an exact number of up to 18 digits without decimal places to int.
 
-Not allowed is int to float: beyond 2**53 it would read other numbers than were written, and nobody would be told.
-A field with another name is one that is gone and one that is new.
+int to float is not allowed, because integers above 2**53 would silently change. Renaming a field counts as removing the
+old field and adding the new one.
 """
 
 from __future__ import annotations
 
-from headrace.model.fitting import expected
-from headrace.model.kinds import Choice, Digits, Field, Kind, Many, Named, Plain, Record
+from headrace.model.codec.strict_decode import expected
+from headrace.model.kinds import Digits, Enum, Field, Kind, List, Map, Record, Scalar
 from headrace.model.schema import Schema
 
-__all__ = ["readable"]
+__all__ = ["unreadable_reasons"]
 
 _INT_DIGITS = 19
 _DIGITS_IN_INT = 18
 
 
-def readable(old: Schema, new: Schema) -> list[str]:
-    """Why events written with ``old`` cannot be read with ``new``, one line for each reason; empty if they can."""
+def unreadable_reasons(old: Schema, new: Schema) -> list[str]:
+    """Return the reasons why events written with ``old`` cannot be read with ``new``; empty if they can be read."""
     return _fields(old.fields, new.fields, "")
 
 
-def _fields(old: tuple[Field, ...], new: tuple[Field, ...], inside: str) -> list[str]:
-    before = {field.name: field for field in old}
+def _fields(old: tuple[Field, ...], new: tuple[Field, ...], path_prefix: str) -> list[str]:
+    old_fields_by_name = {field.name: field for field in old}
     reasons = []
     for field in new:
-        path = f"{inside}{field.name}"
-        was = before.get(field.name)
-        if was is None:
+        path = f"{path_prefix}{field.name}"
+        old_field = old_fields_by_name.get(field.name)
+        if old_field is None:
             if not field.optional:
-                reasons.append(
-                    f"{path} is new and must be there, and old events have none: give it a default"
-                )
+                reasons.append(f"{path} is new and required, but old events do not have it: add a default")
             continue
-        if was.optional and not field.optional:
-            reasons.append(f"{path} must be there now, and old events may have none")
-        reasons += _kind(was.kind, field.kind, path)
+        if old_field.optional and not field.optional:
+            reasons.append(f"{path} is required now, but old events might not have it")
+        reasons += _kind(old_field.kind, field.kind, path)
     return reasons
 
 
 def _kind(old: Kind, new: Kind, path: str) -> list[str]:
     match old, new:
-        case Record(before), Record(after):
-            return _fields(before, after, f"{path}.")
-        case (Many(before_of, before_optional), Many(of, optional)) | (
-            Named(before_of, before_optional),
-            Named(of, optional),
+        case Record(old_fields), Record(new_fields):
+            return _fields(old_fields, new_fields, f"{path}.")
+        case (List(old_element, old_optional), List(element, optional)) | (
+            Map(old_element, old_optional),
+            Map(element, optional),
         ):
-            reasons = _kind(before_of, of, f"{path}[]")
-            if before_optional and not optional:
-                reasons.append(f"{path}[] may not be null now, and old events may have nulls in it")
+            reasons = _kind(old_element, element, f"{path}[]")
+            if old_optional and not optional:
+                reasons.append(f"{path}[] does not allow null now, but old events might have null there")
             return reasons
-        case Choice(before_values), Choice(values):
-            gone = [value for value in before_values if value not in values]
+        case Enum(old_values), Enum(values):
+            removed = [value for value in old_values if value not in values]
             return (
-                [f"{path} may no longer be {', '.join(map(repr, gone))}, as old events may have it"]
-                if gone
+                [f"{path} no longer allows {', '.join(map(repr, removed))}, but old events might have it"]
+                if removed
                 else []
             )
-        case Digits(before_precision, before_scale), Digits(precision, scale):
-            if scale >= before_scale and precision - scale >= before_precision - before_scale:
+        case Digits(old_precision, old_scale), Digits(precision, scale):
+            if scale >= old_scale and precision - scale >= old_precision - old_scale:
                 return []
-        case Plain("int"), Digits(precision, scale):
+        case Scalar("int"), Digits(precision, scale):
             if precision - scale >= _INT_DIGITS:
                 return []
-        case Digits(precision, 0), Plain("int"):
+        case Digits(precision, 0), Scalar("int"):
             if precision <= _DIGITS_IN_INT:
                 return []
-        case Choice(), Plain("text"):
+        case Enum(), Scalar("text"):
             return []
         case _:
             if old == new:
                 return []
-    return [f"{path} was {expected(old)}, and is {expected(new)} now"]
+    return [f"{path} was {expected(old)} and is now {expected(new)}"]

@@ -1,107 +1,116 @@
-"""An app as a whole: which flow follows from which, and all of its mistakes at once.
+"""The flows of an app as a graph: their order, and all mistakes of the app at once.
 
-Flows meet at topics: one writes it, others read it. There is an order in which all can be derived only if nothing
-leads back to itself; that, and everything else that can be known without Spark and without a log, ``check`` makes sure
-of before anything starts.
+Topics connect flows: one flow writes a topic, others read it. Flows can be ordered only if they form no cycle.
+``check`` runs before anything starts. It finds cycles and every other mistake that does not need Spark or the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.model.alert_mistakes import alert_mistakes
-from headrace.model.declared import Declared, writer_of
+from headrace.model.declarations import Declared, Flow, writer_of
 from headrace.model.errors import AppError, AppMistakes
-from headrace.model.flow import Flow
-from headrace.model.name_mistakes import name_mistakes
-from headrace.model.part_mistakes import flow_mistakes, topic_mistakes, view_mistakes
-from headrace.model.realtime_mistakes import realtime_mistakes
+from headrace.model.mistakes import (
+    alert_mistakes,
+    flow_mistakes,
+    realtime_mistakes,
+    topic_mistakes,
+    view_mistakes,
+)
+from headrace.model.names import name_mistakes
 
 __all__ = ["Declared", "check", "downstream", "order", "writer_of"]
 
 
 def check(app: Declared) -> None:
-    """Raises AppMistakes, with every mistake in the order of the user's lines."""
-    found = [*name_mistakes(app)]
+    """Raise AppMistakes if the app has mistakes. The error has all of them, in the order of the user's lines."""
+    mistakes = [*name_mistakes(app)]
     for topic in app.topics:
-        found += topic_mistakes(app, topic)
+        mistakes += topic_mistakes(app, topic)
     for flow in app.flows:
-        found += flow_mistakes(app, flow)
+        mistakes += flow_mistakes(app, flow)
     for view in (*app.views, *app.computed):
-        found += view_mistakes(app, view)
+        mistakes += view_mistakes(app, view)
     for alert in app.alerts:
-        found += alert_mistakes(app, alert)
-    found += realtime_mistakes(app)
-    found += map(_round_trip, _sorted(app)[1])
-    if found:
-        raise AppMistakes(sorted(found, key=_line))
+        mistakes += alert_mistakes(app, alert)
+    mistakes += realtime_mistakes(app)
+    mistakes += map(_cycle_mistake, _sorted(app)[1])
+    if mistakes:
+        raise AppMistakes(sorted(mistakes, key=_line))
 
 
 def order(app: Declared) -> tuple[Flow, ...]:
-    """Every flow behind those whose topics it reads; otherwise as declared."""
-    flows, rounds = _sorted(app)
-    if rounds:
-        raise AppMistakes([*map(_round_trip, rounds)])
+    """Return the flows, each after the flows whose topics it reads. Otherwise as declared."""
+    flows, cycles = _sorted(app)
+    if cycles:
+        raise AppMistakes([*map(_cycle_mistake, cycles)])
     return tuple(flows)
 
 
 def downstream(app: Declared, flow: Flow) -> tuple[Flow, ...]:
-    """The flows that derive from what this one derives, directly or through others, in their order."""
-    moved = [flow]
-    for one in order(app):
-        if one is not flow and _before(one, moved):
-            moved.append(one)
-    return tuple(moved[1:])
+    """Return the flows that read this flow's output, directly or through other flows, in the order of ``order``."""
+    reached = [flow]
+    for other in order(app):
+        if other is not flow and _writers_of_inputs(other, reached):
+            reached.append(other)
+    return tuple(reached[1:])
 
 
 def _sorted(app: Declared) -> tuple[list[Flow], list[list[Flow]]]:
-    """The flows in order, and the circles that had to be cut for it, each in the direction of its data."""
-    waiting = list(app.flows)
-    done: list[Flow] = []
-    rounds: list[list[Flow]] = []
-    while waiting:
-        ready = next((flow for flow in waiting if not _before(flow, waiting)), None)
+    """Return the ordered flows, and the cycles that were cut to order them, each in the direction of its data."""
+    remaining = list(app.flows)
+    ordered: list[Flow] = []
+    cycles: list[list[Flow]] = []
+    while remaining:
+        ready = next((flow for flow in remaining if not _writers_of_inputs(flow, remaining)), None)
         if ready is None:
-            circle = _circle(waiting)
-            rounds.append(circle)
-            ready = circle[0]
-        waiting = [flow for flow in waiting if flow is not ready]
-        done.append(ready)
-    return done, rounds
+            cycle = _cycle(remaining)
+            cycles.append(cycle)
+            ready = cycle[0]
+        remaining = [flow for flow in remaining if flow is not ready]
+        ordered.append(ready)
+    return ordered, cycles
 
 
-def _before(flow: Flow, among: Sequence[Flow]) -> list[Flow]:
-    """Those that write what it reads; that it may read its own output is another mistake."""
-    return [one for one in among if one is not flow and any(topic is one.writes for topic in flow.reads)]
+def _writers_of_inputs(flow: Flow, candidates: Sequence[Flow]) -> list[Flow]:
+    """Return the ``candidates`` that write the flow's inputs. The flow itself is excluded: a flow that reads its own
+    output is reported separately.
+    """
+    return [
+        other
+        for other in candidates
+        if other is not flow and any(topic is other.writes for topic in flow.reads)
+    ]
 
 
-def _circle(waiting: Sequence[Flow]) -> list[Flow]:
-    """Each of them waits for another, so going back from any one must come by the same flow again."""
-    way = [waiting[0]]
+def _cycle(remaining: Sequence[Flow]) -> list[Flow]:
+    """Return one cycle. Each remaining flow depends on another, so following the inputs finds a cycle."""
+    path = [remaining[0]]
     while True:
-        back = _before(way[-1], waiting)[0]
-        for at, flow in enumerate(way):
-            if flow is back:
-                circle = way[at:][::-1]
-                # It begins with the one that was declared first.
-                first = min(range(len(circle)), key=lambda at: _index(waiting, circle[at]))
-                return circle[first:] + circle[:first]
-        way.append(back)
+        writer = _writers_of_inputs(path[-1], remaining)[0]
+        for index, flow in enumerate(path):
+            if flow is writer:
+                cycle = path[index:][::-1]
+                # Start with the flow that was declared first.
+                first = min(range(len(cycle)), key=lambda index: _index(remaining, cycle[index]))
+                return cycle[first:] + cycle[:first]
+        path.append(writer)
 
 
 def _index(flows: Sequence[Flow], flow: Flow) -> int:
-    return next(at for at, one in enumerate(flows) if one is flow)
+    return next(index for index, other in enumerate(flows) if other is flow)
 
 
-def _round_trip(circle: list[Flow]) -> AppError:
-    way = " → ".join(f"{flow.name} → {flow.writes.name}" for flow in circle)
+def _cycle_mistake(cycle: list[Flow]) -> AppError:
+    path_text = " → ".join(f"{flow.name} → {flow.writes.name}" for flow in cycle)
     return AppError(
-        f"what flow {circle[0].name!r} derives comes back to it: {circle[-1].writes.name} → {way}",
-        place=circle[0].place,
+        f"flow {cycle[0].name!r} reads a topic that is derived from its own output:"
+        f" {cycle[-1].writes.name} → {path_text}",
+        location=cycle[0].location,
         code="HR-APP-CYCLE",
-        hint="data moves one way: take one of these topics out of the reads of the flow behind it",
+        hint="flows cannot form a cycle: remove one of these topics from the reads of the next flow",
     )
 
 
 def _line(mistake: AppError) -> tuple[str, int]:
-    return (mistake.place.file, mistake.place.line) if mistake.place else ("", 0)
+    return (mistake.location.file, mistake.location.line) if mistake.location else ("", 0)

@@ -1,13 +1,13 @@
-"""What a field of an event can hold.
+"""The kinds of values that a field of an event can have.
 
-    Plain      text, a whole number (64 bits), a float, a truth value, a time, a date, bytes
-    Digits     an exact decimal number, with as many digits as are declared
-    Choice     one of an enum's values
-    Many       a list
-    Named      a map from text
-    Record     fields of its own
+    Scalar     text, a whole number (64 bits), a float, a boolean, a time, a date, bytes
+    Digits     an exact decimal number with a declared number of digits
+    Enum       one of an enum's values
+    List       a list
+    Map        a map with text keys
+    Record     nested fields
 
-A kind says nothing of Spark, JSON or SQLite; each of them has its own translation.
+A kind does not depend on Spark, JSON or a store. The code for each of these translates kinds to its types.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["Choice", "Digits", "Field", "Kind", "Many", "Named", "Plain", "Record"]
+__all__ = ["Digits", "Enum", "Field", "Kind", "List", "Map", "Record", "Scalar"]
 
-PlainName = Literal["text", "int", "float", "bool", "time", "date", "bytes"]
+ScalarName = Literal["text", "int", "float", "bool", "time", "date", "bytes"]
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
-    name: PlainName
+class Scalar:
+    name: ScalarName
 
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """``Annotated[Decimal, Digits(20, 4)]``: at most so many digits, so many of them behind the point."""
+    """``Annotated[Decimal, Digits(20, 4)]``: at most 20 digits, 4 of them after the point."""
 
     precision: int = 18
     scale: int = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Enum:
     values: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Many:
+class List:
     of: Kind
     optional: bool = False
     """Whether an element may be null."""
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class Map:
     of: Kind
     optional: bool = False
 
@@ -57,18 +57,18 @@ class Field:
     name: str
     kind: Kind
     optional: bool
-    """Whether it may be null or absent, which are one: either way the event is read with the default."""
-    # Not in the hash: it may be a list.
+    """Whether the field may be null or absent. Both mean the same: the reader gets the default."""
+    # Not in the hash, because a default can be a list.
     default: Any = field(default=None, hash=False)
-    """What an event that was written before the field existed is read with."""
+    """The value for events that were written before the field existed."""
 
     @property
     def may_be_none(self) -> bool:
-        """None of a field with another default would be read back as that default; so it is not written."""
+        """Whether None can be written. If the default is not None, a null would be read as the default."""
         return self.optional and self.default is None
 
     def fresh_default(self) -> Any:
-        """A list or a map is the reader's own, to change as it likes."""
+        """Return a copy of the default, which the caller may change."""
         return copy.deepcopy(self.default) if isinstance(self.default, (list, dict)) else self.default
 
 
@@ -77,4 +77,4 @@ class Record:
     fields: tuple[Field, ...]
 
 
-Kind = Plain | Digits | Choice | Many | Named | Record
+Kind = Scalar | Digits | Enum | List | Map | Record

@@ -1,37 +1,45 @@
-"""What a flow notes in the log beside its rows, in the same transaction: ``<flow>.progress``, one partition.
+"""Progress records: a flow writes them to ``<flow>.progress`` (one partition), in the transaction of its rows.
 
-Three kinds of record, all JSON, told apart by ``record``:
+A record is JSON. The field ``record`` is one of three types:
 
-``generation``  begins a generation: the flow as it was then (fingerprint of its function, its inputs as topics of the
-                log, its output topic and the schema of its rows, its latency). The first record of every generation,
-                written before any of its batches.
-``batch``       one batch that is committed: which input offsets it consumed, from (inclusive) and to (exclusive) per
-                partition; through which offsets it knew the tables it reads; which output offsets it occupies; the
-                watermark that decided what was late; how many rows came, went, were late, were dead.
-``owner``       a driver opened the flow and goes on with a generation that exists. The newest record of a generation
-                or an owner names the driver that writes the flow; every batch says where that record is.
+``generation``  The first record of every generation, written before any of its batches. It has the fingerprint of the
+                function, the input topics, the output topic, the schema of its rows and the latency.
+``batch``       A committed batch. It has the input offsets of the batch per partition, from (inclusive) and to
+                (exclusive); the end offsets of the tables that it joined; its output offsets; the watermark that
+                decided which rows were late; and the numbers of input, output, late and dead rows.
+``owner``       A driver opened the flow and continues an existing generation. The newest generation or owner record
+                names the driver that writes the flow. Every batch has the offset of that record.
 
-A batch's record and its rows are committed together, so what has no record has no rows that a reader of committed
-records can see. Batches of a generation follow each other without a gap: the inputs of one begin where those of the
-last one ended.
+The batch record and the rows of the batch are committed in one transaction. So a reader of committed records sees both
+or neither. The batches of a generation have no gaps: the inputs of each batch begin where the previous batch ended.
 
-In a generation of latency ``realtime`` rows are written by themselves, at least once, and a record of a batch follows
-later: it says which input offsets are done. Their rows are below the output offsets that it names, perhaps with rows
-of what comes next among them; ``headrace.model.source`` tells each by its own.
+In a generation with latency ``realtime``, each row is written on its own, without a transaction, and at least once. The
+batch record follows later and names the input offsets that were processed. The rows of these inputs are below the
+output offsets of the record, possibly mixed with later rows. Each row is identified by its *source*.
 
-Keys are ``<generation>/<batch>`` (a generation's record has ``-`` as its batch, an owner's ``owner``).
+The source of a row is the one input record from which the row was derived. Each row has a header ``__headrace.source``
+with the partition and the offset of that record, for example ``3/1042``. After a crash a flow writes some rows again,
+with the same sources. Rows are always written in the order of their source offsets, without gaps. So for each pair of
+output partition and input partition, a row is a repeat if its source is not above the highest source so far.
+``Sources`` has these highest sources.
+
+The key of a batch record is ``<generation>/<batch>``, of a generation record ``<generation>/-``, and of an owner record
+``<generation>/owner``.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from headrace.errors import HeadraceError
-from headrace.model.flow import Latency
+from headrace.model.declarations import Latency
 
 __all__ = [
+    "SOURCE_HEADER",
     "Batch",
     "Driver",
     "Ends",
@@ -40,15 +48,20 @@ __all__ = [
     "Owner",
     "Ranges",
     "Record",
+    "Sources",
     "Totals",
     "UnreadableProgress",
     "decode",
     "encode",
+    "source_ends",
+    "source_key",
+    "source_of",
 ]
 
 Ranges = dict[str, dict[str, tuple[int, int]]]
-"""Per topic of the log and partition (as text, since it is JSON): from, inclusive, and to, exclusive."""
+"""Offsets from (inclusive) and to (exclusive), by topic and partition. JSON needs the partition as text."""
 Ends = dict[str, dict[str, int]]
+_encoder = msgspec.json.Encoder()
 
 
 class UnreadableProgress(HeadraceError):
@@ -57,20 +70,20 @@ class UnreadableProgress(HeadraceError):
 
 class Input(msgspec.Struct, frozen=True):
     topic: str
-    """As the app names it."""
+    """The topic's name in the app."""
     log: str
-    """As the log names it; differs where the flow that writes it is past its first generation."""
+    """The topic's name in the log. It differs from ``topic`` if a flow writes the topic and was rebuilt."""
     topic_id: str
     kind: str
     starts: dict[str, int] = {}
-    """The first offset per partition that was there when the generation began."""
+    """The first offset of each partition when the generation began."""
 
 
 class Driver(msgspec.Struct, frozen=True):
     """A process that runs the flow."""
 
     id: str
-    """Random; the same for every opening of the flow by one runner."""
+    """Random; constant for one runner, even if the runner opens the flow several times."""
     host: str
     pid: int
     opened_ms: int
@@ -83,24 +96,24 @@ class Generation(msgspec.Struct, frozen=True, tag_field="record", tag="generatio
     fingerprint: str
     inputs: list[Input]
     output: str
-    """The topic of the log that this generation writes."""
+    """The name of the output topic in the log."""
     output_id: str
     key: list[str]
     schema: list[dict[str, Any]]
-    """The output rows, as ``headrace.model.schema_json`` writes it."""
+    """The schema of the output rows, as ``headrace.model.schema`` writes it."""
     checkpoint: str
-    """Random; also written into the checkpoint directory, so that another one is recognised."""
+    """A random id. It is also in the checkpoint directory, so that a foreign checkpoint is detected."""
     started_ms: int
     reason: str = "first start"
     output_starts: dict[str, int] = {}
-    """Where its rows begin, per partition."""
+    """The first offset of this generation's rows, by partition."""
     latency: Latency = "batch"
     driver: Driver | None = None
-    """The driver that began it; None in records of earlier releases."""
+    """The driver that began the generation; None in records of earlier releases."""
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """Over all batches of the generation so far."""
+    """Sums over all batches of the generation so far."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -118,25 +131,25 @@ class Batch(msgspec.Struct, frozen=True, tag_field="record", tag="batch"):
     tables: Ends
     outputs: Ranges
     watermark_us: int | None
-    """Rows with an earlier event time were late in this batch; None before there is one."""
+    """Rows with an earlier event time were late in this batch; None before the first watermark."""
     next_watermark_us: int | None
-    """The same for the batch after it."""
+    """The watermark of the next batch."""
     seen_us: dict[str, int]
-    """The latest event time per input topic so far, which the next watermark follows from."""
+    """The latest event time of each input topic so far. The next watermark is computed from these."""
     rows_in: int
     rows_out: int
     late: int
     dead: int
     fingerprint: str
     keyless: int = 0
-    """Rows without a key, which have no place in the output; they are among the dead letters."""
+    """Number of rows without a key. They cannot be in the output, so they become dead letters."""
     table_dead: int = 0
-    """Values of the tables that it reads that do not fit; they are dead letters too, and not among the rows in."""
+    """Number of invalid table values. They become dead letters too, and ``rows_in`` does not include them."""
     totals: Totals = Totals()
     generation_offset: int = 0
-    """Where in this topic the record of its generation is."""
+    """The offset of the batch's generation record in this topic."""
     owner_offset: int = -1
-    """Where in this topic the record of the driver that wrote it is; -1 if unknown."""
+    """The offset of the record that names the batch's driver, in this topic; -1 if unknown."""
     state_rows: int = 0
     state_bytes: int = 0
     committed_ms: int = 0
@@ -148,18 +161,17 @@ class Owner(msgspec.Struct, frozen=True, tag_field="record", tag="owner"):
     generation: int
     driver: Driver
     generation_offset: int
-    """Where in this topic the record of the generation is."""
+    """The offset of the generation record in this topic."""
     batch_offset: int = -1
-    """Where in this topic the record of the last batch is; -1 before the first."""
+    """The offset of the last batch record in this topic; -1 before the first batch."""
 
 
 Record = Generation | Batch | Owner
 _decoder = msgspec.json.Decoder(Record)
-_encoder = msgspec.json.Encoder()
 
 
 def encode(record: Record) -> tuple[bytes, bytes]:
-    """Key and value."""
+    """Return the key and the value of the record."""
     match record:
         case Batch():
             name = str(record.batch)
@@ -176,6 +188,36 @@ def decode(value: bytes, *, where: str) -> Record:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnreadableProgress(
             f"{where} is not a progress record of this release: {error}",
-            hint="only the flow itself may write to this topic: run the release that wrote it, or rebuild the flow",
+            hint="only the flow may write to this topic: run the release that wrote the record, or rebuild the flow",
         ) from error
     return record
+
+
+SOURCE_HEADER = "__headrace.source"
+Sources = dict[str, int]
+"""The highest source offset so far, by ``<output partition>/<input partition>``."""
+# Limited to the digits that a partition and an offset can have: a larger offset would hide all later rows.
+_SOURCE = re.compile(rb"([0-9]{1,9})/([0-9]{1,18})")
+
+
+def source_of(headers: Iterable[tuple[str, object]] | None) -> tuple[int, int] | None:
+    """Return partition and offset of the source; None if no real-time flow wrote the record."""
+    for name, value in headers or ():
+        if name == SOURCE_HEADER:
+            match = _SOURCE.fullmatch(value) if isinstance(value, bytes) else None
+            return (int(match[1]), int(match[2])) if match else None
+    return None
+
+
+def source_key(output: int, source: int) -> str:
+    """Return the key in ``Sources`` for an output partition and an input partition."""
+    return f"{output}/{source}"
+
+
+def source_ends(sources: Mapping[str, int]) -> dict[int, int]:
+    """Return, by input partition, the offset after the last record from which a row was derived."""
+    ends: dict[int, int] = {}
+    for key, offset in sources.items():
+        number = int(key.partition("/")[2])
+        ends[number] = max(offset + 1, ends.get(number, 0))
+    return ends

@@ -1,1 +1,1 @@
-"""What an operator asks of a running app. ``verify``: is what is served what the log says?"""
+"""Operations on an app: verification, lag, alerts, dead letters and its graph."""

@@ -1,18 +1,31 @@
-"""What becomes of a topic's records: how fast they come, how long they stay, and when they are lost to a reader.
+"""The outlook of a topic: its rate, its retention, and when its records will be deleted.
 
-Rates are those of the last minutes, by the records' own times: they come from offsets, so any Kafka has them.
-A record is lost by whichever comes first, ``retention.ms`` or, at the present rate, ``retention.bytes``.
+The rate is the average of the last five minutes. It is computed from offsets and timestamps, so it works with every
+Kafka broker. A record is deleted by ``retention.ms`` or, at the current rate, by ``retention.bytes``, whichever comes
+first.
+
+The sizes of partitions and the free space come from a DescribeLogDirs request. librdkafka does not offer it, so
+Headrace's own wire code sends it over a plaintext connection. If the cluster needs authentication or does not respond,
+sizes are unknown, and all other values are still computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import socket
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.client.places import Bounds, Partition
-from headrace.ops.log_dirs import Sizes
+from confluent_kafka import KafkaException
 
-__all__ = ["WINDOW_MS", "Outlook", "duration_text", "outlook", "size_text"]
+from headrace.client.cluster import Cluster
+from headrace.client.offset_spec import Bounds, Partition
+from headrace.wire import Api, WireError, decode_response, encode_request
+from headrace.wire import messages as m
+
+__all__ = ["WINDOW_MS", "Outlook", "Sizes", "duration_text", "outlook", "size_text", "sizes_of"]
+
 
 WINDOW_MS = 5 * 60 * 1000
 _VOLATILE = "headrace.volatile"
@@ -21,7 +34,7 @@ _ARCHIVE = "headrace.archive.enable"
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """None is "not known" for sizes, and "no end in sight" for times."""
+    """None means "unknown" for sizes and byte rates, and "never" or "no limit" for times and retention."""
 
     size_bytes: int | None
     records_per_s: float
@@ -33,7 +46,7 @@ class Outlook:
     disk_full_in_ms: int | None
     volatile: bool
     archived: bool
-    """What is past the limits moves to the archive, and is not lost."""
+    """Whether records beyond the limits move to the archive. Such records are not lost."""
 
     def row(self) -> dict[str, object]:
         return {
@@ -65,7 +78,7 @@ class Outlook:
             else f"{duration_text(self.lost_after_ms)} after it was written, by {self.lost_by}"
         )
         lines = [
-            f"size        {'not known' if self.size_bytes is None else size_text(self.size_bytes)}",
+            f"size        {'unknown' if self.size_bytes is None else size_text(self.size_bytes)}",
             f"rate        {per_s} (last {duration_text(WINDOW_MS)})",
             f"keeps       {' and '.join(keeps) or 'everything'}",
             f"lost        {loss}",
@@ -73,44 +86,49 @@ class Outlook:
         if self.disk_full_in_ms is not None:
             lines.append(f"disk full   in {duration_text(self.disk_full_in_ms)} at this rate")
         if self.archived:
-            lines.append("archive     takes what is past these limits, and it stays readable")
+            lines.append("archive     records beyond these limits stay readable")
         if self.volatile:
-            lines.append("volatile    in memory only: a restart empties it, and it is no source of truth")
+            lines.append(
+                "volatile    in memory only: a restart of the broker deletes it; not a source of truth"
+            )
         return lines
 
 
 def outlook(
     bounds: Mapping[Partition, Bounds],
-    before: Mapping[Partition, int],
+    window_starts: Mapping[Partition, int],
     sizes: Sizes | None,
     configs: Sequence[Mapping[str, object]],
 ) -> Outlook:
-    """``before`` is where each partition's records of the last ``WINDOW_MS`` begin."""
-    values = {str(one["config"]): one["value"] for one in configs}
-    trimmed = "delete" in str(values.get("cleanup.policy", "delete"))
-    retention_ms = _limit(values.get("retention.ms")) if trimmed else None
-    retention_bytes = _limit(values.get("retention.bytes")) if trimmed else None
+    """Compute the outlook. ``window_starts`` has, by partition, the first offset of the last ``WINDOW_MS``."""
+    values = {str(config["config"]): config["value"] for config in configs}
+    has_retention = "delete" in str(values.get("cleanup.policy", "delete"))
+    retention_ms = _limit(values.get("retention.ms")) if has_retention else None
+    retention_bytes = _limit(values.get("retention.bytes")) if has_retention else None
     volatile = values.get(_VOLATILE) == "true"
     seconds = WINDOW_MS / 1000
-    rates = {one: max(0, limits.end - before[one]) / seconds for one, limits in bounds.items()}
-    lost_after, lost_by = retention_ms, "retention.ms" if retention_ms is not None else None
+    rates = {
+        partition: max(0, limits.end - window_starts[partition]) / seconds
+        for partition, limits in bounds.items()
+    }
+    lost_after_ms, lost_by = retention_ms, "retention.ms" if retention_ms is not None else None
     bytes_per_s: float | None = None
     if sizes is not None:
         byte_rates = {}
-        for one, rate in rates.items():
-            records = bounds[one].end - bounds[one].start
-            byte_rates[one] = rate * sizes.bytes.get(one, 0) / records if records > 0 else 0.0
+        for partition, rate in rates.items():
+            records = bounds[partition].end - bounds[partition].start
+            byte_rates[partition] = rate * sizes.bytes.get(partition, 0) / records if records > 0 else 0.0
         bytes_per_s = sum(byte_rates.values())
         fastest = max(byte_rates.values(), default=0.0)
         if retention_bytes is not None and fastest > 0:
-            by_size = int(retention_bytes / fastest * 1000)
-            if lost_after is None or by_size < lost_after:
-                lost_after, lost_by = by_size, "retention.bytes"
-    full = None
+            by_bytes_ms = int(retention_bytes / fastest * 1000)
+            if lost_after_ms is None or by_bytes_ms < lost_after_ms:
+                lost_after_ms, lost_by = by_bytes_ms, "retention.bytes"
+    disk_full_ms = None
     if sizes is not None and sizes.free_bytes is not None and bytes_per_s and not volatile:
         in_ms = int(sizes.free_bytes / bytes_per_s * 1000)
-        # A topic that has reached its limits grows no further.
-        full = in_ms if lost_after is None or in_ms < lost_after else None
+        # A topic that reaches its retention limit first does not grow further.
+        disk_full_ms = in_ms if lost_after_ms is None or in_ms < lost_after_ms else None
     archived = values.get(_ARCHIVE) == "true"
     return Outlook(
         None if sizes is None else sum(sizes.bytes.values()),
@@ -118,9 +136,9 @@ def outlook(
         bytes_per_s,
         retention_ms,
         retention_bytes,
-        None if archived else lost_after,
+        None if archived else lost_after_ms,
         None if archived else lost_by,
-        full,
+        disk_full_ms,
         volatile,
         archived,
     )
@@ -145,3 +163,61 @@ def duration_text(ms: int) -> str:
         if seconds >= length:
             return f"{seconds / length:.3g} {unit}"
     return f"{seconds:.3g} s"
+
+
+_VERSION = 4
+_TIMEOUT_S = 5.0
+_RESPONSE_BYTES_MAX = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """``free_bytes`` is the smallest free space of all disks with these partitions; None if unknown."""
+
+    bytes: Mapping[Partition, int]
+    free_bytes: int | None
+
+
+def sizes_of(cluster: Cluster, partitions: Iterable[Partition]) -> Sizes | None:
+    if cluster.properties.get("security.protocol", "plaintext").lower() != "plaintext":
+        return None
+    request = m.DescribeLogDirsRequest
+    by_topic: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        by_topic.setdefault(topic, []).append(number)
+    message = request(
+        topics=[
+            request.DescribableLogDirTopic(topic=name, partitions=rows) for name, rows in by_topic.items()
+        ]
+    )
+    sizes: dict[Partition, int] = {}
+    free_bytes: list[int] = []
+    try:
+        nodes = cluster.wait_for(cluster.admin().describe_cluster(request_timeout=cluster.timeout_s)).nodes
+    except KafkaException:
+        return None
+    for node in nodes:
+        with contextlib.suppress(OSError, WireError, struct.error):
+            _describe(str(node.host), node.port, message, sizes, free_bytes)
+    return Sizes(sizes, min(free_bytes, default=None)) if sizes else None
+
+
+def _describe(
+    host: str, port: int, message: object, sizes: dict[Partition, int], free_bytes: list[int]
+) -> None:
+    request = encode_request(Api.DESCRIBE_LOG_DIRS, _VERSION, 1, "headrace", message)  # type: ignore[arg-type]
+    with socket.create_connection((host, port), timeout=_TIMEOUT_S) as connection:
+        connection.sendall(request)
+        with connection.makefile("rb") as stream:
+            (size,) = struct.unpack(">i", stream.read(4))
+            if not 0 < size <= _RESPONSE_BYTES_MAX:
+                return
+            _, response = decode_response(Api.DESCRIBE_LOG_DIRS, _VERSION, stream.read(size))
+    for directory in response.results:
+        if directory.topics and directory.usable_bytes >= 0:
+            free_bytes.append(directory.usable_bytes)
+        for topic in directory.topics:
+            for partition in topic.partitions:
+                key = (topic.name, partition.partition_index)
+                # Replicas can lag; the leader has the largest size.
+                sizes[key] = max(sizes.get(key, 0), partition.partition_size)

@@ -1,18 +1,17 @@
-/* Walking and reading the records of a batch, in C: the same rule as in record.py, a hundred times as fast.
+/* Validates and reads the records of a batch in C: the same rules as in record.py, but a hundred times as fast.
 
-   It only ever proves. Where a record does not hold together it stops before that record and says how far it came;
-   the plain code then goes on from there and says what is wrong, so there is one place that words a refusal.
+   This code does not raise errors for invalid records. It stops before the first invalid record and returns the
+   position. The Python code continues there and raises the error, so all error messages are in one place.
 
-   Bytes come from strangers. Every read is behind a comparison with the end of what it lies in: a number with the
-   end of its record, a record with the end of the buffer. Lengths are compared with what is left, never added first,
-   so nothing can wrap around. Nothing is written to, and nothing is allocated but the objects of records that have
-   been walked. */
+   The bytes are not trusted. Before every read, the position is compared with the end of the record or of the buffer.
+   Lengths are compared with the remaining bytes before they are added to a pointer, so nothing can overflow. The code
+   does not write to the buffer, and allocates only the objects of validated records. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
 
-/* More records than this take longer than it takes to let another thread run meanwhile. */
+/* With more records than this, the code releases the GIL so that other threads can run. */
 #define COUNT_AT_ONCE 20000
 
 typedef struct {
@@ -20,7 +19,8 @@ typedef struct {
     const uint8_t *end;
 } Span;
 
-/* An unsigned number of up to bytes_max bytes, whose last may be at most last_max; 0 if there is none. */
+/* Read an unsigned number of up to bytes_max bytes; a byte at the maximum length can be at most last_max. Returns 0 if
+   the number is invalid. */
 static int
 read_long_number(Span *span, int bytes_max, uint8_t last_max, uint64_t *number)
 {
@@ -49,14 +49,14 @@ read_number(Span *span, int bytes_max, uint8_t last_max, uint64_t *number)
     return read_long_number(span, bytes_max, last_max, number);
 }
 
-/* Zigzag: the lowest bit is the sign. */
+/* Decode zigzag: the lowest bit is the sign. */
 static inline int64_t
 signed_of(uint64_t number)
 {
     return (int64_t)(number >> 1) ^ -(int64_t)(number & 1);
 }
 
-/* 32 bits in up to 5 bytes: of the fifth, four bits count. */
+/* Read 32 bits in up to 5 bytes. Only four bits of the fifth byte are used. */
 static inline int
 read_varint(Span *span, int64_t *value)
 {
@@ -68,7 +68,7 @@ read_varint(Span *span, int64_t *value)
     return 1;
 }
 
-/* 64 bits in up to 10 bytes: of the tenth, one bit counts. */
+/* Read 64 bits in up to 10 bytes. Only one bit of the tenth byte is used. */
 static inline int
 read_varlong(Span *span, int64_t *value)
 {
@@ -80,7 +80,7 @@ read_varlong(Span *span, int64_t *value)
     return 1;
 }
 
-/* The length of a field that fits into what is left; -1 for null. */
+/* Read the length of a field, -1 for null. Returns 0 if the length exceeds the remaining bytes. */
 static inline int
 read_size(Span *span, int64_t *size)
 {
@@ -105,7 +105,7 @@ skip_field(Span *span, Field *field)
     return 1;
 }
 
-/* UTF-8 as Python reads it: shortest forms only, no surrogates, nothing above U+10FFFF. */
+/* Accept the same UTF-8 as Python: shortest forms only, no surrogates, no code point above U+10FFFF. */
 static int
 is_utf8(const uint8_t *at, const uint8_t *end)
 {
@@ -210,7 +210,7 @@ static int
 is_inside(const Py_buffer *buffer, Py_ssize_t start)
 {
     if (start < 0 || start > buffer->len) {
-        PyErr_Format(PyExc_ValueError, "start %zd is outside of the buffer", start);
+        PyErr_Format(PyExc_ValueError, "start %zd is outside the buffer", start);
         return 0;
     }
     return 1;
@@ -218,8 +218,8 @@ is_inside(const Py_buffer *buffer, Py_ssize_t start)
 
 PyDoc_STRVAR(walk_doc,
              "walk(buffer, start, count, headers_max) -> (walked, position, delta_min, delta_max, has_null_key)\n\n"
-             "Walk count records from start to the buffer's end. walked are right, and position is behind them; the\n"
-             "last one counts only if it ends where the buffer does.");
+             "Validate count records from start to the end of the buffer. Returns the number of valid records and the\n"
+             "position after them. The last record is valid only if it ends at the end of the buffer.");
 
 static PyObject *
 walk(PyObject *Py_UNUSED(module), PyObject *arguments)
@@ -255,7 +255,8 @@ object_of(const Field *field)
     return PyBytes_FromStringAndSize((const char *)field->at, (Py_ssize_t)field->size);
 }
 
-/* A tuple of the given kind; its items are taken over, and any that is missing is an error that has been set. */
+/* Create a tuple of type kind. It takes over the references to the items. If an item is NULL, a Python error is already
+   set, and the result is NULL. */
 static PyObject *
 tuple_of(PyTypeObject *kind, PyObject *items[], Py_ssize_t count)
 {
@@ -295,9 +296,9 @@ append_record(PyObject *list, PyTypeObject *kind, const Record *record, const ui
 
 PyDoc_STRVAR(read_doc,
              "read(buffer, start, count, bytes_max, kind) -> (records, position)\n\n"
-             "Up to count records from start, no more once they take bytes_max, and none from the first on that does\n"
-             "not hold together; position is behind them. Each is a tuple of kind: offset delta, timestamp delta, key,\n"
-             "value, and where the count of its headers is, or 0 if it has none.");
+             "Read up to count records from start. Stop after bytes_max bytes or before the first invalid record.\n"
+             "Returns the records and the position after them. Each record is a tuple of type kind: offset delta,\n"
+             "timestamp delta, key, value, and the position of the header count (0 without headers).");
 
 static PyObject *
 read_records(PyObject *Py_UNUSED(module), PyObject *arguments)
@@ -310,7 +311,7 @@ read_records(PyObject *Py_UNUSED(module), PyObject *arguments)
     }
     PyObject *list = NULL;
     if (!PyType_IsSubtype(kind, &PyTuple_Type)) {
-        PyErr_Format(PyExc_TypeError, "%s is no kind of tuple", kind->tp_name);
+        PyErr_Format(PyExc_TypeError, "%s is not a subclass of tuple", kind->tp_name);
     } else if (is_inside(&buffer, start)) {
         list = PyList_New(0);
     }
@@ -342,7 +343,7 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "headrace.records._walk",
-    .m_doc = "Walking and reading the records of a batch, in C.",
+    .m_doc = "Validates and reads the records of a batch in C.",
     .m_size = 0,
     .m_methods = methods,
 };

@@ -1,6 +1,6 @@
 from typing import TypeVar
 
-from headrace.records.header import Buffer
+from headrace.checksum import Buffer
 
 _Tuple = TypeVar("_Tuple", bound=tuple[object, ...])
 

@@ -1,12 +1,11 @@
-"""Making batches: for tests and tools, control records, and topics that choose their own compression."""
+"""Builds record batches: for tests and tools, for control records, and for topics with their own compression codec."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from headrace.records.check import intact_header, unpack_batch, walk_batch
-from headrace.records.codecs import pack
-from headrace.records.header import (
+from headrace.checksum import Buffer
+from headrace.records.batch import (
     CODEC_MASK,
     CONTROL_BIT,
     HEADER,
@@ -14,11 +13,14 @@ from headrace.records.header import (
     LENGTH_END,
     MAGIC,
     TRANSACTIONAL_BIT,
-    Buffer,
+    intact_header,
+    seal,
+    unpack_batch,
+    validate_batch,
 )
-from headrace.records.limits import RecordLimits
-from headrace.records.place import seal
-from headrace.records.varint import append_varint
+from headrace.records.codecs import pack
+from headrace.records.errors import RecordLimits
+from headrace.records.record import append_varint
 
 __all__ = ["Content", "build_batch", "recompress"]
 
@@ -39,7 +41,7 @@ def build_batch(
     transactional: bool = False,
     control: bool = False,
 ) -> bytearray:
-    """One batch of (key, value, headers), all with the same timestamp."""
+    """Build one batch from (key, value, headers) tuples. All records get the same timestamp."""
     out = bytearray()
     for index, (key, value, headers) in enumerate(records):
         _append_record(out, index, key, value, list(headers))
@@ -68,10 +70,10 @@ def build_batch(
 
 
 def recompress(batch: Buffer, codec: int, limits: RecordLimits) -> bytes:
-    """The same batch under another codec; nothing else about it changes."""
+    """Validate a batch and compress its records with another codec. The records do not change."""
     header = intact_header(batch)
     plain = unpack_batch(batch, header, limits)
-    walk_batch(plain, header.count, limits)
+    validate_batch(plain, header.count, limits)
     packed = pack(codec, plain)
     changed = header._replace(
         length=HEADER_SIZE - LENGTH_END + len(packed),

@@ -1,10 +1,10 @@
-"""Control batches: the marker that ends a transaction in a partition, one record that only the broker writes.
+"""Control batches: a marker that ends a transaction in a partition. It is one record that only the broker writes.
 
     key    version (2) = 0, type (2): 0 aborted, 1 committed
     value  version (2) = 0, epoch of the coordinator (4)
 
-The batch carries the control and the transactional bit, the producer's id and epoch, and no sequence. Readers that
-want only what is committed learn from it where the producer's transaction ends; none hand it to their users.
+The batch has the control bit, the transactional bit, the producer's id and epoch, and no sequence. It marks the end of
+the producer's transaction for readers of committed records. Consumers do not return the marker to applications.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
+from headrace.checksum import Buffer
+from headrace.records.batch import read_records
 from headrace.records.build import build_batch
-from headrace.records.check import read_records
-from headrace.records.errors import RecordError
-from headrace.records.header import Buffer
-from headrace.records.limits import RecordLimits
+from headrace.records.errors import RecordError, RecordLimits
 
 __all__ = ["Marker", "build_marker", "read_marker"]
 
@@ -46,7 +45,7 @@ def build_marker(producer_id: int, producer_epoch: int, marker: Marker, timestam
 
 
 def read_marker(batch: Buffer) -> Marker | None:
-    """What a control batch says; ``None`` if it is damaged or of a kind that ends no transaction."""
+    """Decode the marker of a control batch; ``None`` if the batch is damaged or is not a transaction marker."""
     try:
         records = read_records(batch, _LIMITS)
     except RecordError:

@@ -1,21 +1,21 @@
-"""Batches that come back from our own disk: read, thinned out, stretched.
+"""Reads batches from the broker's disk, removes records from them, and extends their offset range.
 
-At produce a batch is dense: one record for each offset that it covers. Compaction takes records out of it and leaves
-everything else as it was, so that a stored batch has
+A produced batch has one record for each offset. Compaction removes records and changes as little else as possible. The
+fields of a compacted batch:
 
     base offset          unchanged
-    offset deltas        of the records that are left: rising, no longer one by one
-    count                how many records are left, perhaps none
-    last offset delta    not less than before. A batch is *stretched* over the offsets of batches behind it that went
-                         away whole, so that each batch still begins where the one before it ends, and a reader can tell
-                         a compacted log from one with a hole. The base sequence moves back by as much, because the
-                         last sequence, which is what producers are known by, is counted from it.
-    delete horizon       attribute bit 6: the base timestamp then says when the deletions in this batch expire
+    offset deltas        of the remaining records: ascending, with gaps
+    count                the number of remaining records; can be 0
+    last offset delta    unchanged, or larger if the batch is *stretched* over the offsets of removed batches after it.
+                         So each batch still begins where the previous batch ends, and a reader can distinguish a
+                         compacted log from a log with missing batches. A stretched batch has a lower base sequence,
+                         so that its last sequence, which shows the producer's progress, does not change.
+    delete horizon       attribute bit 6: the base timestamp is the time at which the tombstones in this batch expire
 
-Every Kafka client takes its next offset from the last offset delta and passes over what is not there.
+Every Kafka client computes its next offset from the last offset delta and skips missing offsets.
 
-These bytes were walked when they were produced. Here the CRC must hold, and a batch without one is not touched; reading
-them still trusts no length, since a disk or an archive can come from anywhere.
+Stored batches were validated when they were produced. Here the CRC must match; a batch with a wrong CRC is not changed.
+Lengths are still checked, because the contents of a disk or an archive cannot be trusted.
 """
 
 from __future__ import annotations
@@ -25,44 +25,49 @@ from itertools import compress
 from struct import Struct
 from typing import NamedTuple
 
-from headrace.records.check import intact_header, unpack_records
-from headrace.records.codecs import pack
-from headrace.records.errors import CorruptRecords
-from headrace.records.header import (
+from headrace.checksum import Buffer
+from headrace.records.batch import (
+    BASE_SEQUENCE_AT,
     CODEC_MASK,
     DELETE_HORIZON_BIT,
     HEADER,
     HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
     LENGTH_END,
     MAGIC,
     SEQUENCE_RANGE,
     TRANSACTIONAL_BIT,
     BatchHeader,
-    Buffer,
+    intact_header,
+    seal,
+    unpack_records,
 )
-from headrace.records.limits import RecordLimits
-from headrace.records.place import seal
-from headrace.records.reading import WINDOW_BYTES_MAX, BareRecords
-from headrace.records.record import BareRecord
-from headrace.records.varint import append_varint, read_varint, read_varlong
+from headrace.records.codecs import pack
+from headrace.records.errors import CorruptRecords, RecordLimits
+from headrace.records.record import (
+    WINDOW_BYTES_MAX,
+    BareRecord,
+    BareRecords,
+    append_varint,
+    read_varint,
+    read_varlong,
+)
 
 __all__ = [
     "StoredBatch",
-    "cover_batch",
     "empty_batch",
+    "empty_batch_for_offsets",
+    "extend_last_offset",
     "open_batch",
     "read_stored",
-    "stretch_batch",
-    "thin_batch",
+    "remove_records",
 ]
 
-_DELTA_AT = 23
-_SEQUENCE_AT = 53
 _INT32 = Struct(">i")
 
 
 class StoredBatch(NamedTuple):
-    """One batch, unpacked; ``records`` have deltas for offsets and timestamps, and can be gone over more than once."""
+    """A decompressed batch. ``records`` have relative offsets and timestamps, and can be iterated more than once."""
 
     header: BatchHeader
     plain: memoryview
@@ -73,7 +78,7 @@ def open_batch(batch: Buffer, limits: RecordLimits) -> StoredBatch:
     header = intact_header(batch)
     if not 0 <= header.count <= header.last_offset_delta + 1:
         raise CorruptRecords(
-            f"stored batch states {header.count} records and last offset delta {header.last_offset_delta}"
+            f"the stored batch has {header.count} records, but its last offset delta is {header.last_offset_delta}"
         )
     if not header.count:
         return StoredBatch(header, memoryview(b""), ())
@@ -83,7 +88,7 @@ def open_batch(batch: Buffer, limits: RecordLimits) -> StoredBatch:
 
 
 def read_stored(batch: Buffer, limits: RecordLimits) -> Iterator[tuple[int, int]]:
-    """Offset and timestamp of each record that is left in a batch."""
+    """Yield the offset and the timestamp of each remaining record of a batch."""
     header, _, records = open_batch(batch, limits)
     first, start = header.base_offset, header.base_timestamp
     for record in records:
@@ -91,11 +96,13 @@ def read_stored(batch: Buffer, limits: RecordLimits) -> Iterator[tuple[int, int]
         yield first + record.offset, timestamp
 
 
-def thin_batch(stored: StoredBatch, kept: Sequence[int], delete_horizon_ms: int | None = None) -> bytearray:
-    """The batch with only the records for which ``kept`` has a 1, at least one.
+def remove_records(
+    stored: StoredBatch, kept: Sequence[int], delete_horizon_ms: int | None = None
+) -> bytearray:
+    """Return the batch with only the records for which ``kept`` has a 1. At least one record must remain.
 
-    ``delete_horizon_ms`` is given once, when the batch first needs one; it takes the base timestamp's place, and the
-    records' timestamps are counted from it.
+    ``delete_horizon_ms`` adds a delete horizon to a batch that does not have one. It replaces the base timestamp, and
+    the timestamps of the records become relative to it.
     """
     header, plain, records = stored
     changed = header._replace(count=sum(kept))
@@ -117,58 +124,61 @@ def thin_batch(stored: StoredBatch, kept: Sequence[int], delete_horizon_ms: int 
 
 
 def _bounds(plain: memoryview, count: int) -> Iterator[tuple[int, int]]:
-    """Where each record begins and ends, its length before it included."""
+    """Yield the start and the end of each record, including its length field."""
     position, size = 0, len(plain)
     for index in range(count):
         start = position
-        # One or two bytes nearly always.
+        # Fast path: the length field nearly always has one or two bytes.
         if position + 1 < size and (low := plain[position]) >= 0x80 > (high := plain[position + 1]):
             length = (low & 0x7F | high << 7) >> 1 ^ -(low & 1)
             position += 2
         else:
             length, position = read_varint(plain, position, size)
         if not 0 < length <= size - position:
-            raise CorruptRecords(f"record {index} states {length} bytes where {size - position} are left")
+            raise CorruptRecords(
+                f"record {index} declares {length} bytes, but {size - position} bytes remain"
+            )
         position += length
         yield start, position
     if position != size:
-        raise CorruptRecords(f"{size - position} bytes are left after the last of {count} records")
+        raise CorruptRecords(f"{size - position} extra bytes after the last of {count} records")
 
 
 def _runs(plain: memoryview, kept: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The bytes to keep, neighbours together."""
-    first = behind = -1
+    """Yield the byte ranges of the records to retain. Adjacent records are one range."""
+    first = run_end = -1
     for (start, end), keep in zip(_bounds(plain, len(kept)), kept, strict=True):
         if not keep:
             continue
-        if start != behind:
-            if behind >= 0:
-                yield first, behind
+        if start != run_end:
+            if run_end >= 0:
+                yield first, run_end
             first = start
-        behind = end
-    yield first, behind
+        run_end = end
+    yield first, run_end
 
 
 def _append_shifted(out: bytearray, plain: memoryview, start: int, end: int, shift: int) -> None:
     _, attributes_at = read_varint(plain, start, end)
-    delta, behind = read_varlong(plain, attributes_at + 1, end)
+    delta, delta_end = read_varlong(plain, attributes_at + 1, end)
     head = bytearray(plain[attributes_at : attributes_at + 1])
     append_varint(head, delta + shift)
-    append_varint(out, len(head) + end - behind)
+    append_varint(out, len(head) + end - delta_end)
     out += head
-    out += plain[behind:end]
+    out += plain[delta_end:end]
 
 
 def empty_batch(header: BatchHeader) -> bytearray:
-    """The batch without any record: what is left of one that tells a producer's last sequence. It is part of no
-    transaction any more.
-    """
+    """Return the batch without records and without its transactional bit. It preserves a producer's last sequence."""
     attributes = header.attributes & ~(CODEC_MASK | TRANSACTIONAL_BIT)
     return _sealed(header._replace(count=0, attributes=attributes), b"")
 
 
-def cover_batch(base_offset: int, next_offset: int, leader_epoch: int, timestamp_ms: int) -> bytearray:
-    """A batch of nobody's and of no records, for offsets that no other batch can be stretched over."""
+def empty_batch_for_offsets(
+    base_offset: int, next_offset: int, leader_epoch: int, timestamp_ms: int
+) -> bytearray:
+    """Build a batch without producer and records. It fills a gap in the offsets over which no other batch
+    can be extended."""
     header = BatchHeader(
         base_offset,
         0,
@@ -187,13 +197,13 @@ def cover_batch(base_offset: int, next_offset: int, leader_epoch: int, timestamp
     return _sealed(header, b"")
 
 
-def stretch_batch(batch: bytearray, header: BatchHeader, next_offset: int) -> None:
-    """Let the batch end at ``next_offset``, in place; its last sequence stays what it was."""
+def extend_last_offset(batch: bytearray, header: BatchHeader, next_offset: int) -> None:
+    """Extend the batch in place, up to ``next_offset`` (exclusive). Its last sequence does not change."""
     delta = next_offset - header.base_offset - 1
     longer = delta - header.last_offset_delta
-    _INT32.pack_into(batch, _DELTA_AT, delta)
+    _INT32.pack_into(batch, LAST_OFFSET_DELTA_AT, delta)
     if header.base_sequence >= 0:
-        _INT32.pack_into(batch, _SEQUENCE_AT, (header.base_sequence - longer) % SEQUENCE_RANGE)
+        _INT32.pack_into(batch, BASE_SEQUENCE_AT, (header.base_sequence - longer) % SEQUENCE_RANGE)
     seal(batch, 0)
 
 

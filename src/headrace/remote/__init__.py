@@ -1,4 +1,4 @@
-"""A server of Headrace, from any program: no Spark, no broker, HTTP only. ``pip install "headrace[remote]"``.
+"""Python clients of a Headrace server over HTTP. They need no Spark and no broker: ``pip install "headrace[remote]"``.
 
 from headrace.remote import Remote
 
@@ -6,43 +6,39 @@ with Remote("http://127.0.0.1:8180", token=...) as remote:
     remote.topic("orders").write({"order_id": "o1", "pieces": 3})
     remote.view("orders").get("o1")
 
-``AsyncRemote`` has the same, to be awaited.
+``AsyncRemote`` has the same methods for asyncio.
 """
 
 from __future__ import annotations
 
-from headrace.remote.async_changes import AsyncChanges
 from headrace.remote.async_remote import AsyncRemote, AsyncRows, AsyncSql, AsyncTopic, AsyncView
-from headrace.remote.change import Change, LiveRows
-from headrace.remote.changes import Changes
+from headrace.remote.changes import AsyncChanges, Changes
 from headrace.remote.errors import (
-    AnswerUnfit,
     Busy,
     Closed,
-    Gone,
+    InvalidRequest,
+    InvalidResponse,
     Late,
     Moved,
     NotAllowed,
+    NotFound,
     NotLoggedIn,
-    NotThere,
     OutcomeUnknown,
     Outdated,
+    Position,
+    RecordsDeleted,
     RemoteError,
     ServerFault,
-    Unfit,
     Unreachable,
 )
-from headrace.remote.page import Page, Table
-from headrace.remote.plain import literal
-from headrace.remote.position import Position
-from headrace.remote.records import Record
+from headrace.remote.queries import Record
 from headrace.remote.remote import Remote, Rows, Sql, Topic, View
+from headrace.remote.results import Change, LiveRows, Page, RecordId, Table, Written, WrittenMany
 from headrace.remote.session import Described
 from headrace.remote.sql import SqlRows
-from headrace.remote.written import Place, Written, WrittenMany
+from headrace.remote.values import literal
 
 __all__ = [
-    "AnswerUnfit",
     "AsyncChanges",
     "AsyncRemote",
     "AsyncRows",
@@ -54,19 +50,21 @@ __all__ = [
     "Changes",
     "Closed",
     "Described",
-    "Gone",
+    "InvalidRequest",
+    "InvalidResponse",
     "Late",
     "LiveRows",
     "Moved",
     "NotAllowed",
+    "NotFound",
     "NotLoggedIn",
-    "NotThere",
     "OutcomeUnknown",
     "Outdated",
     "Page",
-    "Place",
     "Position",
     "Record",
+    "RecordId",
+    "RecordsDeleted",
     "Remote",
     "RemoteError",
     "Rows",
@@ -75,7 +73,6 @@ __all__ = [
     "SqlRows",
     "Table",
     "Topic",
-    "Unfit",
     "Unreachable",
     "View",
     "Written",

@@ -1,4 +1,4 @@
-"""Where a server is, and the token for it: sent there and nowhere else, and shown to nobody."""
+"""The address of a server and the token for it. The token is sent only to that server, and never printed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Address", "Token"]
 
 
 class Token:
-    """Not a text, so that no frame of a traceback shows it where one is an argument."""
+    """Hides the token: it is not a str, so that tracebacks and logs do not show it."""
 
     def __init__(self, text: str | None) -> None:
         self._text = text
@@ -23,7 +23,7 @@ class Token:
     def __bool__(self) -> bool:
         return self._text is not None
 
-    def is_good(self) -> bool:
+    def is_valid(self) -> bool:
         text = self._text
         return text is None or (text.isascii() and text.isprintable() and " " not in text and text != "")
 
@@ -36,26 +36,29 @@ class Token:
 
 class Address:
     def __init__(self, url: str, token: Token, *, plain_text: bool = False) -> None:
-        # Whatever is raised here, this can be shown.
+        # An error can print this object, so set these attributes before the first check.
         self.base, self._token = "", token
-        found = _split(url)
-        if found.scheme not in ("http", "https") or not found.hostname:
-            raise ConfigError(f"{_shown(found)!r} is no address of a server", hint="as http://127.0.0.1:8180")
-        if found.username or found.password or found.query or found.fragment:
+        parts = _split(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(
-                "an address has no user, query or fragment",
-                hint="a token is given as token=..., not in the address",
+                f"{_without_credentials(parts)!r} is not the address of a server",
+                hint="use one such as http://127.0.0.1:8180",
             )
-        if not token.is_good():
+        if parts.username or parts.password or parts.query or parts.fragment:
             raise ConfigError(
-                "the token has characters that no token has", hint="was a line break copied with it?"
+                "the address must not have a user, query or fragment",
+                hint="pass the token as token=..., not in the address",
             )
-        if token and found.scheme == "http" and not plain_text and not _is_here(found.hostname):
+        if not token.is_valid():
             raise ConfigError(
-                f"a token would travel to {found.hostname} as it is, for anybody on the way to read",
-                hint="use https; or plain_text=True, if the way there is safe",
+                "the token has invalid characters", hint="check for a line break that was copied with it"
             )
-        self.base = f"{found.scheme}://{found.netloc}{found.path.rstrip('/')}"
+        if token and parts.scheme == "http" and not plain_text and not _is_loopback(parts.hostname):
+            raise ConfigError(
+                f"the token would be sent to {parts.hostname} unencrypted",
+                hint="use https, or set plain_text=True if the network is trusted",
+            )
+        self.base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
     @property
     def has_token(self) -> bool:
@@ -69,7 +72,7 @@ class Address:
         return f"{self.base} ({'with' if self._token else 'without'} a token)"
 
 
-def _is_here(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -78,13 +81,15 @@ def _is_here(host: str) -> bool:
 
 def _split(url: str) -> urllib.parse.SplitResult:
     try:
-        found = urllib.parse.urlsplit(url)
-        _ = found.port
+        parts = urllib.parse.urlsplit(url)
+        _ = parts.port
     except ValueError as error:
-        raise ConfigError(f"no address of a server: {error}", hint="as http://127.0.0.1:8180") from None
-    return found
+        raise ConfigError(
+            f"invalid server address: {error}", hint="use one such as http://127.0.0.1:8180"
+        ) from None
+    return parts
 
 
-def _shown(found: urllib.parse.SplitResult) -> str:
-    """Without what may be secret."""
-    return f"{found.scheme}://{found.hostname or ''}{found.path}"[:200]
+def _without_credentials(parts: urllib.parse.SplitResult) -> str:
+    """Return the address without credentials."""
+    return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"[:200]

@@ -1,4 +1,4 @@
-"""A server, for programs with an event loop: as ``headrace.remote.remote``, word for word, with ``await``."""
+"""The asyncio client. It has the same methods as ``remote.py``, with ``await``."""
 
 from __future__ import annotations
 
@@ -9,22 +9,18 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from headrace.clock import Clock, SystemClock
-from headrace.remote import reading, sql, writing
+from headrace.remote import queries, sql, writes
 from headrace.remote.address import Address, Token
-from headrace.remote.async_changes import AsyncChanges
-from headrace.remote.async_transport import AsyncTransport
-from headrace.remote.columns import data_frame
+from headrace.remote.changes import AsyncChanges
+from headrace.remote.columns import RowReader, data_frame
+from headrace.remote.errors import Position
 from headrace.remote.exchange import Request, json_of
-from headrace.remote.page import Page, Table
-from headrace.remote.position import Position
-from headrace.remote.reading import Question
-from headrace.remote.reading_as import Read
-from headrace.remote.records import Record, RecordPage, records_page
-from headrace.remote.session import After, Described, Session
+from headrace.remote.queries import Record, RecordPage, RowQuery, records_page
+from headrace.remote.results import Page, Table, Tally, Written, WrittenMany
+from headrace.remote.session import After, Described, Session, ViewList
 from headrace.remote.sql import SqlRows, Statement
 from headrace.remote.subscription import Subscription
-from headrace.remote.view_list import ViewList
-from headrace.remote.written import Tally, Written, WrittenMany
+from headrace.remote.transport import AsyncTransport
 
 if TYPE_CHECKING:
     import httpx
@@ -37,10 +33,10 @@ Row = dict[str, Any]
 
 
 class AsyncRemote:
-    """``async with AsyncRemote("http://127.0.0.1:8180", token=...) as remote``; in one event loop.
+    """``async with AsyncRemote("http://127.0.0.1:8180", token=...) as remote``. Use it in one event loop.
 
-    What is read shows all that was written through the same object before: views are waited for, ``wait_s`` at most.
-    What may heal is tried again for ``patience_s``. ``client`` is an ``httpx.AsyncClient`` of the caller's own.
+    Reads reflect all earlier writes through the same object: they wait up to ``wait_s`` for the view. Temporary errors
+    are retried for ``patience_s``. ``client`` is an optional ``httpx.AsyncClient`` of the caller.
     """
 
     def __init__(
@@ -54,44 +50,45 @@ class AsyncRemote:
         client: httpx.AsyncClient | None = None,
         clock: Clock | None = None,
     ) -> None:
-        hidden = Token(token)
-        # From here on no frame has it as a text.
+        secret_token = Token(token)
+        # Delete the str, so that no stack frame contains the token from here on.
         del token
         clock = clock or SystemClock()
-        self._address = Address(url, hidden, plain_text=plain_text)
+        self._address = Address(url, secret_token, plain_text=plain_text)
         self._session = Session(clock, wait_s, patience_s)
         self._transport = AsyncTransport(self._address, clock, client)
 
     async def views(self) -> list[Described]:
-        found: ViewList = json_of(
-            await self._transport.run(self._session.ask(Request("GET", "/v1/views"))), ViewList
+        result: ViewList = json_of(
+            await self._transport.run(self._session.send(Request("GET", "/v1/views"))), ViewList
         )
-        return found.views
+        return result.views
 
     @overload
     def view(self, name: str) -> AsyncView[Row]: ...
     @overload
     def view(self, name: str, kind: type[N]) -> AsyncView[N]: ...
     def view(self, name: str, kind: Any = None) -> AsyncView[Any]:
-        """``kind`` is a class that rows are made into: a dataclass, for example. Without it they are dicts."""
-        return AsyncView(self._transport, self._session, name, Read(kind))
+        """``kind`` is the class of the rows, for example a dataclass. Without it, rows are dicts."""
+        return AsyncView(self._transport, self._session, name, RowReader(kind))
 
     @overload
     def topic(self, name: str) -> AsyncTopic[Row]: ...
     @overload
     def topic(self, name: str, kind: type[N]) -> AsyncTopic[N]: ...
     def topic(self, name: str, kind: Any = None) -> AsyncTopic[Any]:
-        return AsyncTopic(self._transport, self._session, name, Read(kind))
+        return AsyncTopic(self._transport, self._session, name, RowReader(kind))
 
     def sql(self, query: str, *parameters: Any, after: After = "", wait_s: float | None = None) -> AsyncSql:
-        """A SELECT over views, whatever stores they live in, with values for $1, $2, …; nothing is asked for before
-        somebody wants the rows.
+        """Prepare a SELECT over views of all stores. ``parameters`` are the values of $1, $2, …
+
+        The request is sent when the rows are read.
         """
         return AsyncSql(self._transport, self._session, Statement(query, parameters, after, wait_s))
 
     def forget(self) -> None:
-        """From now on nothing that was written before is waited for."""
-        self._session.own.forget()
+        """Forget earlier writes, so that reads do not wait for them."""
+        self._session.own_writes.forget()
 
     async def close(self) -> None:
         await self._transport.close()
@@ -107,25 +104,25 @@ class AsyncRemote:
 
 
 class AsyncView(Generic[R]):
-    def __init__(self, transport: AsyncTransport, session: Session, name: str, read: Read[R]) -> None:
+    def __init__(self, transport: AsyncTransport, session: Session, name: str, read: RowReader[R]) -> None:
         self.name = name
         self._transport = transport
         self._session = session
         self._read = read
 
     async def describe(self) -> Described:
-        found: Described = await self._transport.run(self._session.described(self.name))
-        return found
+        result: Described = await self._transport.run(self._session.describe(self.name))
+        return result
 
     async def get(self, key: Any, *, after: After = "", wait_s: float | None = None) -> R | None:
-        """The row, or None. A key of several columns is a mapping of them."""
-        return (await self.look(key, after=after, wait_s=wait_s))[0]
+        """Return the row, or None if it does not exist. A composite key is a mapping of its columns."""
+        return (await self.get_with_position(key, after=after, wait_s=wait_s))[0]
 
-    async def look(
+    async def get_with_position(
         self, key: Any, *, after: After = "", wait_s: float | None = None
     ) -> tuple[R | None, Position]:
-        """The row or None, and the position at which that is so."""
-        row, position = await self._transport.run(reading.row(self._session, self.name, key, after, wait_s))
+        """Return the row or None, and the position of the read."""
+        row, position = await self._transport.run(queries.row(self._session, self.name, key, after, wait_s))
         return (None if row is None else self._read.row(row)), position
 
     def rows(
@@ -142,11 +139,13 @@ class AsyncView(Generic[R]):
         after: After = "",
         wait_s: float | None = None,
     ) -> AsyncRows[R]:
-        """Nothing is asked for before somebody iterates. ``begin`` is the first key, ``end`` the one behind the last;
-        ``after`` a token, or None to wait for nothing.
+        """Select rows. The requests are sent when the caller iterates.
+
+        ``begin`` (inclusive) and ``end`` (exclusive) are keys. ``after`` is a position token, or None to read without
+        waiting.
         """
-        asked = Question(self.name, filter, sort, prefix, begin, end, match, limit, page_rows, after, wait_s)
-        return AsyncRows(self._transport, self._session, asked, self._read)
+        query = RowQuery(self.name, filter, sort, prefix, begin, end, match, limit, page_rows, after, wait_s)
+        return AsyncRows(self._transport, self._session, query, self._read)
 
     def changes(
         self,
@@ -160,40 +159,42 @@ class AsyncView(Generic[R]):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> AsyncChanges[R]:
-        """All rows at first, or what came behind the cursor; then every step, for ever. Connections that break are
-        made again, with no step lost and none twice. ``limit`` gives the first rows by ``sort``, or by key, as they
-        change; without it ``sort`` is the order of the rows at first. ``async with`` closes it.
+        """Subscribe to the view: return all rows, or the changes after the cursor, and then every further change.
+
+        The iterator reconnects after an error, without losing or repeating a change. With ``limit``, follow only the
+        first rows, ordered by ``sort`` or by key. Without ``limit``, ``sort`` orders only the initial rows. Use the
+        iterator in an ``async with`` block, which closes it.
         """
-        asked = Question(self.name, filter, sort, prefix, begin, end, match, limit)
-        return AsyncChanges(self._transport, Subscription(asked, self._read, cursor))
+        query = RowQuery(self.name, filter, sort, prefix, begin, end, match, limit)
+        return AsyncChanges(self._transport, Subscription(query, self._read, cursor))
 
     def __repr__(self) -> str:
         return f"AsyncView({self.name!r})"
 
 
 class AsyncRows(Generic[R]):
-    """Rows of a view: one after the other, by page, or all together."""
+    """Rows of a view: one by one, by page, or all together. The requests are sent when the caller iterates."""
 
     def __init__(
-        self, transport: AsyncTransport, session: Session, question: Question, read: Read[R]
+        self, transport: AsyncTransport, session: Session, row_query: RowQuery, read: RowReader[R]
     ) -> None:
         self._transport = transport
         self._session = session
-        self._question = question
+        self._row_query = row_query
         self._read = read
 
     async def pages(self) -> AsyncIterator[Page[R]]:
-        """Each of one position; ``moved`` says that it is another than that of the first page."""
-        left, following = self._question.limit, None
+        """Yield pages, each from one position. ``moved`` is true if a page has another position than the first page."""
+        remaining, next_link = self._row_query.limit, None
         while True:
-            found: Page[Row] = await self._transport.run(
-                reading.page(self._session, self._question, following)
+            result: Page[Row] = await self._transport.run(
+                queries.page(self._session, self._row_query, next_link)
             )
-            rows = found.rows if left is None else found.rows[:left]
-            yield Page([self._read.row(one) for one in rows], found.position, found.moved, found.next)
-            left = None if left is None else left - len(rows)
-            following = reading.going_on(following, found.next)
-            if following is None or left == 0:
+            rows = result.rows if remaining is None else result.rows[:remaining]
+            yield Page([self._read.row(row) for row in rows], result.position, result.moved, result.next)
+            remaining = None if remaining is None else remaining - len(rows)
+            next_link = queries.check_next_link(next_link, result.next)
+            if next_link is None or remaining == 0:
                 return
 
     async def __aiter__(self) -> AsyncIterator[R]:
@@ -202,18 +203,18 @@ class AsyncRows(Generic[R]):
                 yield row
 
     async def first(self) -> R | None:
-        asked = replace(self._question, limit=1)
-        found: Page[Row] = await self._transport.run(reading.page(self._session, asked, None))
-        return self._read.row(found.rows[0]) if found.rows else None
+        query = replace(self._row_query, limit=1)
+        result: Page[Row] = await self._transport.run(queries.page(self._session, query, None))
+        return self._read.row(result.rows[0]) if result.rows else None
 
     async def table(self) -> Table:
-        """All of one position, also where they are many pages."""
-        found: Table = await self._transport.run(reading.table(self._session, self._question))
-        return found
+        """Return all rows, from one position."""
+        result: Table = await self._transport.run(queries.table(self._session, self._row_query))
+        return result
 
     async def all(self) -> list[R]:
-        """As ``table``, in the caller's class."""
-        return [self._read.row(one) for one in (await self.table()).rows]
+        """Return all rows from one position, in the caller's class."""
+        return [self._read.row(row) for row in (await self.table()).rows]
 
     async def arrow(self) -> Any:
         return (await self.table()).arrow()
@@ -223,7 +224,7 @@ class AsyncRows(Generic[R]):
 
 
 class AsyncSql:
-    """Rows of a statement; all of a view are of one position."""
+    """Rows of a statement. All rows of a view are from one position."""
 
     def __init__(self, transport: AsyncTransport, session: Session, statement: Statement) -> None:
         self._transport = transport
@@ -231,15 +232,15 @@ class AsyncSql:
         self._statement = statement
 
     async def rows(self) -> SqlRows:
-        found: SqlRows = await self._transport.run(sql.rows(self._session, self._statement))
-        return found
+        result: SqlRows = await self._transport.run(sql.rows(self._session, self._statement))
+        return result
 
     async def all(self) -> list[Row]:
-        """As dicts."""
+        """Return the rows as dicts."""
         return (await self.rows()).dicts()
 
     async def arrow(self) -> Any:
-        """A ``pyarrow.Table``; the metadata of its schema has the positions."""
+        """Return a ``pyarrow.Table``. Its schema metadata contains the positions."""
         return await self._transport.run(sql.arrow(self._session, self._statement))
 
     async def pandas(self) -> Any:
@@ -247,7 +248,7 @@ class AsyncSql:
 
 
 class AsyncTopic(Generic[R]):
-    def __init__(self, transport: AsyncTransport, session: Session, name: str, read: Read[R]) -> None:
+    def __init__(self, transport: AsyncTransport, session: Session, name: str, read: RowReader[R]) -> None:
         self.name = name
         self._transport = transport
         self._session = session
@@ -256,29 +257,31 @@ class AsyncTopic(Generic[R]):
     async def write(
         self, *values: Any, request: str | None = None, headers: Mapping[str, str] | None = None
     ) -> Written:
-        """Dataclasses or mappings, all of them or none. It is sent until an answer comes, and counts once;
-        ``request`` is the id for that, to send the same again from another process.
+        """Write dataclasses or mappings in one transaction.
+
+        The request is repeated until a response arrives, and the server writes the values only once. Pass a request id
+        as ``request`` to be able to repeat the write from another process.
         """
-        return await self._write([writing.upsert(one, headers) for one in values], request)
+        return await self._write([writes.upsert(value, headers) for value in values], request)
 
     async def delete(self, *keys: Mapping[str, Any], request: str | None = None) -> Written:
-        """Rows of a table, each by a mapping of its key's fields."""
-        return await self._write([writing.deletion(one) for one in keys], request)
+        """Delete rows of a table, each by a mapping of its key fields."""
+        return await self._write([writes.deletion(key) for key in keys], request)
 
     async def write_many(
         self, values: Iterable[Any], *, request: str | None = None, size: int = 500
     ) -> WrittenMany:
-        """Many, a request for every ``size`` of them. Begun again with the same values, size and ``request``, those
-        that are written already are not written again.
+        """Write many values, ``size`` per request. A repeated call with the same values, size and ``request`` writes
+        only the values that are missing.
         """
-        tally = Tally(self.name, request or writing.new_request())
-        for key, some in writing.chunks(map(writing.upsert, values), tally.request, size):
-            await self._transport.run(writing.write_part(self._session, some, key, tally))
-        return tally.told()
+        tally = Tally(self.name, request or writes.new_request())
+        for key, batch in writes.chunks(map(writes.upsert, values), tally.request, size):
+            await self._transport.run(writes.write_part(self._session, batch, key, tally))
+        return tally.total()
 
     async def _write(self, records: Sequence[Mapping[str, Any]], request: str | None) -> Written:
-        found: Written = await self._transport.run(writing.write(self._session, self.name, records, request))
-        return found
+        result: Written = await self._transport.run(writes.write(self._session, self.name, records, request))
+        return result
 
     async def records(
         self,
@@ -290,28 +293,30 @@ class AsyncTopic(Generic[R]):
         page_records: int = 1_000,
         follow_s: float | None = None,
     ) -> AsyncIterator[Record[R]]:
-        """Committed ones, from the first that there is, from an offset of a partition, or from a time. Ends where the
-        topic ends; with ``follow_s`` it looks for more after so many seconds, for ever.
+        """Yield committed records from the start, from an offset of a partition, or from a time.
+
+        Stop at the end of the topic. With ``follow_s``, never stop, but poll for more records at this interval in
+        seconds.
         """
-        left, following = limit, None
-        while left is None or left > 0:
+        remaining, next_link = limit, None
+        while remaining is None or remaining > 0:
             page: RecordPage[R] = await self._transport.run(
                 records_page(
                     self._session,
                     self.name,
                     self._read,
-                    following,
+                    next_link,
                     partition=partition,
                     offset=offset,
                     time=time,
-                    limit=page_records if left is None else min(left, page_records),
+                    limit=page_records if remaining is None else min(remaining, page_records),
                 )
             )
-            some = page.records if left is None else page.records[:left]
-            for one in some:
-                yield one
-            left = None if left is None else left - len(some)
-            following = page.next
+            batch = page.records if remaining is None else page.records[:remaining]
+            for record in batch:
+                yield record
+            remaining = None if remaining is None else remaining - len(batch)
+            next_link = page.next
             if page.at_end:
                 if follow_s is None:
                     return

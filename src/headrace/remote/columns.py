@@ -1,33 +1,36 @@
-"""A view's columns: what its rows are read as, and what they are in a table of Arrow or pandas.
+"""The columns of a view: decodes rows to Python values, and converts them to Arrow and pandas.
+
+Each entry has the type in the view, in Python and in Arrow:
 
 text, enum      str          string            time     datetime (UTC)     timestamp, microseconds, UTC
 int             int          int64             date     date               date32
 float           float        double            bytes    bytes              binary
 bool            bool         bool              list     list               list
-exact number    Decimal      decimal128, string beyond 38 digits
+decimal         Decimal      decimal128, or string for more than 38 digits
 record          dict         struct            map      dict               map of string
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from datetime import date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
-from headrace.model.errors import SchemaError
-from headrace.model.extras import needing
-from headrace.model.kinds import Choice, Digits, Field, Kind, Many, Named, Plain, Record
-from headrace.model.schema import Schema
-from headrace.model.schema_json import fields_from_json
-from headrace.model.values import Codec
-from headrace.remote.errors import AnswerUnfit
+from headrace.model.codec.codec import Codec, new_codec
+from headrace.model.errors import SchemaError, ValueDoesNotFit, needing
+from headrace.model.kinds import Digits, Enum, Field, Kind, List, Map, Record, Scalar
+from headrace.model.schema import Schema, fields_from_json, schema_of
+from headrace.remote.errors import InvalidResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Columns", "data_frame"]
+__all__ = ["Columns", "RowReader", "data_frame"]
 
 _DIGITS_MAX = 38
 _names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -40,70 +43,72 @@ class Columns:
     _codec: Codec = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_codec", Codec(Schema("row", self.fields)))
+        object.__setattr__(self, "_codec", new_codec(Schema("row", self.fields)))
 
     @classmethod
-    def told(cls, columns: Sequence[dict[str, Any]], key: Sequence[str] = ()) -> Columns:
-        """As a server describes them. Every one may be null: a row shows what is, not what was declared."""
+    def from_json(cls, columns: Sequence[dict[str, Any]], key: Sequence[str] = ()) -> Columns:
+        """Convert the server's description. Every column can be null, even if the app declares it as required."""
         try:
-            fields = [replace(one, optional=True, default=None) for one in fields_from_json(list(columns))]
-            found = cls(tuple(fields), tuple(key))
+            fields = [
+                replace(column, optional=True, default=None) for column in fields_from_json(list(columns))
+            ]
+            result = cls(tuple(fields), tuple(key))
         except (SchemaError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise AnswerUnfit(
-                f"the server tells of columns that nobody knows: {error}",
-                hint="is it of a later release? then update this client",
+            raise InvalidResponse(
+                f"the server sent columns of an unknown type: {error}",
+                hint="update this client, because the server may be newer",
             ) from None
-        if not set(key) <= set(found.names):
-            raise AnswerUnfit(f"the key {', '.join(key)} is of columns that the server does not tell of")
-        return found
+        if not set(key) <= set(result.names):
+            raise InvalidResponse(f"the server did not describe all columns of the key {', '.join(key)}")
+        return result
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(one.name for one in self.fields)
+        return tuple(column.name for column in self.fields)
 
-    def are_of(self, raw: bytes | msgspec.Raw) -> bool:
-        """Whether a row has just these columns."""
+    def match(self, raw: bytes | msgspec.Raw) -> bool:
+        """Return whether a row has exactly these columns."""
         try:
             return set(_names(raw)) == set(self.names)
         except msgspec.DecodeError:
             return False
 
     def rows(self, raws: Iterable[bytes | msgspec.Raw]) -> list[dict[str, Any]]:
-        """Raises ValueDoesNotFit for what is no row of these columns."""
-        return [self._codec.decode(bytes(one)) for one in raws]
+        """Decode rows. Raise ValueDoesNotFit if a row does not match the columns."""
+        return [self._codec.decode(bytes(raw)) for raw in raws]
 
     def key_is_text(self) -> bool:
-        kinds = [one.kind for one in self.fields if one.name in self.key]
-        return len(kinds) == 1 and (kinds[0] == Plain("text") or isinstance(kinds[0], Choice))
+        kinds = [column.kind for column in self.fields if column.name in self.key]
+        return len(kinds) == 1 and (kinds[0] == Scalar("text") or isinstance(kinds[0], Enum))
 
     def arrow(self, rows: Sequence[dict[str, Any]], metadata: dict[str, str] | None = None) -> pa.Table:
         with needing("notebook", "pyarrow"):
             import pyarrow as pa
-        types = [_type(one.kind) for one in self.fields]
+        types = [_type(column.kind) for column in self.fields]
         schema = pa.schema(
-            [pa.field(one.name, kind) for one, kind in zip(self.fields, types, strict=True)],
+            [pa.field(column.name, kind) for column, kind in zip(self.fields, types, strict=True)],
             metadata=metadata,
         )
         arrays = [
-            pa.array([_cell(one.kind, row[one.name]) for row in rows], kind)
-            for one, kind in zip(self.fields, types, strict=True)
+            pa.array([_cell(column.kind, row[column.name]) for row in rows], kind)
+            for column, kind in zip(self.fields, types, strict=True)
         ]
         return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def data_frame(table: pa.Table) -> Any:
-    """For pandas. Whole numbers and truth values stay such where some are null; ``attrs`` has the positions."""
+    """Convert to a pandas DataFrame. Integers and booleans keep their type even with nulls. ``attrs`` has positions."""
     with needing("notebook", "pandas"):
         import pandas as pd
     import pyarrow as pa
 
     nullable = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype(), pa.bool_(): pd.BooleanDtype()}
     frame = table.to_pandas(types_mapper=nullable.get)
-    told = table.schema.metadata or {}
+    metadata = table.schema.metadata or {}
     begin = b"headrace.position."
     frame.attrs["headrace.positions"] = {
         name.removeprefix(begin).decode(): token.decode()
-        for name, token in told.items()
+        for name, token in metadata.items()
         if name.startswith(begin)
     }
     return frame
@@ -113,7 +118,7 @@ def _type(kind: Kind) -> pa.DataType:
     import pyarrow as pa
 
     match kind:
-        case Plain(name):
+        case Scalar(name):
             return {
                 "text": pa.string(),
                 "int": pa.int64(),
@@ -125,14 +130,14 @@ def _type(kind: Kind) -> pa.DataType:
             }[name]
         case Digits(precision, scale):
             return pa.decimal128(precision, scale) if precision <= _DIGITS_MAX else pa.string()
-        case Choice():
+        case Enum():
             return pa.string()
-        case Many(of):
+        case List(of):
             return pa.list_(_type(of))
-        case Named(of):
+        case Map(of):
             return pa.map_(pa.string(), _type(of))
         case Record(fields):
-            return pa.struct([pa.field(one.name, _type(one.kind)) for one in fields])
+            return pa.struct([pa.field(member.name, _type(member.kind)) for member in fields])
 
 
 def _cell(kind: Kind, value: Any) -> Any:
@@ -141,10 +146,53 @@ def _cell(kind: Kind, value: Any) -> Any:
     match kind:
         case Digits(precision) if precision > _DIGITS_MAX:
             return format(value, "f")
-        case Many(of):
-            return [_cell(of, one) for one in value]
-        case Named(of):
-            return [(name, _cell(of, one)) for name, one in value.items()]
+        case List(of):
+            return [_cell(of, item) for item in value]
+        case Map(of):
+            return [(name, _cell(of, item)) for name, item in value.items()]
         case Record(fields):
-            return {one.name: _cell(one.kind, value.get(one.name)) for one in fields}
+            return {member.name: _cell(member.kind, value.get(member.name)) for member in fields}
     return value
+
+
+T = TypeVar("T")
+_BUILTIN_TYPES = (datetime, date, Decimal, bytes)
+
+
+class RowReader(Generic[T]):
+    """Converts values to the caller's class. ``kind`` is a dataclass or another type that msgspec supports, or None for
+    dicts.
+    """
+
+    def __init__(self, kind: type[T] | None) -> None:
+        self._kind = kind
+        self._codec = new_codec(schema_of(kind)) if dataclasses.is_dataclass(kind) else None
+        self.row: Callable[[dict[str, Any]], T] = self._convert if kind is not None else _identity
+
+    def json(self, raw: bytes) -> T:
+        """Decode a value of the log. Without a class, decimals become floats, because JSON has only one number type."""
+        try:
+            if self._codec is not None:
+                return self._convert(self._codec.decode(raw))
+            if self._kind is not None:
+                return msgspec.json.decode(raw, type=self._kind)
+            return cast(T, msgspec.json.decode(raw))
+        except (ValueDoesNotFit, msgspec.DecodeError) as error:
+            raise self._mismatch(error) from None
+
+    def _convert(self, row: dict[str, Any]) -> T:
+        assert self._kind is not None
+        try:
+            return msgspec.convert(row, self._kind, builtin_types=_BUILTIN_TYPES)
+        except msgspec.ValidationError as error:
+            raise self._mismatch(error) from None
+
+    def _mismatch(self, error: Exception) -> InvalidResponse:
+        name = getattr(self._kind, "__name__", "JSON")
+        return InvalidResponse(
+            f"a value does not match {name}: {error}", hint="read without the class to see the value"
+        )
+
+
+def _identity(row: dict[str, Any]) -> Any:
+    return row

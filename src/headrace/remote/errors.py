@@ -1,20 +1,20 @@
-"""What can go wrong between a program and a server, each with the server's code and its next step.
+"""Errors of the client, with the server's code and hint.
 
-RemoteError                   (the code that the server gave, or HR-REMOTE-…)
-├── Unreachable               no answer came: nobody there, or the connection broke
-│   └── OutcomeUnknown        no answer to a write: it may have been carried out or not
-├── AnswerUnfit               an answer that no server of ours gives
-├── Closed                    this client was closed
-├── Unfit             4xx     the request cannot be answered as it is
-│   ├── NotLoggedIn   401
-│   ├── NotAllowed    403
-│   ├── NotThere      404     no such view, topic or row
-│   ├── Moved         409     the view moved on between two pages
-│   ├── Outdated      409     what was asked for is of a topic, a generation or a cursor that is gone
-│   └── Gone          410     the log has deleted what was asked for
-├── Busy              503     the server, or the store of the view, cannot answer now; also 408 and 429
-├── Late              504     the view has not come as far as was waited for; ``position`` says how far
-└── ServerFault       5xx
+RemoteError                    (the server's code, or HR-REMOTE-…)
+├── Unreachable                no response: no server is at the address, or the connection was lost
+│   └── OutcomeUnknown         no response to a write, which may have succeeded
+├── InvalidResponse            the response is invalid, or not from a Headrace server
+├── Closed                     this client was closed
+├── InvalidRequest     4xx     the request is invalid
+│   ├── NotLoggedIn    401
+│   ├── NotAllowed     403
+│   ├── NotFound       404     the view, topic or row does not exist
+│   ├── Moved          409     the view's position changed between two pages
+│   ├── Outdated       409     the topic, generation or cursor no longer exists
+│   └── RecordsDeleted 410     the log has deleted the records
+├── Busy               503     the server, or the store of the view, is overloaded or unavailable; also 408 and 429
+├── Late               504     the view did not reach the position in time; ``position`` is its current position
+└── ServerFault        5xx
 """
 
 from __future__ import annotations
@@ -24,33 +24,35 @@ from typing import Any
 import msgspec
 
 from headrace.errors import HeadraceError
-from headrace.remote.position import Position
 
 __all__ = [
-    "AnswerUnfit",
     "Busy",
     "Closed",
-    "Gone",
+    "InvalidRequest",
+    "InvalidResponse",
     "Late",
     "Moved",
     "NotAllowed",
+    "NotFound",
     "NotLoggedIn",
-    "NotThere",
     "OutcomeUnknown",
     "Outdated",
+    "Position",
+    "RecordsDeleted",
     "RemoteError",
     "ServerFault",
-    "Unfit",
     "Unreachable",
     "error_of",
 ]
 
 _TEXT_CHARS_MAX = 2_000
-_NOT_OURS = "what answered is no server of Headrace, or stands in front of one: look there"
+_NOT_OURS = "the response is not from a Headrace server: check the address, and any proxy in between"
 
 
 class RemoteError(HeadraceError):
-    """``members`` has all that the server told, ``position`` where the view is, if it told that."""
+    """``members`` has the other fields of the server's error. ``position`` is the view's position if the server sent
+    it.
+    """
 
     code = "HR-REMOTE"
 
@@ -71,9 +73,9 @@ class RemoteError(HeadraceError):
         self.status = status
         self.members = members or {}
         self.request_id = request_id
-        """By which the server's log has it."""
+        """The id of the request in the server's log."""
         self.retry_after_s = retry_after_s
-        """How long the server asks to be left alone; 0 if it does not say."""
+        """The server's Retry-After in seconds, or 0."""
 
     @property
     def position(self) -> Position | None:
@@ -89,7 +91,7 @@ class Unreachable(RemoteError):
 
 
 class OutcomeUnknown(Unreachable):
-    """``request`` is the Idempotency-Key: with it the same write may be sent again, and counts once."""
+    """``request`` is the Idempotency-Key of the write. It is safe to repeat the write with this key."""
 
     code = "HR-REMOTE-OUTCOME"
 
@@ -98,7 +100,7 @@ class OutcomeUnknown(Unreachable):
         self.request = request
 
 
-class AnswerUnfit(RemoteError):
+class InvalidResponse(RemoteError):
     code = "HR-REMOTE-ANSWER"
 
 
@@ -106,31 +108,31 @@ class Closed(RemoteError):
     code = "HR-REMOTE-CLOSED"
 
 
-class Unfit(RemoteError):
+class InvalidRequest(RemoteError):
     code = "HR-REMOTE-REFUSED"
 
 
-class NotLoggedIn(Unfit):
+class NotLoggedIn(InvalidRequest):
     pass
 
 
-class NotAllowed(Unfit):
+class NotAllowed(InvalidRequest):
     pass
 
 
-class NotThere(Unfit):
+class NotFound(InvalidRequest):
     pass
 
 
-class Moved(Unfit):
+class Moved(InvalidRequest):
     retriable = True
 
 
-class Outdated(Unfit):
+class Outdated(InvalidRequest):
     pass
 
 
-class Gone(Unfit):
+class RecordsDeleted(InvalidRequest):
     pass
 
 
@@ -153,9 +155,9 @@ _BY_CODE: dict[str, type[RemoteError]] = {"HR-SERVE-MOVED": Moved, "HR-SERVE-AFT
 _BY_STATUS: dict[int, type[RemoteError]] = {
     401: NotLoggedIn,
     403: NotAllowed,
-    404: NotThere,
+    404: NotFound,
     409: Outdated,
-    410: Gone,
+    410: RecordsDeleted,
     408: Busy,
     429: Busy,
     503: Busy,
@@ -164,19 +166,19 @@ _BY_STATUS: dict[int, type[RemoteError]] = {
 
 
 def error_of(status: int, problem: Any, request_id: str = "", retry_after_s: float = 0.0) -> RemoteError:
-    """``problem`` is the body of the answer; something in between may have answered with anything."""
-    told = problem if isinstance(problem, dict) else {}
-    code = _text(told.get("code"))
-    kind = _BY_CODE.get(code) or _BY_STATUS.get(status) or (Unfit if status < 500 else ServerFault)
+    """``problem`` is the body of the response. It can have any content, because a proxy can replace it."""
+    body = problem if isinstance(problem, dict) else {}
+    code = _text(body.get("code"))
+    kind = _BY_CODE.get(code) or _BY_STATUS.get(status) or (InvalidRequest if status < 500 else ServerFault)
     if code == "HR-SERVE-DERIVED":
-        kind = Unfit
-    known = {"type", "title", "status", "code", "detail", "next"}
+        kind = InvalidRequest
+    standard_members = {"type", "title", "status", "code", "detail", "next"}
     return kind(
-        _text(told.get("detail")) or f"the server answered with {status}",
-        hint=_text(told.get("next")) or ("" if code else _NOT_OURS),
+        _text(body.get("detail")) or f"the server responded with {status}",
+        hint=_text(body.get("next")) or ("" if code else _NOT_OURS),
         code=code,
         status=status,
-        members={name: one for name, one in told.items() if name not in known},
+        members={name: value for name, value in body.items() if name not in standard_members},
         request_id=_text(request_id),
         retry_after_s=retry_after_s,
     )
@@ -184,3 +186,16 @@ def error_of(status: int, problem: Any, request_id: str = "", retry_after_s: flo
 
 def _text(value: Any) -> str:
     return value[:_TEXT_CHARS_MAX] if isinstance(value, str) else ""
+
+
+class Position(msgspec.Struct, frozen=True):
+    """A position in a topic. It includes all records before these offsets."""
+
+    token: str
+    """Pass it as ``after``: the read then reflects at least this position."""
+    topic: str = ""
+    offsets: dict[str, int] = {}
+    """Offsets by partition."""
+    generation: int | None = None
+    batch: int | None = None
+    stored: str | None = None

@@ -1,8 +1,7 @@
-"""Requests and answers as data, and what to do about them as steps: nothing here opens a socket or waits.
+"""The client's requests, without sockets. An exchange is a generator, so blocking and asyncio clients share its code.
 
-A conversation is a generator. It yields a ``Request`` and is sent the ``Reply``, or ``Failed`` if none came; or it
-yields a ``Pause`` and goes on when that is over. So one text of each conversation serves callers that block and callers
-that do not.
+An exchange yields a ``Request`` and receives the ``Reply``, or ``Failed`` if no reply arrived. It can also yield a
+``Pause``, and continues after it. ``transport.py`` sends the requests.
 """
 
 from __future__ import annotations
@@ -17,60 +16,69 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.clock import Clock
-from headrace.remote.errors import AnswerUnfit, Busy, Closed, RemoteError, ServerFault, Unreachable, error_of
+from headrace.remote.errors import (
+    Busy,
+    Closed,
+    InvalidResponse,
+    RemoteError,
+    ServerFault,
+    Unreachable,
+    error_of,
+)
 
 __all__ = [
     "Failed",
-    "FailedHow",
-    "Patience",
+    "FailureKind",
     "Pause",
     "Reply",
     "Request",
+    "RetryPolicy",
     "Step",
     "Steps",
-    "asked",
-    "hurried",
+    "error_of_reply",
     "json_of",
+    "limit_to_time_left",
     "problem_body",
-    "trouble",
+    "send_with_retries",
 ]
 
 _PAUSE_S_FIRST = 0.05
 _PAUSE_S_MAX = 2.0
-_STRANGER = "is there something else at this address, or a release that differs?"
+_CHECK_ADDRESS = "check that the address is that of a Headrace server of this release"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     method: str
     path: str
-    """With its query."""
+    """The path with the query."""
     body: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    within_s: float = 30.0
-    """How long an answer may take."""
+    timeout_s: float = 30.0
+    """Time limit for the response, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
     status: int
     headers: Mapping[str, str]
-    """By their names in small letters."""
+    """Headers by name. The names are in lower case."""
     body: bytes
 
 
-FailedHow = Literal["broken", "unsent", "distrusted", "unfit", "closed"]
-"""broken: the request may have arrived; unsent: it has not. distrusted: nor will it, for want of a certificate that is
-known. unfit: an answer came, and is nothing to be had. closed: this client was.
+FailureKind = Literal["broken", "unsent", "distrusted", "unusable", "closed"]
+"""broken: the request may have arrived. unsent: the request did not arrive. distrusted: the client did not send the
+request, because the server's certificate is not trusted. unusable: the response is invalid. closed: this client was
+closed.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """No answer came."""
+    """The request got no usable response."""
 
     reason: str
-    how: FailedHow = "broken"
+    how: FailureKind = "broken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,57 +90,57 @@ Step = Request | Pause
 Steps = Generator[Step, Any, Any]
 
 
-class Patience:
-    """How long to go on trying, and how long to wait in between: longer each time, and never all at once."""
+class RetryPolicy:
+    """Limits how long to retry. Pauses grow, and have a random part."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock = clock
-        self._until = clock.steady() + seconds
+        self._deadline_s = clock.steady() + seconds
         self._pause_s = _PAUSE_S_FIRST
 
     @property
     def left_s(self) -> float:
-        return max(0.0, self._until - self._clock.steady())
+        return max(0.0, self._deadline_s - self._clock.steady())
 
-    def pause(self, told_s: float = 0.0) -> Pause | None:
-        """None when there is no time for another try. ``told_s`` is what the server asked for."""
-        wait_s = max(self._pause_s * random.uniform(0.5, 1.0), told_s)  # noqa: S311
+    def pause(self, server_s: float = 0.0) -> Pause | None:
+        """Return the next pause, or None if no time is left for another attempt. ``server_s`` is the server's
+        Retry-After.
+        """
+        wait_s = max(self._pause_s * random.uniform(0.5, 1.0), server_s)  # noqa: S311
         self._pause_s = min(self._pause_s * 2, _PAUSE_S_MAX)
         return Pause(wait_s) if wait_s < self.left_s else None
 
 
-def asked(request: Request, patience: Patience) -> Steps:
-    """The answer, a good one; what may heal is tried again for as long as there is patience. Only for what may be sent
-    twice.
-    """
+def send_with_retries(request: Request, retry_policy: RetryPolicy) -> Steps:
+    """Return the successful reply. Retry temporary errors; use this only for requests that are safe to repeat."""
     while True:
-        reply = yield hurried(request, patience)
-        error = trouble(request, reply)
+        reply = yield limit_to_time_left(request, retry_policy)
+        error = error_of_reply(request, reply)
         if error is None:
             return reply
-        heals = isinstance(error, (Unreachable, Busy, ServerFault))
-        pause = patience.pause(error.retry_after_s) if heals else None
+        is_temporary = isinstance(error, (Unreachable, Busy, ServerFault))
+        pause = retry_policy.pause(error.retry_after_s) if is_temporary else None
         if pause is None:
             raise error
         yield pause
 
 
-def hurried(request: Request, patience: Patience) -> Request:
-    """Within what patience is left, though never without a chance."""
-    return replace(request, within_s=min(request.within_s, max(patience.left_s, 1.0)))
+def limit_to_time_left(request: Request, retry_policy: RetryPolicy) -> Request:
+    """Reduce the request's timeout to the time left, but never below one second."""
+    return replace(request, timeout_s=min(request.timeout_s, max(retry_policy.left_s, 1.0)))
 
 
-def trouble(request: Request, reply: Reply | Failed) -> RemoteError | None:
-    """What is wrong with an answer, by its status; None if nothing is."""
+def error_of_reply(request: Request, reply: Reply | Failed) -> RemoteError | None:
+    """Convert a reply to an error by its status. Return None for a successful reply."""
     line = f"{request.method} {request.path.partition('?')[0]}"
     if isinstance(reply, Failed):
         return _failure(line, reply)
     if 200 <= reply.status < 300:
         return None
     if reply.status < 400:
-        return AnswerUnfit(
-            f"{line} was answered with {reply.status}, which leads to {_place(reply.headers.get('location', ''))}",
-            hint="give the address of the server itself: no token goes where an answer leads",
+        return InvalidResponse(
+            f"{line} was redirected ({reply.status}) to {_redirect_target(reply.headers.get('location', ''))}",
+            hint="use the address of the server itself, because tokens are never sent to a redirect",
             status=reply.status,
         )
     request_id = reply.headers.get("headrace-request-id", "")
@@ -141,17 +149,19 @@ def trouble(request: Request, reply: Reply | Failed) -> RemoteError | None:
 
 def _failure(line: str, failed: Failed) -> RemoteError:
     match failed.how:
-        case "unfit":
-            return AnswerUnfit(f"the answer to {line} cannot be taken: {failed.reason}", hint=_STRANGER)
+        case "unusable":
+            return InvalidResponse(
+                f"the response to {line} is unusable: {failed.reason}", hint=_CHECK_ADDRESS
+            )
         case "closed":
-            return Closed(f"{line} was not sent: {failed.reason}", hint="make another one")
+            return Closed(f"{line} was not sent: {failed.reason}", hint="create another client")
         case "distrusted":
-            return AnswerUnfit(
-                f"{line} was not sent, since the server is not known: {failed.reason}",
-                hint="give a client that knows its certificate: client=httpx.Client(verify=...)",
+            return InvalidResponse(
+                f"{line} was not sent: the server's certificate is not trusted: {failed.reason}",
+                hint="pass a client that trusts the certificate: client=httpx.Client(verify=...)",
             )
     return Unreachable(
-        f"no answer to {line}: {failed.reason}", hint="is the server running, and is this its address?"
+        f"no response to {line}: {failed.reason}", hint="check that the server runs at this address"
     )
 
 
@@ -159,9 +169,9 @@ def json_of(reply: Reply, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(reply.body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise AnswerUnfit(
-            f"the answer is none of a Headrace server: {error}",
-            hint=_STRANGER,
+        raise InvalidResponse(
+            f"the response is not from a Headrace server: {error}",
+            hint=_CHECK_ADDRESS,
             status=reply.status,
         ) from None
 
@@ -174,22 +184,22 @@ def problem_body(body: bytes) -> Any:
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float:
-    """In seconds, or until a time: by the clock of who said it, not by ours."""
+    """Parse Retry-After: seconds, or an HTTP date that is compared with the server's Date header."""
     text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdecimal():
         return float(text[:9])
     try:
-        until, now = (parsedate_to_datetime(one) for one in (text, headers.get("date", "")))
+        until, now = (parsedate_to_datetime(value) for value in (text, headers.get("date", "")))
         return max(0.0, (until - now).total_seconds())
     except (ValueError, TypeError, OverflowError, IndexError):
         return 0.0
 
 
-def _place(location: str) -> str:
-    """Without what may be secret."""
+def _redirect_target(location: str) -> str:
+    """Return the target without credentials."""
     try:
-        found = urllib.parse.urlsplit(location)
-        shown = found._replace(netloc=found.hostname or "", query="", fragment="").geturl()
+        parts = urllib.parse.urlsplit(location)
+        target = parts._replace(netloc=parts.hostname or "", query="", fragment="").geturl()
     except ValueError:
-        shown = ""
-    return repr(shown[:200]) if shown else "nowhere"
+        target = ""
+    return repr(target[:200]) if target else "nowhere"

@@ -1,8 +1,9 @@
-"""httpx, as both kinds of callers use it.
+"""Configures httpx for the blocking and the asyncio client.
 
-Redirects are not followed, so that a token goes nowhere else; nor is what the environment says of proxies, unless the
-caller brings a client of its own that does. Answers come as they are sent: what is compressed is refused, since a few
-bytes of it could fill the memory. No error of httpx is passed on, not even as a cause: its frames hold the token.
+The client ignores redirects and the proxy settings of the environment, so that it sends the token only to the server. A
+caller that passes its own httpx client decides about proxies itself. The client refuses compressed responses, because a
+few bytes could decompress to fill the memory. It never raises errors of httpx, not even as a cause, because their stack
+frames contain the token.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import ssl
 from typing import TYPE_CHECKING, Any
 
 from headrace.clock import Clock
-from headrace.model.extras import needing
+from headrace.model.errors import needing
 from headrace.remote.address import Address
-from headrace.remote.errors import AnswerUnfit, RemoteError
-from headrace.remote.exchange import Failed, FailedHow, Reply, Request, trouble
+from headrace.remote.errors import InvalidResponse, RemoteError
+from headrace.remote.exchange import Failed, FailureKind, Reply, Request, error_of_reply
 
 if TYPE_CHECKING:
     import httpx
@@ -23,25 +24,25 @@ __all__ = [
     "CLOSED",
     "PROBLEM_BYTES_MAX",
     "Library",
-    "compressed",
+    "compression_failure",
     "expect_events",
-    "is_plain",
-    "known",
-    "not_events",
+    "is_uncompressed",
     "reply_of",
+    "require_error",
+    "status_error",
 ]
 
 _CONNECT_S = 5.0
 _CONNECTIONS_MAX = 1_000
-"""Each subscription holds one."""
+"""Each subscription uses one connection."""
 _IDLE_MAX = 20
-_ANSWER_BYTES_MAX = 64 * 1024 * 1024
+_RESPONSE_BYTES_MAX = 64 * 1024 * 1024
 PROBLEM_BYTES_MAX = 64 * 1024
 CLOSED = Failed("this client was closed", "closed")
 
 
 class Library:
-    """httpx, loaded when somebody needs it, and how it is asked."""
+    """Imports httpx on first use."""
 
     def __init__(self, address: Address, clock: Clock) -> None:
         with needing("remote", "httpx"):
@@ -51,80 +52,82 @@ class Library:
         self.clock = clock
         self.closed = False
 
-    def own(self) -> dict[str, Any]:
+    def client_options(self) -> dict[str, Any]:
         limits = self.httpx.Limits(max_connections=_CONNECTIONS_MAX, max_keepalive_connections=_IDLE_MAX)
-        # Certificates take longer to load than an answer takes to come, and http needs none.
+        # Load certificates only for https, because loading is slow.
         return {"trust_env": False, "limits": limits, "verify": self.address.base.startswith("https:")}
 
-    def request(self, request: Request) -> dict[str, Any]:
+    def request_options(self, request: Request) -> dict[str, Any]:
         return {
             "method": request.method,
             "url": self.address.base + request.path,
             "content": request.body,
             "headers": {"Accept-Encoding": "identity", **request.headers},
-            "timeout": self.httpx.Timeout(request.within_s, connect=min(_CONNECT_S, request.within_s)),
+            "timeout": self.httpx.Timeout(request.timeout_s, connect=min(_CONNECT_S, request.timeout_s)),
         }
 
-    def sending(self) -> dict[str, Any]:
-        # The token joins the headers inside httpx, which does not show them.
+    def send_options(self) -> dict[str, Any]:
+        # httpx adds the token to the headers, and never prints them.
         login = {"auth": self.address.sign} if self.address.has_token else {}
         return {"stream": True, "follow_redirects": False, **login}
 
-    def failed(self, error: Exception) -> Failed:
-        return Failed(_reason(error), self._how(error))
+    def failure_of(self, error: Exception) -> Failed:
+        return Failed(_reason(error), self._failure_kind(error))
 
-    def _how(self, error: Exception) -> FailedHow:
+    def _failure_kind(self, error: Exception) -> FailureKind:
         httpx = self.httpx
         if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)):
-            return "distrusted" if _is_of_certificates(error) else "unsent"
+            return "distrusted" if _is_certificate_error(error) else "unsent"
         return (
-            "unfit" if isinstance(error, (httpx.UnsupportedProtocol, httpx.LocalProtocolError)) else "broken"
+            "unusable"
+            if isinstance(error, (httpx.UnsupportedProtocol, httpx.LocalProtocolError))
+            else "broken"
         )
 
-    def too_much(self, size: int, began: float, within_s: float) -> Failed | None:
-        if size > _ANSWER_BYTES_MAX:
-            return Failed(f"it has more than {_ANSWER_BYTES_MAX} bytes", "unfit")
-        if self.clock.steady() - began > within_s:
-            return Failed(f"it is not whole after {within_s:.0f} s")
+    def limit_failure(self, size: int, started_s: float, timeout_s: float) -> Failed | None:
+        if size > _RESPONSE_BYTES_MAX:
+            return Failed(f"the response has more than {_RESPONSE_BYTES_MAX} bytes", "unusable")
+        if self.clock.steady() - started_s > timeout_s:
+            return Failed(f"the response was incomplete after {timeout_s:.0f} s")
         return None
 
 
-def reply_of(answer: httpx.Response, body: bytes) -> Reply:
-    return Reply(answer.status_code, {name.lower(): text for name, text in answer.headers.items()}, body)
+def reply_of(response: httpx.Response, body: bytes) -> Reply:
+    return Reply(response.status_code, {name.lower(): text for name, text in response.headers.items()}, body)
 
 
-def is_plain(answer: httpx.Response) -> bool:
-    return answer.headers.get("content-encoding", "identity").strip().lower() in ("", "identity")
+def is_uncompressed(response: httpx.Response) -> bool:
+    return response.headers.get("content-encoding", "identity").strip().lower() in ("", "identity")
 
 
-def compressed(answer: httpx.Response) -> Failed:
-    how = answer.headers["content-encoding"][:40]
-    return Failed(f"it is compressed ({how!a}), which was not asked for", "unfit")
+def compression_failure(response: httpx.Response) -> Failed:
+    how = response.headers["content-encoding"][:40]
+    return Failed(f"the response is compressed ({how!a}), but the client did not accept that", "unusable")
 
 
-def expect_events(answer: httpx.Response) -> None:
-    kind = answer.headers.get("content-type", "")
+def expect_events(response: httpx.Response) -> None:
+    kind = response.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != "text/event-stream":
-        raise AnswerUnfit(
-            f"the answer is no stream of events but {kind[:100]!a}",
-            hint="is there something else at this address, or in front of the server?",
-            status=answer.status_code,
+        raise InvalidResponse(
+            f"the response is not an event stream but {kind[:100]!a}",
+            hint="check the address, and any proxy in between",
+            status=response.status_code,
         )
 
 
-def not_events(request: Request, reply: Reply) -> RemoteError:
-    """Of an answer that is not 200."""
-    return trouble(request, reply) or AnswerUnfit(
-        f"the answer has the status {reply.status}, and is no stream of events", status=reply.status
+def status_error(request: Request, reply: Reply) -> RemoteError:
+    """Return the error for a response to a stream request whose status is not 200."""
+    return error_of_reply(request, reply) or InvalidResponse(
+        f"the response has status {reply.status} and is not an event stream", status=reply.status
     )
 
 
-def known(error: RemoteError | None) -> RemoteError:
+def require_error(error: RemoteError | None) -> RemoteError:
     assert error is not None
     return error
 
 
-def _is_of_certificates(error: BaseException | None) -> bool:
+def _is_certificate_error(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             return True

@@ -1,4 +1,4 @@
-"""A server, for programs that block: scripts, notebooks, threads."""
+"""The blocking client, for scripts, notebooks and threads."""
 
 from __future__ import annotations
 
@@ -9,22 +9,18 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from headrace.clock import Clock, SystemClock
-from headrace.remote import reading, sql, writing
+from headrace.remote import queries, sql, writes
 from headrace.remote.address import Address, Token
 from headrace.remote.changes import Changes
-from headrace.remote.columns import data_frame
+from headrace.remote.columns import RowReader, data_frame
+from headrace.remote.errors import Position
 from headrace.remote.exchange import Request, json_of
-from headrace.remote.page import Page, Table
-from headrace.remote.position import Position
-from headrace.remote.reading import Question
-from headrace.remote.reading_as import Read
-from headrace.remote.records import Record, RecordPage, records_page
-from headrace.remote.session import After, Described, Session
+from headrace.remote.queries import Record, RecordPage, RowQuery, records_page
+from headrace.remote.results import Page, Table, Tally, Written, WrittenMany
+from headrace.remote.session import After, Described, Session, ViewList
 from headrace.remote.sql import SqlRows, Statement
 from headrace.remote.subscription import Subscription
 from headrace.remote.transport import Transport
-from headrace.remote.view_list import ViewList
-from headrace.remote.written import Tally, Written, WrittenMany
 
 if TYPE_CHECKING:
     import httpx
@@ -37,10 +33,10 @@ Row = dict[str, Any]
 
 
 class Remote:
-    """``with Remote("http://127.0.0.1:8180", token=...) as remote``; for any thread.
+    """``with Remote("http://127.0.0.1:8180", token=...) as remote``. Thread-safe.
 
-    What is read shows all that was written through the same object before: views are waited for, ``wait_s`` at most.
-    What may heal is tried again for ``patience_s``. ``client`` is an ``httpx.Client`` of the caller's own.
+    Reads reflect all earlier writes through the same object: they wait up to ``wait_s`` for the view. Temporary errors
+    are retried for ``patience_s``. ``client`` is an optional ``httpx.Client`` of the caller.
     """
 
     def __init__(
@@ -54,44 +50,45 @@ class Remote:
         client: httpx.Client | None = None,
         clock: Clock | None = None,
     ) -> None:
-        hidden = Token(token)
-        # From here on no frame has it as a text.
+        secret_token = Token(token)
+        # Delete the str, so that no stack frame contains the token from here on.
         del token
         clock = clock or SystemClock()
-        self._address = Address(url, hidden, plain_text=plain_text)
+        self._address = Address(url, secret_token, plain_text=plain_text)
         self._session = Session(clock, wait_s, patience_s)
         self._transport = Transport(self._address, clock, client)
 
     def views(self) -> list[Described]:
-        found: ViewList = json_of(
-            self._transport.run(self._session.ask(Request("GET", "/v1/views"))), ViewList
+        result: ViewList = json_of(
+            self._transport.run(self._session.send(Request("GET", "/v1/views"))), ViewList
         )
-        return found.views
+        return result.views
 
     @overload
     def view(self, name: str) -> View[Row]: ...
     @overload
     def view(self, name: str, kind: type[N]) -> View[N]: ...
     def view(self, name: str, kind: Any = None) -> View[Any]:
-        """``kind`` is a class that rows are made into: a dataclass, for example. Without it they are dicts."""
-        return View(self._transport, self._session, name, Read(kind))
+        """``kind`` is the class of the rows, for example a dataclass. Without it, rows are dicts."""
+        return View(self._transport, self._session, name, RowReader(kind))
 
     @overload
     def topic(self, name: str) -> Topic[Row]: ...
     @overload
     def topic(self, name: str, kind: type[N]) -> Topic[N]: ...
     def topic(self, name: str, kind: Any = None) -> Topic[Any]:
-        return Topic(self._transport, self._session, name, Read(kind))
+        return Topic(self._transport, self._session, name, RowReader(kind))
 
     def sql(self, query: str, *parameters: Any, after: After = "", wait_s: float | None = None) -> Sql:
-        """A SELECT over views, whatever stores they live in, with values for $1, $2, …; nothing is asked for before
-        somebody wants the rows.
+        """Prepare a SELECT over views of all stores. ``parameters`` are the values of $1, $2, …
+
+        The request is sent when the rows are read.
         """
         return Sql(self._transport, self._session, Statement(query, parameters, after, wait_s))
 
     def forget(self) -> None:
-        """From now on nothing that was written before is waited for."""
-        self._session.own.forget()
+        """Forget earlier writes, so that reads do not wait for them."""
+        self._session.own_writes.forget()
 
     def close(self) -> None:
         self._transport.close()
@@ -107,23 +104,25 @@ class Remote:
 
 
 class View(Generic[R]):
-    def __init__(self, transport: Transport, session: Session, name: str, read: Read[R]) -> None:
+    def __init__(self, transport: Transport, session: Session, name: str, read: RowReader[R]) -> None:
         self.name = name
         self._transport = transport
         self._session = session
         self._read = read
 
     def describe(self) -> Described:
-        found: Described = self._transport.run(self._session.described(self.name))
-        return found
+        result: Described = self._transport.run(self._session.describe(self.name))
+        return result
 
     def get(self, key: Any, *, after: After = "", wait_s: float | None = None) -> R | None:
-        """The row, or None. A key of several columns is a mapping of them."""
-        return self.look(key, after=after, wait_s=wait_s)[0]
+        """Return the row, or None if it does not exist. A composite key is a mapping of its columns."""
+        return self.get_with_position(key, after=after, wait_s=wait_s)[0]
 
-    def look(self, key: Any, *, after: After = "", wait_s: float | None = None) -> tuple[R | None, Position]:
-        """The row or None, and the position at which that is so."""
-        row, position = self._transport.run(reading.row(self._session, self.name, key, after, wait_s))
+    def get_with_position(
+        self, key: Any, *, after: After = "", wait_s: float | None = None
+    ) -> tuple[R | None, Position]:
+        """Return the row or None, and the position of the read."""
+        row, position = self._transport.run(queries.row(self._session, self.name, key, after, wait_s))
         return (None if row is None else self._read.row(row)), position
 
     def rows(
@@ -140,11 +139,13 @@ class View(Generic[R]):
         after: After = "",
         wait_s: float | None = None,
     ) -> Rows[R]:
-        """Nothing is asked for before somebody iterates. ``begin`` is the first key, ``end`` the one behind the last;
-        ``after`` a token, or None to wait for nothing.
+        """Select rows. The requests are sent when the caller iterates.
+
+        ``begin`` (inclusive) and ``end`` (exclusive) are keys. ``after`` is a position token, or None to read without
+        waiting.
         """
-        asked = Question(self.name, filter, sort, prefix, begin, end, match, limit, page_rows, after, wait_s)
-        return Rows(self._transport, self._session, asked, self._read)
+        query = RowQuery(self.name, filter, sort, prefix, begin, end, match, limit, page_rows, after, wait_s)
+        return Rows(self._transport, self._session, query, self._read)
 
     def changes(
         self,
@@ -158,36 +159,40 @@ class View(Generic[R]):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Changes[R]:
-        """All rows at first, or what came behind the cursor; then every step, for ever. Connections that break are
-        made again, with no step lost and none twice. ``limit`` gives the first rows by ``sort``, or by key, as they
-        change; without it ``sort`` is the order of the rows at first. ``with`` closes it.
+        """Subscribe to the view: return all rows, or the changes after the cursor, and then every further change.
+
+        The iterator reconnects after an error, without losing or repeating a change. With ``limit``, follow only the
+        first rows, ordered by ``sort`` or by key. Without ``limit``, ``sort`` orders only the initial rows. Use the
+        iterator in a ``with`` block, which closes it.
         """
-        asked = Question(self.name, filter, sort, prefix, begin, end, match, limit)
-        return Changes(self._transport, Subscription(asked, self._read, cursor))
+        query = RowQuery(self.name, filter, sort, prefix, begin, end, match, limit)
+        return Changes(self._transport, Subscription(query, self._read, cursor))
 
     def __repr__(self) -> str:
         return f"View({self.name!r})"
 
 
 class Rows(Generic[R]):
-    """Rows of a view: one after the other, by page, or all together."""
+    """Rows of a view: one by one, by page, or all together. The requests are sent when the caller iterates."""
 
-    def __init__(self, transport: Transport, session: Session, question: Question, read: Read[R]) -> None:
+    def __init__(
+        self, transport: Transport, session: Session, row_query: RowQuery, read: RowReader[R]
+    ) -> None:
         self._transport = transport
         self._session = session
-        self._question = question
+        self._row_query = row_query
         self._read = read
 
     def pages(self) -> Iterator[Page[R]]:
-        """Each of one position; ``moved`` says that it is another than that of the first page."""
-        left, following = self._question.limit, None
+        """Yield pages, each from one position. ``moved`` is true if a page has another position than the first page."""
+        remaining, next_link = self._row_query.limit, None
         while True:
-            found: Page[Row] = self._transport.run(reading.page(self._session, self._question, following))
-            rows = found.rows if left is None else found.rows[:left]
-            yield Page([self._read.row(one) for one in rows], found.position, found.moved, found.next)
-            left = None if left is None else left - len(rows)
-            following = reading.going_on(following, found.next)
-            if following is None or left == 0:
+            result: Page[Row] = self._transport.run(queries.page(self._session, self._row_query, next_link))
+            rows = result.rows if remaining is None else result.rows[:remaining]
+            yield Page([self._read.row(row) for row in rows], result.position, result.moved, result.next)
+            remaining = None if remaining is None else remaining - len(rows)
+            next_link = queries.check_next_link(next_link, result.next)
+            if next_link is None or remaining == 0:
                 return
 
     def __iter__(self) -> Iterator[R]:
@@ -195,18 +200,18 @@ class Rows(Generic[R]):
             yield from page.rows
 
     def first(self) -> R | None:
-        asked = replace(self._question, limit=1)
-        found: Page[Row] = self._transport.run(reading.page(self._session, asked, None))
-        return self._read.row(found.rows[0]) if found.rows else None
+        query = replace(self._row_query, limit=1)
+        result: Page[Row] = self._transport.run(queries.page(self._session, query, None))
+        return self._read.row(result.rows[0]) if result.rows else None
 
     def table(self) -> Table:
-        """All of one position, also where they are many pages."""
-        found: Table = self._transport.run(reading.table(self._session, self._question))
-        return found
+        """Return all rows, from one position."""
+        result: Table = self._transport.run(queries.table(self._session, self._row_query))
+        return result
 
     def all(self) -> list[R]:
-        """As ``table``, in the caller's class."""
-        return [self._read.row(one) for one in self.table().rows]
+        """Return all rows from one position, in the caller's class."""
+        return [self._read.row(row) for row in self.table().rows]
 
     def arrow(self) -> Any:
         return self.table().arrow()
@@ -216,7 +221,7 @@ class Rows(Generic[R]):
 
 
 class Sql:
-    """Rows of a statement; all of a view are of one position."""
+    """Rows of a statement. All rows of a view are from one position."""
 
     def __init__(self, transport: Transport, session: Session, statement: Statement) -> None:
         self._transport = transport
@@ -224,15 +229,15 @@ class Sql:
         self._statement = statement
 
     def rows(self) -> SqlRows:
-        found: SqlRows = self._transport.run(sql.rows(self._session, self._statement))
-        return found
+        result: SqlRows = self._transport.run(sql.rows(self._session, self._statement))
+        return result
 
     def all(self) -> list[Row]:
-        """As dicts."""
+        """Return the rows as dicts."""
         return (self.rows()).dicts()
 
     def arrow(self) -> Any:
-        """A ``pyarrow.Table``; the metadata of its schema has the positions."""
+        """Return a ``pyarrow.Table``. Its schema metadata contains the positions."""
         return self._transport.run(sql.arrow(self._session, self._statement))
 
     def pandas(self) -> Any:
@@ -240,7 +245,7 @@ class Sql:
 
 
 class Topic(Generic[R]):
-    def __init__(self, transport: Transport, session: Session, name: str, read: Read[R]) -> None:
+    def __init__(self, transport: Transport, session: Session, name: str, read: RowReader[R]) -> None:
         self.name = name
         self._transport = transport
         self._session = session
@@ -249,29 +254,31 @@ class Topic(Generic[R]):
     def write(
         self, *values: Any, request: str | None = None, headers: Mapping[str, str] | None = None
     ) -> Written:
-        """Dataclasses or mappings, all of them or none. It is sent until an answer comes, and counts once;
-        ``request`` is the id for that, to send the same again from another process.
+        """Write dataclasses or mappings in one transaction.
+
+        The request is repeated until a response arrives, and the server writes the values only once. Pass a request id
+        as ``request`` to be able to repeat the write from another process.
         """
-        return self._write([writing.upsert(one, headers) for one in values], request)
+        return self._write([writes.upsert(value, headers) for value in values], request)
 
     def delete(self, *keys: Mapping[str, Any], request: str | None = None) -> Written:
-        """Rows of a table, each by a mapping of its key's fields."""
-        return self._write([writing.deletion(one) for one in keys], request)
+        """Delete rows of a table, each by a mapping of its key fields."""
+        return self._write([writes.deletion(key) for key in keys], request)
 
     def write_many(
         self, values: Iterable[Any], *, request: str | None = None, size: int = 500
     ) -> WrittenMany:
-        """Many, a request for every ``size`` of them. Begun again with the same values, size and ``request``, those
-        that are written already are not written again.
+        """Write many values, ``size`` per request. A repeated call with the same values, size and ``request`` writes
+        only the values that are missing.
         """
-        tally = Tally(self.name, request or writing.new_request())
-        for key, some in writing.chunks(map(writing.upsert, values), tally.request, size):
-            self._transport.run(writing.write_part(self._session, some, key, tally))
-        return tally.told()
+        tally = Tally(self.name, request or writes.new_request())
+        for key, batch in writes.chunks(map(writes.upsert, values), tally.request, size):
+            self._transport.run(writes.write_part(self._session, batch, key, tally))
+        return tally.total()
 
     def _write(self, records: Sequence[Mapping[str, Any]], request: str | None) -> Written:
-        found: Written = self._transport.run(writing.write(self._session, self.name, records, request))
-        return found
+        result: Written = self._transport.run(writes.write(self._session, self.name, records, request))
+        return result
 
     def records(
         self,
@@ -283,27 +290,29 @@ class Topic(Generic[R]):
         page_records: int = 1_000,
         follow_s: float | None = None,
     ) -> Iterator[Record[R]]:
-        """Committed ones, from the first that there is, from an offset of a partition, or from a time. Ends where the
-        topic ends; with ``follow_s`` it looks for more after so many seconds, for ever.
+        """Yield committed records from the start, from an offset of a partition, or from a time.
+
+        Stop at the end of the topic. With ``follow_s``, never stop, but poll for more records at this interval in
+        seconds.
         """
-        left, following = limit, None
-        while left is None or left > 0:
+        remaining, next_link = limit, None
+        while remaining is None or remaining > 0:
             page: RecordPage[R] = self._transport.run(
                 records_page(
                     self._session,
                     self.name,
                     self._read,
-                    following,
+                    next_link,
                     partition=partition,
                     offset=offset,
                     time=time,
-                    limit=page_records if left is None else min(left, page_records),
+                    limit=page_records if remaining is None else min(remaining, page_records),
                 )
             )
-            some = page.records if left is None else page.records[:left]
-            yield from some
-            left = None if left is None else left - len(some)
-            following = page.next
+            batch = page.records if remaining is None else page.records[:remaining]
+            yield from batch
+            remaining = None if remaining is None else remaining - len(batch)
+            next_link = page.next
             if page.at_end:
                 if follow_s is None:
                     return

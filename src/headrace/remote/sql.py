@@ -1,4 +1,4 @@
-"""Conversations in SQL: one question over views of any stores, with a position for each of them."""
+"""Runs SQL statements on the server, over views of all stores. The result has a position for each view."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any
 
 import msgspec
 
-from headrace.model.errors import ValueDoesNotFit
-from headrace.model.extras import needing
-from headrace.model.json_text import NumberText, parse
-from headrace.model.texts import bytes_from, date_from, digits_from, time_from
-from headrace.remote.errors import AnswerUnfit
+from headrace.model.codec.json_text import NumberText, parse
+from headrace.model.codec.scalar_text import bytes_from, date_from, digits_from, time_from
+from headrace.model.errors import ValueDoesNotFit, needing
+from headrace.remote.errors import InvalidResponse, Position
 from headrace.remote.exchange import Reply, Steps, json_of
-from headrace.remote.plain import body_of
-from headrace.remote.position import Position
 from headrace.remote.session import After, Session
+from headrace.remote.values import body_of
 
 __all__ = ["SqlRows", "Statement", "arrow", "rows"]
 
@@ -27,7 +25,7 @@ _positions = msgspec.json.Decoder(dict[str, Position]).decode
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """``parameters`` are values for $1, $2, …"""
+    """``parameters`` are the values of $1, $2, …"""
 
     sql: str
     parameters: Sequence[Any] = ()
@@ -36,7 +34,7 @@ class Statement:
 
     @property
     def name(self) -> str:
-        """By which is remembered what it has nothing to do with."""
+        """The name under which ``OwnWrites`` stores the tokens of this statement, as under a view's name for a view."""
         return f"sql {hashlib.sha256(self.sql.encode()).hexdigest()}"
 
     @property
@@ -48,14 +46,15 @@ class Statement:
 class SqlRows:
     columns: list[str]
     rows: list[tuple[Any, ...]]
-    """Columns of a statement need not have names of their own."""
+    """Tuples, not dicts, because a statement can return the same column name twice."""
     positions: dict[str, Position]
-    """By view."""
+    """Positions by view."""
 
     def dicts(self) -> list[dict[str, Any]]:
         if len(set(self.columns)) < len(self.columns):
-            raise AnswerUnfit(
-                f"two columns have one name: {', '.join(self.columns)}", hint="give them names: SELECT a AS b"
+            raise InvalidResponse(
+                f"two columns have the same name: {', '.join(self.columns)}",
+                hint="rename one of them: SELECT a AS b",
             )
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
@@ -68,45 +67,45 @@ class _Column(msgspec.Struct, frozen=True):
     type: str
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _Response(msgspec.Struct, frozen=True):
     positions: dict[str, Position]
     columns: list[_Column]
     rows: msgspec.Raw
 
 
 def rows(session: Session, statement: Statement) -> Steps:
-    reply: Reply = yield from _answer(session, statement, "json")
-    told: _Told = json_of(reply, _Told)
-    readers = [_reader(one.type) for one in told.columns]
+    reply: Reply = yield from _send(session, statement, "json")
+    response: _Response = json_of(reply, _Response)
+    readers = [_reader(column.type) for column in response.columns]
     try:
-        found = [
-            tuple(None if one is None else read(one) for read, one in zip(readers, row, strict=True))
-            for row in parse(bytes(told.rows))
+        decoded = [
+            tuple(None if value is None else read(value) for read, value in zip(readers, row, strict=True))
+            for row in parse(bytes(response.rows))
         ]
     except (ValueDoesNotFit, ValueError, ArithmeticError, TypeError) as error:
-        raise AnswerUnfit(f"a row is not of its columns: {error}") from None
-    return SqlRows([one.name for one in told.columns], found, told.positions)
+        raise InvalidResponse(f"a row does not match its columns: {error}") from None
+    return SqlRows([column.name for column in response.columns], decoded, response.positions)
 
 
 def arrow(session: Session, statement: Statement) -> Steps:
-    """A ``pyarrow.Table``, as the engine made it; the metadata of its schema has the positions."""
+    """Return the result as a ``pyarrow.Table``. Its schema metadata contains the positions."""
     with needing("notebook", "pyarrow"):
         import pyarrow as pa
-    reply: Reply = yield from _answer(session, statement, "arrow")
+    reply: Reply = yield from _send(session, statement, "arrow")
     try:
         table = pa.ipc.open_stream(reply.body).read_all()
         positions = _positions(reply.headers.get("headrace-positions", "{}"))
     except (pa.ArrowInvalid, msgspec.DecodeError) as error:
-        raise AnswerUnfit(f"the answer is no table: {error}") from None
-    told = {f"headrace.position.{view}": one.token for view, one in positions.items()}
-    return table.replace_schema_metadata({**(table.schema.metadata or {}), **told})
+        raise InvalidResponse(f"the response is not an Arrow table: {error}") from None
+    tokens = {f"headrace.position.{view}": position.token for view, position in positions.items()}
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), **tokens})
 
 
-def _answer(session: Session, statement: Statement, form: str) -> Steps:
+def _send(session: Session, statement: Statement, result_format: str) -> Steps:
     return session.read(
         statement.name,
         "/v1/sql",
-        {"format": form},
+        {"format": result_format},
         statement.after,
         statement.wait_s,
         body=statement.body,
@@ -114,7 +113,7 @@ def _answer(session: Session, statement: Statement, form: str) -> Steps:
 
 
 def _reader(kind: str) -> Callable[[Any], Any]:
-    """By the engine's name of the type."""
+    """Return the converter for a DuckDB type."""
     name = kind.partition("(")[0].upper()
     if name == "DECIMAL":
         return digits_from
@@ -126,15 +125,15 @@ def _reader(kind: str) -> Callable[[Any], Any]:
         return date_from
     if name == "BLOB":
         return bytes_from
-    return _natural
+    return _json_value
 
 
-def _natural(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     match value:
         case NumberText():
             return int(value) if value.lstrip("-").isdecimal() else float(value)
         case list():
-            return [_natural(one) for one in value]
+            return [_json_value(item) for item in value]
         case dict():
-            return {name: _natural(one) for name, one in value.items()}
+            return {name: _json_value(item) for name, item in value.items()}
     return value

@@ -1,1 +1,1 @@
-"""Everything that an app needs, run together on one machine: the log, the flows, the followers."""
+"""Runs everything that an app needs on one machine: the log, the flows, and the followers that update the views."""

@@ -1,4 +1,4 @@
-"""The embedded broker, as a process of its own: started first, stopped last, and gone when we are."""
+"""Runs the embedded broker as a child process. It starts first, stops last, and ends if its parent dies."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from headrace.errors import HeadraceError
-from headrace.private import private
-from headrace.readable import readable
+from headrace.files import private, readable
 from headrace.settings import BrokerSettings
 
 __all__ = ["BrokerChild", "BrokerFailed", "backup_environment", "backup_options"]
@@ -28,14 +27,12 @@ class BrokerFailed(HeadraceError):
 
 
 def _end_with_parent() -> None:
-    """So that no broker is left behind when its parent is killed; where the system cannot do it, it may be."""
+    """Make Linux stop the broker when its parent is killed. Other systems can leave the broker running."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class BrokerChild:
-    """``failure`` is the error that is raised when it does not start, or ends by itself."""
-
     def __init__(
         self,
         listen: str,
@@ -44,14 +41,12 @@ class BrokerChild:
         *,
         options: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
-        failure: type[HeadraceError] = BrokerFailed,
     ) -> None:
         self._log = log
-        self._failure = failure
         self._log_file: IO[bytes] = open(log, "wb", opener=private)  # noqa: SIM115  for as long as the broker runs
-        start = [sys.executable, "-m", "headrace.cli", "broker"]
-        command = [*start, "--listen", listen, "--data", str(data), *options]
-        # In a session of its own: Ctrl-C is for the parent, which stops its clients first and the broker last.
+        program = [sys.executable, "-m", "headrace.cli", "broker"]
+        command = [*program, "--listen", listen, "--data", str(data), *options]
+        # A session of its own, so that Ctrl-C reaches only the parent, which stops the broker's clients first.
         self._process = subprocess.Popen(  # noqa: S603  our own command
             command,
             stdout=subprocess.PIPE,
@@ -71,35 +66,27 @@ class BrokerChild:
         stdout = self._process.stdout
         assert stdout is not None
         if not readable(stdout.fileno(), START_TIMEOUT_S):
-            raise self._failure(
-                f"the broker was not ready within {START_TIMEOUT_S:g} s", detail=self.last_words()
+            raise BrokerFailed(
+                f"the broker was not ready within {START_TIMEOUT_S:g} s", detail=self._log_tail()
             )
         line = stdout.readline().decode("utf-8", "replace")
-        _, found, rest = line.partition(" ready on ")
-        if not found:
+        _, separator, rest = line.partition(" ready on ")
+        if not separator:
             self._process.wait(STOP_TIMEOUT_S)
-            raise self._failure("the broker did not start", detail=self.last_words() or line.strip())
+            raise BrokerFailed("the broker did not start", detail=self._log_tail() or line.strip())
         return rest.split()[0]
 
-    def last_words(self) -> str:
+    def _log_tail(self) -> str:
         self._log_file.flush()
         return "; ".join(self._log.read_text("utf-8", "replace").strip().splitlines()[-3:])
 
     def check_alive(self) -> None:
         code = self._process.poll()
         if code is not None:
-            raise self._failure(f"the broker ended by itself with exit code {code}", detail=self.last_words())
-
-    def rss_bytes(self) -> int | None:
-        """Resident memory, where the system tells."""
-        try:
-            pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
-        except (OSError, IndexError):
-            return None
-        return pages * os.sysconf("SC_PAGE_SIZE")
+            raise BrokerFailed(f"the broker exited with code {code}", detail=self._log_tail())
 
     def stop(self) -> int | None:
-        """A clean stop; its exit code."""
+        """Stop the broker cleanly, or kill it after a timeout. Returns its exit code."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
@@ -125,5 +112,5 @@ def backup_options(broker: BrokerSettings) -> list[str]:
 
 
 def backup_environment(broker: BrokerSettings) -> dict[str, str]:
-    """Process lists show a command line, but not the environment."""
+    """Pass the key in the environment, because process lists show the command line."""
     return {} if broker.backup_key is None else {"HEADRACE_BROKER__BACKUP_KEY": broker.backup_key}

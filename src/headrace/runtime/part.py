@@ -1,4 +1,4 @@
-"""A part of a running app in a thread of its own. One that fails is told of, and the others go on."""
+"""One part of a running app, such as a flow or a follower, in its own thread. A failure ends only this part."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Part:
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Whether it has ended."""
+        """Wait for the part. Return whether it ended in time."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -41,7 +41,7 @@ class Part:
             self.error = error
         except Exception as error:
             self.error = PartFailed(
-                f"{self.name} ended with something that should not have happened: {type(error).__name__}: {error}",
-                hint="this is a fault in headrace; -v shows where it happened",
+                f"{self.name}: unexpected error: {type(error).__name__}: {error}",
+                hint="this is a bug in headrace; run with -v to see the stack trace",
             )
             self.error.__cause__ = error

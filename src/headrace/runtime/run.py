@@ -1,57 +1,58 @@
-"""An app that runs: the log first, then Spark, the flows in the order in which they build on each other, and the
-followers.
+"""Runs a whole app in one process: first the log, then the server and the followers, then Spark and the flows.
 
-Parts meet at topics only. A part that fails is told of once, with what to do; the others go on. Stopping is the other
-way round: whoever writes last stops first, and the log stops last.
+The parts communicate only through topics. If a part fails, its failure is reported once, and the others continue. The
+log stops last.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.app import App
-from headrace.broker.host_names import split_names
+from headrace.broker.net.address import split_names
 from headrace.client.cluster import Cluster
-from headrace.client.declaring import ensure_declared
+from headrace.client.declared_topics import ensure_declared
 from headrace.errors import HeadraceError
-from headrace.model.extras import ExtraMissing
+from headrace.files import make_private_dir
+from headrace.follow.follower import Follower
+from headrace.model.errors import MissingExtra
 from headrace.model.graph import check
-from headrace.private import make_private_dir
+from headrace.ops.lag.monitor import LagMonitor
 from headrace.runtime.embedded import BrokerChild, backup_environment, backup_options
-from headrace.runtime.look import AlertLook, FlowLook, Look, ViewLook
 from headrace.runtime.part import Part
-from headrace.settings import Settings
-from headrace.settings.page_place import FREE_LISTEN, NOT_SERVED, USUAL_LISTEN
-from headrace.views.follower import Follower
-from headrace.views.opening import open_store
+from headrace.runtime.summary import RunPositions, RunSummary, Summarizer
+from headrace.settings import DEFAULT_SERVE_LISTEN, FREE_SERVE_LISTEN, SERVE_OFF, Settings
+from headrace.stores.registry import open_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headrace.flow.compiled import Compiled
+    from headrace.flow.compile.compiler import Compiled
     from headrace.flow.runner import FlowRunner
     from headrace.model.rule import Rule
     from headrace.model.schema import Schema
     from headrace.ops.alerts.watch import AlertWatch
     from headrace.runtime.metrics import RunMetrics
     from headrace.runtime.proofs import Proofs
-    from headrace.serve.access_log import LogFile
-    from headrace.serve.server import Server
+    from headrace.serve.http.request_log import LogFile
+    from headrace.serve.http.server import Server
 
 __all__ = ["Run"]
 
-_OPEN_S = 120.0
+_FLOW_START_S = 120.0
 _STOP_S = 60.0
+_LAG_TIMEOUT_S = 3.0
 
 
 class Run:
-    """``tell`` takes a line for a person, ``warn`` one that must not be missed; they may be called from any thread.
-    ``only`` names the flows to run, ``feed`` what writes events beside it. A ``spark`` that is given is somebody else's
-    too, and is not stopped here. With ``page`` it is served where nothing was said of serving too.
+    """``note`` and ``warn`` print a line for the user. Any thread can call them.
+
+    ``only`` has the names of the flows to run (default: all). ``feed`` is the name of the function that writes events.
+    A ``spark`` session that the caller passes is not stopped here. ``page`` starts the server even if ``serve.listen``
+    is not set.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Run:
         app: App,
         settings: Settings,
         *,
-        tell: Callable[[str], None],
+        note: Callable[[str], None],
         warn: Callable[[str], None] | None = None,
         rebuild_changed: bool = False,
         only: Sequence[str] = (),
@@ -71,35 +72,35 @@ class Run:
         self.app = app
         self.settings = settings
         self.feed = feed
-        self.stop_asked = threading.Event()
+        self.stop_requested = threading.Event()
         self.cluster: Cluster
         self.spark = spark
-        """None where there is no flow to run."""
+        """None until Spark has started, and for an app without flows."""
         self.compiled: list[Compiled] = []
         self.schemas: dict[str, Schema] = {}
         self.flows: list[FlowRunner] = []
         self.followers: list[Follower] = []
         self.proofs: Proofs | None = None
-        """Once all that a proof needs is there."""
+        """None until the flows have started."""
         self.alerts: AlertWatch | None = None
-        """Where lags are watched: by a run of the whole app."""
+        """None unless the whole app runs."""
         self.metrics: RunMetrics | None = None
         self.server: Server | None = None
         self._access_log: LogFile | None = None
-        self._tell = tell
-        self._warn = warn or tell
+        self._note = note
+        self._warn = warn or note
         self._rebuild_changed = rebuild_changed
         self._only = only
         self._with_views = with_views
         self._page = page
-        self._spark_is_ours = spark is None
+        self._owns_spark = spark is None
         self._broker: BrokerChild | None = None
+        self._lag_monitor: LagMonitor | None = None
         self.parts: list[Part] = []
         self.broker_failure: HeadraceError | None = None
-        """What ended the embedded broker, once that was noticed."""
-        self._told: set[str] = set()
-        self._began = time.monotonic()
-        self._before: dict[str, tuple[float, int]] = {}
+        """Why the embedded broker ended. ``check_parts`` sets it."""
+        self._reported: set[str] = set()
+        self._summarizer = Summarizer(self)
 
     # Starting
 
@@ -112,7 +113,7 @@ class Run:
         self._start_log()
         if self._with_views:
             self._start_server()
-        self._tell(f"log at {self.cluster.bootstrap}, data in {self.settings.data}")
+        self._note(f"log at {self.cluster.bootstrap}, data in {self.settings.data}")
         if self._with_views:
             self._start_followers()
         if self._with_views and not self._only and self.settings.alerts.every_s:
@@ -137,6 +138,7 @@ class Run:
             )
             address = self._broker.address
         self.cluster = Cluster(address, log.properties, replication=self.settings.topics.replication)
+        self._lag_monitor = LagMonitor(self.cluster, self.app, RunPositions(self), timeout_s=_LAG_TIMEOUT_S)
         for topic in self.app.topics:
             if self.app.writer_of(topic) is None:
                 ensure_declared(self.cluster, topic, topic.name, self.settings.topics.partitions)
@@ -147,107 +149,95 @@ class Run:
                 view,
                 self.app.flows,
                 self.cluster,
-                lambda view=view: open_store(view, self.app.name, self.settings.data),  # type: ignore[misc]
-                tell=self._tell,
+                lambda view=view: open_writer(view, self.app.name, self.settings.data),  # type: ignore[misc]
+                print_line=self._note,
                 max_rows=self.settings.views.max_rows,
             )
             self.followers.append(follower)
-            self._begin(Part(f"view {view.name}", follower.run, self.stop_asked))
+            self._start_part(Part(f"view {view.name}", follower.run, self.stop_requested))
 
     def _start_flows(self) -> None:
         if not self.app.flows:
             return
-        from headrace.flow.compiling import compile_app
-        from headrace.flow.options import FlowOptions
+        from headrace.flow.compile.compiler import compile_app
+        from headrace.flow.context import FlowContext, FlowOptions
+        from headrace.flow.engine.task_slots import slots_for
         from headrace.flow.runner import FlowRunner
-        from headrace.flow.session import start
-        from headrace.flow.slots import slots_for
+        from headrace.flow.spark.session import start
 
         if self.spark is None:
-            self._tell("starting Spark")
+            self._note("starting Spark")
             slots = slots_for(self.cluster, self.app, self.settings)
-            self.spark = start(self.settings, self.app.name, slots=slots, say=self._tell)
+            self.spark = start(self.settings, self.app.name, slots=slots, say=self._note)
         self.compiled, self.schemas = compile_app(self.spark, self.app)
         options = FlowOptions.of(self.settings)
-        for one in self.compiled:
-            if self._only and one.flow.name not in self._only:
+        for compiled in self.compiled:
+            if self._only and compiled.flow.name not in self._only:
                 continue
-            runner = FlowRunner(
-                self.spark,
-                self.cluster,
-                self.app,
-                one,
-                self.schemas,
-                options,
-                rebuild_changed=self._rebuild_changed,
-            )
+            context = FlowContext(self.spark, self.cluster, self.app, compiled, self.schemas, options)
+            runner = FlowRunner(context, rebuild_changed=self._rebuild_changed)
             self.flows.append(runner)
-            part = Part(f"flow {one.flow.name}", runner.run, self.stop_asked)
-            self._begin(part)
-            # What reads its output asks the log which topic that is, so its generation must be there first.
-            deadline = time.monotonic() + _OPEN_S
+            part = Part(f"flow {compiled.flow.name}", runner.run, self.stop_requested)
+            self._start_part(part)
+            # A later flow can read this flow's output. It finds the topic in the generation record, which must exist.
+            deadline = time.monotonic() + _FLOW_START_S
             while not runner.opened.wait(0.1) and part.is_running and time.monotonic() < deadline:
                 pass
 
     def _start_proofs(self) -> None:
         from headrace.runtime.proofs import Proofs
 
-        where = (self.spark, self.cluster, self.app, self.settings, self.compiled, self.schemas)
-        self.proofs = Proofs(*where, tell=self._tell, warn=self._warn)
+        arguments = (self.spark, self.cluster, self.app, self.settings, self.compiled, self.schemas)
+        self.proofs = Proofs(*arguments, note=self._note, warn=self._warn)
         if self.settings.verify.every_s:
-            self._begin(Part("proofs", self.proofs.run, self.stop_asked))
+            self._start_part(Part("proofs", self.proofs.run, self.stop_requested))
 
     def _start_alerts(self, rules: dict[str, Rule]) -> None:
-        """Before Spark: what is not read while it starts may be lost all the same."""
+        """Start this before Spark, because retention can delete unread records while Spark starts."""
         from headrace.ops.alerts.watch import AlertWatch
-        from headrace.runtime.run_readers import run_readers
 
-        readers = run_readers(self.cluster, self.app, self.flows, self.followers)
-        every_s, name = self.settings.alerts.every_s, self.app.name
-        self.alerts = alerts = AlertWatch(
-            self.cluster, name, rules, readers, every_s, tell=self._tell, warn=self._warn
+        every_s = self.settings.alerts.every_s
+        self.alerts = AlertWatch(
+            self.cluster, self.lag_monitor, rules, every_s, note=self._note, warn=self._warn
         )
-
-        def watch(stop: threading.Event) -> None:
-            with contextlib.closing(readers):
-                alerts.run(stop)
-
-        self._begin(Part("alerts", watch, self.stop_asked))
+        self._start_part(Part("alerts", self.alerts.run, self.stop_requested))
 
     def _start_metrics(self, listen: str) -> None:
         from headrace.runtime.metrics import RunMetrics
 
         hosts = split_names(self.settings.metrics.hosts)
-        self.metrics = RunMetrics(self.app.name, self.flows, self.followers, self.alerts, hosts)
+        self.metrics = RunMetrics(
+            self.app.name, self.flows, self.followers, self.lag_monitor, self.alerts, hosts
+        )
         self.metrics.start(listen, anyone=self.settings.metrics.anyone_may_read)
-        self._tell(f"metrics are at {self.metrics.address}")
+        self._note(f"metrics are at {self.metrics.address}")
 
     def _start_server(self) -> None:
-        """Before Spark: what the views have is there to be read."""
+        """Start this before Spark, so that clients can read the views immediately."""
         listen = self.settings.serve.listen
-        if listen == NOT_SERVED or (listen is None and not self._page):
+        if listen == SERVE_OFF or (listen is None and not self._page):
             return
-        from headrace.serve.server import AddressTaken
+        from headrace.serve.http.server import AddressTaken
 
         if listen is not None:
             self.server = self._server(listen)
         else:
             try:
-                self.server = self._server(USUAL_LISTEN)
+                self.server = self._server(DEFAULT_SERVE_LISTEN)
             except AddressTaken:
-                self.server = self._server(FREE_LISTEN)
-            except ExtraMissing as error:
-                self._tell(f"there is no page: {error}")
+                self.server = self._server(FREE_SERVE_LISTEN)
+            except MissingExtra as error:
+                self._note(f"the web UI is not available: {error}")
                 return
         self.server.start()
-        self._tell(f"the page is at {self.server.address}")
+        self._note(f"the web UI is at {self.server.address}")
         if self.server.pg_address:
-            self._tell(f"answering in PostgreSQL's protocol at {self.server.pg_address}")
+            self._note(f"PostgreSQL protocol at {self.server.pg_address}")
 
     def _server(self, listen: str) -> Server:
-        from headrace.runtime.live import RunLive
-        from headrace.serve.access_log import LogFile
-        from headrace.serve.server import Server
+        from headrace.runtime.probe import RunProbe
+        from headrace.serve.http.request_log import LogFile
+        from headrace.serve.http.server import Server
 
         settings = self.settings
         path = settings.serve.access_log or settings.data / "access.log"
@@ -260,29 +250,29 @@ class Run:
             listen,
             warn=self._warn,
             log=self._access_log.write,
-            live=RunLive(self),
+            probe=RunProbe(self),
         )
 
-    def _begin(self, part: Part) -> None:
+    def _start_part(self, part: Part) -> None:
         self.parts.append(part)
         part.start()
 
     # Running
 
     def check_parts(self) -> None:
-        """Tells of each part that has failed, once; raises if the log is gone."""
+        """Report each failed part once. Raise if the embedded broker has ended."""
         if self._broker is not None:
-            self._expect_broker(self._broker)
+            self._check_broker(self._broker)
         failure = self.server.failure if self.server is not None else None
-        if failure is not None and "serving" not in self._told:
-            self._told.add("serving")
-            self._tell(f"serving has stopped: {failure}")
+        if failure is not None and "serving" not in self._reported:
+            self._reported.add("serving")
+            self._note(f"the server has stopped: {failure}")
         for part in self.parts:
-            if part.error is not None and part.name not in self._told:
-                self._told.add(part.name)
-                self._tell(f"{part.name} has stopped: {part.error}")
+            if part.error is not None and part.name not in self._reported:
+                self._reported.add(part.name)
+                self._note(f"{part.name} has stopped: {part.error}")
 
-    def _expect_broker(self, broker: BrokerChild) -> None:
+    def _check_broker(self, broker: BrokerChild) -> None:
         try:
             broker.check_alive()
         except HeadraceError as error:
@@ -290,9 +280,15 @@ class Run:
             raise
 
     @property
+    def lag_monitor(self) -> LagMonitor:
+        """Measures lag for the server, the alerts and the metrics. Exists once the log has started."""
+        assert self._lag_monitor is not None
+        return self._lag_monitor
+
+    @property
     def expected_flows(self) -> list[str]:
-        """Those that it runs, or will once Spark is there."""
-        return [one.name for one in self.app.flows if not self._only or one.name in self._only]
+        """The names of the flows that run, or will run once Spark has started."""
+        return [flow.name for flow in self.app.flows if not self._only or flow.name in self._only]
 
     @property
     def failed(self) -> list[Part]:
@@ -300,74 +296,22 @@ class Run:
 
     @property
     def differing(self) -> list[str]:
-        """Views that a proof has found not to be as derived."""
+        """The views in which a proof found a difference."""
         return self.proofs.differs if self.proofs else []
 
-    def look(self) -> Look:
-        now = time.monotonic()
-        return Look(
-            round(now - self._began, 1),
-            [self._flow_look(runner, now) for runner in self.flows],
-            [self._view_look(follower, now) for follower in self.followers],
-            [AlertLook(one.alert, one.text, one.since_ms) for one in self.alerts.firing]
-            if self.alerts
-            else [],
-        )
-
-    def _flow_look(self, runner: FlowRunner, now: float) -> FlowLook:
-        opened = runner.current
-        last = opened.last if opened else None
-        rows_in = last.totals.rows_in if last else 0
-        return FlowLook(
-            name=runner.status.name,
-            state=runner.status.state,
-            why=runner.status.why,
-            generation=opened.generation.generation if opened else 0,
-            batch=last.batch if last else None,
-            rows_per_s=self._rate(f"flow {runner.status.name}", now, rows_in),
-            rows_in=rows_in,
-            rows_out=last.totals.rows_out if last else 0,
-            lag=runner.lag(),
-            watermark_us=last.next_watermark_us if last else None,
-            state_rows=last.state_rows if last else 0,
-            late=last.totals.late if last else 0,
-            dead=last.totals.dead + last.totals.table_dead if last else 0,
-            latency=runner.latency,
-        )
-
-    def _view_look(self, follower: Follower, now: float) -> ViewLook:
-        status = follower.status
-        return ViewLook(
-            name=status.view,
-            state=status.state,
-            why=status.reason,
-            applied=status.applied,
-            per_s=self._rate(f"view {status.view}", now, status.applied),
-            lag=status.lag,
-            dead=status.dead,
-            foreign=status.foreign,
-            repeats=status.repeats,
-            verified=self.proofs.last(status.view) if self.proofs else "",
-            differs=self.proofs is not None and status.view in self.proofs.differs,
-        )
-
-    def _rate(self, name: str, now: float, count: int) -> float:
-        before = self._before.get(name)
-        self._before[name] = (now, count)
-        if before is None or now <= before[0]:
-            return 0.0
-        return max(0.0, (count - before[1]) / (now - before[0]))
+    def summarize(self) -> RunSummary:
+        return self._summarizer.summarize()
 
     # Stopping
 
     def stop_flows(self) -> None:
-        """All parts end; Spark and the log stay, for a last proof."""
-        self.stop_asked.set()
+        """Stop all parts. Spark and the log continue to run, for a last proof."""
+        self.stop_requested.set()
         if self.proofs is not None:
             self.proofs.cancel()
         for part in self.parts:
             if not part.join(_STOP_S):
-                self._tell(f"{part.name} did not stop within {_STOP_S:.0f} s, and is left behind")
+                self._note(f"{part.name} did not stop within {_STOP_S:.0f} s")
 
     def close(self) -> None:
         if self.server is not None:
@@ -375,11 +319,13 @@ class Run:
         if self._access_log is not None:
             self._access_log.close()
         self.stop_flows()
-        if self.spark is not None and self._spark_is_ours:
-            from headrace.flow.session import stop
+        if self.spark is not None and self._owns_spark:
+            from headrace.flow.spark.session import stop
 
             stop(self.spark)
         if self.metrics is not None:
             self.metrics.close()
+        if self._lag_monitor is not None:
+            self._lag_monitor.close()
         if self._broker is not None:
             self._broker.stop()

@@ -1,1 +1,1 @@
-"""The read side over HTTP: views and topics of an app, each answer with the position that it reflects."""
+"""The HTTP server of an app: it serves views and topics, and each response names the log position that it reflects."""

@@ -1,4 +1,4 @@
-"""What can be set, each with its default; ``headrace.toml``, the environment and flags come above it."""
+"""All settings with their defaults. ``headrace.toml``, the environment and options override them, in that order."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from typing import Annotated, Literal
 import msgspec
 
 __all__ = [
+    "DEFAULT_SERVE_LISTEN",
+    "FREE_SERVE_LISTEN",
+    "SERVE_OFF",
     "AlertSettings",
     "BrokerSettings",
     "FlowSettings",
@@ -24,6 +27,11 @@ __all__ = [
     "ViewSettings",
 ]
 
+DEFAULT_SERVE_LISTEN = "127.0.0.1:8180"
+"""Address of the web UI and the HTTP API."""
+FREE_SERVE_LISTEN = "127.0.0.1:0"
+SERVE_OFF = "off"
+
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Percent = Annotated[int, msgspec.Meta(ge=1, le=100)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
@@ -34,29 +42,31 @@ State = Literal["memory", "rocksdb"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
     bootstrap_servers: Text | None = None
-    """Of the log that everything uses; without it, the embedded broker is started."""
+    """Addresses of the brokers that have the log; None starts the embedded broker."""
     listen: Text = "127.0.0.1:9092"
-    """Where the embedded broker listens."""
+    """Address of the embedded broker."""
     durability: Literal["synced", "os"] = "synced"
-    """What an acknowledgement of the embedded broker means."""
+    """When the embedded broker acknowledges records: once they are on disk (synced), or once the operating system has
+    them (os)."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """Of librdkafka, for every client; passwords among them."""
+    """librdkafka properties for every client; can contain passwords."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """Of the embedded broker, with ``headrace run`` as with ``headrace broker``."""
+    """Settings of the embedded broker, for ``headrace run`` and ``headrace broker``."""
 
     backup: Path | None = None
-    """A folder for its continuous backup; without one there is none."""
+    """Folder for the continuous backup; None for no backup."""
     backup_every_ms: Count = 10_000
-    """How often a moment of the log is shipped there: what the loss of the machine can take."""
+    """Milliseconds between backups: the most you can lose."""
     backup_keep_s: Count = 604_800
-    """How far back there are moments to restore to."""
+    """How long restore points are retained, in seconds: how far back you can restore."""
     backup_key_file: Path | None = None
-    """A file with the key for the MAC of the backup's manifests; without a key they carry no MAC."""
+    """File with the key for the MAC (message authentication code) of the backup's manifests; without a key, manifests
+    have no MAC."""
     backup_key: Text | None = field(default=None, repr=False)
-    """The key itself, for an environment that has no files for secrets."""
+    """The key itself, for an environment without secret files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,149 +74,150 @@ class SparkSettings:
     master: Text = "local[*]"
     driver_memory: Text = "1g"
     shuffle_partitions: Count | None = None
-    """Into how many parts state is split; without it, it goes by where Spark runs (``flow.placement``)."""
+    """Partitions of a flow's state; if None, the number depends on where Spark runs."""
     state: State | None = None
-    """Where the state of flows is; without it, it goes by where Spark runs."""
+    """Where flows store state; if None, this depends on where Spark runs."""
     jars: Path | None = None
-    """A folder that has the connector's jars; otherwise they are fetched once into the user's cache."""
+    """Folder with the connector's jars; None downloads them once into the user's cache."""
     java_options: str = ""
-    """More options for its JVM, as a shell would take them."""
+    """Additional JVM options, in shell syntax."""
     conf: Mapping[str, str] = field(default_factory=dict)
-    """Any other configuration of Spark, over all that is set by us."""
+    """Other Spark configuration; overrides the values that Headrace sets."""
     secret_file: Path | None = None
-    """A file with the secret that a standalone cluster authenticates by."""
+    """File with the authentication secret of a standalone Spark cluster."""
     secret: Text | None = field(default=None, repr=False)
-    """The secret itself, for an environment that has no files for secrets."""
+    """The secret itself, for an environment without secret files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSettings:
     max_rows: Count = 100_000
-    """Of a batch."""
+    """Maximum records per batch."""
     max_bytes: Count = 64 * 1024 * 1024
-    """Of a batch's input."""
+    """Maximum input bytes per batch."""
     trigger_ms: NotNegative | None = None
-    """How long a batch waits for more, 0 for not at all; without it, it goes by where Spark runs."""
+    """Minimum milliseconds between two batches; if None, this depends on where Spark runs."""
     realtime_ms: Annotated[int, msgspec.Meta(ge=5_000)] = 120_000
-    """How often a flow in real time notes how far it is: what a crash repeats, and how late a dead letter is told."""
+    """Milliseconds between two progress records of a real-time flow. A restart after a crash repeats the records since
+    the last progress record. Dead letters appear up to this much later."""
     future_ms: NotNegative = 3_600_000
-    """How far an event's time may be ahead of its receipt."""
+    """How many milliseconds an event's time may be ahead of the time when the log received the event."""
     transaction_timeout_ms: Count = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
     partitions: Count = 1
-    """Of a topic that is made and does not say."""
+    """Partitions of a new topic whose declaration does not set ``partitions``."""
     replication: Annotated[int, msgspec.Meta(ge=-1)] = -1
-    """Copies of each partition; -1 for the cluster's default."""
+    """Replicas of each partition of a new topic; -1 for the cluster's default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewSettings:
     max_rows: Count = 10_000
-    """Changes that one transaction of a store takes, where a single batch of a flow does not have more."""
+    """Maximum changes per store transaction; a flow batch is never split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifySettings:
     every_s: NotNegative = 0
-    """How long after its last proof ``headrace run`` proves every view again; 0 for never."""
+    """Seconds between two verifications of every view by ``headrace run``; 0 for never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertSettings:
     every_s: NotNegative = 5
-    """How often ``headrace run`` looks at lags and rules; 0 for never."""
+    """Seconds between two evaluations of the alert rules by ``headrace run``; 0 for never."""
     defaults: bool = True
-    """Whether the rules that need no declaration are in force."""
+    """Whether the built-in rules are active."""
     rules: Mapping[str, str] = field(default_factory=dict)
-    """More rules by name, over those of the app; ``off`` takes one away."""
+    """Additional rules by name. They override the app's rules; the value ``off`` disables a rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSettings:
     listen: Text | None = None
-    """Where ``headrace run`` answers Prometheus; nowhere without it."""
+    """Address where ``headrace run`` serves /metrics; None for off."""
     anyone_may_read: bool = False
-    """Whether that may be an address that other machines reach."""
+    """Whether other machines may read the metrics."""
     hosts: str = ""
-    """Other names that Prometheus asks for it by, with commas in between."""
+    """Additional host names that Prometheus may use for the address, separated by commas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
     listen: Text | None = None
-    """Where ``headrace run`` and ``headrace serve`` answer over HTTP; without it, at the usual place. ``off`` for the
-    former not to."""
+    """Address of the HTTP server of ``headrace run`` and ``headrace serve``; None for the default address. With
+    ``off``, ``headrace run`` starts no server."""
     hosts: str = ""
-    """Other names that it is known by, with commas in between."""
+    """Additional host names of the server, separated by commas."""
     origins: str = ""
-    """Of pages that may ask from a browser, as ``https://shop.example``, with commas in between."""
+    """Origins whose web pages may send requests, e.g. ``https://shop.example``, separated by commas."""
     access_log: Path | None = None
-    """A file for a line of JSON per request; without one, ``headrace serve`` writes them to standard error, and
-    ``headrace run`` to ``access.log`` of the data directory."""
+    """File for one JSON line per request. If None, ``headrace serve`` writes to standard error, and ``headrace run``
+    writes to ``access.log`` in the data directory."""
     access_log_bytes_max: Count = 67_108_864
-    """Past so many bytes the access log begins a new file; the one before is kept."""
+    """Size in bytes at which the access log starts a new file; the previous file is retained."""
     connections: Count = 1_000
     threads: Count = 8
-    """Questions that are asked of stores and of the log at a time."""
+    """Maximum concurrent queries to stores and to the log."""
     rows_max: Count = 10_000
-    """Of a page."""
+    """Maximum rows per page of results."""
     body_bytes_max: Count = 1_048_576
-    """Of a request."""
+    """Maximum bytes of a request body."""
     receive_ms: Count = 10_000
-    """From the first byte of a request to its last."""
+    """Timeout from the first byte of a request to its last byte."""
     read_ms: Count = 10_000
-    """For a store, or the log, to answer."""
+    """Timeout of a query to a store or to the log."""
     wait_ms_max: Count = 30_000
-    """That a request may ask to wait for a view."""
+    """Maximum time that a request may wait for a view to catch up."""
     stale_s: NotNegative = 0
-    """How far behind the log a view may be for the server to call itself ready; 0 for any."""
+    """The server is not ready while a view is more than this many seconds behind the log; 0 ignores lag."""
     cached_bytes_max: Count = 67_108_864
-    """Of answers that are kept to be given again, of all views that have ``cached`` together."""
+    """Maximum bytes of the response cache, which all views with ``cached`` share."""
     unsent_bytes_max: Count = 268_435_456
-    """Bytes of answers that callers have not taken yet, of all together; who has held some longest is closed."""
+    """Maximum response bytes that clients have not read yet, in total. Above it, the slowest client is disconnected."""
     notice_s: NotNegative = 0
-    """How long it still takes requests once it is asked to stop, and ``/readyz`` says so to whoever sends them here."""
+    """Seconds after a stop request in which the server still accepts requests, while ``/readyz`` already fails."""
     drain_s: Count = 10
-    """For requests that are being answered when it is asked to stop."""
+    """Timeout for requests in progress when the server stops."""
     subscribers: Count = 1_000
-    """By WebSocket; half of ``connections`` by server-sent events."""
+    """Maximum WebSocket subscribers. Server-sent events may use half of ``connections``."""
     frame_ms: NotNegative = 100
-    """Between two frames to a subscriber, at least."""
+    """Minimum milliseconds between two frames to a subscriber."""
     history_bytes: Count = 16_777_216
-    """What is remembered of the changes of a view that has subscribers, for those who are behind."""
+    """Bytes of changes that the server buffers per view with subscribers, for slow subscribers."""
     heartbeat_s: Count = 15
-    """How long a subscriber hears nothing, at most."""
+    """Maximum seconds without a message to a subscriber."""
     requests_keep_s: Count = 604_800
-    """How long the same ``Idempotency-Key`` is answered as it was the first time."""
+    """Seconds for which the server stores the response to an ``Idempotency-Key``."""
     pg_listen: Text | None = None
-    """Where it answers in PostgreSQL's protocol too, for reading; without it, nowhere."""
+    """Address for read-only SQL over the PostgreSQL protocol; None for off."""
     pg_connections: Count = 100
-    """In PostgreSQL's protocol."""
+    """Maximum PostgreSQL connections."""
     pg_connections_per_address: Count = 75
-    """In PostgreSQL's protocol, from one address."""
+    """Maximum PostgreSQL connections from one address."""
     pg_connections_per_token: Count = 50
-    """In PostgreSQL's protocol, with one token."""
+    """Maximum PostgreSQL connections with one token."""
     pg_idle_ms: Count = 1_800_000
-    """Milliseconds without a message after which a connection in PostgreSQL's protocol is closed."""
+    """Idle milliseconds after which a PostgreSQL connection is closed."""
     sql_ms: Count = 10_000
-    """For a statement of SQL; what takes longer is stopped."""
+    """Timeout of an SQL statement."""
     sql_rows_max: Count = 100_000
-    """Of the answer to a statement."""
+    """Maximum rows of an SQL statement's result."""
     sql_memory_mb: Count = 512
-    """For a statement: the rows that it needs, and what it makes of them."""
+    """Maximum memory of an SQL statement, for its input rows and its results."""
     sql_processes: Count = 2
-    """That answer statements, one at a time each; begun when they are needed."""
+    """Maximum processes that run SQL statements. They start on demand; each runs one statement at a time."""
     token_share_percent: Percent = 50
-    """Percent of SQL processes, searches and subscriptions that one token may take; at least one of each."""
+    """Percent of SQL processes, searches and subscriptions that one token may use; at least one of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     data: Path = Path("headrace-data")
-    """Where everything is kept: the embedded log, Spark's checkpoints, views."""
+    """Data directory: the embedded log, Spark's checkpoints, views."""
     log: LogSettings = field(default_factory=LogSettings)
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
@@ -220,7 +231,7 @@ class Settings:
 
     @property
     def log_dir(self) -> Path:
-        """The embedded broker's."""
+        """The data directory of the embedded broker."""
         return self.data / "log"
 
     @property
@@ -229,17 +240,19 @@ class Settings:
 
     @property
     def spark_dir(self) -> Path:
-        """Spark's own log, and what it spills."""
+        """Spark's own log and temporary files."""
         return self.data / "spark"
 
     @property
     def cores(self) -> int:
-        """That a local master works on; of a cluster, this machine's."""
-        here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        asked = self.spark.master.partition("[")[2].partition("]")[0].partition(",")[0]
+        """The number of cores of a local Spark master. For a cluster: the number of cores of this machine."""
+        machine_cores = (
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        )
+        count = self.spark.master.partition("[")[2].partition("]")[0].partition(",")[0]
         if self.spark.master == "local":
             return 1
-        return int(asked) if asked.isdecimal() else here
+        return int(count) if count.isdecimal() else machine_cores
 
     @property
     def is_local(self) -> bool:

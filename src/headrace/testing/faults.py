@@ -1,4 +1,4 @@
-"""Faults that a test sets up beforehand, and the record of what was done to the files."""
+"""Faults that a test injects into file operations, and the record of an operation."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["CHANGES", "Crash", "Fault", "Operation", "Stage"]
 CHANGES = frozenset(
     {"create", "write", "truncate", "sync", "make_dir", "rename", "remove", "remove_dir", "sync_dir", "lock"}
 )
-"""The operations that change what is, or what would be, on the disk; the others only look."""
+"""The operations that change the disk; all others only read."""
 
 Stage = Literal["before", "during", "after"]
 
 
 class Crash(BaseException):
-    """The process ends here. Not an ``Exception``: code under test must not be able to take it for an error."""
+    """Simulates the end of the process. Not an ``Exception``, so that the code under test does not handle it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
     number: int
-    """Counts the operations that change something, from 1; an operation that only looks has the next one's number."""
+    """The number among the operations that change the disk, from 1. A read has the number of the next change."""
     kind: str
     path: Path
     target: Path | None = None
@@ -36,7 +36,10 @@ class Operation:
 
 @dataclass
 class Fault:
-    """Strikes operations of a kind and path, from the ``nth`` that matches on, ``times`` times (None: for ever)."""
+    """Affects matching operations of a kind and path, from the ``nth`` on.
+
+    It affects ``times`` operations in total, or all of them if ``times`` is None.
+    """
 
     action: Literal["fail", "short", "forget", "crash before", "crash after"]
     kind: str | None = None
@@ -44,12 +47,12 @@ class Fault:
     nth: int = 1
     times: int | None = 1
     error: int = errno.EIO
-    taken: int | None = None
+    written_bytes: int | None = None
     hits: int = field(default=0, init=False)
     matches: int = field(default=0, init=False)
 
-    def strikes(self, operation: Operation) -> bool:
-        if not self._fits(operation):
+    def applies_to(self, operation: Operation) -> bool:
+        if not self._matches(operation):
             return False
         self.matches += 1
         late = self.matches - self.nth
@@ -58,7 +61,7 @@ class Fault:
         self.hits += 1
         return True
 
-    def _fits(self, operation: Operation) -> bool:
+    def _matches(self, operation: Operation) -> bool:
         if operation.kind not in CHANGES if self.kind is None else operation.kind != self.kind:
             return False
         paths = (operation.path, operation.target)

@@ -1,4 +1,4 @@
-"""A clock in the hands of a test: it stands, moves and jumps as told."""
+"""A clock that a test controls. The test can stop the clock, advance it and set it forward or back."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["DrivenClock"]
 
 
 class DrivenClock:
-    """The port ``headrace.clock.Clock``. Stands still by itself, or follows ``ticking`` (say, ``time.monotonic``).
+    """Implements ``headrace.clock.Clock``. The clock does not move, or follows ``ticking`` (e.g. ``time.monotonic``).
 
-    ``steady`` never goes back, whatever is done to the wall clock, as on a real machine.
+    As on a real machine, ``steady`` never decreases, even if the wall clock is set back.
     """
 
     def __init__(
@@ -26,37 +26,39 @@ class DrivenClock:
 
     def now_ms(self) -> int:
         with self._mutex:
-            return self._wall_ms + int((self._moved() if self._frozen_at is None else self._frozen_at) * 1000)
+            return self._wall_ms + int(
+                (self._elapsed() if self._frozen_at is None else self._frozen_at) * 1000
+            )
 
     def steady(self) -> float:
         with self._mutex:
-            return self._moved()
+            return self._elapsed()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, on both clocks."""
+        """Advance both clocks."""
         if seconds < 0:
-            raise ValueError(f"time does not go back by {seconds} s: use jump_wall for the wall clock")
+            raise ValueError(f"cannot advance by {seconds} s: use jump_wall to set the wall clock back")
         with self._mutex:
             self._advanced += seconds
 
     def jump_wall(self, ms: int) -> None:
-        """Set the wall clock forward, or back; no time passes."""
+        """Set the wall clock forward or back. The steady clock does not change."""
         with self._mutex:
             self._wall_ms += ms
 
     def freeze(self) -> None:
-        """Stop the wall clock; the steady one goes on."""
+        """Stop the wall clock; the steady clock continues."""
         with self._mutex:
             if self._frozen_at is None:
-                self._frozen_at = self._moved()
+                self._frozen_at = self._elapsed()
 
     def thaw(self) -> None:
-        """Let the wall clock go on from where it stopped."""
+        """Continue the wall clock from where it stopped."""
         with self._mutex:
             if self._frozen_at is not None:
-                self._wall_ms -= int((self._moved() - self._frozen_at) * 1000)
+                self._wall_ms -= int((self._elapsed() - self._frozen_at) * 1000)
                 self._frozen_at = None
 
-    def _moved(self) -> float:
+    def _elapsed(self) -> float:
         ticked = 0.0 if self._ticking is None else self._ticking() - self._started
         return ticked + self._advanced

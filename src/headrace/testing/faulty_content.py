@@ -1,9 +1,9 @@
-"""One file on a disk: what reads see, what is durable, and the changes that lie between.
+"""One file on a disk: the content that reads return, the durable content, and the changes that are not synced yet.
 
-After a power loss, any sector of 512 bytes may show its content as of any moment since the last sync, and so may
-its two parts if it is torn; the file's size may be that of any such moment, too. So unsynced writes are kept,
-dropped, torn and reordered. Truncations are kept up to some one; what was written after the first that is lost, is
-lost with it. Durable bytes never change, unless a later write went over them.
+After a power loss, each sector of 512 bytes has its content from any moment since the last sync. A torn sector has two
+parts from two such moments. The size of the file is also from any such moment. So unsynced writes are retained, lost,
+torn and reordered. Truncations are retained up to some moment. If a truncation is lost, all later writes are lost too.
+Durable bytes never change, unless a later write overwrites them.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class FileNode:
         apply(self.content, change)
 
     def settle(self, up_to: int) -> None:
-        """Make durable what changed up to a number."""
+        """Make all changes up to this number durable."""
         for change in self._split(up_to):
             apply(self.durable, change)
 
     def forget(self, up_to: int) -> None:
-        """Count changes as clean though the disk has not got them: a later sync will not cover them."""
+        """Count changes as clean although they are not on the disk. A later sync does not write them."""
         self._split(up_to)
 
     def _split(self, up_to: int) -> list[Write | Truncation]:
@@ -65,7 +65,7 @@ class FileNode:
         return covered
 
     def after_power_loss(self, rng: random.Random) -> bytearray:
-        """One of the contents that the disk could show."""
+        """Return one of the possible contents after a power loss."""
         image = bytearray(self.durable)
         changes = self._up_to_a_truncation(rng)
         if not changes:
@@ -90,23 +90,23 @@ class FileNode:
 
     @staticmethod
     def _prefix(image: bytearray, changes: list[Write | Truncation], rng: random.Random) -> bytearray:
-        """Writes in their order up to some moment, the last one torn: what an append-only file mostly shows."""
+        """Apply writes in order up to some moment, the last one torn. This is usual for an append-only file."""
         end = rng.randrange(len(changes) + 1)
         for change in changes[:end]:
             apply(image, change)
         if end < len(changes):
             torn = changes[end]
             if isinstance(torn, Write):
-                taken = rng.randrange(len(torn.data) + 1)
+                size = rng.randrange(len(torn.data) + 1)
                 if rng.random() < 0.5:
-                    taken -= (torn.position + taken) % SECTOR_BYTES
-                if taken > 0:
-                    apply(image, torn._replace(data=torn.data[:taken]))
+                    size -= (torn.position + size) % SECTOR_BYTES
+                if size > 0:
+                    apply(image, torn._replace(data=torn.data[:size]))
         return image
 
     @staticmethod
     def _by_sector(image: bytearray, changes: list[Write | Truncation], rng: random.Random) -> bytearray:
-        """Every sector as of a moment of its own, the size as of another."""
+        """Set every sector to its content at a random moment, and the size to that of another moment."""
         kept_share = rng.choice([0.1, 0.5, 0.9])
         tear_share = rng.choice([0.0, 0.05])
 
@@ -139,7 +139,7 @@ class FileNode:
 
 
 def _sectors(change: Write) -> Iterator[tuple[int, int, int]]:
-    """Number of each sector that a write touches, and which of its bytes."""
+    """Yield each sector that a write changes: its number, and the start and end of the changed bytes in the file."""
     start, end = change.position, change.position + len(change.data)
     while start < end:
         sector = start // SECTOR_BYTES

@@ -1,11 +1,12 @@
-"""Files and directories in memory, with all that POSIX says about names, and what a power loss leaves of them.
+"""Files and directories in memory, with POSIX's rules for names, and their state after a power loss.
 
-Each directory has volatile and durable entries, and one list for the whole disk holds the changes of names not yet
-synced, a rename being one change. Of these a power loss keeps each or not, in the order of a journal or
-independently; one that builds on a lost one is lost. A file without a durable name vanishes, however well it was
-synced; so does everything in a lost directory. Contents: ``faulty_content``.
+Each directory has volatile entries and durable entries. The disk has one list of all name changes that are not synced
+yet; a rename is one change. A power loss retains some of these changes: either all up to some change, as a journal
+does, or an independent selection. A change that depends on a lost change is lost too. If the name of a file is not
+durable, the file is lost even if its content was synced. The files in a lost directory are lost as well.
+``faulty_content`` simulates the contents of files.
 
-Nothing here is thread-safe: ``FaultyFiles`` holds a lock.
+This module is not thread-safe; ``FaultyFiles`` holds a lock.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class NameChange:
 
     def __init__(self, *effects: NameEffect) -> None:
         self.effects = effects
-        # What it builds on: the places that it changes and the node that it gives a place.
+        # Two changes depend on each other if they change the same name or name the same node.
         self.marks: set[object] = {(id(effect.directory), effect.name) for effect in effects}
         self.marks |= {id(effect.node) for effect in effects if effect.node is not None}
 
@@ -59,7 +60,7 @@ class NameChange:
 
 
 class Disk:
-    """Survives the process, and a power loss as another disk."""
+    """The simulated disk. The next process uses the same disk; after a power loss it uses a new ``Disk``."""
 
     def __init__(self, rng: random.Random, *, syncs_are_ignored: bool, capacity_bytes: int | None) -> None:
         self.root = Directory()
@@ -70,7 +71,7 @@ class Disk:
         self._name_changes: list[NameChange] = []
 
     def make_home(self, path: Path) -> None:
-        """Make directories that are durable from the start."""
+        """Create directories that are durable from the start."""
         directory = self.root
         for name in parts_of(path):
             below = Directory()
@@ -82,7 +83,7 @@ class Disk:
     def node_at(self, path: Path) -> Node | None:
         if not parts_of(path):
             return self.root
-        directory, name = self._place(path)
+        directory, name = self._parent(path)
         return directory.entries.get(name)
 
     def file_at(self, path: Path) -> FileNode:
@@ -108,7 +109,7 @@ class Disk:
         return node if isinstance(node, FileNode) else None
 
     def create(self, path: Path) -> FileNode:
-        directory, name = self._place(path)
+        directory, name = self._parent(path)
         if name in directory.entries:
             raise os_error(errno.EEXIST, path)
         node = FileNode()
@@ -120,10 +121,10 @@ class Disk:
         if isinstance(node, FileNode):
             raise os_error(errno.EEXIST, path)
         if node is None:
-            self._change_names(NameEffect(*self._place(path), Directory()))
+            self._change_names(NameEffect(*self._parent(path), Directory()))
 
     def rename(self, old: Path, new: Path) -> None:
-        old_place, new_place = self._place(old), self._place(new)
+        old_parent, new_parent = self._parent(old), self._parent(new)
         node = self.node_at(old)
         if node is None:
             raise os_error(errno.ENOENT, old)
@@ -141,22 +142,22 @@ class Disk:
                 raise os_error(errno.ENOTEMPTY, new)
         elif isinstance(replaced, Directory):
             raise os_error(errno.EISDIR, new)
-        self._change_names(NameEffect(*old_place, None), NameEffect(*new_place, node))
+        self._change_names(NameEffect(*old_parent, None), NameEffect(*new_parent, node))
         if isinstance(replaced, FileNode):
             self._unname(replaced)
 
     def remove(self, path: Path) -> None:
         node = self.file_at(path)
-        self._change_names(NameEffect(*self._place(path), None))
+        self._change_names(NameEffect(*self._parent(path), None))
         self._unname(node)
 
     def remove_dir(self, path: Path) -> None:
         if self.directory_at(path).entries:
             raise os_error(errno.ENOTEMPTY, path)
-        self._change_names(NameEffect(*self._place(path), None))
+        self._change_names(NameEffect(*self._parent(path), None))
 
     def sync_dir(self, path: Path) -> None:
-        """Make durable the names in a directory, with whatever else they build on."""
+        """Make the names in a directory durable, and all name changes on which they depend."""
         directory = self.directory_at(path)
         if self.syncs_are_ignored:
             return
@@ -180,7 +181,7 @@ class Disk:
         node.lock_holder = holder
         return node
 
-    def _place(self, path: Path) -> tuple[Directory, str]:
+    def _parent(self, path: Path) -> tuple[Directory, str]:
         parts = parts_of(path)
         if not parts:
             raise os_error(errno.EBUSY, path)
@@ -199,19 +200,19 @@ class Disk:
             effect.apply_to(effect.directory.entries)
         self._name_changes.append(NameChange(*effects))
 
-    # Contents, as far as room is concerned.
+    # Contents and capacity.
 
     def write(self, path: Path, node: FileNode, data: bytes, position: int) -> int:
-        """Take what there is room for: the first sign of a full disk is a short write."""
+        """Write the bytes that fit on the disk. Like a real disk, a nearly full disk returns a short write first."""
         size = len(node.content)
-        taken = len(data)
+        written = len(data)
         if self.capacity_bytes is not None and data:
-            taken = min(taken, size + max(0, self.capacity_bytes - self.used_bytes) - position)
-            if taken <= 0:
+            written = min(written, size + max(0, self.capacity_bytes - self.used_bytes) - position)
+            if written <= 0:
                 raise os_error(errno.ENOSPC, path)
-        node.write(data[:taken], position)
+        node.write(data[:written], position)
         self.used_bytes += len(node.content) - size
-        return taken
+        return written
 
     def truncate(self, node: FileNode, size: int) -> None:
         self.used_bytes += size - len(node.content)
@@ -236,7 +237,7 @@ class Disk:
     # Ends.
 
     def after_process_end(self) -> Disk:
-        """The same disk; files that had no name but were open are gone, and so are locks."""
+        """Return this disk without locks and without open files that have no name."""
         self.used_bytes = 0
         for node in _files_below(self.root):
             node.handles = 0
@@ -259,16 +260,16 @@ class Disk:
             yield from self._name_changes[: self.rng.randrange(len(self._name_changes) + 1)]
             return
         kept_share = self.rng.choice([0.2, 0.5, 0.8])
-        gone: set[object] = set()
+        lost_nodes: set[object] = set()
         for change in self._name_changes:
-            if gone & change.marks or self.rng.random() >= kept_share:
-                gone |= change.marks
+            if lost_nodes & change.marks or self.rng.random() >= kept_share:
+                lost_nodes |= change.marks
             else:
                 yield change
 
 
 class _Names:
-    """Durable entries with some more changes on top, leaving the disk itself as it is."""
+    """Durable entries with some additional changes. The entries of the disk are not modified."""
 
     def __init__(self) -> None:
         self._changed: dict[int, dict[str, Node]] = {}
@@ -301,10 +302,10 @@ def _files_below(directory: Directory) -> Iterator[FileNode]:
 
 
 def parts_of(path: Path) -> tuple[str, ...]:
-    """The names on the way from the root."""
+    """Return the names in the path from the root."""
     parts = path.parts[1:] if path.is_absolute() else path.parts
     if ".." in parts:
-        raise ValueError(f"{path} goes up: give a path without ..")
+        raise ValueError(f"the path {path} contains ..: use a path without ..")
     return parts
 
 

@@ -1,14 +1,14 @@
-"""Files in memory that lose, tear, forget and refuse, as disks do: for tests of what the log promises.
+"""Files in memory that simulate disk faults: lost and torn writes, failed syncs and errors. They test the log.
 
-Without a fault they behave as the real ones. With a seed, the same operations meet the same fate:
+Without a fault they behave like real files. With the same seed, the same operations have the same outcome:
 
     files = FaultyFiles(seed=7)
     files.fail("write", path="*.log", nth=3, error=errno.ENOSPC)
     …
-    files = files.crash()       # power loss: another set of files, with what the disk could show
-    files = files.restart()     # kill -9: all writes are there, open files and locks are gone
+    files = files.crash()       # power loss: new files, with one possible content of the disk
+    files = files.restart()     # kill -9: all writes survive, open files and locks do not
 
-Crash at every operation until a run passes without one:
+Crash at every operation, until a run ends before the crash:
 
     for n in itertools.count(1):
         files = FaultyFiles(seed=n)
@@ -17,10 +17,10 @@ Crash at every operation until a run passes without one:
             run(files)
         if not fault.hits:
             break
-        look_at(files.crash())
+        check(files.crash())
 
-After a crash the old files refuse everything with ``Crash``, so that a thread left over from before cannot reach
-the disk. All methods may be called from any thread; a write that begins after a sync has begun is not covered by it.
+After a crash, every operation on the old files raises ``Crash``, so that a remaining thread cannot change the disk. All
+methods are thread-safe. A sync does not cover a write that starts after the sync.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TRACE_LENGTH_MAX = 100_000
 
 
 class FaultyFiles:
-    """The port ``headrace.files.Files``; ``home`` is a durable, empty directory to begin with."""
+    """Implements ``headrace.files.Files``. ``home`` is a durable directory, which is empty at the start."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class FaultyFiles:
         self.seed = seed
         self.cold_read_share = cold_read_share
         self.watch: Callable[[Operation, Stage], None] | None = None
-        """Called around every operation, without a lock held; for a sync also while it is under way."""
+        """Called before and after every operation, and also during a sync. The lock is not held."""
         self.trace: deque[Operation] = deque(maxlen=TRACE_LENGTH_MAX)
         self.counts: Counter[str] = Counter()
         self.changes = 0
@@ -78,7 +78,7 @@ class FaultyFiles:
         self._crashed = False
         self._cold_reads = random.Random(seed)  # noqa: S311
 
-    # Faults, to be set up by the test.
+    # Faults that a test sets up.
 
     def fail(
         self,
@@ -89,21 +89,21 @@ class FaultyFiles:
         times: int | None = 1,
         error: int = errno.EIO,
     ) -> Fault:
-        """Fail the nth matching operation; without a kind, of those that change something. It has no effect then."""
+        """Fail the nth matching operation, without an effect. Without ``kind``, every change of the disk matches."""
         return self._add(Fault("fail", kind, path, nth, times, error))
 
     def short_write(
-        self, *, path: str = "*", nth: int = 1, times: int | None = 1, taken: int | None = None
+        self, *, path: str = "*", nth: int = 1, times: int | None = 1, written_bytes: int | None = None
     ) -> Fault:
-        """Take only ``taken`` bytes of a write, or a random part of it."""
-        return self._add(Fault("short", "write", path, nth, times, taken=taken))
+        """Write only the first ``written_bytes`` of the data, or a random part of it."""
+        return self._add(Fault("short", "write", path, nth, times, written_bytes=written_bytes))
 
     def forget_sync(
         self, *, path: str = "*", nth: int = 1, times: int | None = 1, error: int = errno.EIO
     ) -> Fault:
-        """Fail a sync, and forget what it should have made durable: it reads back, but counts as clean from now on.
+        """Fail a sync and forget its changes: reads still return them, but they count as clean.
 
-        A later sync succeeds and does not bring it back. So Linux behaves when a page could not be written.
+        A later sync succeeds without writing them. Linux behaves like this if it cannot write a page.
         """
         return self._add(Fault("forget", "sync", path, nth, times, error))
 
@@ -115,11 +115,11 @@ class FaultyFiles:
         kind: str | None = None,
         path: str = "*",
     ) -> Fault:
-        """End the process at the nth matching operation that changes something."""
+        """End the process at the nth matching operation. Without ``kind``, every change of the disk matches."""
         return self._add(Fault("crash before" if when == "before" else "crash after", kind, path, nth))
 
     def heal(self) -> None:
-        """No more faults; what they did stays done. The disk is as large as it needs to be."""
+        """Remove all faults and the limit of the disk's capacity. The effects of earlier faults remain."""
         with self._mutex:
             self._faults.clear()
             self._disk.capacity_bytes = None
@@ -146,13 +146,13 @@ class FaultyFiles:
     # Ends of the process.
 
     def crash(self) -> FaultyFiles:
-        """Lose power now. Asked again, the same moment may show another outcome."""
+        """Simulate a power loss. A second call can return another possible outcome of the same power loss."""
         with self._mutex:
             self._crashed = True
             return self._succeeded_by(self._disk.after_power_loss())
 
     def restart(self) -> FaultyFiles:
-        """Kill the process now: the disk's state, durable or not, is all there for the next one."""
+        """Simulate a kill of the process. The next process can read all writes, even those that were not synced."""
         with self._mutex:
             self._crashed = True
             return self._succeeded_by(self._disk.after_process_end())
@@ -162,21 +162,24 @@ class FaultyFiles:
         successor._start(disk, self.seed, self.cold_read_share)
         return successor
 
-    # What a test may look at and damage, past all faults and without leaving a trace.
+    # For tests: read and damage files without faults, and without entries in the trace.
 
     def content(self, path: Path) -> bytes:
-        """What a read would give."""
+        """Return the content that a read would return."""
         with self._mutex:
             return bytes(self._disk.file_at(path).content)
 
     def durable_content(self, path: Path) -> bytes | None:
-        """What will surely be there after a power loss, except for bytes overwritten since; None without a name."""
+        """Return the synced content, which a power loss does not change unless it was overwritten after the sync.
+
+        Returns None if the name of the file is not durable.
+        """
         with self._mutex:
             node = self._disk.durable_file_at(path)
             return None if node is None else bytes(node.durable)
 
     def damage(self, path: Path, position: int, data: bytes) -> None:
-        """Put other bytes there, on the disk and in the cache."""
+        """Overwrite bytes of a file, on the disk and in the cache."""
         with self._mutex:
             node = self._disk.file_at(path)
             for content in (node.content, node.durable):
@@ -192,11 +195,11 @@ class FaultyFiles:
             node.changes.clear()
 
     def write_out(self, target: Path) -> None:
-        """Copy everything that a read would give to a real directory, for other programs to look at."""
+        """Copy all files, with the content that reads would return, to a real directory."""
         with self._mutex:
             _write_out(self._disk.root, target)
 
-    # The port.
+    # The methods of headrace.files.Files.
 
     def open(self, path: Path, *, create: bool = False) -> FaultyFile:
         with self._operation("create" if create else "open", path):
@@ -206,7 +209,7 @@ class FaultyFiles:
 
     def exists(self, path: Path) -> bool:
         with self._mutex:
-            self._stay_alive()
+            self._check_alive()
             try:
                 return self._disk.node_at(path) is not None
             except (FileNotFoundError, NotADirectoryError):
@@ -242,52 +245,52 @@ class FaultyFiles:
             lock.node = self._disk.lock(path, lock)
             return lock
 
-    # How an operation meets its faults.
+    # Applying faults to operations.
 
     @contextmanager
     def _operation(
         self, kind: str, path: Path, *, target: Path | None = None, offset: int = 0, size: int = 0
     ) -> Iterator[Sequence[Fault]]:
-        """Everything around an operation. Its body runs under the lock, and gets the faults left for it to obey."""
+        """Run an operation while holding the lock. Yields the faults that the ``with`` block must apply."""
         operation = self._announce(kind, path, target, offset, size)
         with self._mutex:
-            struck = self._struck(operation)
-            yield struck
-            self._survive(struck)
-        self._tell(operation, "after")
+            matching = self._matching_faults(operation)
+            yield matching
+            self._survive(matching)
+        self._notify(operation, "after")
 
     def _announce(self, kind: str, path: Path, target: Path | None, offset: int, size: int) -> Operation:
         with self._mutex:
-            self._stay_alive()
+            self._check_alive()
             operation = Operation(self.changes + 1, kind, path, target, offset, size)
             if kind in CHANGES:
                 self.changes += 1
             self.counts[kind] += 1
             self.trace.append(operation)
-        self._tell(operation, "before")
+        self._notify(operation, "before")
         return operation
 
-    def _struck(self, operation: Operation) -> Sequence[Fault]:
-        self._stay_alive()
-        struck = [fault for fault in self._faults if fault.strikes(operation)]
-        for fault in struck:
+    def _matching_faults(self, operation: Operation) -> Sequence[Fault]:
+        self._check_alive()
+        matching = [fault for fault in self._faults if fault.applies_to(operation)]
+        for fault in matching:
             if fault.action == "crash before":
                 self._crashed = True
             elif fault.action == "fail":
                 raise fault.as_error(operation)
-        self._stay_alive()
-        return struck
+        self._check_alive()
+        return matching
 
-    def _survive(self, struck: Sequence[Fault]) -> None:
-        if any(fault.action == "crash after" for fault in struck):
+    def _survive(self, matching: Sequence[Fault]) -> None:
+        if any(fault.action == "crash after" for fault in matching):
             self._crashed = True
-        self._stay_alive()
+        self._check_alive()
 
-    def _stay_alive(self) -> None:
+    def _check_alive(self) -> None:
         if self._crashed:
-            raise Crash("the process that had these files has ended")
+            raise Crash("the process that used these files has ended")
 
-    def _tell(self, operation: Operation, stage: Stage) -> None:
+    def _notify(self, operation: Operation, stage: Stage) -> None:
         if self.watch is not None:
             try:
                 self.watch(operation, stage)
@@ -298,25 +301,25 @@ class FaultyFiles:
     def _sync(self, path: Path, node: FileNode) -> None:
         operation = self._announce("sync", path, None, 0, 0)
         with self._mutex:
-            struck = self._struck(operation)
+            matching = self._matching_faults(operation)
             covered = node.last_change
-        self._tell(operation, "during")
+        self._notify(operation, "during")
         with self._mutex:
-            self._stay_alive()
-            for fault in struck:
+            self._check_alive()
+            for fault in matching:
                 if fault.action == "forget":
                     node.forget(covered)
                     raise fault.as_error(operation)
             self._disk.sync(node, covered)
-            self._survive(struck)
-        self._tell(operation, "after")
+            self._survive(matching)
+        self._notify(operation, "after")
 
     def _write(self, path: Path, node: FileNode, data: bytes, position: int) -> int:
-        with self._operation("write", path, offset=position, size=len(data)) as struck:
-            for fault in struck:
+        with self._operation("write", path, offset=position, size=len(data)) as matching:
+            for fault in matching:
                 if fault.action == "short" and data:
-                    taken = self._disk.rng.randrange(len(data)) if fault.taken is None else fault.taken
-                    data = data[:taken]
+                    size = fault.written_bytes
+                    data = data[: self._disk.rng.randrange(len(data)) if size is None else size]
             return self._disk.write(path, node, data, position)
 
     def _truncate(self, path: Path, node: FileNode, size: int) -> None:
@@ -342,7 +345,7 @@ class FaultyFiles:
 
 
 class FaultyFile:
-    """The port ``headrace.files.File``."""
+    """Implements ``headrace.files.File``."""
 
     def __init__(self, files: FaultyFiles, path: Path, node: FileNode) -> None:
         self._files = files
@@ -379,7 +382,7 @@ class FaultyFile:
 
     def size(self) -> int:
         node = self._open_node()
-        self._files._stay_alive()
+        self._files._check_alive()
         return len(node.content)
 
     def close(self) -> None:
@@ -394,7 +397,7 @@ class FaultyFile:
 
 
 class FaultyLock:
-    """The port ``headrace.files.Lock``."""
+    """Implements ``headrace.files.Lock``."""
 
     def __init__(self, files: FaultyFiles) -> None:
         self._files = files

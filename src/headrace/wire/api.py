@@ -1,4 +1,4 @@
-"""The APIs that we have message shapes for, and the versions of each."""
+"""The supported APIs of the Kafka protocol, and the versions of each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Api", "advertised", "flexible_from", "versions"]
 
 
 class Api(IntEnum):
-    """What a request asks for, by the number in its header."""
+    """The APIs. The value is the API key in the request header."""
 
     PRODUCE = 0
     FETCH = 1
@@ -53,12 +53,12 @@ class Api(IntEnum):
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
-    # The number's own, since every request looks its API up in several tables, and that of enums is written in Python.
+    # Every request looks up its API in several dictionaries, and the default hash of enums is slow.
     __hash__ = int.__hash__
 
     @property
     def title(self) -> str:
-        """The name that the API's messages begin with: ``ListOffsets``."""
+        """The API name in Kafka's spelling, for example ``ListOffsets``. Message names begin with it."""
         return _title(self)
 
 
@@ -69,24 +69,25 @@ def _title(api: Api) -> str:
 
 @cache
 def versions(api: Api) -> tuple[int, int]:
-    """The first and the last version that we speak, without those that Kafka may still change."""
+    """Return the first and the last supported version, excluding versions that Kafka may still change."""
     stable = _shapes(api).stable
     return stable.start, stable.stop - 1
 
 
 def advertised(api: Api) -> tuple[int, int]:
-    """The range to answer ApiVersions with."""
+    """Return the first and the last version for the ApiVersions response."""
     first, last = versions(api)
     if api is Api.PRODUCE:
-        # Old librdkafka (kcat's, for one) takes a missing version 0 for a broker without compression, and
-        # silently sends everything uncompressed. It never sends version 0: it picks the newest both have.
+        # If version 0 is missing, old versions of librdkafka (used by kcat, for example) assume that the broker does
+        # not support compression, and silently send uncompressed records. They never use version 0: they use the newest
+        # version that both sides support.
         first = 0
     return first, last
 
 
 @cache
 def flexible_from(api: Api) -> int:
-    """The first version whose messages and headers may carry tagged fields."""
+    """Return the first version whose messages and headers may contain tagged fields."""
     return _shapes(api).messages[f"{api.title}Request"].flexible_from
 
 

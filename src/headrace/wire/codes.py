@@ -1,4 +1,4 @@
-"""The error numbers of the Kafka protocol, as of Kafka 4.3."""
+"""The error codes of the Kafka protocol, as of Kafka 4.3."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["ErrorCode"]
 
 
 class ErrorCode(IntEnum):
-    """What a response says went wrong. Encodes as its number, so it can stand in any ``error_code`` field."""
+    """An error code. It is an integer, so it can be assigned to any ``error_code`` field of a message."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

@@ -1,10 +1,10 @@
-"""Fetch by hand: the request is read in few steps, the response written around its records.
+"""Hand-written code for Fetch: decodes the request quickly, and encodes the response without copying its records.
 
-    request     4-14: replica int32 | wait int32 | least int32 | most int32 | isolation int8
+    request     4-14: replica int32 | wait int32 | min bytes int32 | max bytes int32 | isolation int8
                 | 7+: session int32, epoch int32 | topics | 7+: forgotten topics | 11+: rack string
     topic       name string, 13+: id (16 bytes) | partitions
     partition   index int32 | 9+: leader epoch int32 | offset int64 | 12+: last epoch int32
-                | 5+: start offset int64 | most int32
+                | 5+: start offset int64 | max bytes int32
 
     response    throttle int32 | 7+: error int16, session int32 | topics
     topic       name string, 13+: id (16 bytes) | partitions
@@ -12,9 +12,9 @@
                 | aborted transactions [ producer int64 | offset int64 ]? | 11+: preferred replica int32
                 | records bytes?
 
-From version 12 on lengths are varints and each struct ends with tagged fields. Only brokers among
-themselves use those, so a message that has any goes by its shape. Tests hold both directions to the shape in
-every version.
+From version 12 on, lengths are varints and each struct ends with tagged fields. Clients do not send tagged fields, so
+messages with tagged fields are left to the general code in ``readers`` and ``writers``. Tests compare the decoder
+and the encoder with the general code, in every version.
 """
 
 from __future__ import annotations
@@ -23,11 +23,20 @@ import struct as layouts
 from functools import cache
 from typing import Any
 
-from headrace.wire import compiled, messages
-from headrace.wire.compiled import MALFORMED, Buffer, malformed
-from headrace.wire.errors import WireError
-from headrace.wire.reading import read_compact_count, read_count, spend, string_reader
-from headrace.wire.writing import MISFITS, string_writer, write_count
+from headrace.wire import messages, readers, writers
+from headrace.wire.primitives import (
+    ENCODE_ERRORS,
+    MALFORMED,
+    Buffer,
+    WireError,
+    malformed,
+    read_compact_count,
+    read_count,
+    reserve_elements,
+    string_reader,
+    string_writer,
+    write_count,
+)
 
 __all__ = ["decode_request", "response_parts"]
 
@@ -40,9 +49,9 @@ _TOPIC_IDS_FROM = 13
 _REPLICA_STATE_FROM = 15
 
 _NO_ID = bytes(16)
-_NOWHERE = 2**63 - 1
+_NO_HIGH_WATERMARK = 2**63 - 1
 
-# Records smaller than this are cheaper copied than sent as a buffer of their own.
+# Copying records up to this size in bytes is cheaper than sending them as a separate buffer.
 _COPY_MAX = 1024
 
 _HEAD = layouts.Struct(">iiiib")
@@ -61,7 +70,7 @@ _ABORTED = layouts.Struct(">qq")
 
 
 class _Tagged(Exception):
-    """The message has tagged fields, which the shape knows."""
+    """The message has tagged fields, so the general reader must decode it."""
 
 
 def decode_request(version: int, buf: Buffer, pos: int, elements_max: int) -> Any:
@@ -73,7 +82,7 @@ def decode_request(version: int, buf: Buffer, pos: int, elements_max: int) -> An
         pass
     except MALFORMED as error:
         raise malformed("FetchRequest", version, error) from error
-    return compiled.decode(cls, version, buf, pos, elements_max=elements_max)
+    return readers.decode(cls, version, buf, pos, elements_max=elements_max)
 
 
 def _read_request(version: int, buf: Any, pos: int, budget: list[int]) -> Any:
@@ -81,11 +90,11 @@ def _read_request(version: int, buf: Any, pos: int, budget: list[int]) -> Any:
     flexible = version >= _FLEXIBLE_FROM
     count = read_compact_count if flexible else read_count
     if version < _REPLICA_STATE_FROM:
-        replica, wait, least, most, isolation = _HEAD.unpack_from(buf, pos)
+        replica, max_wait_ms, min_bytes, max_bytes, isolation = _HEAD.unpack_from(buf, pos)
         pos += _HEAD.size
     else:
         replica = -1
-        wait, least, most, isolation = _HEAD_WITHOUT_REPLICA.unpack_from(buf, pos)
+        max_wait_ms, min_bytes, max_bytes, isolation = _HEAD_WITHOUT_REPLICA.unpack_from(buf, pos)
         pos += _HEAD_WITHOUT_REPLICA.size
     session, epoch = 0, -1
     if version >= _SESSIONS_FROM:
@@ -93,7 +102,7 @@ def _read_request(version: int, buf: Any, pos: int, budget: list[int]) -> Any:
         pos += _SESSION.size
     topics = []
     size, pos = count(buf, pos)
-    spend("topics", size, 3, len(buf) - pos, budget)
+    reserve_elements("topics", size, 3, len(buf) - pos, budget)
     for _ in range(size):
         name, topic_id, pos = _read_topic(version, buf, pos, budget)
         partitions, pos = _read_partitions(version, buf, pos, budget)
@@ -103,13 +112,13 @@ def _read_request(version: int, buf: Any, pos: int, budget: list[int]) -> Any:
     forgotten = []
     if version >= _SESSIONS_FROM:
         size, pos = count(buf, pos)
-        spend("forgotten_topics_data", size, 3, len(buf) - pos, budget)
+        reserve_elements("forgotten_topics_data", size, 3, len(buf) - pos, budget)
         for _ in range(size):
             name, topic_id, pos = _read_topic(version, buf, pos, budget)
-            gone, pos = count(buf, pos)
-            spend("partitions", gone, 4, len(buf) - pos, budget)
-            indexes = list(layouts.unpack_from(f">{gone}i", buf, pos))
-            pos += 4 * gone
+            forgotten_count, pos = count(buf, pos)
+            reserve_elements("partitions", forgotten_count, 4, len(buf) - pos, budget)
+            indexes = list(layouts.unpack_from(f">{forgotten_count}i", buf, pos))
+            pos += 4 * forgotten_count
             if flexible:
                 pos = _no_tags(buf, pos)
             forgotten.append(forgotten_topic(name, topic_id, indexes))
@@ -119,7 +128,18 @@ def _read_request(version: int, buf: Any, pos: int, budget: list[int]) -> Any:
     if flexible:
         pos = _no_tags(buf, pos)
     return request(
-        None, replica, replica_state(), wait, least, most, isolation, session, epoch, topics, forgotten, rack
+        None,
+        replica,
+        replica_state(),
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation,
+        session,
+        epoch,
+        topics,
+        forgotten,
+        rack,
     )
 
 
@@ -127,7 +147,7 @@ def _read_topic(version: int, buf: Any, pos: int, budget: list[int]) -> tuple[st
     if version >= _TOPIC_IDS_FROM:
         end = pos + 16
         if end > len(buf):
-            raise WireError("it ends within a topic id")
+            raise WireError("the message is incomplete: it ends within a topic id")
         return "", bytes(buf[pos:end]), end
     name, pos = _NAME_READERS[version >= _FLEXIBLE_FROM](buf, pos, budget)
     return name, _NO_ID, pos
@@ -136,28 +156,36 @@ def _read_topic(version: int, buf: Any, pos: int, budget: list[int]) -> tuple[st
 def _read_partitions(version: int, buf: Any, pos: int, budget: list[int]) -> tuple[list[Any], int]:
     fetch_partition = _request_classes()[3]
     size, pos = (read_compact_count if version >= _FLEXIBLE_FROM else read_count)(buf, pos)
-    spend("partitions", size, 16, len(buf) - pos, budget)
+    reserve_elements("partitions", size, 16, len(buf) - pos, budget)
     partitions = []
     if version >= _FLEXIBLE_FROM:
         for _ in range(size):
-            index, leader, offset, last, start, most = _PARTITION_12.unpack_from(buf, pos)
+            index, leader, offset, last, start, max_bytes = _PARTITION_12.unpack_from(buf, pos)
             pos = _no_tags(buf, pos + _PARTITION_12.size)
-            partitions.append(fetch_partition(index, leader, offset, last, start, most, _NO_ID, _NOWHERE))
+            partitions.append(
+                fetch_partition(index, leader, offset, last, start, max_bytes, _NO_ID, _NO_HIGH_WATERMARK)
+            )
     elif version >= _LEADER_EPOCH_FROM:
         for _ in range(size):
-            index, leader, offset, start, most = _PARTITION_9.unpack_from(buf, pos)
+            index, leader, offset, start, max_bytes = _PARTITION_9.unpack_from(buf, pos)
             pos += _PARTITION_9.size
-            partitions.append(fetch_partition(index, leader, offset, -1, start, most, _NO_ID, _NOWHERE))
+            partitions.append(
+                fetch_partition(index, leader, offset, -1, start, max_bytes, _NO_ID, _NO_HIGH_WATERMARK)
+            )
     elif version >= _START_OFFSET_FROM:
         for _ in range(size):
-            index, offset, start, most = _PARTITION_5.unpack_from(buf, pos)
+            index, offset, start, max_bytes = _PARTITION_5.unpack_from(buf, pos)
             pos += _PARTITION_5.size
-            partitions.append(fetch_partition(index, -1, offset, -1, start, most, _NO_ID, _NOWHERE))
+            partitions.append(
+                fetch_partition(index, -1, offset, -1, start, max_bytes, _NO_ID, _NO_HIGH_WATERMARK)
+            )
     else:
         for _ in range(size):
-            index, offset, most = _PARTITION_4.unpack_from(buf, pos)
+            index, offset, max_bytes = _PARTITION_4.unpack_from(buf, pos)
             pos += _PARTITION_4.size
-            partitions.append(fetch_partition(index, -1, offset, -1, -1, most, _NO_ID, _NOWHERE))
+            partitions.append(
+                fetch_partition(index, -1, offset, -1, -1, max_bytes, _NO_ID, _NO_HIGH_WATERMARK)
+            )
     return partitions, pos
 
 
@@ -168,9 +196,9 @@ def _no_tags(buf: Any, pos: int) -> int:
 
 
 def response_parts(out: bytearray, message: Any, version: int) -> list[bytearray | memoryview]:
-    """A FetchResponse as buffers that follow each other: ``out``, with its bytes appended, and records.
+    """Encode a FetchResponse as consecutive buffers: ``out`` with the encoded fields, and the records.
 
-    Records may be None, one buffer or a list of buffers. They are not copied, unless they are small.
+    Records can be None, one buffer or a list of buffers. They are not copied unless they are small.
     """
     start = len(out)
     if version in message.shape_.versions:
@@ -178,16 +206,16 @@ def response_parts(out: bytearray, message: Any, version: int) -> list[bytearray
             parts = _response_parts(out, message, version)
             if parts is not None:
                 return parts
-        except MISFITS:
-            # The shape's writer will fail as well, and name the field.
+        except ENCODE_ERRORS:
+            # The general writer will fail as well, and its error names the field.
             pass
     del out[start:]
-    compiled.write(out, message, version)
+    writers.write(out, message, version)
     return [out]
 
 
 def _response_parts(out: bytearray, message: Any, version: int) -> list[bytearray | memoryview] | None:
-    """None if there is something to say that only the shape's writer can."""
+    """Return None if the message has fields that only the general writer can encode."""
     flexible = version >= _FLEXIBLE_FROM
     parts: list[bytearray | memoryview] = [out]
     if version >= _SESSIONS_FROM:
@@ -254,7 +282,7 @@ def _write_aborted(out: bytearray, aborted: Any, flexible: bool) -> None:
 def _add_records(
     parts: list[bytearray | memoryview], out: bytearray, records: Any, flexible: bool
 ) -> bytearray:
-    """Adds records to the parts, and returns the bytearray that what follows goes to."""
+    """Add the records to the parts; returns the bytearray for the fields after them."""
     if records is None:
         out += b"\0" if flexible else b"\xff\xff\xff\xff"
         return out

@@ -1,13 +1,12 @@
-"""The classes that messages are made of, built from their shapes.
+"""Builds message classes from their shapes (``notation``).
 
-A message is a plain record: one attribute per field of any version, in snake case, with the definition's
-default when it is not given. Construct with keywords; the positions are the codec's own shortcut. Structs
-inside a message are attributes of the message's class, by the name that the protocol gives them::
+A message has one attribute for each field of any version, in snake case, with the default from the shape. Construct it
+with keyword arguments. Only the decoders use positional arguments. The classes of nested structs are attributes of the
+message class, with their protocol names::
 
     m.JoinGroupResponse(members=[m.JoinGroupResponse.JoinGroupResponseMember(member_id="a")])
 
-A message does not know a version: it holds the fields of all of them, and encoding takes what the version
-has.
+A message object has the fields of all versions. The encoder writes only the fields of the requested version.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Message(msgspec.Struct):
 
 
 def build(shape: Shape) -> type[Message]:
-    """The class of a message, with the classes of its structs as attributes."""
+    """Build the class of a message, with the classes of its structs as attributes."""
     classes: dict[str, type[Message]] = {}
     message = _build(shape.struct, shape.struct.name, classes)
     message.shape_ = shape

@@ -1,7 +1,6 @@
-"""Every message of the protocol that we speak, by its name in the protocol: ``messages.HeartbeatRequest``.
+"""All supported messages of the protocol, by name: ``messages.HeartbeatRequest``.
 
-A class is built when it is first asked for, from the shapes in ``shapes/``; ``message.py`` says what it
-looks like.
+Each class is built from its shape in ``shapes/`` on first use. ``message.py`` documents the classes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _OTHERS = {
 
 
 def shape_of(name: str) -> Shape:
-    """The shape of a message; KeyError if there is none of that name."""
+    """Return the shape of a message; raises ``KeyError`` if the name is unknown."""
     stem = _OTHERS.get(name)
     if stem is None:
         api_name = re.fullmatch(r"([A-Z]\w*)(?:Request|Response)", name, re.ASCII)
@@ -39,7 +38,9 @@ def __getattr__(name: str) -> Any:
     try:
         shape = shape_of(name)
     except KeyError:
-        raise AttributeError(f"the protocol has no message {name!r}, or we have no shape of it") from None
+        raise AttributeError(
+            f"unknown message {name!r}: it is not in the protocol, or has no file in shapes/"
+        ) from None
     from headrace.wire.message import build
 
     cls = globals()[name] = build(shape)

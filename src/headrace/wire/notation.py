@@ -1,27 +1,27 @@
-"""The notation in which message shapes are written down, and its parser.
+"""The text format of message shapes, and its parser.
 
-Kafka's messages are data here: one text file per API under ``shapes/``, read when the first message of
-that API is needed. A file has an ``api`` line and two messages, or messages that stand alone::
+A shape defines the fields of a Kafka message. Each API has one file under ``shapes/``, which is read when the first
+message of that API is needed. A file has an ``api`` line and two messages, or standalone messages::
 
     api 9 OffsetFetch                                    the API's number and name
-    request 1-10 flexible 6+                             its versions, and those with varint lengths and tags
+    request 1-10 flexible 6+                             all versions; those with varint lengths and tagged fields
       group_id        string                        1-7  a field: name, type, the versions that have it
       topics          [OffsetFetchRequestTopic]?2+  1-7  an array, null allowed from version 2 on
-        name          string                             the struct's fields, one step further in
+        name          string                             the struct's fields, indented by two more spaces
         partitions    [int32]
       require_stable  bool                          7+
 
     api 22 InitProducerId unstable 6                     version 6 may still change, so it is not advertised
-    message ConsumerProtocolAssignment 0-3               a message of no API
+    message ConsumerProtocolAssignment 0-3               a message that does not belong to an API
 
-Versions are ``4-7``, ``4`` or ``4+``; a field without any is in all versions that have its struct. ``?``
-after a type allows null in all of the field's versions, ``?2+`` in some. A struct is spelled out where it
-is first used and named afterwards. After the versions may follow
+Versions are written ``4-7``, ``4`` or ``4+``. A field without versions is in all versions of its message. ``?`` after a
+type allows null in all versions of the field; ``?2+`` allows null from version 2 on. A struct is defined where it is
+first used. Later uses refer to it by name. These options can follow the versions:
 
-    = -1          the default, if it is not zero, false, empty (or null, for records)
-    tag 0         sent as a tagged field, and only when it is not the default
-    ignorable     a value that the version at hand cannot carry is left out; without this it is an error
-    inflexible    keeps the lengths of old also in flexible versions (the header's client id)
+    = -1          the default, if it is not zero, false or empty (null for records)
+    tag 0         the field is sent as a tagged field, and only if it does not have the default value
+    ignorable     the value is omitted in versions without the field; without this option that is an error
+    inflexible    the field has a fixed-width length even in flexible versions (the client id in the header)
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+from headrace.wire.primitives import WireError
 
 __all__ = ["PRIMITIVES", "Field", "Shape", "Shapes", "Struct", "load", "parse"]
 
@@ -45,7 +47,7 @@ class Struct(NamedTuple):
 
 
 class Field(NamedTuple):
-    """One line of a shape. ``default`` is None for null, [] for an array, and () for a struct of defaults."""
+    """One line of a shape. ``default`` is None for null, [] for an array, and () for a struct with its defaults."""
 
     name: str
     type: str
@@ -60,15 +62,24 @@ class Field(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """A message: its fields, its versions, and the first flexible one (past the last if there is none)."""
+    """A message: its fields, its versions, and the first flexible version (one past the last if none is flexible)."""
 
     struct: Struct
     versions: range
     flexible_from: int
 
+    def is_flexible(self, version: int) -> bool:
+        """Whether the version has varint lengths and tagged fields; raises ``WireError`` for an unknown version."""
+        if version not in self.versions:
+            raise WireError(
+                f"unknown version {version} of {self.struct.name}",
+                hint=f"use a version from {self.versions.start} to {self.versions.stop - 1}",
+            )
+        return version >= self.flexible_from
+
 
 class Shapes(NamedTuple):
-    """What one file holds. ``api_key`` is -1 for messages of no API."""
+    """The content of one file. ``api_key`` is -1 for messages that do not belong to an API."""
 
     api_key: int
     stable: range
@@ -77,7 +88,7 @@ class Shapes(NamedTuple):
 
 @cache
 def load(stem: str) -> Shapes:
-    """The shapes of one file, by its name without the suffix."""
+    """Load one file. ``stem`` is the file name without ``.shape``."""
     return parse((_SHAPES / f"{stem}.shape").read_text("ascii"))
 
 
@@ -114,7 +125,7 @@ def _message(words: list[str], lines: list[tuple[int, list[str]]]) -> Shape:
 def _fields(
     lines: list[tuple[int, list[str]]], depth: int, within: range, structs: dict[str, Struct]
 ) -> tuple[Field, ...]:
-    """Takes the lines of one struct, and of those within it, off the end of the reversed list."""
+    """Parse one struct and its nested structs. ``lines`` is in reverse order; parsed lines are removed from its end."""
     fields = []
     while lines and lines[-1][0] == depth:
         words = lines.pop()[1]

@@ -1,4 +1,5 @@
-"""Produce by hand: the request is read with its records as views into the frame, the response in one go.
+"""Hand-written code for Produce: decodes the request with its records as views into the frame, and encodes the response
+in one pass.
 
     request 3-8     transactional id string? | acks int16 | timeout int32
                     | topics [ name string | partitions [ index int32 | records bytes? ] ]
@@ -8,7 +9,7 @@
                     | append time int64 | 5+: start offset int64
                     | 8+: record errors [], error message string? ] ] | throttle time int32
 
-The bytes are those of the shape, to which tests hold both directions in every version.
+Tests compare the decoder and the encoder with the general code, in every version.
 """
 
 from __future__ import annotations
@@ -17,19 +18,23 @@ import struct as layouts
 from functools import cache
 from typing import Any
 
-from headrace.wire import compiled, messages
-from headrace.wire.compiled import MALFORMED, Buffer, malformed
-from headrace.wire.errors import WireError
-from headrace.wire.reading import (
+from headrace.wire import messages, readers, writers
+from headrace.wire.primitives import (
+    ENCODE_ERRORS,
+    MALFORMED,
+    Buffer,
     Reader,
+    WireError,
+    malformed,
     read_compact_count,
     read_count,
     read_tagged,
-    spend,
+    reserve_elements,
     string_reader,
+    string_writer,
     too_long,
+    write_count,
 )
-from headrace.wire.writing import MISFITS, string_writer, write_count
 
 __all__ = ["decode_request", "write_response"]
 
@@ -42,15 +47,15 @@ _NO_TAGS: dict[int, tuple[int, Reader]] = {}
 
 _ACKS_AND_TIMEOUT = layouts.Struct(">hi")
 _INT32 = layouts.Struct(">i")
-_PLACE = layouts.Struct(">ihqq")
-_PLACE_AND_START = layouts.Struct(">ihqqq")
+_RESULT_3 = layouts.Struct(">ihqq")
+_RESULT_5 = layouts.Struct(">ihqqq")
 
 
 def decode_request(version: int, buf: Buffer, pos: int, elements_max: int) -> Any:
-    """A ProduceRequest whose records are memoryviews of the buffer."""
+    """Decode a ProduceRequest. Its records are memoryviews of the buffer."""
     request, topic, partition = _request_classes()
     if version not in request.shape_.versions:
-        return compiled.decode(request, version, buf, pos)
+        return readers.decode(request, version, buf, pos)
     flexible = version >= _FLEXIBLE_FROM
     count = read_compact_count if flexible else read_count
     view: Any = memoryview(buf)
@@ -59,7 +64,7 @@ def decode_request(version: int, buf: Buffer, pos: int, elements_max: int) -> An
         transactional_id, pos = _ID_READERS[flexible](view, pos, budget)
         acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(view, pos)
         topic_count, pos = count(view, pos + _ACKS_AND_TIMEOUT.size)
-        spend("topic_data", topic_count, 3, len(view) - pos, budget)
+        reserve_elements("topic_data", topic_count, 3, len(view) - pos, budget)
         topics = []
         for _ in range(topic_count):
             if version < _TOPIC_IDS_FROM:
@@ -70,7 +75,7 @@ def decode_request(version: int, buf: Buffer, pos: int, elements_max: int) -> An
                 name = ""
                 pos += 16
             partition_count, pos = count(view, pos)
-            spend("partition_data", partition_count, 6, len(view) - pos, budget)
+            reserve_elements("partition_data", partition_count, 6, len(view) - pos, budget)
             partitions = []
             for _ in range(partition_count):
                 (index,) = _INT32.unpack_from(view, pos)
@@ -83,7 +88,7 @@ def decode_request(version: int, buf: Buffer, pos: int, elements_max: int) -> An
                     records = view[pos:end]
                     pos = end
                 elif size != -1:
-                    raise WireError(f"records: stated as {size} bytes")
+                    raise WireError(f"records: invalid length {size}")
                 if flexible:
                     pos = read_tagged(view, pos, budget, _NO_TAGS, [])
                 partitions.append(partition(index, records))
@@ -98,16 +103,16 @@ def decode_request(version: int, buf: Buffer, pos: int, elements_max: int) -> An
 
 
 def write_response(out: bytearray, message: Any, version: int) -> None:
-    """Appends a ProduceResponse. One that reports more than codes and offsets goes by its shape."""
+    """Append a ProduceResponse. If it has more than error codes and offsets, the general writer encodes it."""
     start = len(out)
     try:
         if version in message.shape_.versions and _write_plain_response(out, message, version):
             return
-    except MISFITS:
-        # The shape's writer will fail as well, and name the field.
+    except ENCODE_ERRORS:
+        # The general writer will fail as well, and its error names the field.
         pass
     del out[start:]
-    compiled.write(out, message, version)
+    writers.write(out, message, version)
 
 
 def _write_plain_response(out: bytearray, message: Any, version: int) -> bool:
@@ -132,10 +137,10 @@ def _write_plain_response(out: bytearray, message: Any, version: int) -> bool:
                 return False
             index, code, base = partition.index, partition.error_code, partition.base_offset
             if version < _START_OFFSET_FROM:
-                out += _PLACE.pack(index, code, base, partition.log_append_time_ms)
+                out += _RESULT_3.pack(index, code, base, partition.log_append_time_ms)
             else:
                 appended, log_start = partition.log_append_time_ms, partition.log_start_offset
-                out += _PLACE_AND_START.pack(index, code, base, appended, log_start)
+                out += _RESULT_5.pack(index, code, base, appended, log_start)
             if flexible:
                 # No record errors, no message, no tagged fields.
                 out += b"\1\0\0"

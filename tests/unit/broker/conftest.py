@@ -9,26 +9,26 @@ import pytest
 from headrace.broker.broker import Broker
 from headrace.broker.settings import BrokerSettings
 
-from .desk import Asking, CatalogDesk
+from .broker_calls import BrokerCalls, CatalogHarness
 
 
 @pytest.fixture
-def desk() -> CatalogDesk:
-    return CatalogDesk()
+def harness() -> CatalogHarness:
+    return CatalogHarness()
 
 
 @pytest.fixture
-async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Asking]]]:
-    """Start a broker on the test's data directory; one that runs is stopped first."""
+async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[BrokerCalls]]]:
+    """Start a broker on the test's data directory; first stop the one that runs."""
     running: list[Broker] = []
 
-    async def start(**settings: Any) -> Asking:
+    async def start(**settings: Any) -> BrokerCalls:
         while running:
             await running.pop().stop()
         broker = Broker(BrokerSettings(data_dir=tmp_path / "data", **settings))
         running.append(broker)
         await broker.start()
-        return Asking(broker)
+        return BrokerCalls(broker)
 
     yield start
     while running:
@@ -36,5 +36,5 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Asking]
 
 
 @pytest.fixture
-async def ask(start: Callable[..., Awaitable[Asking]]) -> Asking:
+async def call(start: Callable[..., Awaitable[BrokerCalls]]) -> BrokerCalls:
     return await start()

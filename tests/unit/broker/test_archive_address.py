@@ -1,4 +1,4 @@
-"""Where the archive is, as ``--set`` says it: refused before anything is created, with the next step."""
+"""The archive address in ``--set``. An invalid address is refused with a hint, before any file is created."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.archive_address import parse_archive
 from headrace.broker.main import run_broker
+from headrace.broker.storage.archive_access import parse_archive
 from headrace.errors import ConfigError, HeadraceError
-from headrace.log.bucket_address import BucketAddress
-from headrace.model.extras import ExtraMissing
+from headrace.log.archive_store import BucketAddress
+from headrace.model.errors import MissingExtra
 
 
-def test_a_folder_a_bucket_or_none_is_taken_out_of_the_settings() -> None:
+def test_the_archives_settings_are_removed_from_the_topic_defaults() -> None:
     configs = {"headrace.archive.dir": "old/data", "retention.ms": "1000"}
     assert parse_archive(configs) == Path("old/data")
     assert configs == {"retention.ms": "1000"}
@@ -29,11 +29,11 @@ def test_a_folder_a_bucket_or_none_is_taken_out_of_the_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "about"),
+    ("settings", "message"),
     [
-        ({"headrace.archive.dir": "gs://archive"}, "is an address of gs"),
-        ({"headrace.archive.dir": "https://archive.s3.amazonaws.com"}, "is an address of https"),
-        ({"headrace.archive.dir": "s3://a"}, "names no bucket"),
+        ({"headrace.archive.dir": "gs://archive"}, "unsupported scheme gs"),
+        ({"headrace.archive.dir": "https://archive.s3.amazonaws.com"}, "unsupported scheme https"),
+        ({"headrace.archive.dir": "s3://a"}, "invalid bucket"),
         ({"headrace.archive.s3.endpoint": "http://127.0.0.1:9000"}, "the archive is not in a bucket"),
         (
             {"headrace.archive.dir": "folder", "headrace.archive.s3.region": "eu-west-1"},
@@ -41,16 +41,16 @@ def test_a_folder_a_bucket_or_none_is_taken_out_of_the_settings() -> None:
         ),
     ],
 )
-def test_a_start_with_a_wrong_address_is_refused_and_creates_nothing(
-    tmp_path: Path, settings: dict[str, str], about: str
+def test_a_start_with_an_invalid_archive_address_fails_and_creates_nothing(
+    tmp_path: Path, settings: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=about) as raised:
+    with pytest.raises(ConfigError, match=message) as raised:
         run_broker(listen="127.0.0.1:0", data=tmp_path / "data", settings=settings)
     assert raised.value.hint
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_start_without_the_extra_names_the_command_that_brings_it(
+def test_the_error_for_a_missing_extra_contains_the_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -59,7 +59,7 @@ def test_a_start_without_the_extra_names_the_command_that_brings_it(
         run_broker(
             listen="127.0.0.1:0", data=tmp_path / "data", settings={"headrace.archive.dir": "s3://archive"}
         )
-    assert isinstance(raised.value, ExtraMissing)
+    assert isinstance(raised.value, MissingExtra)
     assert raised.value.hint == "pip install 'headrace[s3]'"
     assert list(tmp_path.iterdir()) == []
 

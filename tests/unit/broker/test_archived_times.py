@@ -1,4 +1,4 @@
-"""Records of the archive found by their time: which threads read and unpack them, and what is found."""
+"""Lookups by time in the archive: the threads that read and decompress, and the results."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.archive_reads import ArchiveReads, ReadIsLate
-from headrace.broker.partition import Partition
+from headrace.broker.storage.archive_access import ArchiveReads, ReadIsLate
+from headrace.broker.storage.partition import Partition
 from headrace.files import SystemFiles
 from headrace.log import archived_segment, times
 from headrace.records import CODEC_NAMES, RecordLimits, build_batch, read_header
-from headrace.records.place import seal
-from tests.unit.log.archives import InFolder, Place, archive_now
+from headrace.records.batch import seal
+from tests.unit.log.archives import ArchivedPartition, InFolder, archive_now
 from tests.unit.log.conftest import append
 
-from .desk import Asking
+from .broker_calls import BrokerCalls
 
-Starting = Callable[..., Awaitable[Asking]]
+StartBroker = Callable[..., Awaitable[BrokerCalls]]
 
 NOW_MS = 1_700_000_000_000
 WAIT_S = 240.0
@@ -33,7 +33,7 @@ MAX_TIMESTAMP_AT = 35
 
 @dataclass
 class Threads:
-    """Names of those that read archived bytes, and of those that unpack batches."""
+    """Names of the threads that read archived bytes, and of the threads that decompress batches."""
 
     reading: set[str] = field(default_factory=set)
     unpacking: set[str] = field(default_factory=set)
@@ -41,85 +41,89 @@ class Threads:
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
-    found = Threads()
-    pread, read_stored = archived_segment._Translated.pread, times.read_stored
+    threads = Threads()
+    pread, read_stored = archived_segment._ArchivedFile.pread, times.read_stored
 
-    def read(self: archived_segment._Translated, size: int, position: int) -> bytes:
-        found.reading.add(threading.current_thread().name)
+    def read(self: archived_segment._ArchivedFile, size: int, position: int) -> bytes:
+        threads.reading.add(threading.current_thread().name)
         return pread(self, size, position)
 
     def unpack(batch: bytes, limits: RecordLimits) -> Iterator[tuple[int, int]]:
-        found.unpacking.add(threading.current_thread().name)
+        threads.unpacking.add(threading.current_thread().name)
         return read_stored(batch, limits)
 
-    monkeypatch.setattr(archived_segment._Translated, "pread", read)
+    monkeypatch.setattr(archived_segment._ArchivedFile, "pread", read)
     monkeypatch.setattr(times, "read_stored", unpack)
-    return found
+    return threads
 
 
-async def falling(start: Starting, folder: Path, *, codec: int) -> tuple[Asking, Partition]:
-    """A topic whose batches have ever smaller timestamps, the first of them in the archive."""
+async def archive_decreasing_timestamps(
+    start: StartBroker, folder: Path, *, codec: int
+) -> tuple[BrokerCalls, Partition]:
+    """Create a topic with decreasing timestamps, and archive its first batches."""
     folder.mkdir()
-    ask = await start(archive_dir=folder)
-    await ask.create(
+    call = await start(archive_dir=folder)
+    await call.create(
         "orders", internal_segment_bytes="400", retention_bytes="900", headrace_archive_enable="true"
     )
-    partition = ask.broker.partition("orders", 0)
+    partition = call.broker.partition("orders", 0)
     assert partition is not None
     for number in range(30):
         batch = build_batch([(b"key", bytes(20), ())], timestamp_ms=NOW_MS - number, codec=codec)
         accepted = partition.append(batch, NOW_MS, NOW_MS)
         assert accepted.durable is not None
         await accepted.durable
-    await ask.broker.archiver.run()
+    await call.broker.archiver.run()
     assert partition.local_start_offset > 2
-    return ask, partition
+    return call, partition
 
 
 async def test_compressed_batches_are_read_by_the_archives_threads_and_unpacked_by_the_executor(
-    start: Starting, tmp_path: Path, threads: Threads
+    start: StartBroker, tmp_path: Path, threads: Threads
 ) -> None:
-    ask, partition = await falling(start, tmp_path / "archive", codec=ZSTD)
-    walker = ask.broker.walker
+    call, partition = await archive_decreasing_timestamps(start, tmp_path / "archive", codec=ZSTD)
+    executor = call.broker.batch_executor
     threads.reading.clear()
-    assert await partition.offset_for_time(NOW_MS - 3, walker, WAIT_S) == (0, NOW_MS)
-    assert await partition.offset_of_max_timestamp(walker, WAIT_S) == (0, NOW_MS)
+    assert await partition.offset_for_time(NOW_MS - 3, executor, WAIT_S) == (0, NOW_MS)
+    assert await partition.offset_of_max_timestamp(executor, WAIT_S) == (0, NOW_MS)
     assert threads.reading == {"headrace-archive-read"}
-    assert threads.unpacking == {"headrace-walk_0"}
+    assert threads.unpacking == {"headrace-batch_0"}
 
 
 async def test_short_batches_of_the_archive_are_not_unpacked_by_the_event_loop(
-    start: Starting, tmp_path: Path, threads: Threads
+    start: StartBroker, tmp_path: Path, threads: Threads
 ) -> None:
-    ask, partition = await falling(start, tmp_path / "archive", codec=0)
-    assert await partition.offset_for_time(NOW_MS - 3, ask.broker.walker, WAIT_S) == (0, NOW_MS)
+    call, partition = await archive_decreasing_timestamps(start, tmp_path / "archive", codec=0)
+    assert await partition.offset_for_time(NOW_MS - 3, call.broker.batch_executor, WAIT_S) == (0, NOW_MS)
     assert threads.unpacking == {"headrace-archive-read"}
 
 
-async def test_an_archived_record_below_the_start_is_not_the_latest(start: Starting, tmp_path: Path) -> None:
-    ask, partition = await falling(start, tmp_path / "archive", codec=ZSTD)
+async def test_an_archived_record_below_the_start_is_not_the_latest(
+    start: StartBroker, tmp_path: Path
+) -> None:
+    call, partition = await archive_decreasing_timestamps(start, tmp_path / "archive", codec=ZSTD)
     await partition.delete_before(1)
     assert partition.log.archive.entries[0].base_offset == 0
-    assert await partition.offset_of_max_timestamp(ask.broker.walker, WAIT_S) == (1, NOW_MS - 1)
-    assert await partition.offset_for_time(NOW_MS, ask.broker.walker, WAIT_S) is None
+    assert await partition.offset_of_max_timestamp(call.broker.batch_executor, WAIT_S) == (1, NOW_MS - 1)
+    assert await partition.offset_for_time(NOW_MS, call.broker.batch_executor, WAIT_S) is None
 
 
-async def test_a_look_up_that_is_out_of_time_starts_no_read_of_the_archive(
-    start: Starting, tmp_path: Path
+async def test_a_lookup_after_its_deadline_starts_no_read_of_the_archive(
+    start: StartBroker, tmp_path: Path
 ) -> None:
-    ask, partition = await falling(start, tmp_path / "archive", codec=ZSTD)
-    walker, archive_reads = ask.broker.walker, ask.broker.partitions.archive_reads
-    for look_up in (
-        partition.offset_for_time(NOW_MS - 3, walker, 0.0),
-        partition.offset_of_max_timestamp(walker, 0.0),
+    call, partition = await archive_decreasing_timestamps(start, tmp_path / "archive", codec=ZSTD)
+    executor, archive_reads = call.broker.batch_executor, call.broker.partitions.archive_reads
+    for lookup in (
+        partition.offset_for_time(NOW_MS - 3, executor, 0.0),
+        partition.offset_of_max_timestamp(executor, 0.0),
     ):
         with pytest.raises(ReadIsLate):
-            await look_up
+            await lookup
         assert archive_reads._running == {}
 
 
-class Before(ThreadPoolExecutor):
-    """Calls a function, once, before it begins its first work."""
+class CallBeforeFirstTask(ThreadPoolExecutor):
+    """An executor that calls a function once, before its first task starts."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         super().__init__(1)
@@ -131,11 +135,11 @@ class Before(ThreadPoolExecutor):
         return super().submit(fn, *args, **keywords)
 
 
-async def test_a_look_up_goes_on_in_the_archive_when_its_segment_moves_meanwhile(
+async def test_a_lookup_continues_in_the_archive_if_its_segment_is_archived_meanwhile(
     tmp_path: Path, threads: Threads
 ) -> None:
-    log = Place(tmp_path, SystemFiles(), InFolder(tmp_path / "archive", SystemFiles())).open()
-    # Its header has a time that none of its records has, so that the search goes on behind it.
+    log = ArchivedPartition(tmp_path, SystemFiles(), InFolder(tmp_path / "archive", SystemFiles())).open()
+    # The header has a later timestamp than any record of the batch, so the search must continue after this batch.
     first = build_batch([(b"k", b"first", ())], timestamp_ms=NOW_MS, codec=ZSTD)
     struct.pack_into(">q", first, MAX_TIMESTAMP_AT, NOW_MS + 100)
     seal(first, 0)
@@ -148,9 +152,9 @@ async def test_a_look_up_goes_on_in_the_archive_when_its_segment_moves_meanwhile
         assert archive_now(log) > 1
         threads.reading.clear()
 
-    nobody: Any = None
-    with Before(move) as executor:
-        partition = Partition(log, nobody, RecordLimits(), ArchiveReads())
+    no_committer: Any = None
+    with CallBeforeFirstTask(move) as executor:
+        partition = Partition(log, no_committer, RecordLimits(), ArchiveReads())
         assert await partition.offset_for_time(NOW_MS + 100, executor, WAIT_S) == (1, NOW_MS + 100)
     assert log.local_start_offset > 1
     assert threads.reading == {"headrace-archive-read"}

@@ -1,4 +1,4 @@
-"""The archive as the broker runs it: allowed by the broker, asked for by a topic, gone with the topic."""
+"""The archive as the broker runs it: enabled by the broker, used by a topic, removed with the topic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.partition import Partition
+from headrace.broker.storage.partition import Partition
 from headrace.errors import ArchiveUnavailable
 from headrace.files import SystemFiles
 from headrace.records import build_batch
@@ -19,26 +19,26 @@ from headrace.wire import messages as m
 from headrace.wire.codes import ErrorCode
 from tests.support.s3 import S3Server
 
-from .desk import Asking
+from .broker_calls import BrokerCalls
 
-Starting = Callable[..., Awaitable[Asking]]
+StartBroker = Callable[..., Awaitable[BrokerCalls]]
 
 
-async def archived(ask: Asking, count: int = 60, topic: str = "orders") -> Partition:
-    await ask.create(
+async def create_archived_topic(call: BrokerCalls, count: int = 60, topic: str = "orders") -> Partition:
+    await call.create(
         topic,
         internal_segment_bytes="400",
         retention_bytes="900",
         headrace_archive_enable="true",
     )
-    partition = ask.broker.partition(topic, 0)
+    partition = call.broker.partition(topic, 0)
     assert partition is not None
-    await put(ask, partition, count)
+    await append_records(call, partition, count)
     return partition
 
 
-async def put(ask: Asking, partition: Partition, count: int) -> None:
-    now_ms = ask.broker.clock.now_ms()
+async def append_records(call: BrokerCalls, partition: Partition, count: int) -> None:
+    now_ms = call.broker.clock.now_ms()
     for number in range(count):
         batch = build_batch([(b"key", b"%020d" % number, ())], timestamp_ms=now_ms)
         accepted = partition.append(batch, now_ms, now_ms)
@@ -46,8 +46,8 @@ async def put(ask: Asking, partition: Partition, count: int) -> None:
             await accepted.durable
 
 
-def readable(partition: Partition) -> list[int]:
-    """The first offset of each piece, from the first to the last."""
+def batch_offsets(partition: Partition) -> list[int]:
+    """Read the whole partition in small pieces, and return the first offset of each piece."""
     found, offset = [], partition.start_offset
     while offset < partition.high_watermark:
         piece = partition.reader.read(offset, 300)
@@ -58,7 +58,7 @@ def readable(partition: Partition) -> list[int]:
 
 @pytest.fixture(params=["folder", "bucket"])
 def archive(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[dict[str, Any], Callable[[], list[str]]]:
-    """What the broker is told, and what the archive holds of logs."""
+    """Settings of a broker with an archive, and a function that lists the archived log files."""
     if request.param == "folder":
         folder = tmp_path / "archive"
         folder.mkdir()
@@ -69,22 +69,22 @@ def archive(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[dict[str, A
     return settings, lambda: [key for key in s3.objects(bucket) if ".log/" in key]
 
 
-async def test_old_segments_move_and_stay_readable_and_go_with_the_topic(
-    start: Starting, archive: tuple[dict[str, Any], Callable[[], list[str]]]
+async def test_old_segments_move_stay_readable_and_are_deleted_with_the_topic(
+    start: StartBroker, archive: tuple[dict[str, Any], Callable[[], list[str]]]
 ) -> None:
     settings, logs = archive
-    ask = await start(**settings)
-    partition = await archived(ask)
-    before = readable(partition)
+    call = await start(**settings)
+    partition = await create_archived_topic(call)
+    before = batch_offsets(partition)
     size = partition.size_bytes
-    await ask.broker.archiver.run()
+    await call.broker.archiver.run()
     assert partition.size_bytes < size / 2
-    assert (partition.start_offset, readable(partition)) == (0, before)
+    assert (partition.start_offset, batch_offsets(partition)) == (0, before)
     local = partition.local_start_offset
     assert local > 0
     for timestamp, offset in ((-2, 0), (-4, local)):
         request = m.ListOffsetsRequest
-        response = await ask(
+        response = await call(
             Api.LIST_OFFSETS,
             topics=[
                 request.ListOffsetsTopic(
@@ -94,62 +94,62 @@ async def test_old_segments_move_and_stay_readable_and_go_with_the_topic(
             ],
         )
         assert response.topics[0].partitions[0].offset == offset
-    ask = await start(**settings)
-    again = ask.broker.partition("orders", 0)
-    assert again is not None
-    assert readable(again) == before
-    assert len(logs()) == len(again.log.archive.entries) > 2
+    call = await start(**settings)
+    restarted = call.broker.partition("orders", 0)
+    assert restarted is not None
+    assert batch_offsets(restarted) == before
+    assert len(logs()) == len(restarted.log.archive.entries) > 2
     state = m.DeleteTopicsRequest.DeleteTopicState(name="orders", topic_id=bytes(16))
-    assert (await ask(Api.DELETE_TOPICS, topics=[state])).responses[0].error_code == 0
-    await ask.broker.archiver.remove_deleted()
+    assert (await call(Api.DELETE_TOPICS, topics=[state])).responses[0].error_code == 0
+    await call.broker.archiver.remove_deleted()
     assert logs() == []
 
 
-async def test_a_deleted_topic_leaves_the_archive_once_its_own_files_are_gone(
-    start: Starting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_deleted_topic_is_removed_from_the_archive_after_its_local_files(
+    start: StartBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder, topics = tmp_path / "archive", tmp_path / "data" / "topics"
     folder.mkdir()
-    ask = await start(archive_dir=folder)
-    await archived(ask, 20)
-    await ask.broker.archiver.run()
+    call = await start(archive_dir=folder)
+    await create_archived_topic(call, 20)
+    await call.broker.archiver.run()
     assert list(folder.rglob("*.log"))
-    removing, go_on = threading.Event(), threading.Event()
+    removing, may_continue = threading.Event(), threading.Event()
     remove_dir = SystemFiles.remove_dir
 
-    def held(self: SystemFiles, path: Path) -> None:
+    def wait_to_remove(self: SystemFiles, path: Path) -> None:
         if path.parent.parent == topics:
             removing.set()
-            go_on.wait(240)
+            may_continue.wait(240)
         remove_dir(self, path)
 
-    monkeypatch.setattr(SystemFiles, "remove_dir", held)
+    monkeypatch.setattr(SystemFiles, "remove_dir", wait_to_remove)
     state = m.DeleteTopicsRequest.DeleteTopicState(name="orders", topic_id=bytes(16))
-    deleting = asyncio.create_task(ask(Api.DELETE_TOPICS, topics=[state]))
+    deleting = asyncio.create_task(call(Api.DELETE_TOPICS, topics=[state]))
     assert await asyncio.to_thread(removing.wait, 240)
-    await ask.broker.archiver.run()
-    go_on.set()
+    await call.broker.archiver.run()
+    may_continue.set()
     assert (await deleting).responses[0].error_code == 0
-    await ask.broker.archiver.remove_deleted()
+    await call.broker.archiver.remove_deleted()
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
     assert list(topics.iterdir()) == []
     assert list(folder.rglob("*.log")) == []
 
 
-async def test_a_broker_without_its_archive_serves_all_else_and_deletes_nothing(
-    start: Starting, tmp_path: Path
+async def test_a_broker_without_its_archive_serves_local_records_and_deletes_nothing(
+    start: StartBroker, tmp_path: Path
 ) -> None:
     archive = tmp_path / "archive"
     archive.mkdir()
-    ask = await start(archive_dir=archive)
-    partition = await archived(ask)
-    await ask.broker.archiver.run()
+    call = await start(archive_dir=archive)
+    partition = await create_archived_topic(call)
+    await call.broker.archiver.run()
     archive.rename(tmp_path / "away")
-    ask = await start(archive_dir=archive)
-    partition = ask.broker.partition("orders", 0)  # type: ignore[assignment]
-    await put(ask, partition, 40)
+    call = await start(archive_dir=archive)
+    partition = call.broker.partition("orders", 0)  # type: ignore[assignment]
+    await append_records(call, partition, 40)
     size = partition.size_bytes
-    await ask.broker.archiver.run()
+    await call.broker.archiver.run()
     assert partition.size_bytes == size
     assert partition.reader.read(partition.local_start_offset, 300).next_offset > 0
     try:
@@ -159,14 +159,14 @@ async def test_a_broker_without_its_archive_serves_all_else_and_deletes_nothing(
     else:
         raise AssertionError("the archive is away")
     (tmp_path / "away").rename(archive)
-    await ask.broker.archiver.run()
+    await call.broker.archiver.run()
     assert partition.size_bytes < size
-    assert readable(partition)[0] == 0
+    assert batch_offsets(partition)[0] == 0
 
 
-async def refused(ask: Asking, **configs: str) -> tuple[int, str]:
+async def create_with_error(call: BrokerCalls, **configs: str) -> tuple[int, str]:
     request = m.CreateTopicsRequest
-    response = await ask(
+    response = await call(
         Api.CREATE_TOPICS,
         topics=[
             request.CreatableTopic(
@@ -183,16 +183,18 @@ async def refused(ask: Asking, **configs: str) -> tuple[int, str]:
     return response.topics[0].error_code, response.topics[0].error_message or ""
 
 
-async def test_a_topic_cannot_be_archived_where_that_would_promise_too_much(
-    start: Starting, tmp_path: Path
+async def test_a_topic_is_archived_only_with_an_archive_and_without_compaction(
+    start: StartBroker, tmp_path: Path
 ) -> None:
-    ask = await start()
-    code, message = await refused(ask, headrace_archive_enable="true")
+    call = await start()
+    code, message = await create_with_error(call, headrace_archive_enable="true")
     assert code == ErrorCode.INVALID_CONFIG
-    assert "without an archive" in message
-    ask = await start(archive_dir=tmp_path)
-    code, message = await refused(ask, headrace_archive_enable="true", cleanup_policy="compact,delete")
+    assert "has no archive" in message
+    call = await start(archive_dir=tmp_path)
+    code, message = await create_with_error(
+        call, headrace_archive_enable="true", cleanup_policy="compact,delete"
+    )
     assert code == ErrorCode.INVALID_CONFIG
     assert "compacted" in message
-    code, _ = await refused(ask, headrace_archive_dir="/tmp/x")
+    code, _ = await create_with_error(call, headrace_archive_dir="/tmp/x")
     assert code == ErrorCode.INVALID_CONFIG

@@ -1,4 +1,4 @@
-"""The catalog against a dictionary: whatever is done to it, and however often it is loaded again."""
+"""The catalog compared with a dictionary, after any changes and restarts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headrace.broker.broker_configs import Scope
-from headrace.broker.catalog import ConfigChange
-from headrace.broker.new_topic import Growth, NewTopic
 from headrace.broker.refusal import Refusal
-from headrace.broker.topic import Topic
+from headrace.broker.topics.broker_configs import Scope
+from headrace.broker.topics.catalog import ConfigChange
+from headrace.broker.topics.new_topic import Growth, NewTopic
+from headrace.broker.topics.topic import Topic
 from headrace.wire.codes import ErrorCode
 
-from .desk import CatalogDesk
+from .broker_calls import CatalogHarness
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ TOPICS_MAX = 4
 PARTITIONS_MAX = 12
 PER_TOPIC_MAX = 5
 
-# Few enough that they meet: case twins, dot twins, and names that are none.
+# So few that they collide: names that differ only in case or in dot and underscore, and invalid names.
 GOOD_NAMES = ["a", "A", "a.b", "a_b", "c"]
 NAMES = st.sampled_from([*GOOD_NAMES, "", "..", "x/y"])
 COUNTS = st.integers(-2, PER_TOPIC_MAX + 1)
@@ -38,14 +38,14 @@ LAYERS = st.dictionaries(
 )
 
 
-def fits(configs: Mapping[str, str]) -> bool:
+def is_valid(configs: Mapping[str, str]) -> bool:
     return all(
         value in ("delete",) if name.endswith("policy") else value.isdigit()
         for name, value in configs.items()
     )
 
 
-def to(configs: Mapping[str, str]) -> ConfigChange:
+def set_configs(configs: Mapping[str, str]) -> ConfigChange:
     return lambda current: configs
 
 
@@ -53,7 +53,7 @@ class CatalogMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.desk = CatalogDesk(
+        self.harness = CatalogHarness(
             topics_max=TOPICS_MAX, partitions_max=PARTITIONS_MAX, partitions_per_topic_max=PER_TOPIC_MAX
         )
         self.model: dict[str, tuple[int, dict[str, str]]] = {}
@@ -70,7 +70,7 @@ class CatalogMachine(RuleBasedStateMachine):
     def partitions(self) -> int:
         return sum(count for count, _ in self.model.values())
 
-    # The oracle: what a list of rules says should come out, written down once more and without the catalog's help.
+    # The oracle: the expected result by the same rules, written a second time without code of the catalog.
 
     def expected_creation(self, name: str, count: int, configs: Mapping[str, str]) -> ErrorCode:
         if name in ("", "..", "x/y"):
@@ -79,7 +79,7 @@ class CatalogMachine(RuleBasedStateMachine):
             return ErrorCode.TOPIC_ALREADY_EXISTS
         if {"a.b": "a_b", "a_b": "a.b"}.get(name) in self.model:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
-        if not fits(configs):
+        if not is_valid(configs):
             return ErrorCode.INVALID_CONFIG
         if count in (-2, 0) or count > PER_TOPIC_MAX:
             return ErrorCode.INVALID_PARTITIONS
@@ -90,7 +90,7 @@ class CatalogMachine(RuleBasedStateMachine):
     @rule(name=NAMES, count=COUNTS, configs=CONFIGS)
     def create(self, name: str, count: int, configs: dict[str, str]) -> None:
         expected = self.expected_creation(name, count, configs)
-        (result,) = self.run(self.desk.catalog.create([NewTopic(name, count, configs=configs)]))
+        (result,) = self.run(self.harness.catalog.create([NewTopic(name, count, configs=configs)]))
         self.check(result, expected)
         if isinstance(result, Topic):
             assert result.id not in self.ids_ever
@@ -105,7 +105,7 @@ class CatalogMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(GOOD_NAMES))
     def delete(self, name: str) -> None:
         topic_id = self.ids.get(name, bytes(range(16)))
-        (result,) = self.run(self.desk.catalog.delete([topic_id]))
+        (result,) = self.run(self.harness.catalog.delete([topic_id]))
         self.check(result, ErrorCode.NONE if name in self.model else ErrorCode.UNKNOWN_TOPIC_ID)
         if name in self.model:
             del self.model[name], self.ids[name]
@@ -119,7 +119,7 @@ class CatalogMachine(RuleBasedStateMachine):
             expected = ErrorCode.INVALID_PARTITIONS
         elif self.partitions() + count - self.model[name][0] > PARTITIONS_MAX:
             expected = ErrorCode.POLICY_VIOLATION
-        (result,) = self.run(self.desk.catalog.grow([Growth(name, count)]))
+        (result,) = self.run(self.harness.catalog.grow([Growth(name, count)]))
         self.check(result, expected)
         if expected is ErrorCode.NONE:
             self.model[name] = (count, self.model[name][1])
@@ -131,54 +131,54 @@ class CatalogMachine(RuleBasedStateMachine):
             expected = ErrorCode.INVALID_TOPIC_EXCEPTION
         elif name == "":
             expected = ErrorCode.INVALID_REQUEST
-        elif not fits(configs):
+        elif not is_valid(configs):
             expected = ErrorCode.INVALID_CONFIG
         elif name not in self.model:
             expected = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        (result,) = self.run(self.desk.catalog.alter_topics([(name, to(configs))]))
+        (result,) = self.run(self.harness.catalog.alter_topics([(name, set_configs(configs))]))
         self.check(result, expected)
         if expected is ErrorCode.NONE:
             self.model[name] = (self.model[name][0], configs)
 
     @rule(scope=st.sampled_from(Scope), configs=LAYERS)
     def configure_broker(self, scope: Scope, configs: dict[str, str]) -> None:
-        (result,) = self.run(self.desk.catalog.alter_broker([(scope, to(configs))]))
-        self.check(result, ErrorCode.NONE if fits(configs) else ErrorCode.INVALID_REQUEST)
-        if fits(configs):
+        (result,) = self.run(self.harness.catalog.alter_broker([(scope, set_configs(configs))]))
+        self.check(result, ErrorCode.NONE if is_valid(configs) else ErrorCode.INVALID_REQUEST)
+        if is_valid(configs):
             self.layers[scope] = configs
 
     @rule(name=NAMES)
     def fail_to_write(self, name: str) -> None:
-        self.desk.journal.fails = True
-        self.run(self.desk.catalog.create([NewTopic(name)]))
-        self.run(self.desk.catalog.delete(list(self.ids.values())))
-        self.desk.journal.fails = False
+        self.harness.journal.fails = True
+        self.run(self.harness.catalog.create([NewTopic(name)]))
+        self.run(self.harness.catalog.delete(list(self.ids.values())))
+        self.harness.journal.fails = False
 
     @rule()
     def crash_and_start(self) -> None:
-        self.desk.reload()
+        self.harness.reload()
 
     @rule()
     def replace_the_journals_past(self) -> None:
-        self.desk.journal.replace_past()
+        self.harness.journal.write_snapshot()
 
     def check(self, result: object, expected: ErrorCode) -> None:
-        found = result.error_code if isinstance(result, Refusal) else ErrorCode.NONE
-        assert found is expected, f"{found.name}, not {expected.name}"
+        code = result.error_code if isinstance(result, Refusal) else ErrorCode.NONE
+        assert code is expected, f"{code.name}, not {expected.name}"
 
     @invariant()
     def the_catalog_is_the_model(self) -> None:
-        catalog = self.desk.catalog
-        shown = {topic.name: (topic.partitions, dict(topic.configs)) for topic in catalog.topics()}
-        assert shown == self.model
+        catalog = self.harness.catalog
+        topics = {topic.name: (topic.partitions, dict(topic.configs)) for topic in catalog.topics()}
+        assert topics == self.model
         assert {topic.name: topic.id for topic in catalog.topics()} == self.ids
         assert {scope: dict(catalog.configs.layer(scope)) for scope in Scope} == self.layers
         for topic in catalog.topics():
             assert catalog.topic(topic.name) is catalog.topic_by_id(topic.id) is topic
 
     @invariant()
-    def the_partitions_are_those_of_the_model_and_go_by_its_configs(self) -> None:
-        partitions = self.desk.partitions
+    def partitions_and_configs_match_the_model(self) -> None:
+        partitions = self.harness.partitions
         assert partitions.open == {self.ids[name]: count for name, (count, _) in self.model.items()}
         for name, (_, configs) in self.model.items():
             layers = [configs.get("retention.ms"), *(self.layers[s].get("log.retention.ms") for s in Scope)]

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.config_key import VALUE_CHARS_MAX, ConfigKey, ConfigType
-from headrace.broker.topic_configs import TOPIC_CONFIGS
+from headrace.broker.topics.config_key import VALUE_CHARS_MAX, ConfigKey, ConfigType
+from headrace.broker.topics.topic_configs import TOPIC_CONFIGS
 from headrace.errors import ConfigError
 
 
@@ -27,7 +27,7 @@ def key(config_type: ConfigType) -> ConfigKey:
         (ConfigType.STRING, " as is ", "as is"),
     ],
 )
-def test_a_value_has_one_spelling(config_type: ConfigType, text: str, normal: str) -> None:
+def test_equal_values_have_the_same_normal_form(config_type: ConfigType, text: str, normal: str) -> None:
     assert key(config_type).normal(text) == normal
     assert key(config_type).normal(normal) == normal
 
@@ -50,14 +50,14 @@ def test_a_value_has_one_spelling(config_type: ConfigType, text: str, normal: st
         (ConfigType.STRING, "x" * (VALUE_CHARS_MAX + 1)),
     ],
 )
-def test_what_is_not_a_value_is_refused_by_name(config_type: ConfigType, text: str) -> None:
+def test_an_invalid_value_is_refused_with_its_key(config_type: ConfigType, text: str) -> None:
     with pytest.raises(ConfigError, match=r"^some\.key"):
         key(config_type).normal(text)
 
 
 @given(st.sampled_from(sorted(TOPIC_CONFIGS)), st.text(max_size=40))
-def test_any_text_is_a_value_or_is_refused(name: str, text: str) -> None:
-    """Nothing but ConfigError comes out, and what is accepted is accepted again as it is kept."""
+def test_any_text_is_normalized_or_refused(name: str, text: str) -> None:
+    """No other error than ConfigError is raised, and the normal form of a value is accepted unchanged."""
     topic_key = TOPIC_CONFIGS[name]
     try:
         normal = topic_key.normal(text)
@@ -67,7 +67,7 @@ def test_any_text_is_a_value_or_is_refused(name: str, text: str) -> None:
 
 
 @given(st.sampled_from(sorted(TOPIC_CONFIGS)), st.integers(-(2**64), 2**64))
-def test_any_number_is_a_value_or_is_refused(name: str, number: int) -> None:
+def test_any_number_is_normalized_or_refused(name: str, number: int) -> None:
     topic_key = TOPIC_CONFIGS[name]
     try:
         normal = topic_key.normal(str(number))

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from headrace.broker import configs
-from headrace.broker.broker_configs import (
+from headrace.broker.refusal import Refusal
+from headrace.broker.settings import BrokerSettings
+from headrace.broker.topics import configs
+from headrace.broker.topics.broker_configs import (
     BROKER_CONFIGS,
     BrokerConfigs,
     Scope,
@@ -15,10 +17,8 @@ from headrace.broker.broker_configs import (
     Source,
     static_configs,
 )
-from headrace.broker.configs import Change, Operation
-from headrace.broker.refusal import Refusal
-from headrace.broker.settings import BrokerSettings
-from headrace.broker.topic_configs import TOPIC_CONFIGS
+from headrace.broker.topics.configs import AlterOperation, Change
+from headrace.broker.topics.topic_configs import TOPIC_CONFIGS
 from headrace.errors import ConfigError
 from headrace.log.config import DEFAULT_LOG_CONFIG, LogConfig
 from headrace.wire.codes import ErrorCode
@@ -29,7 +29,7 @@ OF_KAFKA: list[dict[str, Any]] = json.loads(
 )
 
 
-def checked(*, waits_for_sync: bool = True, **overrides: str) -> dict[str, str]:
+def check(*, waits_for_sync: bool = True, **overrides: str) -> dict[str, str]:
     dotted = {name.replace("_", "."): value for name, value in overrides.items()}
     return configs.check_topic_configs(dotted, NONE_SET, waits_for_sync=waits_for_sync)
 
@@ -38,8 +38,8 @@ def checked(*, waits_for_sync: bool = True, **overrides: str) -> dict[str, str]:
 
 
 def test_the_topic_configs_are_those_of_kafka() -> None:
-    shown = {name for name, key in TOPIC_CONFIGS.items() if not key.internal}
-    assert shown == {of_kafka["name"] for of_kafka in OF_KAFKA}
+    names = {name for name, key in TOPIC_CONFIGS.items() if not key.internal}
+    assert names == {of_kafka["name"] for of_kafka in OF_KAFKA}
 
 
 @pytest.mark.parametrize("of_kafka", OF_KAFKA, ids=lambda of_kafka: of_kafka["name"])
@@ -49,7 +49,7 @@ def test_a_topic_config_has_kafkas_type_default_and_fallback(of_kafka: dict[str,
     assert [setting.name for setting in entry.synonyms] == of_kafka["broker_keys"]
 
 
-def test_every_key_says_what_it_is_for() -> None:
+def test_every_key_has_documentation() -> None:
     for key in (*TOPIC_CONFIGS.values(), *BROKER_CONFIGS.values()):
         assert key.documentation.endswith("."), key.name
 
@@ -60,15 +60,15 @@ def test_every_default_is_a_value_of_its_key() -> None:
             assert key.normal(key.default) == key.default
 
 
-# What partitions are told
+# Settings of partitions
 
 
 def test_a_topic_that_sets_nothing_has_the_defaults() -> None:
     assert configs.log_config({}, NONE_SET) == DEFAULT_LOG_CONFIG
 
 
-def test_every_setting_of_a_log_comes_from_its_topic() -> None:
-    overrides = checked(
+def test_every_topic_override_sets_its_log_config_field() -> None:
+    overrides = check(
         segment_bytes="2000000",
         segment_ms="11",
         retention_ms="12",
@@ -98,27 +98,27 @@ def test_every_setting_of_a_log_comes_from_its_topic() -> None:
 
 def test_the_internal_segment_size_may_be_smaller_than_the_public_one() -> None:
     with pytest.raises(Refusal):
-        checked(segment_bytes="1024")
-    assert configs.log_config(checked(internal_segment_bytes="1024"), NONE_SET).segment_bytes == 1024
+        check(segment_bytes="1024")
+    assert configs.log_config(check(internal_segment_bytes="1024"), NONE_SET).segment_bytes == 1024
 
 
 def test_any_negative_retention_in_bytes_means_no_limit() -> None:
-    assert configs.log_config(checked(retention_bytes="-5"), NONE_SET).retention_bytes == -1
+    assert configs.log_config(check(retention_bytes="-5"), NONE_SET).retention_bytes == -1
 
 
 def test_an_empty_cleanup_policy_keeps_everything() -> None:
-    config = configs.log_config(checked(cleanup_policy=""), NONE_SET)
-    assert (config.is_trimmed, config.is_compacted) == (False, False)
+    config = configs.log_config(check(cleanup_policy=""), NONE_SET)
+    assert (config.has_delete_policy, config.is_compacted) == (False, False)
 
 
-def test_more_replicas_than_there_are_may_be_asked_for_and_are_reported() -> None:
-    assert configs.min_insync_replicas(checked(min_insync_replicas="2"), NONE_SET) == 2
+def test_a_topic_may_require_more_replicas_than_exist() -> None:
+    assert configs.log_config(check(min_insync_replicas="2"), NONE_SET).min_insync_replicas == 2
 
 
 # Layers
 
 
-def test_the_higher_layer_decides() -> None:
+def test_the_value_of_the_higher_layer_is_effective() -> None:
     layers = BrokerConfigs()
     for scope, value in ((Scope.CLUSTER, "2"), (Scope.NODE, "3")):
         layers = layers.with_layer(scope, {"log.retention.ms": value})
@@ -128,18 +128,18 @@ def test_the_higher_layer_decides() -> None:
     assert configs.log_config({"retention.ms": "4"}, layers).retention_ms == 4
 
 
-def test_a_finer_key_wins_over_a_coarser_one_of_a_higher_layer() -> None:
+def test_log_retention_ms_wins_over_log_retention_hours() -> None:
     layers = BrokerConfigs({"log.retention.ms": "5", "log.retention.hours": "1"})
     assert configs.log_config({}, layers).retention_ms == 5
 
 
-def test_coarser_keys_are_turned_into_milliseconds() -> None:
+def test_retention_in_hours_or_minutes_is_converted_to_milliseconds() -> None:
     assert configs.log_config({}, BrokerConfigs({"log.retention.hours": "2"})).retention_ms == 7_200_000
     assert configs.log_config({}, BrokerConfigs({"log.retention.minutes": "2"})).retention_ms == 120_000
     assert configs.log_config({}, BrokerConfigs({"log.retention.hours": "-1"})).retention_ms == -1
 
 
-def test_every_source_of_a_value_is_shown_with_the_deciding_one_first() -> None:
+def test_a_description_lists_every_source_of_a_value_with_the_effective_one_first() -> None:
     layers = BrokerConfigs(
         {"log.retention.bytes": "1"}, {"log.retention.bytes": "2"}, {"log.retention.bytes": "3"}
     )
@@ -175,12 +175,12 @@ def test_the_brokers_settings_are_its_static_layer() -> None:
 
 
 @pytest.mark.parametrize("name", ["no.such.key", "num.partitions", "retention.ms"])
-def test_only_broker_wide_defaults_can_be_given_by_name(name: str) -> None:
+def test_static_configs_refuse_unknown_keys_topic_keys_and_keys_with_their_own_setting(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         static_configs(BrokerSettings(data_dir=Path("data"), configs={name: "1"}))
 
 
-# What is refused
+# Refused values
 
 
 @pytest.mark.parametrize(
@@ -205,35 +205,35 @@ def test_only_broker_wide_defaults_can_be_given_by_name(name: str) -> None:
     ],
 )
 def test_a_value_that_does_not_fit_is_an_invalid_config(name: str, value: str) -> None:
-    with pytest.raises(Refusal, match=name) as caught:
+    with pytest.raises(Refusal, match=name) as raised:
         configs.check_topic_configs({name: value}, NONE_SET, waits_for_sync=True)
-    assert caught.value.error_code is ErrorCode.INVALID_CONFIG
+    assert raised.value.error_code is ErrorCode.INVALID_CONFIG
 
 
 def test_compaction_lags_must_not_contradict_each_other() -> None:
-    with pytest.raises(Refusal, match="more than"):
-        checked(min_compaction_lag_ms="10", max_compaction_lag_ms="9")
+    with pytest.raises(Refusal, match="larger than"):
+        check(min_compaction_lag_ms="10", max_compaction_lag_ms="9")
     layers = BrokerConfigs(cluster={"log.cleaner.max.compaction.lag.ms": "9"})
-    with pytest.raises(Refusal, match="more than"):
+    with pytest.raises(Refusal, match="larger than"):
         configs.check_topic_configs({"min.compaction.lag.ms": "10"}, layers, waits_for_sync=True)
 
 
 @pytest.mark.parametrize("name", ["flush_messages", "flush_ms"])
-def test_a_flush_that_nobody_would_do_is_refused(name: str) -> None:
-    """With durability os it would be a broken promise; with durability synced it is kept anyway."""
-    checked(**{name: "1"})
-    checked(**{name: str(2**63 - 1)}, waits_for_sync=False)
+def test_a_flush_setting_without_effect_is_refused(name: str) -> None:
+    """With durability os, the broker never flushes. With durability synced, it flushes before every acknowledgement."""
+    check(**{name: "1"})
+    check(**{name: str(2**63 - 1)}, waits_for_sync=False)
     with pytest.raises(Refusal, match="durability os"):
-        checked(**{name: "1"}, waits_for_sync=False)
+        check(**{name: "1"}, waits_for_sync=False)
 
 
 @pytest.mark.parametrize(
     "name", ["num.partitions", "log.retention.hours", "node.id", "no.such.key", "retention.ms"]
 )
 def test_broker_configs_that_cannot_change_at_run_time_are_an_invalid_request(name: str) -> None:
-    with pytest.raises(Refusal, match=name) as caught:
+    with pytest.raises(Refusal, match=name) as raised:
         configs.check_broker_configs({name: "5"}, NONE_SET, Scope.NODE)
-    assert caught.value.error_code is ErrorCode.INVALID_REQUEST
+    assert raised.value.error_code is ErrorCode.INVALID_REQUEST
 
 
 # Changing
@@ -242,30 +242,36 @@ def test_broker_configs_that_cannot_change_at_run_time_are_an_invalid_request(na
 @pytest.mark.parametrize(
     ("before", "change", "after"),
     [
-        ({}, Change("retention.ms", Operation.SET, "1"), {"retention.ms": "1"}),
-        ({"retention.ms": "1"}, Change("retention.ms", Operation.SET, "2"), {"retention.ms": "2"}),
-        ({"retention.ms": "1"}, Change("retention.ms", Operation.DELETE, None), {}),
-        ({}, Change("no.such.key", Operation.DELETE, None), {}),
-        ({}, Change("cleanup.policy", Operation.APPEND, "compact"), {"cleanup.policy": "delete,compact"}),
+        ({}, Change("retention.ms", AlterOperation.SET, "1"), {"retention.ms": "1"}),
+        ({"retention.ms": "1"}, Change("retention.ms", AlterOperation.SET, "2"), {"retention.ms": "2"}),
+        ({"retention.ms": "1"}, Change("retention.ms", AlterOperation.DELETE, None), {}),
+        ({}, Change("no.such.key", AlterOperation.DELETE, None), {}),
+        (
+            {},
+            Change("cleanup.policy", AlterOperation.APPEND, "compact"),
+            {"cleanup.policy": "delete,compact"},
+        ),
         (
             {"cleanup.policy": "compact"},
-            Change("cleanup.policy", Operation.APPEND, "compact"),
+            Change("cleanup.policy", AlterOperation.APPEND, "compact"),
             {"cleanup.policy": "compact"},
         ),
-        ({}, Change("cleanup.policy", Operation.SUBTRACT, "delete"), {"cleanup.policy": ""}),
+        ({}, Change("cleanup.policy", AlterOperation.SUBTRACT, "delete"), {"cleanup.policy": ""}),
         (
             {"cleanup.policy": "compact,delete"},
-            Change("cleanup.policy", Operation.SUBTRACT, "delete"),
+            Change("cleanup.policy", AlterOperation.SUBTRACT, "delete"),
             {"cleanup.policy": "compact"},
         ),
     ],
 )
-def test_single_keys_change(before: dict[str, str], change: Change, after: dict[str, str]) -> None:
-    assert configs.altered(before, [change], TOPIC_CONFIGS) == after
+def test_alter_operations_set_delete_append_and_subtract(
+    before: dict[str, str], change: Change, after: dict[str, str]
+) -> None:
+    assert configs.apply_changes(before, [change], TOPIC_CONFIGS) == after
 
 
-@pytest.mark.parametrize("operation", [Operation.APPEND, Operation.SUBTRACT])
+@pytest.mark.parametrize("operation", [AlterOperation.APPEND, AlterOperation.SUBTRACT])
 @pytest.mark.parametrize("name", ["retention.ms", "no.such.key"])
-def test_only_lists_have_items_added_or_removed(operation: Operation, name: str) -> None:
+def test_append_and_subtract_need_a_list(operation: AlterOperation, name: str) -> None:
     with pytest.raises(Refusal, match="list"):
-        configs.altered({}, [Change(name, operation, "1")], TOPIC_CONFIGS)
+        configs.apply_changes({}, [Change(name, operation, "1")], TOPIC_CONFIGS)

@@ -4,49 +4,51 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.handlers import describe_topic_partitions
+from headrace.broker.handlers import metadata
 from headrace.wire import Api
 from headrace.wire import messages as m
 from headrace.wire.codes import ErrorCode
 
-from .desk import Asking
+from .broker_calls import BrokerCalls
 
 Cursor = tuple[str, int]
 Page = list[tuple[str, list[int]]]
 
 
-async def respond(ask: Asking, *names: str, limit: int = 2000, cursor: Cursor | None = None) -> Any:
+async def respond(call: BrokerCalls, *names: str, limit: int = 2000, cursor: Cursor | None = None) -> Any:
     request = m.DescribeTopicPartitionsRequest
-    at = None if cursor is None else request.Cursor(topic_name=cursor[0], partition_index=cursor[1])
+    wire_cursor = None if cursor is None else request.Cursor(topic_name=cursor[0], partition_index=cursor[1])
     topics = [request.TopicRequest(name=name) for name in names]
-    return await ask(Api.DESCRIBE_TOPIC_PARTITIONS, topics=topics, response_partition_limit=limit, cursor=at)
+    return await call(
+        Api.DESCRIBE_TOPIC_PARTITIONS, topics=topics, response_partition_limit=limit, cursor=wire_cursor
+    )
 
 
 async def page(
-    ask: Asking, *names: str, limit: int = 2000, cursor: Cursor | None = None
+    call: BrokerCalls, *names: str, limit: int = 2000, cursor: Cursor | None = None
 ) -> tuple[Page, Cursor | None]:
-    response = await respond(ask, *names, limit=limit, cursor=cursor)
-    shown = [(t.name, [p.partition_index for p in t.partitions]) for t in response.topics]
-    following = response.next_cursor
-    return shown, None if following is None else (following.topic_name, following.partition_index)
+    response = await respond(call, *names, limit=limit, cursor=cursor)
+    topics = [(t.name, [p.partition_index for p in t.partitions]) for t in response.topics]
+    next_cursor = response.next_cursor
+    return topics, None if next_cursor is None else (next_cursor.topic_name, next_cursor.partition_index)
 
 
 @pytest.fixture
-async def three(ask: Asking) -> Asking:
+async def three_topics(call: BrokerCalls) -> BrokerCalls:
     for name, count in [("b", 3), ("a", 3), ("c", 1)]:
-        await ask.create(name, count)
-    return ask
+        await call.create(name, count)
+    return call
 
 
-async def test_topics_come_in_the_order_of_their_names(three: Asking) -> None:
-    everything = [("a", [0, 1, 2]), ("b", [0, 1, 2]), ("c", [0])]
-    assert await page(three, "c", "a", "b", "a") == (everything, None)
-    assert await page(three) == (everything, None)
+async def test_topics_are_in_the_order_of_their_names(three_topics: BrokerCalls) -> None:
+    all_partitions = [("a", [0, 1, 2]), ("b", [0, 1, 2]), ("c", [0])]
+    assert await page(three_topics, "c", "a", "b", "a") == (all_partitions, None)
+    assert await page(three_topics) == (all_partitions, None)
 
 
-async def test_what_is_told_of_a_partition(ask: Asking) -> None:
-    created = await ask.create("orders")
-    response = await respond(ask, "orders")
+async def test_the_description_of_a_partition(call: BrokerCalls) -> None:
+    created = await call.create("orders")
+    response = await respond(call, "orders")
     (topic,) = response.topics
     assert (topic.topic_id, topic.is_internal, topic.topic_authorized_operations) == (created.id, False, 3576)
     (part,) = topic.partitions
@@ -56,7 +58,7 @@ async def test_what_is_told_of_a_partition(ask: Asking) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "shown", "following"),
+    ("limit", "topics", "next_cursor"),
     [
         (2, [("a", [0, 1])], ("a", 2)),
         (3, [("a", [0, 1, 2])], ("b", 0)),
@@ -66,35 +68,37 @@ async def test_what_is_told_of_a_partition(ask: Asking) -> None:
         (-5, [("a", [0])], ("a", 1)),
     ],
 )
-async def test_a_page_ends_at_its_limit(
-    three: Asking, limit: int, shown: Page, following: Cursor | None
+async def test_a_page_has_at_most_the_requested_number_of_partitions(
+    three_topics: BrokerCalls, limit: int, topics: Page, next_cursor: Cursor | None
 ) -> None:
-    assert await page(three, limit=limit) == (shown, following)
+    assert await page(three_topics, limit=limit) == (topics, next_cursor)
 
 
 @pytest.mark.parametrize("names", [("a", "b", "c"), ()], ids=["by name", "all"])
-async def test_the_pages_together_are_everything_once(three: Asking, names: tuple[str, ...]) -> None:
+async def test_the_pages_together_have_every_partition_once(
+    three_topics: BrokerCalls, names: tuple[str, ...]
+) -> None:
     for limit in range(1, 9):
-        seen: list[tuple[str, int]] = []
+        partitions: list[tuple[str, int]] = []
         cursor: Cursor | None = None
         while True:
-            shown, cursor = await page(three, *names, limit=limit, cursor=cursor)
-            seen += [(name, index) for name, indexes in shown for index in indexes]
+            topics, cursor = await page(three_topics, *names, limit=limit, cursor=cursor)
+            partitions += [(name, index) for name, indexes in topics for index in indexes]
             if cursor is None:
                 break
-        assert seen == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("b", 2), ("c", 0)]
+        assert partitions == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("b", 2), ("c", 0)]
 
 
-async def test_a_client_cannot_ask_for_too_large_a_page(
-    three: Asking, monkeypatch: pytest.MonkeyPatch
+async def test_the_broker_limits_the_number_of_partitions_of_a_page(
+    three_topics: BrokerCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(describe_topic_partitions, "PAGE_PARTITIONS_MAX", 4)
-    shown, following = await page(three, limit=2**31 - 1)
-    assert (shown, following) == ([("a", [0, 1, 2]), ("b", [0])], ("b", 1))
+    monkeypatch.setattr(metadata, "PAGE_PARTITIONS_MAX", 4)
+    topics, next_cursor = await page(three_topics, limit=2**31 - 1)
+    assert (topics, next_cursor) == ([("a", [0, 1, 2]), ("b", [0])], ("b", 1))
 
 
-async def test_unknown_topics_are_told_apart_from_impossible_ones(three: Asking) -> None:
-    response = await respond(three, "nope", "../x", "c")
+async def test_unknown_and_invalid_topic_names_get_different_errors(three_topics: BrokerCalls) -> None:
+    response = await respond(three_topics, "nope", "../x", "c")
     assert [(t.name, t.error_code) for t in response.topics] == [
         ("../x", ErrorCode.INVALID_TOPIC_EXCEPTION),
         ("c", 0),
@@ -102,17 +106,19 @@ async def test_unknown_topics_are_told_apart_from_impossible_ones(three: Asking)
     ]
 
 
-async def test_a_cursor_at_a_topic_that_is_gone_goes_on_behind_it(three: Asking) -> None:
-    assert await page(three, cursor=("aa", 5)) == ([("b", [0, 1, 2]), ("c", [0])], None)
+async def test_a_cursor_at_a_deleted_topic_continues_after_it(three_topics: BrokerCalls) -> None:
+    assert await page(three_topics, cursor=("aa", 5)) == ([("b", [0, 1, 2]), ("c", [0])], None)
 
 
-async def test_a_cursor_behind_the_last_partition_shows_none_of_the_topic(three: Asking) -> None:
-    assert await page(three, cursor=("b", 9)) == ([("b", []), ("c", [0])], None)
+async def test_a_cursor_after_the_last_partition_skips_the_topic(three_topics: BrokerCalls) -> None:
+    assert await page(three_topics, cursor=("b", 9)) == ([("b", []), ("c", [0])], None)
 
 
 @pytest.mark.parametrize("cursor", [("zzz", 0), ("a", -1)])
-async def test_a_cursor_that_does_not_belong_to_the_request_is_invalid(three: Asking, cursor: Cursor) -> None:
-    response = await respond(three, "b", "a", cursor=cursor)
+async def test_a_cursor_that_does_not_belong_to_the_request_is_invalid(
+    three_topics: BrokerCalls, cursor: Cursor
+) -> None:
+    response = await respond(three_topics, "b", "a", cursor=cursor)
     assert [(t.name, t.error_code) for t in response.topics] == [
         ("b", ErrorCode.INVALID_REQUEST),
         ("a", ErrorCode.INVALID_REQUEST),

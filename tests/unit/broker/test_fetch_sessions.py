@@ -1,20 +1,20 @@
-"""Fetch sessions and waiting fetches: what they keep has a limit in bytes, and unknown topics are not kept."""
+"""Fetch sessions and waiting fetches have a limit in bytes, and keep no unknown topics."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.handlers import fetch
-from headrace.broker.request import Request
-from headrace.broker.waiting_fetches import WaitingFetches
+from headrace.broker.net.fetch_sessions import FetchSessions
+from headrace.broker.net.request import Request
+from headrace.broker.net.waiting_fetches import WaitingFetches
 from headrace.records import build_batch
 from headrace.wire import Api
 from headrace.wire import messages as m
 from headrace.wire.codes import ErrorCode
 from tests.unit.groups.rig import DrivenClock
 
-from .desk import Asking
+from .broker_calls import BrokerCalls
 
 VERSION = 12
 #: Of a partition whose topic has a name of one character, and of a session without any.
@@ -22,16 +22,16 @@ PARTITION_BYTES, SESSION_BYTES = 401, 1_024
 
 
 def request(topics: dict[str, list[int]], *, session_id: int = 0, epoch: int = 0, **fields: Any) -> Any:
-    ask = m.FetchRequest
-    return ask(
+    call = m.FetchRequest
+    return call(
         max_bytes=1 << 20,
         min_bytes=1,
         session_id=session_id,
         session_epoch=epoch,
         topics=[
-            ask.FetchTopic(
+            call.FetchTopic(
                 topic=name,
-                partitions=[ask.FetchPartition(partition=index, partition_max_bytes=1) for index in indexes],
+                partitions=[call.FetchPartition(partition=index, partition_max_bytes=1) for index in indexes],
             )
             for name, indexes in topics.items()
         ],
@@ -43,8 +43,8 @@ def forget(topic: str, indexes: list[int]) -> dict[str, Any]:
     return {"forgotten_topics_data": [m.FetchRequest.ForgottenTopic(topic=topic, partitions=indexes)]}
 
 
-def fetched(ask: Asking, message: Any) -> Any:
-    response = fetch.begin(ask.broker, Request(Api.FETCH, VERSION, 1, "tests", message, "here")).attempt(
+def fetch_once(call: BrokerCalls, message: Any) -> Any:
+    response = fetch.begin(call.broker, Request(Api.FETCH, VERSION, 1, "tests", message, "here")).attempt(
         last=True
     )
     assert response is not None
@@ -78,7 +78,7 @@ def test_all_sessions_together_have_a_limit_in_bytes_and_idle_ones_make_room() -
     assert len(sessions) == 1
 
 
-def test_a_session_counts_what_it_takes_and_what_it_forgets() -> None:
+def test_the_memory_of_a_session_follows_its_partitions() -> None:
     sessions = FetchSessions(DrivenClock(), bytes_max=1 << 20)
     session = sessions.begin(VERSION, request({"t": [0, 1]}))
     assert sessions.used_bytes == SESSION_BYTES + 2 * PARTITION_BYTES
@@ -90,45 +90,45 @@ def test_a_session_counts_what_it_takes_and_what_it_forgets() -> None:
     assert (sessions.used_bytes, len(sessions)) == (0, 0)
 
 
-def test_a_session_that_grows_past_the_limit_is_closed_by_its_response() -> None:
+def test_a_session_that_exceeds_the_limit_is_closed_with_session_id_0() -> None:
     sessions = FetchSessions(DrivenClock(), bytes_max=SESSION_BYTES + 5 * PARTITION_BYTES)
     session = sessions.begin(VERSION, request({"t": [0]}))
     assert session.id
-    grown = sessions.begin(VERSION, request({"t": list(range(10))}, session_id=session.id, epoch=1))
-    assert (grown.id, len(grown.wanted)) == (0, 10)
+    session_after = sessions.begin(VERSION, request({"t": list(range(10))}, session_id=session.id, epoch=1))
+    assert (session_after.id, len(session_after.partitions)) == (0, 10)
     assert (sessions.used_bytes, len(sessions)) == (0, 0)
 
 
-async def test_a_session_is_not_kept_for_topics_that_are_not_known(ask: Asking) -> None:
-    await ask.create("t")
-    sessions = ask.broker.fetch_sessions
-    refused = fetched(ask, request({"t": [0], "u": [0, 1]}))
-    assert refused.session_id == 0
-    assert codes(refused) == {("t", 0): 0, ("u", 0): 3, ("u", 1): 3}
+async def test_a_request_with_an_unknown_topic_gets_no_session(call: BrokerCalls) -> None:
+    await call.create("t")
+    sessions = call.broker.fetch_sessions
+    response_without_session = fetch_once(call, request({"t": [0], "u": [0, 1]}))
+    assert response_without_session.session_id == 0
+    assert codes(response_without_session) == {("t", 0): 0, ("u", 0): 3, ("u", 1): 3}
     assert sessions.used_bytes == 0
-    session = fetched(ask, request({"t": [0]})).session_id
+    session = fetch_once(call, request({"t": [0]})).session_id
     assert session
-    closed = fetched(ask, request({"t": [5]}, session_id=session, epoch=1))
+    closed = fetch_once(call, request({"t": [5]}, session_id=session, epoch=1))
     assert (closed.session_id, codes(closed)) == (0, {("t", 5): 3})
     assert sessions.used_bytes == 0
-    gone = fetched(ask, request({}, session_id=session, epoch=2))
-    assert gone.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    response = fetch_once(call, request({}, session_id=session, epoch=2))
+    assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-async def test_a_session_ends_when_one_of_its_topics_does(ask: Asking) -> None:
-    await ask.create("t")
-    session = fetched(ask, request({"t": [0]})).session_id
-    await ask(Api.DELETE_TOPICS, topics=[m.DeleteTopicsRequest.DeleteTopicState(name="t")])
-    closed = fetched(ask, request({}, session_id=session, epoch=1))
+async def test_deleting_a_topic_ends_the_sessions_that_contain_it(call: BrokerCalls) -> None:
+    await call.create("t")
+    session = fetch_once(call, request({"t": [0]})).session_id
+    await call(Api.DELETE_TOPICS, topics=[m.DeleteTopicsRequest.DeleteTopicState(name="t")])
+    closed = fetch_once(call, request({}, session_id=session, epoch=1))
     assert (closed.session_id, codes(closed)) == (0, {("t", 0): 3})
-    assert ask.broker.fetch_sessions.used_bytes == 0
+    assert call.broker.fetch_sessions.used_bytes == 0
 
 
-async def test_bytes_that_were_read_and_left_out_count_for_the_limit_of_a_fetch(ask: Asking) -> None:
-    await ask.create("t", 5)
-    now_ms = ask.broker.clock.now_ms()
+async def test_bytes_that_were_read_but_not_sent_count_toward_the_fetch_limit(call: BrokerCalls) -> None:
+    await call.create("t", 5)
+    now_ms = call.broker.clock.now_ms()
     for index in range(5):
-        partition = ask.broker.partition("t", index)
+        partition = call.broker.partition("t", index)
         assert partition is not None
         for size in (10, 100_000):
             accepted = partition.append(
@@ -138,19 +138,19 @@ async def test_bytes_that_were_read_and_left_out_count_for_the_limit_of_a_fetch(
             await accepted.durable
     message = request({"t": list(range(5))}, epoch=-1)
     message.max_bytes = 100_000
-    for wanted in message.topics[0].partitions:
-        wanted.partition_max_bytes = 50_000
-    (topic,) = fetched(ask, message).responses
+    for partition_request in message.topics[0].partitions:
+        partition_request.partition_max_bytes = 50_000
+    (topic,) = fetch_once(call, message).responses
     assert [len(data.records) > 0 for data in topic.partitions] == [True, True, False, False, False]
     # What is sent does not keep what was read in memory.
     assert all(len(memoryview(data.records.obj)) < 1_000 for data in topic.partitions if len(data.records))
 
 
-def test_waiting_fetches_together_have_a_limit_in_bytes() -> None:
+def test_all_waiting_fetches_together_have_a_limit_in_bytes() -> None:
     waiting = WaitingFetches(bytes_max=100_000)
-    held = [waiting.begin(20) for _ in range(9)]
-    assert held[-1] == 0 < held[0]
-    for size in held:
+    sizes = [waiting.begin(20) for _ in range(9)]
+    assert sizes[-1] == 0 < sizes[0]
+    for size in sizes:
         waiting.end(size)
     assert waiting.used_bytes == 0
     assert waiting.begin(1_000) == 0

@@ -1,14 +1,14 @@
-"""Memory that is let go of is kept for the next buffer."""
+"""The process retains freed memory for the next buffer."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-# A buffer that is handed back costs a fault for each of its pages when the next one is filled.
+# If freed memory goes back to the kernel, the next buffer costs a page fault for each of its pages.
 FAULTS = """
 import resource
-from headrace.broker.heap import keep_freed_memory
+from headrace.broker.main import keep_freed_memory
 assert keep_freed_memory()
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -20,6 +20,6 @@ print(faults() - before)
 """
 
 
-def test_a_large_buffer_is_made_of_the_memory_of_the_last_one() -> None:
-    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < (8 << 20) // 4096
+def test_a_large_buffer_reuses_the_memory_of_the_last_one() -> None:
+    process = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
+    assert int(process.stdout) < (8 << 20) // 4096

@@ -1,4 +1,4 @@
-"""The page that Prometheus reads: what is on it, and that asking for it is bounded."""
+"""The metrics page: its content, and the limits of its cost."""
 
 from __future__ import annotations
 
@@ -11,69 +11,69 @@ from pathlib import Path
 import pytest
 
 from headrace.broker.broker import Broker
-from headrace.broker.exposition import Exposition
-from headrace.broker.metrics import collect
-from headrace.broker.metrics_port import MetricsPort
-from headrace.broker.server import Server
+from headrace.broker.metrics.collector import collect
+from headrace.broker.metrics.endpoint import MetricsPort
+from headrace.broker.metrics.exposition import Exposition
+from headrace.broker.net.server import Server
 from headrace.broker.settings import BrokerSettings
 from headrace.clock import SystemClock
 from headrace.wire import Api
 from headrace.wire import messages as m
 
-from .desk import Asking
-from .test_hostile_clients import Scene, fetch_all, fill, produce
+from .broker_calls import BrokerCalls
+from .test_hostile_clients import RunningBroker, fetch_all, fill, produce
 
 SAMPLE = re.compile(r'([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\]|\\.)*",?)*)\})? (\S+)')
 
 
 @pytest.fixture
-async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+async def scene(tmp_path: Path) -> AsyncIterator[RunningBroker]:
     broker = Broker(BrokerSettings(data_dir=tmp_path / "data", listen_port=0))
     server = Server(broker)
     await server.listen("127.0.0.1", 0)
-    broker.listens_on(server.port)
+    broker.set_port(server.port)
     await broker.start()
-    world = Scene(broker, server)
-    yield world
-    await world.close()
+    running = RunningBroker(broker, server)
+    yield running
+    await running.close()
 
 
 def read(page: bytes) -> dict[str, float]:
-    """Every sample by its name and labels; a page that is not in the format fails."""
-    found = {}
-    typed = set()
+    """Parse the page: samples by name and labels. Fail if it is not in Prometheus's format."""
+    samples = {}
+    declared = set()
     for line in page.decode().splitlines():
         if line.startswith("# TYPE "):
-            typed.add(line.split()[2])
+            declared.add(line.split()[2])
         elif not line.startswith("#"):
             match = SAMPLE.fullmatch(line)
             assert match is not None, line
             name = re.sub(r"_(bucket|sum|count)$", "", match[1])
-            assert match[1] in typed or name in typed, line
-            found[line.rpartition(" ")[0]] = float(match[3])
-    return found
+            assert match[1] in declared or name in declared, line
+            samples[line.rpartition(" ")[0]] = float(match[3])
+    return samples
 
 
-async def test_the_page_tells_of_records_bytes_offsets_requests_and_lag(scene: Scene) -> None:
+async def test_the_page_has_records_bytes_offsets_requests_and_lag(scene: RunningBroker) -> None:
     await fill(scene, "orders", 2)
     client = await scene.connect()
-    await client.ask(Api.FETCH, 11, fetch_all("orders"))
+    await client.call(Api.FETCH, 11, fetch_all("orders"))
     await produce(client, "absent", b"")
     commit = m.OffsetCommitRequest
     row = commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
-    await client.ask(
+    await client.call(
         Api.OFFSET_COMMIT,
         6,
         commit(group_id='g"1', topics=[commit.OffsetCommitRequestTopic(name="orders", partitions=[row])]),
     )
     samples = read(await collect(scene.broker, scene.server))
-    topic, place = '{topic="orders"}', '{topic="orders",partition="0"}'
+    topic, partition = '{topic="orders"}', '{topic="orders",partition="0"}'
     assert samples[f"kafka_server_brokertopicmetrics_messagesin_total{topic}"] == 2
     assert samples[f"kafka_server_brokertopicmetrics_bytesin_total{topic}"] > 2_000_000
     assert samples[f"kafka_server_brokertopicmetrics_bytesout_total{topic}"] > 2_000_000
-    assert samples[f"kafka_log_log_size{place}"] > 2_000_000
-    assert samples[f"kafka_log_log_logstartoffset{place}"] == 0
-    assert samples[f"kafka_log_log_logendoffset{place}"] == 2
+    assert samples[f"kafka_log_log_size{partition}"] > 2_000_000
+    assert samples[f"kafka_log_log_logstartoffset{partition}"] == 0
+    assert samples[f"kafka_log_log_logendoffset{partition}"] == 2
     assert samples['kafka_network_requestmetrics_requests_total{request="Produce"}'] == 3
     assert samples['kafka_network_requestmetrics_totaltime_seconds_bucket{request="Fetch",le="+Inf"}'] == 1
     assert (
@@ -90,23 +90,23 @@ async def test_the_page_tells_of_records_bytes_offsets_requests_and_lag(scene: S
     assert samples["headrace_samples_left_out"] == 0
 
 
-async def test_every_closed_connection_is_counted_by_what_its_client_did(scene: Scene) -> None:
+async def test_every_closed_connection_is_counted_by_reason(scene: RunningBroker) -> None:
     client = await scene.connect()
     client.send(b"GET / HTTP/1.1\r\n\r\n")
-    assert await client.closed()
+    assert await client.is_closed()
     samples = read(await collect(scene.broker, scene.server))
     assert samples['headrace_connections_closed_total{reason="oversized-frame"}'] == 1
 
 
-async def test_a_page_has_a_limit_in_bytes_and_says_how_many_samples_are_left_out() -> None:
+async def test_a_page_has_a_limit_in_bytes_and_counts_the_omitted_samples() -> None:
     out = Exposition(5_000)
     out.family("kafka_log_log_size", "gauge", "Bytes.")
     for index in range(10):
         out.sample("kafka_log_log_size", {"topic": 'a"\\\n' + "é" * 500, "partition": index}, index)
-    shown = len(read(out.text()))
-    assert (shown, out.left_out) == (5, 5)
+    sample_count = len(read(out.text()))
+    assert (sample_count, out.omitted) == (5, 5)
     assert len(out.text()) < 5_000 + 1_100
-    out.one("headrace_samples_left_out", "gauge", "Samples.", out.left_out)
+    out.single("headrace_samples_left_out", "gauge", "Samples.", out.omitted)
     assert read(out.text())["headrace_samples_left_out"] == 5
 
 
@@ -119,7 +119,7 @@ async def http(port: int, raw: bytes) -> bytes:
     return answer
 
 
-async def test_the_port_answers_one_page_and_closes_whoever_dawdles(tmp_path: Path) -> None:
+async def test_the_port_serves_one_page_and_closes_slow_clients(tmp_path: Path) -> None:
     broker = Broker(BrokerSettings(data_dir=tmp_path / "data", listen_port=0))
     port = MetricsPort(partial(collect, broker, None), broker.clock, deadline_s=0.3)
     await port.listen("127.0.0.1", 0)
@@ -141,13 +141,13 @@ async def test_the_port_answers_one_page_and_closes_whoever_dawdles(tmp_path: Pa
     for reader, writer in slow:
         assert await reader.read() == b""
         writer.close()
-    again = await http(port.port, b"GET /metrics HTTP/1.1\r\nHOST:localhost:9\r\n\r\n")
-    assert again.startswith(b"HTTP/1.1 200 ")
+    last_page = await http(port.port, b"GET /metrics HTTP/1.1\r\nHOST:localhost:9\r\n\r\n")
+    assert last_page.startswith(b"HTTP/1.1 200 ")
     await port.close()
     await broker.stop()
 
 
-async def test_silent_connections_do_not_keep_a_scrape_out() -> None:
+async def test_silent_connections_do_not_block_a_scrape() -> None:
     async def collected() -> bytes:
         return b"a 1\n"
 
@@ -176,16 +176,14 @@ async def test_silent_connections_do_not_keep_a_scrape_out() -> None:
         ("127.0.0.1", "Host: localhost\r\nHost: evil.example", 400),
         ("127.0.0.1", "Host:", 400),
         ("127.0.0.1", "X: y", 400),
-        # Beyond this machine it is asked by its address as well, but by no name of a stranger's.
+        # A port beyond loopback also accepts its IP address as the host, but not a foreign host name.
         ("0.0.0.0", "Host: 192.0.2.7:9100", 200),
         ("0.0.0.0", "Host: [2001:db8::1]", 200),
         ("0.0.0.0", "Host: METRICS.example:1", 200),
         ("0.0.0.0", "Host: evil.example", 400),
     ],
 )
-async def test_the_port_answers_only_to_hosts_that_it_is_known_by(
-    listen: str, host: str, status: int
-) -> None:
+async def test_the_port_accepts_only_its_own_host_names(listen: str, host: str, status: int) -> None:
     async def collected() -> bytes:
         return b"a_secret 1\n"
 
@@ -197,18 +195,18 @@ async def test_the_port_answers_only_to_hosts_that_it_is_known_by(
     await port.close()
 
 
-async def test_a_scrape_of_many_partitions_lets_others_be_served_between(ask: Asking) -> None:
-    await ask.create("wide", partitions=300)
-    turns = 0
+async def test_a_scrape_of_many_partitions_yields_to_other_tasks(call: BrokerCalls) -> None:
+    await call.create("wide", partitions=300)
+    iterations = 0
 
     async def other() -> None:
-        nonlocal turns
+        nonlocal iterations
         while True:
             await asyncio.sleep(0)
-            turns += 1
+            iterations += 1
 
-    beside = asyncio.create_task(other())
-    page = await collect(ask.broker, None)
-    beside.cancel()
+    other_task = asyncio.create_task(other())
+    page = await collect(call.broker, None)
+    other_task.cancel()
     assert page.count(b"kafka_log_log_size{") == 300
-    assert turns >= 2
+    assert iterations >= 2

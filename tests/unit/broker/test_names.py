@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.names import collision_key, is_internal, name_fault
+from headrace.broker.topics.topic import collision_key, is_internal, name_fault
 
 ALLOWED = string.ascii_letters + string.digits + "._-"
 
@@ -22,7 +22,7 @@ def test_names_with_any_other_character_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a" * 250, "a/b", "../x", "a\0b", "a\n", "naïve", "٣"])
-def test_names_that_could_mislead_are_refused(name: str) -> None:
+def test_dangerous_names_are_refused(name: str) -> None:
     assert name_fault(name) is not None
 
 
@@ -30,7 +30,7 @@ def test_the_longest_name_has_249_characters() -> None:
     assert name_fault("a" * 249) is None
 
 
-def test_dots_collide_with_underscores_and_cases_do_not() -> None:
+def test_dots_and_underscores_collide_and_upper_and_lower_case_do_not() -> None:
     assert collision_key("a.b_c") == collision_key("a_b.c")
     assert collision_key("a.b") != collision_key("A.b")
 

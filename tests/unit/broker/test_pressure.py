@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.pressure import Account
+from headrace.broker.net.client_limits import Account
 
 
 class Client:
@@ -14,18 +14,18 @@ class Client:
     def evict(self, reason: str) -> None:
         assert not self.evicted
         self.evicted = reason
-        # As a connection does when it is lost.
-        self.account.hold(self, 0)
+        # A connection does this when it is lost.
+        self.account.set_usage(self, 0)
 
 
-def test_the_one_that_has_held_longest_goes_first_however_little_it_holds() -> None:
+def test_the_client_that_has_used_memory_for_longest_is_evicted_first() -> None:
     account: Account[Client] = Account("answers", 100)
     slow, busy, new = Client(account), Client(account), Client(account)
-    account.hold(slow, 10)
-    account.hold(busy, 60)
-    account.hold(busy, 0)
-    account.hold(busy, 40)
-    account.hold(new, 51)
+    account.set_usage(slow, 10)
+    account.set_usage(busy, 60)
+    account.set_usage(busy, 0)
+    account.set_usage(busy, 40)
+    account.set_usage(new, 51)
     assert "10 bytes" in slow.evicted
     assert not busy.evicted
     assert not new.evicted
@@ -33,26 +33,26 @@ def test_the_one_that_has_held_longest_goes_first_however_little_it_holds() -> N
     assert account.evicted == 1
 
 
-def test_one_client_that_alone_holds_too_much_goes() -> None:
+def test_a_single_client_above_the_limit_is_evicted() -> None:
     account: Account[Client] = Account("requests", 100)
     greedy = Client(account)
-    account.hold(greedy, 101)
+    account.set_usage(greedy, 101)
     assert greedy.evicted
     assert account.total == 0
 
 
 @given(steps=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 60)), max_size=60))
-def test_the_total_is_what_those_who_stayed_hold_and_never_above_the_limit(
+def test_the_total_is_the_sum_of_the_remaining_clients_and_never_above_the_limit(
     steps: list[tuple[int, int]],
 ) -> None:
     account: Account[Client] = Account("answers", 100)
     clients = [Client(account) for _ in range(6)]
-    held = [0] * 6
-    for who, size in steps:
-        if clients[who].evicted:
+    used_bytes = [0] * 6
+    for number, size in steps:
+        if clients[number].evicted:
             continue
-        held[who] = size
-        account.hold(clients[who], size)
-        held = [0 if client.evicted else size for client, size in zip(clients, held, strict=True)]
-        assert account.total == sum(held) <= 100
+        used_bytes[number] = size
+        account.set_usage(clients[number], size)
+        used_bytes = [0 if client.evicted else size for client, size in zip(clients, used_bytes, strict=True)]
+        assert account.total == sum(used_bytes) <= 100
         assert account.share() <= 25

@@ -9,21 +9,23 @@ from headrace.broker.settings import BrokerSettings
 from headrace.errors import ConfigError
 
 
-def settings(**given: Any) -> BrokerSettings:
-    return BrokerSettings(data_dir=Path("data"), **given)
+def settings(**options: Any) -> BrokerSettings:
+    return BrokerSettings(data_dir=Path("data"), **options)
 
 
-def test_clients_are_told_where_the_broker_listens() -> None:
+def test_the_advertised_address_is_the_listening_one_by_default() -> None:
     assert settings(listen_host="10.0.0.1", listen_port=7).advertised == ("10.0.0.1", 7)
 
 
-def test_clients_are_told_another_address_if_one_is_given() -> None:
-    told = settings(listen_host="0.0.0.0", listen_port=7, advertised_host="log.example", advertised_port=8)
-    assert told.advertised == ("log.example", 8)
+def test_the_advertised_address_can_be_set() -> None:
+    configured = settings(
+        listen_host="0.0.0.0", listen_port=7, advertised_host="log.example", advertised_port=8
+    )
+    assert configured.advertised == ("log.example", 8)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
-def test_clients_are_never_told_an_address_that_is_every_address(host: str) -> None:
+def test_the_advertised_address_is_never_a_wildcard(host: str) -> None:
     with pytest.raises(ConfigError, match="connect") as caught:
         settings(listen_host=host)
     assert "--advertise" in caught.value.hint

@@ -1,4 +1,4 @@
-"""A start on a disk that fails says so in the user's terms."""
+"""A start on a failing disk reports the error in the user's terms."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from headrace.files import SystemFiles
 
 class FailingFiles(SystemFiles):
     def __init__(self, syncs_before: int) -> None:
-        self.left = syncs_before
+        self.syncs_left = syncs_before
 
     def sync_dir(self, directory: Path) -> None:
-        self.left -= 1
-        if self.left < 0:
+        self.syncs_left -= 1
+        if self.syncs_left < 0:
             raise OSError(errno.EIO, "Input/output error")
         super().sync_dir(directory)
 
 
 @pytest.mark.parametrize("syncs_before", [0, 1, 2, 3])
-async def test_a_failed_sync_during_the_start_is_an_error_with_the_next_step(
+async def test_a_failed_sync_during_the_start_is_an_error_with_a_hint(
     tmp_path: Path, syncs_before: int
 ) -> None:
     settings = BrokerSettings(data_dir=tmp_path / "data", listen_port=0)
-    with pytest.raises(DataDirError) as caught:
+    with pytest.raises(DataDirError) as raised:
         Broker(settings, files=FailingFiles(syncs_before))
-    assert str(tmp_path / "data") in caught.value.message
-    assert "Input/output error" in caught.value.message
-    assert caught.value.hint
+    assert str(tmp_path / "data") in raised.value.message
+    assert "Input/output error" in raised.value.message
+    assert raised.value.hint
     broker = Broker(settings)
     await broker.start()
     await broker.stop()

@@ -1,4 +1,4 @@
-"""Produce as part of a transaction: what is taken, and what each refusal says. The numbers are Kafka's own."""
+"""Produce as part of a transaction: accepted batches, and the error of each refused one. The codes are Kafka's own."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from typing import Any
 import pytest
 
 from headrace.broker.handlers import produce
-from headrace.broker.request import Request
-from headrace.broker.transactions import endings
+from headrace.broker.net.request import Request
+from headrace.broker.storage.offline_partition import OfflinePartition
+from headrace.broker.transactions import completion
 from headrace.records import build_batch
 from headrace.wire import Api, decode_request, encode_request
 from headrace.wire import messages as m
+from headrace.wire.codes import ErrorCode
 
-from .desk import Asking
+from .broker_calls import BrokerCalls
 
-ADDS, ADDED_BEFORE, OLD = 12, 11, 10
+ADDING_VERSION, NON_ADDING_VERSION, OLD_VERSION = 12, 11, 10
 COMMITTED, ABORTED = True, False
-Answer = tuple[int, int, int]
+Result = tuple[int, int, int]
 """Error, base offset, start of the log."""
 
 
 @pytest.fixture
-async def topic(ask: Asking) -> str:
-    await ask.create("orders", 3)
+async def topic(call: BrokerCalls) -> str:
+    await call.create("orders", 3)
     return "orders"
 
 
-async def init(ask: Asking, transactional_id: str = "shop") -> tuple[int, int]:
-    response = await ask(
+async def init(call: BrokerCalls, transactional_id: str = "shop") -> tuple[int, int]:
+    response = await call(
         Api.INIT_PRODUCER_ID,
         transactional_id=transactional_id,
         transaction_timeout_ms=60_000,
@@ -41,12 +43,12 @@ async def init(ask: Asking, transactional_id: str = "shop") -> tuple[int, int]:
 
 
 def batch(
-    ask: Asking, producer: tuple[int, int, int] = (-1, -1, -1), *, transactional: bool = True
+    call: BrokerCalls, producer: tuple[int, int, int] = (-1, -1, -1), *, transactional: bool = True
 ) -> bytearray:
     producer_id, epoch, sequence = producer
     return build_batch(
         [(b"key", b"value", ())],
-        timestamp_ms=ask.broker.clock.now_ms(),
+        timestamp_ms=call.broker.clock.now_ms(),
         producer_id=producer_id,
         producer_epoch=epoch,
         base_sequence=sequence,
@@ -55,10 +57,14 @@ def batch(
 
 
 async def responses(
-    ask: Asking, batches: dict[int, bytearray], *, as_id: str | None = "shop", version: int = ADDS
+    call: BrokerCalls,
+    batches: dict[int, bytearray],
+    *,
+    as_id: str | None = "shop",
+    version: int = ADDING_VERSION,
 ) -> list[Any]:
     request = m.ProduceRequest
-    data = [request.PartitionProduceData(index=i, records=bytes(one)) for i, one in batches.items()]
+    data = [request.PartitionProduceData(index=i, records=bytes(content)) for i, content in batches.items()]
     message = request(
         transactional_id=as_id,
         acks=-1,
@@ -66,25 +72,31 @@ async def responses(
         topic_data=[request.TopicProduceData(name="orders", partition_data=data)],
     )
     header, decoded = decode_request(encode_request(Api.PRODUCE, version, 7, "tests", message)[4:])
-    asked = Request(Api.PRODUCE, version, header.correlation_id, header.client_id, decoded, "127.0.0.1")
-    produced = produce.begin(ask.broker, asked)
-    if produced.waits:
-        await asyncio.wait(produced.waits)
-    (answered,) = produced.finish().responses
-    return list(answered.partition_responses)
+    decoded_request = Request(
+        Api.PRODUCE, version, header.correlation_id, header.client_id, decoded, "127.0.0.1"
+    )
+    produced = produce.begin(call.broker, decoded_request)
+    if produced.durable_futures:
+        await asyncio.wait(produced.durable_futures)
+    (topic_response,) = produced.finish().responses
+    return list(topic_response.partition_responses)
 
 
 async def send(
-    ask: Asking, batches: dict[int, bytearray], *, as_id: str | None = "shop", version: int = ADDS
-) -> dict[int, Answer]:
+    call: BrokerCalls,
+    batches: dict[int, bytearray],
+    *,
+    as_id: str | None = "shop",
+    version: int = ADDING_VERSION,
+) -> dict[int, Result]:
     return {
-        one.index: (int(one.error_code), one.base_offset, one.log_start_offset)
-        for one in await responses(ask, batches, as_id=as_id, version=version)
+        response.index: (int(response.error_code), response.base_offset, response.log_start_offset)
+        for response in await responses(call, batches, as_id=as_id, version=version)
     }
 
 
-async def end(ask: Asking, producer: tuple[int, int], *, committed: bool, version: int = 5) -> Any:
-    response = await ask(
+async def end(call: BrokerCalls, producer: tuple[int, int], *, committed: bool, version: int = 5) -> Any:
+    response = await call(
         Api.END_TXN,
         version,
         transactional_id="shop",
@@ -96,30 +108,28 @@ async def end(ask: Asking, producer: tuple[int, int], *, committed: bool, versio
     return response
 
 
-async def test_the_first_batch_of_a_transaction_makes_its_partition_part_of_it(
-    ask: Asking, topic: str
-) -> None:
-    producer = await init(ask)
-    assert await send(ask, {0: batch(ask, (*producer, 0)), 1: batch(ask, (*producer, 0))}) == {
+async def test_the_first_batch_adds_its_partition_to_the_transaction(call: BrokerCalls, topic: str) -> None:
+    producer = await init(call)
+    assert await send(call, {0: batch(call, (*producer, 0)), 1: batch(call, (*producer, 0))}) == {
         0: (0, 0, 0),
         1: (0, 0, 0),
     }
-    assert await send(ask, {0: batch(ask, (*producer, 1))}) == {0: (0, 1, 0)}
-    partition = ask.broker.partition("orders", 0)
+    assert await send(call, {0: batch(call, (*producer, 1))}) == {0: (0, 1, 0)}
+    partition = call.broker.partition("orders", 0)
     assert partition is not None
     assert partition.last_stable_offset == 0
-    await end(ask, producer, committed=COMMITTED)
+    await end(call, producer, committed=COMMITTED)
     assert partition.end_offset == 3
     assert not partition.open_transactions()
 
 
-async def test_before_version_12_a_partition_must_have_been_added(ask: Asking, topic: str) -> None:
-    producer = await init(ask)
-    one = {0: batch(ask, (*producer, 0))}
-    assert await send(ask, one, version=ADDED_BEFORE) == {0: (120, -1, -1)}
-    assert await send(ask, one, version=OLD) == {0: (48, -1, -1)}
+async def test_before_version_12_a_partition_must_have_been_added(call: BrokerCalls, topic: str) -> None:
+    producer = await init(call)
+    batches = {0: batch(call, (*producer, 0))}
+    assert await send(call, batches, version=NON_ADDING_VERSION) == {0: (120, -1, -1)}
+    assert await send(call, batches, version=OLD_VERSION) == {0: (48, -1, -1)}
     request = m.AddPartitionsToTxnRequest
-    await ask(
+    await call(
         Api.ADD_PARTITIONS_TO_TXN,
         3,
         v3_and_below_transactional_id="shop",
@@ -127,131 +137,152 @@ async def test_before_version_12_a_partition_must_have_been_added(ask: Asking, t
         v3_and_below_producer_epoch=producer[1],
         v3_and_below_topics=[request.AddPartitionsToTxnTopic(name="orders", partitions=[0])],
     )
-    assert await send(ask, one, version=OLD) == {0: (0, 0, 0)}
+    assert await send(call, batches, version=OLD_VERSION) == {0: (0, 0, 0)}
 
 
-async def test_a_transactional_batch_without_a_transactional_id_refuses_the_whole_request(
-    ask: Asking, topic: str
+async def test_a_request_with_a_transactional_batch_needs_a_transactional_id(
+    call: BrokerCalls, topic: str
 ) -> None:
-    producer = await init(ask)
-    both = {0: batch(ask, (*producer, 0)), 1: batch(ask, transactional=False)}
-    assert await send(ask, both, as_id=None) == {0: (53, -1, -1), 1: (53, -1, -1)}
+    producer = await init(call)
+    both = {0: batch(call, (*producer, 0)), 1: batch(call, transactional=False)}
+    assert await send(call, both, as_id=None) == {0: (53, -1, -1), 1: (53, -1, -1)}
 
 
-async def test_batches_of_two_transactional_producers_do_not_come_together(ask: Asking, topic: str) -> None:
-    first, second = await init(ask), await init(ask, "other")
-    both = {0: batch(ask, (*first, 0)), 1: batch(ask, (*second, 0))}
-    assert await send(ask, both) == {0: (49, -1, -1), 1: (49, -1, -1)}
+async def test_batches_of_two_transactional_producers_are_refused_in_one_request(
+    call: BrokerCalls, topic: str
+) -> None:
+    first, second = await init(call), await init(call, "other")
+    both = {0: batch(call, (*first, 0)), 1: batch(call, (*second, 0))}
+    assert await send(call, both) == {0: (49, -1, -1), 1: (49, -1, -1)}
 
 
-async def test_plain_batches_pass_beside_transactional_ones(ask: Asking, topic: str) -> None:
-    producer = await init(ask)
-    both = {0: batch(ask, (*producer, 0)), 1: batch(ask, transactional=False)}
-    assert await send(ask, both) == {0: (0, 0, 0), 1: (0, 0, 0)}
+async def test_a_request_may_mix_transactional_and_other_batches(call: BrokerCalls, topic: str) -> None:
+    producer = await init(call)
+    both = {0: batch(call, (*producer, 0)), 1: batch(call, transactional=False)}
+    assert await send(call, both) == {0: (0, 0, 0), 1: (0, 0, 0)}
 
 
-async def test_who_does_not_hold_the_transactional_id_is_refused(ask: Asking, topic: str) -> None:
-    producer_id, epoch = await init(ask)
-    assert await send(ask, {0: batch(ask, (producer_id + 9, epoch, 0))}) == {0: (49, -1, -1)}
-    assert await send(ask, {0: batch(ask, (producer_id, epoch + 1, 0))}) == {0: (47, -1, -1)}
-    assert await send(ask, {0: batch(ask, (producer_id, epoch, 0))}, as_id="stranger") == {0: (49, -1, -1)}
+async def test_a_producer_that_does_not_own_the_transactional_id_is_refused(
+    call: BrokerCalls, topic: str
+) -> None:
+    producer_id, epoch = await init(call)
+    assert await send(call, {0: batch(call, (producer_id + 9, epoch, 0))}) == {0: (49, -1, -1)}
+    assert await send(call, {0: batch(call, (producer_id, epoch + 1, 0))}) == {0: (47, -1, -1)}
+    assert await send(call, {0: batch(call, (producer_id, epoch, 0))}, as_id="stranger") == {0: (49, -1, -1)}
 
 
-async def test_what_comes_late_joins_no_later_transaction(ask: Asking, topic: str) -> None:
-    producer_id, epoch = await init(ask)
-    await send(ask, {0: batch(ask, (producer_id, epoch, 0))})
-    ended = await end(ask, (producer_id, epoch), committed=ABORTED)
+async def test_a_late_batch_joins_no_later_transaction(call: BrokerCalls, topic: str) -> None:
+    producer_id, epoch = await init(call)
+    await send(call, {0: batch(call, (producer_id, epoch, 0))})
+    ended = await end(call, (producer_id, epoch), committed=ABORTED)
     assert (ended.producer_id, ended.producer_epoch) == (producer_id, epoch + 1)
-    late = {0: batch(ask, (producer_id, epoch, 1)), 1: batch(ask, (producer_id, epoch, 0))}
-    assert await send(ask, late) == {0: (47, -1, -1), 1: (47, -1, -1)}
-    assert await send(ask, {0: batch(ask, (producer_id, epoch + 1, 1))}) == {0: (45, -1, 0)}
-    assert await send(ask, {0: batch(ask, (producer_id, epoch + 1, 0))}) == {0: (0, 2, 0)}
+    late = {0: batch(call, (producer_id, epoch, 1)), 1: batch(call, (producer_id, epoch, 0))}
+    assert await send(call, late) == {0: (47, -1, -1), 1: (47, -1, -1)}
+    assert await send(call, {0: batch(call, (producer_id, epoch + 1, 1))}) == {0: (45, -1, 0)}
+    assert await send(call, {0: batch(call, (producer_id, epoch + 1, 0))}) == {0: (0, 2, 0)}
 
 
-async def test_a_successor_fences_the_one_before_and_aborts_what_it_left_open(
-    ask: Asking, topic: str
+async def test_a_successor_fences_its_predecessor_and_aborts_its_transaction(
+    call: BrokerCalls, topic: str
 ) -> None:
-    zombie = await init(ask)
-    await send(ask, {0: batch(ask, (*zombie, 0))})
-    successor = await init(ask)
+    zombie = await init(call)
+    await send(call, {0: batch(call, (*zombie, 0))})
+    successor = await init(call)
     assert successor[0] == zombie[0]
     assert successor[1] > zombie[1]
-    assert await send(ask, {0: batch(ask, (*zombie, 1))}) == {0: (47, -1, -1)}
-    partition = ask.broker.partition("orders", 0)
+    assert await send(call, {0: batch(call, (*zombie, 1))}) == {0: (47, -1, -1)}
+    partition = call.broker.partition("orders", 0)
     assert partition is not None
     assert [aborted.first_offset for aborted in partition.aborted_between(0, 10)] == [0]
 
 
-async def test_a_batch_that_lost_its_predecessor_is_refused(ask: Asking, topic: str) -> None:
-    producer = await init(ask)
-    assert await send(ask, {0: batch(ask, (*producer, 3))}) == {0: (45, -1, 0)}
+async def test_a_batch_after_a_gap_in_the_sequence_is_refused(call: BrokerCalls, topic: str) -> None:
+    producer = await init(call)
+    assert await send(call, {0: batch(call, (*producer, 3))}) == {0: (45, -1, 0)}
 
 
-async def test_a_plain_batch_does_not_slip_into_an_open_transaction(ask: Asking, topic: str) -> None:
-    producer = await init(ask)
-    await send(ask, {0: batch(ask, (*producer, 0))})
-    plain = {0: batch(ask, (*producer, 1), transactional=False)}
-    assert await send(ask, plain) == {0: (48, -1, 0)}
-    assert await send(ask, plain, as_id=None) == {0: (48, -1, 0)}
+async def test_a_non_transactional_batch_of_a_producer_with_an_open_transaction_is_refused(
+    call: BrokerCalls, topic: str
+) -> None:
+    producer = await init(call)
+    await send(call, {0: batch(call, (*producer, 0))})
+    plain = {0: batch(call, (*producer, 1), transactional=False)}
+    assert await send(call, plain) == {0: (48, -1, 0)}
+    assert await send(call, plain, as_id=None) == {0: (48, -1, 0)}
 
 
-async def test_a_partition_that_is_not_there_is_no_part_of_a_transaction(ask: Asking, topic: str) -> None:
-    producer = await init(ask)
-    assert await send(ask, {7: batch(ask, (*producer, 0))}) == {7: (3, -1, -1)}
+async def test_a_missing_partition_cannot_join_a_transaction(call: BrokerCalls, topic: str) -> None:
+    producer = await init(call)
+    assert await send(call, {7: batch(call, (*producer, 0))}) == {7: (3, -1, -1)}
 
 
-async def test_while_an_end_is_being_decided_nothing_is_added(ask: Asking, topic: str) -> None:
-    producer = await init(ask)
-    await send(ask, {0: batch(ask, (*producer, 0))})
-    ending = asyncio.ensure_future(end(ask, producer, committed=COMMITTED))
+async def test_no_partition_is_added_while_the_end_is_decided(call: BrokerCalls, topic: str) -> None:
+    producer = await init(call)
+    await send(call, {0: batch(call, (*producer, 0))})
+    ending = asyncio.ensure_future(end(call, producer, committed=COMMITTED))
     await asyncio.sleep(0)
-    # Old clients do not know the first code as one to try again after.
-    one = {1: batch(ask, (*producer, 0))}
-    assert await send(ask, one) == {1: (51, -1, -1)}
-    assert await send(ask, one, version=OLD) == {1: (19, -1, -1)}
+    # Old clients do not retry after the first code.
+    batches = {1: batch(call, (*producer, 0))}
+    assert await send(call, batches) == {1: (51, -1, -1)}
+    assert await send(call, batches, version=OLD_VERSION) == {1: (19, -1, -1)}
     await ending
 
 
-@pytest.mark.parametrize(("version", "code"), [(ADDS, 51), (OLD, 19)])
-async def test_a_partition_that_is_yet_to_be_marked_takes_nothing_and_says_that_the_transaction_is_being_ended(
-    ask: Asking, topic: str, monkeypatch: pytest.MonkeyPatch, version: int, code: int
+@pytest.mark.parametrize(("version", "code"), [(ADDING_VERSION, 51), (OLD_VERSION, 19)])
+async def test_a_partition_without_its_marker_refuses_batches_while_its_transaction_completes(
+    call: BrokerCalls, topic: str, monkeypatch: pytest.MonkeyPatch, version: int, code: int
 ) -> None:
-    monkeypatch.setattr(endings, "_MARKED_AT_ONCE", 1)
-    producer = await init(ask)
-    await send(ask, {index: batch(ask, (*producer, 0)) for index in range(3)})
-    ending = asyncio.ensure_future(end(ask, producer, committed=COMMITTED, version=4))
-    while not ask.broker.transactions.is_marking(producer[0]):
+    monkeypatch.setattr(completion, "_MARKERS_PER_YIELD", 1)
+    producer = await init(call)
+    await send(call, {index: batch(call, (*producer, 0)) for index in range(3)})
+    ending = asyncio.ensure_future(end(call, producer, committed=COMMITTED, version=4))
+    while not call.broker.transactions.is_marking(producer[0]):
         await asyncio.sleep(0)
-    unmarked = [one for one in range(3) if _is_open(ask, one)]
+    unmarked = [number for number in range(3) if _is_open(call, number)]
     assert 0 < len(unmarked) < 3
-    (refused,) = await responses(ask, {unmarked[0]: batch(ask, (*producer, 1))}, version=version)
+    (refused,) = await responses(call, {unmarked[0]: batch(call, (*producer, 1))}, version=version)
     assert (refused.error_code, refused.error_message) == (
         code,
-        f"the last transaction of producer {producer[0]} is still being ended; try again",
+        f"the previous transaction of producer {producer[0]} is still completing: retry",
     )
     await ending
-    await _until_marked(ask, producer[0])
-    assert await send(ask, {0: batch(ask, (*producer, 1))}) == {0: (0, 2, 0)}
+    await _until_marked(call, producer[0])
+    assert await send(call, {0: batch(call, (*producer, 1))}) == {0: (0, 2, 0)}
 
 
-def _is_open(ask: Asking, index: int) -> bool:
-    partition = ask.broker.partition("orders", index)
+def _is_open(call: BrokerCalls, index: int) -> bool:
+    partition = call.broker.partition("orders", index)
     assert partition is not None
     return bool(partition.open_transactions())
 
 
-async def _until_marked(ask: Asking, producer_id: int) -> None:
-    while ask.broker.transactions.is_marking(producer_id):
+async def _until_marked(call: BrokerCalls, producer_id: int) -> None:
+    while call.broker.transactions.is_marking(producer_id):
         await asyncio.sleep(0)
 
 
-async def test_before_the_coordinator_runs_a_producer_is_told_to_try_again(
-    ask: Asking, topic: str, monkeypatch: pytest.MonkeyPatch
+async def test_before_the_coordinator_runs_a_producer_gets_a_retriable_error(
+    call: BrokerCalls, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    producer = await init(ask)
-    monkeypatch.setattr(ask.broker.transactions, "_runs", False)
-    (refused,) = await responses(ask, {0: batch(ask, (*producer, 0))})
+    producer = await init(call)
+    monkeypatch.setattr(call.broker.transactions, "_is_running", False)
+    (refused,) = await responses(call, {0: batch(call, (*producer, 0))})
     assert (refused.error_code, refused.error_message) == (
         19,
-        "the transaction coordinator is not available; try again",
+        "the transaction coordinator is not available: retry",
     )
+
+
+# Without a transaction
+
+
+async def test_too_few_replicas_are_an_error_but_an_offline_partition_reports_its_disk(
+    call: BrokerCalls,
+) -> None:
+    await call.create("orders", 2, min_insync_replicas="2")
+    call.broker.partitions._by_topic["orders"][1] = OfflinePartition("the disk is gone", 0)
+    batches = {index: batch(call, transactional=False) for index in range(2)}
+    online, offline = await responses(call, batches, as_id=None)
+    assert online.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    # As in Kafka, which finds the partition before it counts replicas.
+    assert (offline.error_code, offline.error_message) == (ErrorCode.KAFKA_STORAGE_ERROR, "the disk is gone")

@@ -1,4 +1,4 @@
-"""What a plan has counted is believed only where it can be right."""
+"""The counts of a plan are used only if they are plausible."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.flow.batch import Counts
+from headrace.flow.rejected import Counts
 
 
 def tallies(rows: int) -> dict[str, Any]:
@@ -14,18 +14,18 @@ def tallies(rows: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("rows", [1, 9, 10])
-def test_counts_of_at_most_as_many_rows_as_there_are_offsets_are_taken(rows: int) -> None:
-    # Compaction and the ends of transactions leave fewer.
-    assert Counts.if_right(tallies(rows), 10) == Counts(rows=rows, dead=1, bytes=7, seen_us=5)
+def test_counts_with_at_most_one_row_per_offset_are_accepted(rows: int) -> None:
+    # Compaction and transaction markers leave fewer records than offsets.
+    assert Counts.if_plausible(tallies(rows), 10) == Counts(rows=rows, dead=1, bytes=7, seen_us=5)
 
 
 @pytest.mark.parametrize(
     "counted",
     [
         pytest.param({}, id="nothing was counted"),
-        pytest.param(tallies(0), id="the input was passed over"),
-        pytest.param(tallies(11), id="more than there are: it was read again"),
+        pytest.param(tallies(0), id="the plan skipped the input"),
+        pytest.param(tallies(11), id="more rows than offsets: records were read twice"),
     ],
 )
-def test_counts_that_cannot_be_right_are_not_taken(counted: dict[str, Any]) -> None:
-    assert Counts.if_right(counted, 10) is None
+def test_counts_that_cannot_be_right_are_rejected(counted: dict[str, Any]) -> None:
+    assert Counts.if_plausible(counted, 10) is None

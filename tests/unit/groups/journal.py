@@ -1,4 +1,4 @@
-"""A journal in memory, whose disk can be made slow or made to fail."""
+"""A journal in memory, whose writes can be slow or fail."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class MemoryJournal:
         self.durable += entries
 
     def hold(self) -> None:
-        """From now on writes wait."""
+        """Make writes wait until ``release``."""
         self._open.clear()
 
     def release(self) -> None:
         self._open.set()
 
-    def killed(self, *, with_last_write: bool) -> MemoryJournal:
-        """What a new process finds. The last write was not acknowledged: it may be there or not."""
-        found = MemoryJournal([*self.durable, *(self._under_way if with_last_write else ())])
+    def after_kill(self, *, with_last_write: bool) -> MemoryJournal:
+        """Return the journal that a new process reads. The last write, not acknowledged, may be missing."""
+        next_journal = MemoryJournal([*self.durable, *(self._under_way if with_last_write else ())])
         self.fails = True
         self.release()
-        return found
+        return next_journal
 
     def snapshot(self) -> None:
-        """Replace the past by what the owner says its state is."""
+        """Replace all entries by a snapshot of the owner's state."""
         self.durable = list(self._source())

@@ -1,4 +1,4 @@
-"""A coordinator with a clock that is driven by hand, and clients that do what a consumer does."""
+"""A coordinator with a driven clock, and clients that behave like consumers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 from headrace.broker.groups import (
     GroupCoordinator,
     GroupSettings,
-    JoinAnswer,
-    JoinAsk,
-    LeaveAsk,
-    SyncAnswer,
-    SyncAsk,
+    JoinRequest,
+    JoinResult,
+    LeavingMember,
+    SyncRequest,
+    SyncResult,
 )
 from headrace.wire.codes import ErrorCode
 
@@ -54,14 +54,14 @@ class Topics:
 
 
 def subscription(*topics: str, version: int = 1) -> bytes:
-    """As a consumer encodes it: version, topics, no user data, and from version 1 no owned partitions."""
+    """Encode a consumer's subscription: version, topics, no user data, from version 1 an empty list of partitions."""
     names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in topics)
     tail = struct.pack(">i", -1) + (struct.pack(">i", 0) if version >= 1 else b"")
     return struct.pack(">hi", version, len(topics)) + names + tail
 
 
 async def settle() -> None:
-    """Let everything run that can run without time passing."""
+    """Run the event loop until all tasks wait for time to pass."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -79,8 +79,8 @@ class Rig:
         self.topics = topics or Topics(orders=4, payments=2)
         self.groups = self._new()
         self.faults: list[dict[str, Any]] = []
-        self._patience = asyncio.timeout(120)
-        self._parked: list[asyncio.Task[Any]] = []
+        self._time_limit = asyncio.timeout(120)
+        self._waiting_requests: list[asyncio.Task[Any]] = []
 
     def _new(self) -> GroupCoordinator:
         return GroupCoordinator(
@@ -92,35 +92,35 @@ class Rig:
         )
 
     async def __aenter__(self) -> Rig:
-        # A request that is never answered fails its test instead of holding it up.
-        await self._patience.__aenter__()
+        # Without this limit, a request that never gets a response would block its test.
+        await self._time_limit.__aenter__()
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self.faults.append(context))
         await self.groups.start()
         return self
 
     async def __aexit__(self, *raised: Any) -> None:
-        await self._patience.__aexit__(*raised)
+        await self._time_limit.__aexit__(*raised)
         self.journal.release()
         await self.groups.stop()
         await settle()
-        unanswered = [task for task in self._parked if not task.done()]
+        unanswered = [task for task in self._waiting_requests if not task.done()]
         for task in unanswered:
             task.cancel()
         assert not unanswered, "a request was never answered"
         assert not self.faults
 
     async def crash(self, settings: GroupSettings | None = None, *, with_last_write: bool = False) -> None:
-        """The process is killed and another started; only what the journal has is left."""
-        found = self.journal.killed(with_last_write=with_last_write)
+        """Kill the process and start another one, which has only the entries of the journal."""
+        journal_after_kill = self.journal.after_kill(with_last_write=with_last_write)
         await self.groups.stop()
         self.settings = settings or self.settings
-        self.journal = found
+        self.journal = journal_after_kill
         self.clock.steady_s += 1
         self.groups = self._new()
         await self.groups.start()
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass as it does for a process that is not held up."""
+        """Let time pass in small steps, as for a process that is not blocked."""
         await settle()
         left = seconds
         while left > 0:
@@ -131,10 +131,10 @@ class Rig:
             self.groups.tick()
             await settle()
 
-    def park(self, request: Awaitable[T]) -> asyncio.Task[T]:
+    def start_request(self, request: Awaitable[T]) -> asyncio.Task[T]:
         """Send a request that may have to wait."""
         task: asyncio.Task[T] = asyncio.ensure_future(request)  # type: ignore[assignment]
-        self._parked.append(task)
+        self._waiting_requests.append(task)
         return task
 
     def state(self, group_id: str = "g") -> str | None:
@@ -154,7 +154,7 @@ class Rig:
 
 @dataclass
 class Client:
-    """One consumer. It knows what it was told, and nothing else."""
+    """One consumer. It knows only the responses that it received."""
 
     rig: Rig
     group_id: str = "g"
@@ -168,10 +168,10 @@ class Client:
     member_id: str = ""
     generation: int = -1
     assignment: bytes = b""
-    answer: JoinAnswer = field(default_factory=JoinAnswer)
+    answer: JoinResult = field(default_factory=JoinResult)
 
-    def ask(self, **changes: Any) -> JoinAsk:
-        ask = JoinAsk(
+    def join_request(self, **changes: Any) -> JoinRequest:
+        join_request = JoinRequest(
             group_id=self.group_id,
             member_id=self.member_id,
             instance_id=self.instance_id,
@@ -184,44 +184,44 @@ class Client:
             id_required=self.version >= 4,
             can_skip_assignment=self.version >= 9,
         )
-        return replace(ask, **changes)
+        return replace(join_request, **changes)
 
-    async def join_once(self, **changes: Any) -> JoinAnswer:
-        self.answer = await self.rig.groups.join(self.ask(**changes))
+    async def join_once(self, **changes: Any) -> JoinResult:
+        self.answer = await self.rig.groups.join(self.join_request(**changes))
         if self.answer.error in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
             self.member_id = self.answer.member_id
         if self.answer.error is ErrorCode.NONE:
             self.generation = self.answer.generation
         return self.answer
 
-    async def join(self) -> JoinAnswer:
+    async def join(self) -> JoinResult:
         answer = await self.join_once()
         return await self.join_once() if answer.error is ErrorCode.MEMBER_ID_REQUIRED else answer
 
-    def joining(self) -> asyncio.Task[JoinAnswer]:
-        return self.rig.park(self.join())
+    def joining(self) -> asyncio.Task[JoinResult]:
+        return self.rig.start_request(self.join())
 
     @property
     def leads(self) -> bool:
         return self.answer.leader == self.member_id
 
-    async def sync(self, assignments: dict[str, bytes] | None = None, **changes: Any) -> SyncAnswer:
-        ask = SyncAsk(
+    async def sync(self, assignments: dict[str, bytes] | None = None, **changes: Any) -> SyncResult:
+        sync_request = SyncRequest(
             self.group_id, self.member_id, self.instance_id, self.generation, assignments=assignments or {}
         )
-        answer = await self.rig.groups.sync(replace(ask, **changes))
+        answer = await self.rig.groups.sync(replace(sync_request, **changes))
         if answer.error is ErrorCode.NONE:
             self.assignment = answer.assignment
         return answer
 
-    def syncing(self, assignments: dict[str, bytes] | None = None) -> asyncio.Task[SyncAnswer]:
-        return self.rig.park(self.sync(assignments))
+    def syncing(self, assignments: dict[str, bytes] | None = None) -> asyncio.Task[SyncResult]:
+        return self.rig.start_request(self.sync(assignments))
 
     def heartbeat(self) -> ErrorCode:
         return self.rig.groups.heartbeat(self.group_id, self.member_id, self.instance_id, self.generation)
 
     async def leave(self) -> ErrorCode | list[ErrorCode]:
-        return await self.rig.groups.leave(self.group_id, [LeaveAsk(self.member_id, self.instance_id)])
+        return await self.rig.groups.leave(self.group_id, [LeavingMember(self.member_id, self.instance_id)])
 
     async def commit(self, offset: int, **where: Any) -> ErrorCode:
         return await self.rig.commit(
@@ -234,8 +234,8 @@ class Client:
         )
 
 
-async def assemble(*clients: Client) -> None:
-    """Let them all join one generation."""
+async def join_all(*clients: Client) -> None:
+    """Make all clients join one generation."""
     joins = [client.joining() for client in clients]
     await settle()
     while not all(join.done() for join in joins):
@@ -247,9 +247,9 @@ async def assemble(*clients: Client) -> None:
     assert len({client.generation for client in clients}) == 1
 
 
-async def form(*clients: Client) -> None:
-    """Bring them into one stable group; each is assigned its own member id."""
-    await assemble(*clients)
+async def form_group(*clients: Client) -> None:
+    """Form one stable group of the clients; the assignment of each is its own member id."""
+    await join_all(*clients)
     syncs = [
         client.syncing(
             {other.member_id: other.member_id.encode() for other in clients} if client.leads else None
@@ -260,7 +260,7 @@ async def form(*clients: Client) -> None:
 
 
 async def keep_alive(rig: Rig, seconds: float, clients: Iterable[Client]) -> None:
-    """Let time pass while these send heartbeats."""
+    """Let time pass while these clients send heartbeats."""
     for _ in range(int(seconds)):
         await rig.advance(1)
         for client in clients:

@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit, and that what was acknowledged is what is read."""
+"""Committed offsets: which clients may commit, and that a fetch returns an acknowledged commit."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from headrace.broker.groups import GroupSettings
 from headrace.errors import PartitionFenced
 from headrace.wire.codes import ErrorCode
 
-from .rig import START_MS, Client, Rig, Topics, assemble, form, settle, subscription
+from .rig import START_MS, Client, Rig, Topics, form_group, join_all, settle, subscription
 
 
-async def test_what_a_member_commits_is_what_is_read() -> None:
+async def test_a_committed_offset_is_fetched() -> None:
     async with Rig() as rig:
         client = Client(rig)
-        await form(client)
+        await form_group(client)
         errors = await rig.groups.commit(
             "g",
             [("orders", 0, 17, 3, "here"), ("payments", 1, 2**63 - 1, -1, None)],
@@ -37,7 +37,7 @@ async def test_what_a_member_commits_is_what_is_read() -> None:
         }
 
 
-async def test_what_was_never_committed_is_not_there() -> None:
+async def test_an_offset_that_was_never_committed_does_not_exist() -> None:
     async with Rig() as rig:
         assert rig.groups.fetch("g", "orders", 0) is None
         assert rig.groups.fetch_all("g") == {}
@@ -46,7 +46,7 @@ async def test_what_was_never_committed_is_not_there() -> None:
         assert rig.groups.fetch("other", "orders", 0) is None
 
 
-async def test_offsets_committed_without_members_make_a_group() -> None:
+async def test_a_commit_without_members_creates_a_group() -> None:
     async with Rig() as rig:
         assert await rig.commit(5) is ErrorCode.NONE
         (group,) = rig.groups.list_groups()
@@ -56,13 +56,13 @@ async def test_offsets_committed_without_members_make_a_group() -> None:
         assert rig.committed() == 5
 
 
-async def test_the_empty_group_id_is_good_enough_for_offsets() -> None:
+async def test_offsets_can_be_committed_for_the_empty_group_id() -> None:
     async with Rig() as rig:
         assert await rig.commit(5, group_id="") is ErrorCode.NONE
         assert rig.committed(group_id="") == 5
 
 
-async def test_who_is_no_member_may_commit_only_while_there_are_none() -> None:
+async def test_a_client_that_is_not_a_member_may_commit_only_in_an_empty_group() -> None:
     async with Rig() as rig:
         client = Client(rig)
         await client.join()
@@ -79,7 +79,7 @@ async def test_who_is_no_member_may_commit_only_while_there_are_none() -> None:
 async def test_a_commit_must_name_the_member_and_its_generation() -> None:
     async with Rig() as rig:
         client = Client(rig)
-        await form(client)
+        await form_group(client)
         mine: dict[str, Any] = {"member_id": client.member_id, "generation": client.generation}
         assert await rig.commit(1, **{**mine, "generation": 2}) is ErrorCode.ILLEGAL_GENERATION
         assert await rig.commit(1, **{**mine, "generation": 0}) is ErrorCode.ILLEGAL_GENERATION
@@ -89,10 +89,10 @@ async def test_a_commit_must_name_the_member_and_its_generation() -> None:
         assert await rig.commit(1, **mine) is ErrorCode.NONE
 
 
-async def test_members_may_commit_while_a_rebalance_is_prepared_but_not_while_assignments_are_made() -> None:
+async def test_members_may_commit_while_a_rebalance_is_prepared_but_not_while_it_completes() -> None:
     async with Rig() as rig:
         first, second = Client(rig), Client(rig)
-        await form(first)
+        await form_group(first)
         joining = second.joining()
         await settle()
         assert rig.state() == "PreparingRebalance"
@@ -104,15 +104,15 @@ async def test_members_may_commit_while_a_rebalance_is_prepared_but_not_while_as
         assert rig.committed() == 5
 
 
-async def test_a_generation_of_a_group_that_is_not_there() -> None:
+async def test_a_commit_with_a_generation_of_an_unknown_group_is_refused() -> None:
     async with Rig() as rig:
-        who: dict[str, Any] = {"member_id": "m", "generation": 4}
-        assert await rig.commit(1, **who) is ErrorCode.GROUP_ID_NOT_FOUND
-        assert await rig.commit(1, **who, knows_group_not_found=False) is ErrorCode.ILLEGAL_GENERATION
+        member: dict[str, Any] = {"member_id": "m", "generation": 4}
+        assert await rig.commit(1, **member) is ErrorCode.GROUP_ID_NOT_FOUND
+        assert await rig.commit(1, **member, supports_group_not_found=False) is ErrorCode.ILLEGAL_GENERATION
         assert rig.groups.list_groups() == []
 
 
-async def test_partitions_that_are_not_there_get_their_own_error() -> None:
+async def test_unknown_partitions_get_their_own_error() -> None:
     async with Rig() as rig:
         errors = await rig.groups.commit(
             "g",
@@ -129,16 +129,16 @@ async def test_partitions_that_are_not_there_get_their_own_error() -> None:
         assert list(rig.groups.fetch_all("g")) == ["orders"]
 
 
-async def test_a_commit_of_nothing_we_have_does_not_look_at_the_group() -> None:
+async def test_a_commit_of_unknown_partitions_does_not_check_the_group() -> None:
     async with Rig() as rig:
-        await form(Client(rig))
+        await form_group(Client(rig))
         assert await rig.commit(1, topic="nothing") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert await rig.groups.commit("g", []) == []
 
 
-async def test_an_error_of_the_whole_commit_leaves_the_partitions_own_errors() -> None:
+async def test_an_error_of_the_whole_commit_does_not_replace_errors_of_partitions() -> None:
     async with Rig() as rig:
-        await form(Client(rig))
+        await form_group(Client(rig))
         errors = await rig.groups.commit("g", [("nothing", 0, 1, -1, ""), ("orders", 0, 2, -1, "")])
         assert errors == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_MEMBER_ID]
 
@@ -151,17 +151,17 @@ async def test_metadata_has_a_limit() -> None:
         assert errors == [ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.NONE]
 
 
-async def test_of_a_partition_named_twice_the_last_counts() -> None:
+async def test_if_a_commit_names_a_partition_twice_the_last_offset_is_stored() -> None:
     async with Rig() as rig:
         await rig.groups.commit("g", [("orders", 0, 1, -1, ""), ("orders", 0, 2, -1, "")])
         assert rig.committed() == 2
 
 
-async def test_a_commit_is_answered_and_read_only_when_it_is_durable() -> None:
+async def test_a_commit_is_acknowledged_and_readable_only_when_it_is_durable() -> None:
     async with Rig() as rig:
         await rig.commit(1)
         rig.journal.hold()
-        committing = rig.park(rig.commit(2))
+        committing = rig.start_request(rig.commit(2))
         await settle()
         assert not committing.done()
         assert rig.committed() == 1
@@ -170,7 +170,7 @@ async def test_a_commit_is_answered_and_read_only_when_it_is_durable() -> None:
         assert rig.committed() == 2
 
 
-async def test_a_commit_that_the_journal_did_not_take_is_refused_and_not_read() -> None:
+async def test_a_commit_whose_journal_write_failed_is_refused_and_not_returned() -> None:
     async with Rig() as rig:
         await rig.commit(1)
         rig.journal.fails = True
@@ -180,12 +180,12 @@ async def test_a_commit_that_the_journal_did_not_take_is_refused_and_not_read() 
         assert await rig.commit(3) is ErrorCode.NONE
 
 
-async def test_commits_are_applied_in_the_order_they_came() -> None:
+async def test_commits_are_applied_in_the_order_of_their_requests() -> None:
     async with Rig() as rig:
         rig.journal.hold()
-        commits = [rig.park(rig.commit(offset)) for offset in range(50)]
+        commits = [rig.start_request(rig.commit(offset)) for offset in range(50)]
         await settle()
-        commits += [rig.park(rig.commit(offset)) for offset in range(50, 100)]
+        commits += [rig.start_request(rig.commit(offset)) for offset in range(50, 100)]
         await settle()
         rig.journal.release()
         assert {await commit for commit in commits} == {ErrorCode.NONE}
@@ -195,7 +195,7 @@ async def test_commits_are_applied_in_the_order_they_came() -> None:
         assert rig.committed() == 99
 
 
-async def test_a_commit_whose_client_is_gone_is_kept_all_the_same() -> None:
+async def test_a_commit_is_stored_even_if_its_client_disconnects() -> None:
     async with Rig() as rig:
         rig.journal.hold()
         commit = asyncio.ensure_future(rig.commit(7))
@@ -206,10 +206,10 @@ async def test_a_commit_whose_client_is_gone_is_kept_all_the_same() -> None:
         assert rig.committed() == 7
 
 
-async def test_a_snapshot_loses_nothing_that_was_acknowledged() -> None:
+async def test_a_snapshot_loses_no_acknowledged_commit() -> None:
     async with Rig() as rig:
         client = Client(rig)
-        await form(client)
+        await form_group(client)
         await client.commit(1)
         rig.journal.snapshot()
         await client.commit(2)
@@ -222,7 +222,7 @@ async def test_a_snapshot_loses_nothing_that_was_acknowledged() -> None:
         assert rig.groups.describe("g") == before
 
 
-async def test_the_number_of_offsets_has_a_limit_and_those_that_are_there_can_move() -> None:
+async def test_the_number_of_offsets_is_limited_and_existing_ones_can_change() -> None:
     async with Rig(GroupSettings(offsets_max=2)) as rig:
         errors = await rig.groups.commit("g", [("orders", index, 1, -1, "") for index in range(3)])
         assert errors == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]
@@ -239,19 +239,19 @@ async def test_all_metadata_together_has_a_limit() -> None:
         assert await commit("g", [("orders", 1, 1, -1, "123")]) == [ErrorCode.POLICY_VIOLATION]
         assert await commit("g", [("orders", 0, 2, -1, "1")]) == [ErrorCode.NONE]
         assert await commit("g", [("orders", 1, 1, -1, "123")]) == [ErrorCode.NONE]
-        # In memory one wide character makes all of them wide.
+        # One character outside ASCII makes every character of the text four bytes wide in memory.
         assert await commit("g", [("orders", 0, 2, -1, "😀")]) == [ErrorCode.NONE]
         assert await commit("g", [("orders", 0, 2, -1, "a😀")]) == [ErrorCode.POLICY_VIOLATION]
 
 
-async def test_offsets_of_topics_that_nobody_reads_can_be_deleted() -> None:
+async def test_offsets_of_unsubscribed_topics_can_be_deleted() -> None:
     async with Rig() as rig:
         client = Client(rig, protocols=(("range", subscription("orders")),))
-        await form(client)
+        await form_group(client)
         await client.commit(1)
         await client.commit(2, topic="payments")
-        wanted = [("orders", 0), ("payments", 0), ("payments", 1), ("nothing", 0)]
-        assert await rig.groups.delete_offsets("g", wanted) == [
+        requested = [("orders", 0), ("payments", 0), ("payments", 1), ("nothing", 0)]
+        assert await rig.groups.delete_offsets("g", requested) == [
             ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
             ErrorCode.NONE,
             ErrorCode.NONE,
@@ -263,19 +263,19 @@ async def test_offsets_of_topics_that_nobody_reads_can_be_deleted() -> None:
         assert rig.committed("payments") is None
 
 
-async def test_an_empty_group_reads_no_topic() -> None:
+async def test_an_empty_group_is_subscribed_to_no_topic() -> None:
     async with Rig() as rig:
         client = Client(rig)
-        await form(client)
+        await form_group(client)
         await client.commit(1)
         await client.leave()
         assert await rig.groups.delete_offsets("g", [("orders", 0)]) == [ErrorCode.NONE]
         assert rig.committed() is None
 
 
-async def test_a_consumer_group_whose_topics_cannot_be_read_may_read_any() -> None:
+async def test_a_consumer_group_with_an_unreadable_subscription_counts_as_subscribed_to_all_topics() -> None:
     async with Rig() as rig:
-        await form(Client(rig, protocols=(("range", b"\xff"),)))
+        await form_group(Client(rig, protocols=(("range", b"\xff"),)))
         errors = await rig.groups.delete_offsets("g", [("orders", 0)])
         assert errors == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC]
 
@@ -283,19 +283,19 @@ async def test_a_consumer_group_whose_topics_cannot_be_read_may_read_any() -> No
 async def test_offsets_of_other_kinds_of_groups_are_deleted_only_when_they_are_empty() -> None:
     async with Rig() as rig:
         client = Client(rig, protocol_type="connect")
-        await form(client)
+        await form_group(client)
         assert await rig.groups.delete_offsets("g", [("orders", 0)]) is ErrorCode.NON_EMPTY_GROUP
         await client.leave()
         assert await rig.groups.delete_offsets("g", [("orders", 0)]) == [ErrorCode.NONE]
 
 
-async def test_offsets_of_no_group_cannot_be_deleted() -> None:
+async def test_offsets_of_a_missing_group_cannot_be_deleted() -> None:
     async with Rig() as rig:
         assert await rig.groups.delete_offsets("", []) is ErrorCode.INVALID_GROUP_ID
         assert await rig.groups.delete_offsets("g", []) is ErrorCode.GROUP_ID_NOT_FOUND
 
 
-async def test_a_deletion_that_the_journal_did_not_take_is_refused() -> None:
+async def test_a_deletion_whose_journal_write_failed_is_refused() -> None:
     async with Rig() as rig:
         await rig.commit(1)
         rig.journal.fails = True
@@ -303,7 +303,7 @@ async def test_a_deletion_that_the_journal_did_not_take_is_refused() -> None:
         assert rig.committed() == 1
 
 
-async def test_the_offsets_of_a_deleted_topic_are_gone_for_every_group() -> None:
+async def test_deleting_a_topic_deletes_its_offsets_in_every_group() -> None:
     async with Rig() as rig:
         await rig.commit(1, group_id="a")
         await rig.commit(2, group_id="b")
@@ -316,19 +316,19 @@ async def test_the_offsets_of_a_deleted_topic_are_gone_for_every_group() -> None
         assert rig.committed(group_id="b") is None
 
 
-async def test_a_commit_under_way_when_its_topic_is_deleted_does_not_outlive_it() -> None:
+async def test_a_commit_in_progress_is_removed_when_its_topic_is_deleted() -> None:
     async with Rig() as rig:
         rig.journal.hold()
-        committing = rig.park(rig.commit(1))
+        committing = rig.start_request(rig.commit(1))
         await settle()
-        forgetting = rig.park(rig.groups.forget_topic("orders"))
+        forgetting = rig.start_request(rig.groups.forget_topic("orders"))
         rig.journal.release()
         await committing
         await forgetting
         assert rig.committed() is None
 
 
-async def test_a_topic_that_cannot_be_forgotten_durably_is_an_error() -> None:
+async def test_if_the_offsets_of_a_deleted_topic_cannot_be_removed_durably_an_error_is_raised() -> None:
     async with Rig() as rig:
         await rig.commit(1)
         rig.journal.fails = True
@@ -337,7 +337,7 @@ async def test_a_topic_that_cannot_be_forgotten_durably_is_an_error() -> None:
         assert rig.committed() == 1
 
 
-async def test_a_crash_between_the_end_of_a_topic_and_of_its_offsets_is_made_up_for() -> None:
+async def test_after_an_interrupted_topic_deletion_a_start_deletes_the_offsets_of_the_topic() -> None:
     async with Rig(topics=Topics(orders=1, payments=1)) as rig:
         await rig.commit(1)
         await rig.commit(2, topic="payments")
@@ -350,7 +350,7 @@ async def test_a_crash_between_the_end_of_a_topic_and_of_its_offsets_is_made_up_
 async def test_each_member_may_commit_for_its_group() -> None:
     async with Rig() as rig:
         clients = [Client(rig), Client(rig)]
-        await assemble(*clients)
+        await join_all(*clients)
         leader = next(client for client in clients if client.leads)
         follower = next(client for client in clients if not client.leads)
         syncing = follower.syncing()

@@ -1,4 +1,4 @@
-"""What is written is what is read back, and what does not read back refuses the start."""
+"""Entries decode to what was encoded, and the broker does not start with an invalid entry."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.broker.groups.coordinator_state import CoordinatorState
 from headrace.broker.groups.entries import (
     Entry,
+    GroupDeleted,
     GroupEntry,
-    GroupGone,
     MemberEntry,
     OffsetRow,
+    OffsetsDeleted,
     OffsetsEntry,
-    OffsetsGone,
-    TopicGone,
+    TopicDeleted,
     decode_entry,
     encode_entry,
 )
-from headrace.broker.groups.kept import Kept
-from headrace.broker.sizes import text_bytes
+from headrace.broker.limits import text_bytes
 from headrace.errors import DamagedState
 
 from .journal import MemoryJournal
@@ -52,44 +52,44 @@ ENTRIES = st.one_of(
         INT64,
         st.tuples(MEMBERS),
     ),
-    st.builds(GroupGone, NAMES),
+    st.builds(GroupDeleted, NAMES),
     st.builds(OffsetsEntry, NAMES, st.lists(ROWS, max_size=3)),
-    st.builds(OffsetsGone, NAMES, st.lists(st.tuples(NAMES, st.integers(0, 2)), max_size=3)),
-    st.builds(TopicGone, NAMES),
+    st.builds(OffsetsDeleted, NAMES, st.lists(st.tuples(NAMES, st.integers(0, 2)), max_size=3)),
+    st.builds(TopicDeleted, NAMES),
 )
 
 
-def fold(entries: list[Entry]) -> Kept:
-    kept = Kept()
+def fold(entries: list[Entry]) -> CoordinatorState:
+    state = CoordinatorState()
     for entry in entries:
-        kept.apply(entry)
-    return kept
+        state.apply(entry)
+    return state
 
 
-def contents(kept: Kept) -> object:
-    offsets = kept.offsets
+def contents(state: CoordinatorState) -> object:
+    offsets = state.offsets
     rows = {
         (group, row.topic, row.partition): row for group in offsets.groups() for row in offsets.rows(group)
     }
     assert offsets.count == len(rows)
     assert offsets.metadata_bytes == sum(text_bytes(row.metadata) for row in rows.values())
-    return kept.groups, rows
+    return state.groups, rows
 
 
 @given(ENTRIES)
-def test_an_entry_reads_back_as_it_was(entry: Entry) -> None:
+def test_an_entry_is_decoded_as_it_was_encoded(entry: Entry) -> None:
     assert decode_entry(encode_entry(entry)) == entry
 
 
 @given(st.lists(ENTRIES, max_size=12))
-def test_a_snapshot_folds_to_the_state_it_was_taken_of(entries: list[Entry]) -> None:
-    kept = fold(entries)
-    assert contents(fold(list(kept.snapshot()))) == contents(kept)
+def test_a_snapshot_restores_the_same_state(entries: list[Entry]) -> None:
+    state = fold(entries)
+    assert contents(fold(list(state.snapshot()))) == contents(state)
 
 
 def test_a_snapshot_of_many_offsets_has_no_large_entry() -> None:
-    kept = fold([OffsetsEntry("g", [OffsetRow("t", index, 1, -1, "", 0, -1) for index in range(2_500)])])
-    assert [len(entry.rows) for entry in kept.snapshot() if isinstance(entry, OffsetsEntry)] == [
+    state = fold([OffsetsEntry("g", [OffsetRow("t", index, 1, -1, "", 0, -1) for index in range(2_500)])])
+    assert [len(entry.rows) for entry in state.snapshot() if isinstance(entry, OffsetsEntry)] == [
         1_000,
         1_000,
         500,
@@ -110,12 +110,12 @@ def test_a_snapshot_of_many_offsets_has_no_large_entry() -> None:
         b"[" * 100_000,
     ],
 )
-async def test_an_entry_that_does_not_read_as_one_refuses_the_start(raw: bytes) -> None:
+async def test_the_broker_does_not_start_with_an_invalid_entry(raw: bytes) -> None:
     with pytest.raises(DamagedState):
-        Rig(journal=MemoryJournal([encode_entry(GroupGone("g")), raw]))
+        Rig(journal=MemoryJournal([encode_entry(GroupDeleted("g")), raw]))
 
 
-async def test_a_group_whose_leader_is_no_member_refuses_the_start() -> None:
+async def test_the_broker_does_not_start_if_the_leader_of_a_group_is_not_a_member() -> None:
     member = MemberEntry("m", None, "c", "/h", 1, 1, (("range", b""),), b"")
     entry = GroupEntry("g", 1, "consumer", "range", "somebody", 0, (member,))
     with pytest.raises(DamagedState):

@@ -1,4 +1,4 @@
-"""When offsets are dropped because nobody can want them any more."""
+"""The expiry of offsets that no group uses."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from headrace.broker.groups import ExpiredOffset, GroupSettings
 from headrace.errors import PartitionFenced
 from headrace.wire.codes import ErrorCode
 
-from .rig import START_MS, Client, Rig, Topics, form, settle, subscription
+from .rig import START_MS, Client, Rig, Topics, form_group, settle, subscription
 
 DAY_MS = 24 * 3600 * 1000
 WEEK_MS = 7 * DAY_MS
 
 
-async def test_offsets_without_members_go_a_week_after_their_commit() -> None:
+async def test_offsets_without_members_expire_a_week_after_their_commit() -> None:
     async with Rig() as rig:
         await rig.commit(1)
         rig.clock.wall_ms += DAY_MS
@@ -32,19 +32,19 @@ async def test_offsets_without_members_go_a_week_after_their_commit() -> None:
         assert rig.groups.list_groups() == []
 
 
-async def test_the_offsets_of_a_group_with_members_stay() -> None:
+async def test_the_offsets_of_a_group_with_members_do_not_expire() -> None:
     async with Rig() as rig:
         client = Client(rig)
-        await form(client)
+        await form_group(client)
         await client.commit(1)
         assert await rig.groups.expire(START_MS + 100 * WEEK_MS) == []
         assert rig.committed() == 1
 
 
-async def test_an_emptied_group_keeps_its_offsets_for_a_week() -> None:
+async def test_the_offsets_of_a_group_expire_a_week_after_its_last_member_left() -> None:
     async with Rig() as rig:
         client = Client(rig)
-        await form(client)
+        await form_group(client)
         await client.commit(1)
         rig.clock.wall_ms += 10 * WEEK_MS
         emptied_ms = rig.clock.wall_ms
@@ -56,10 +56,10 @@ async def test_an_emptied_group_keeps_its_offsets_for_a_week() -> None:
         assert rig.groups.list_groups() == []
 
 
-async def test_an_offset_set_by_hand_in_a_group_long_empty_has_a_week_of_its_own() -> None:
+async def test_an_offset_committed_in_an_empty_group_expires_a_week_after_that_commit() -> None:
     async with Rig() as rig:
         client = Client(rig)
-        await form(client)
+        await form_group(client)
         await client.leave()
         rig.clock.wall_ms += 2 * WEEK_MS
         await rig.commit(5)
@@ -67,10 +67,10 @@ async def test_an_offset_set_by_hand_in_a_group_long_empty_has_a_week_of_its_own
         assert len(await rig.groups.expire(rig.clock.wall_ms + WEEK_MS)) == 1
 
 
-async def test_a_consumer_group_keeps_the_offsets_of_the_topics_it_reads() -> None:
+async def test_offsets_of_subscribed_topics_of_a_consumer_group_do_not_expire() -> None:
     async with Rig() as rig:
         client = Client(rig, protocols=(("range", subscription("orders")),))
-        await form(client)
+        await form_group(client)
         await client.commit(1)
         await client.commit(2, topic="payments")
         expired = await rig.groups.expire(START_MS + WEEK_MS)
@@ -80,32 +80,32 @@ async def test_a_consumer_group_keeps_the_offsets_of_the_topics_it_reads() -> No
         assert client.heartbeat() is ErrorCode.NONE
 
 
-async def test_nothing_of_a_group_in_the_middle_of_a_rebalance_goes() -> None:
+async def test_no_offset_expires_during_a_rebalance() -> None:
     async with Rig() as rig:
         client = Client(rig)
-        await form(client)
+        await form_group(client)
         await client.commit(2, topic="payments")
         await client.join()
         assert rig.state() == "CompletingRebalance"
         assert await rig.groups.expire(START_MS + WEEK_MS) == []
 
 
-async def test_groups_of_other_kinds_keep_everything_while_they_have_members() -> None:
+async def test_offsets_of_other_group_types_do_not_expire_while_the_group_has_members() -> None:
     async with Rig() as rig:
         client = Client(rig, protocol_type="connect")
-        await form(client)
+        await form_group(client)
         await client.commit(1)
         assert await rig.groups.expire(START_MS + WEEK_MS) == []
 
 
-async def test_a_retention_that_the_client_asked_for_counts_instead() -> None:
+async def test_a_retention_in_the_commit_request_overrides_the_setting() -> None:
     async with Rig() as rig:
         await rig.commit(1, retention_ms=1_000)
         assert await rig.groups.expire(START_MS + 999) == []
         assert len(await rig.groups.expire(START_MS + 1_000)) == 1
 
 
-async def test_the_longest_retention_there_is_survives_a_restart() -> None:
+async def test_the_longest_possible_retention_survives_a_restart() -> None:
     async with Rig() as rig:
         await rig.commit(1, retention_ms=2**63 - 1)
         await rig.crash()
@@ -113,7 +113,7 @@ async def test_the_longest_retention_there_is_survives_a_restart() -> None:
         assert rig.committed() == 1
 
 
-async def test_a_time_before_the_commit_expires_nothing() -> None:
+async def test_no_offset_expires_if_the_clock_is_before_the_commit() -> None:
     async with Rig() as rig:
         await rig.commit(1)
         assert await rig.groups.expire(START_MS - 10 * WEEK_MS) == []
@@ -127,13 +127,13 @@ async def test_the_retention_is_a_setting() -> None:
         assert len(await rig.groups.expire(START_MS + 60_000)) == 1
 
 
-async def test_a_commit_under_way_keeps_its_offset() -> None:
+async def test_an_offset_with_a_commit_in_progress_does_not_expire() -> None:
     async with Rig() as rig:
         await rig.commit(1)
         rig.journal.hold()
-        committing = rig.park(rig.commit(2))
+        committing = rig.start_request(rig.commit(2))
         await settle()
-        expiring = rig.park(rig.groups.expire(START_MS + WEEK_MS))
+        expiring = rig.start_request(rig.groups.expire(START_MS + WEEK_MS))
         await settle()
         rig.journal.release()
         assert await committing is ErrorCode.NONE
@@ -141,13 +141,13 @@ async def test_a_commit_under_way_keeps_its_offset() -> None:
         assert rig.committed() == 2
 
 
-async def test_a_commit_that_comes_after_the_decision_stays() -> None:
+async def test_a_commit_after_the_decision_to_expire_is_not_removed() -> None:
     async with Rig() as rig:
         await rig.commit(1)
         rig.journal.hold()
-        expiring = rig.park(rig.groups.expire(START_MS + WEEK_MS))
+        expiring = rig.start_request(rig.groups.expire(START_MS + WEEK_MS))
         await settle()
-        committing = rig.park(rig.commit(2))
+        committing = rig.start_request(rig.commit(2))
         await settle()
         rig.journal.release()
         assert await expiring == [ExpiredOffset("g", "orders", 0, 1)]
@@ -160,7 +160,7 @@ async def test_a_member_that_joins_while_its_old_group_expires_is_not_lost() -> 
     async with Rig() as rig:
         await rig.commit(1)
         rig.journal.hold()
-        expiring = rig.park(rig.groups.expire(START_MS + WEEK_MS))
+        expiring = rig.start_request(rig.groups.expire(START_MS + WEEK_MS))
         await settle()
         client = Client(rig)
         await client.join()
@@ -171,22 +171,24 @@ async def test_a_member_that_joins_while_its_old_group_expires_is_not_lost() -> 
         assert client.heartbeat() is ErrorCode.NONE
 
 
-async def test_a_group_with_neither_members_nor_offsets_is_forgotten_after_a_while() -> None:
+async def test_a_group_without_members_and_offsets_is_removed_after_its_retention() -> None:
     async with Rig() as rig:
         client = Client(rig)
-        await form(client)
+        await form_group(client)
         await client.leave()
         await Client(rig, group_id="never").join_once()
         await rig.groups.expire(rig.clock.wall_ms + 599_999)
         assert len(rig.groups.list_groups()) == 2
         await rig.groups.expire(rig.clock.wall_ms + 600_000)
-        assert [group.group_id for group in rig.groups.list_groups()] == ["never"], "its id is still out"
+        assert [group.group_id for group in rig.groups.list_groups()] == ["never"], (
+            "its pending id is still valid"
+        )
         await rig.advance(11)
         await rig.groups.expire(rig.clock.wall_ms + 600_000)
         assert rig.groups.list_groups() == []
 
 
-async def test_an_expiry_that_the_journal_did_not_take_drops_nothing() -> None:
+async def test_an_expiry_that_the_journal_cannot_write_deletes_nothing() -> None:
     async with Rig() as rig:
         await rig.commit(1)
         rig.journal.fails = True
@@ -196,7 +198,7 @@ async def test_an_expiry_that_the_journal_did_not_take_drops_nothing() -> None:
         assert rig.groups.offsets_expired == 0
 
 
-async def test_a_clean_up_of_many_offsets_lets_others_run_and_leaves_what_they_commit() -> None:
+async def test_other_tasks_run_during_a_large_expiry_and_their_commits_are_not_removed() -> None:
     async with Rig(topics=Topics(orders=6_000)) as rig:
         for group_id in ("a", "b", "c"):
             commits = [("orders", index, 1, -1, "") for index in range(6_000)]

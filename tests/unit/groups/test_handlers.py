@@ -1,32 +1,31 @@
-"""The group APIs as clients see them: every version in, through the coordinator, and out again as bytes."""
+"""The group APIs as clients see them: the tests encode requests, and decode responses, in every version."""
 
 from __future__ import annotations
 
-import importlib
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from headrace.broker.handlers import HANDLERS
 from headrace.broker.limits import BrokerLimits
-from headrace.broker.notices import Notices
-from headrace.broker.request import Request
+from headrace.broker.net.client_limits import Notices
+from headrace.broker.net.request import Request
 from headrace.wire import Api, decode, encode, versions
 from headrace.wire import messages as m
 from headrace.wire.codes import ErrorCode
 
-from .rig import Client, Rig, form, subscription
+from .rig import Client, Rig, form_group, subscription
 
 ORDERS_ID = b"orders".ljust(16, b"\0")
-NOBODYS_ID = b"nobody".ljust(16, b"\0")
+UNKNOWN_TOPIC_ID = b"nobody".ljust(16, b"\0")
 
 
 async def call(rig: Rig, api: Api, version: int, message: Any) -> Any:
-    """Send it as bytes of that version and read the answer from bytes of that version."""
-    asked = decode(type(message), version, encode(message, version), 0)
-    handler = importlib.import_module(f"headrace.broker.handlers.{api.name.lower()}")
+    """Encode the request and decode the response in this version."""
+    request = decode(type(message), version, encode(message, version), 0)
     broker: Any = SimpleNamespace(groups=rig.groups, limits=BrokerLimits(), notices=Notices(rig.clock))
-    answer = await handler.handle(broker, Request(api, version, 1, "app", asked, "127.0.0.1"))
+    answer = await HANDLERS[api](broker, Request(api, version, 1, "app", request, "127.0.0.1"))
     return decode(type(answer), version, encode(answer, version), 0)
 
 
@@ -70,10 +69,10 @@ async def test_join_group(version: int) -> None:
         assert described.members[0].client_host == "/127.0.0.1"
 
 
-async def test_the_first_version_of_join_group_has_one_timeout_for_both() -> None:
+async def test_join_group_v0_uses_the_session_timeout_as_rebalance_timeout() -> None:
     async with Rig() as rig:
         first = await call(rig, Api.JOIN_GROUP, 0, join_request(0))
-        waiting = rig.park(call(rig, Api.JOIN_GROUP, 0, join_request(0)))
+        waiting = rig.start_request(call(rig, Api.JOIN_GROUP, 0, join_request(0)))
         for _ in range(9):
             await rig.advance(1)
             rig.groups.heartbeat("g", first.member_id, None, 1)
@@ -82,9 +81,9 @@ async def test_the_first_version_of_join_group_has_one_timeout_for_both() -> Non
         assert (await waiting).error_code == ErrorCode.NONE
 
 
-async def test_join_group_tells_a_static_leader_to_skip_the_assignment() -> None:
+async def test_the_join_response_of_a_returning_static_leader_sets_skip_assignment() -> None:
     async with Rig() as rig:
-        await form(Client(rig, instance_id="one"))
+        await form_group(Client(rig, instance_id="one"))
         answer = await call(rig, Api.JOIN_GROUP, 9, join_request(9, group_instance_id="one"))
         assert answer.skip_assignment
         assert [member.group_instance_id for member in answer.members] == ["one"]
@@ -104,7 +103,7 @@ async def test_sync_group(version: int) -> None:
         if version >= 5:
             answer = await call(rig, Api.SYNC_GROUP, version, request)
             assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL, (
-                "both must be named from version 5"
+                "from version 5 on, the protocol type and the protocol name are required"
             )
             request.protocol_type, request.protocol_name = "consumer", "range"
         answer = await call(rig, Api.SYNC_GROUP, version, request)
@@ -117,7 +116,7 @@ async def test_sync_group(version: int) -> None:
 async def test_heartbeat(version: int) -> None:
     async with Rig() as rig:
         client = Client(rig)
-        await form(client)
+        await form_group(client)
         request = m.HeartbeatRequest(group_id="g", generation_id=1, member_id=client.member_id)
         assert (await call(rig, Api.HEARTBEAT, version, request)).error_code == ErrorCode.NONE
         request.generation_id = 2
@@ -128,7 +127,7 @@ async def test_heartbeat(version: int) -> None:
 async def test_leave_group(version: int) -> None:
     async with Rig() as rig:
         client = Client(rig)
-        await form(client)
+        await form_group(client)
         if version < 3:
             request = m.LeaveGroupRequest(group_id="g", member_id=client.member_id)
             assert (await call(rig, Api.LEAVE_GROUP, version, request)).error_code == ErrorCode.NONE
@@ -163,7 +162,7 @@ def commit_request(version: int, **fields: Any) -> Any:
     return m.OffsetCommitRequest(
         group_id="g",
         topics=[
-            topic("nothing", NOBODYS_ID, [partition_of(partition_index=0, committed_offset=1)]),
+            topic("nothing", UNKNOWN_TOPIC_ID, [partition_of(partition_index=0, committed_offset=1)]),
             topic(
                 "orders",
                 ORDERS_ID,
@@ -181,13 +180,13 @@ def commit_request(version: int, **fields: Any) -> Any:
 async def test_offset_commit(version: int) -> None:
     async with Rig() as rig:
         answer = await call(rig, Api.OFFSET_COMMIT, version, commit_request(version))
-        nothing, orders = answer.topics
+        missing, orders = answer.topics
         if version >= 10:
-            assert (nothing.topic_id, orders.topic_id) == (NOBODYS_ID, ORDERS_ID)
+            assert (missing.topic_id, orders.topic_id) == (UNKNOWN_TOPIC_ID, ORDERS_ID)
         else:
-            assert (nothing.name, orders.name) == ("nothing", "orders")
+            assert (missing.name, orders.name) == ("nothing", "orders")
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert [partition.error_code for partition in nothing.partitions] == [unknown]
+        assert [partition.error_code for partition in missing.partitions] == [unknown]
         assert [(partition.partition_index, partition.error_code) for partition in orders.partitions] == [
             (1, ErrorCode.NONE),
             (99, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
@@ -203,7 +202,7 @@ async def test_offset_commit(version: int) -> None:
         assert answer.topics[1].partitions[0].error_code == refused
 
 
-async def test_offset_commit_takes_the_retention_that_old_versions_ask_for() -> None:
+async def test_offset_commit_applies_the_retention_time_of_old_request_versions() -> None:
     async with Rig() as rig:
         await call(rig, Api.OFFSET_COMMIT, 4, commit_request(4, retention_time_ms=5_000))
         assert len(await rig.groups.expire(rig.clock.wall_ms + 5_000)) == 1
@@ -231,12 +230,16 @@ async def test_offset_fetch(version: int) -> None:
             (topic,) = group.topics
             assert topic.topic_id == (ORDERS_ID if version >= 10 else bytes(16))
         assert topic.name == ("orders" if version < 10 else "")
-        none, there = topic.partitions
-        assert (none.partition_index, none.committed_offset, none.metadata) == (0, -1, "")
-        assert (there.partition_index, there.committed_offset, there.metadata) == (1, 17, "here")
-        assert {none.error_code, there.error_code} == {ErrorCode.NONE}
+        uncommitted, existing = topic.partitions
+        assert (uncommitted.partition_index, uncommitted.committed_offset, uncommitted.metadata) == (
+            0,
+            -1,
+            "",
+        )
+        assert (existing.partition_index, existing.committed_offset, existing.metadata) == (1, 17, "here")
+        assert {uncommitted.error_code, existing.error_code} == {ErrorCode.NONE}
         if version >= 5:
-            assert (none.committed_leader_epoch, there.committed_leader_epoch) == (-1, 4)
+            assert (uncommitted.committed_leader_epoch, existing.committed_leader_epoch) == (-1, 4)
 
 
 @pytest.mark.parametrize("version", range(2, 11))
@@ -257,26 +260,28 @@ async def test_offset_fetch_of_all_topics(version: int) -> None:
             assert [group.group_id for group in answer.groups] == ["g", "other"]
             assert answer.groups[1].topics == []
             topics = answer.groups[0].topics
-        found = {
+        rows_found = {
             (topic.topic_id.rstrip(b"\0").decode() if version >= 10 else topic.name, each.partition_index): (
                 each.committed_offset
             )
             for topic in topics
             for each in topic.partitions
         }
-        assert found == {("orders", 1): 17, ("payments", 0): 3}
+        assert rows_found == {("orders", 1): 17, ("payments", 0): 3}
 
 
-async def test_offset_fetch_by_an_id_that_is_not_known() -> None:
+async def test_offset_fetch_by_an_unknown_id_is_an_error() -> None:
     async with Rig() as rig:
-        topic = m.OffsetFetchRequest.OffsetFetchRequestTopics(topic_id=NOBODYS_ID, partition_indexes=[0])
+        topic = m.OffsetFetchRequest.OffsetFetchRequestTopics(
+            topic_id=UNKNOWN_TOPIC_ID, partition_indexes=[0]
+        )
         group = m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=[topic])
         answer = await call(rig, Api.OFFSET_FETCH, 10, m.OffsetFetchRequest(groups=[group]))
         (partition,) = answer.groups[0].topics[0].partitions
         assert (partition.error_code, partition.committed_offset) == (ErrorCode.UNKNOWN_TOPIC_ID, -1)
 
 
-async def test_offset_fetch_by_id_leaves_out_topics_that_are_gone() -> None:
+async def test_offset_fetch_by_id_omits_deleted_topics() -> None:
     async with Rig() as rig:
         await rig.commit(1)
         del rig.topics.partitions["orders"]
@@ -313,7 +318,7 @@ async def test_offset_delete() -> None:
 @every_version(Api.LIST_GROUPS)
 async def test_list_groups(version: int) -> None:
     async with Rig() as rig:
-        await form(Client(rig))
+        await form_group(Client(rig))
         await rig.commit(1, group_id="offsets")
         filters: dict[str, Any] = {}
         if version >= 4:
@@ -333,15 +338,15 @@ async def test_list_groups(version: int) -> None:
 async def test_describe_groups(version: int) -> None:
     async with Rig() as rig:
         client = Client(rig, instance_id="one")
-        await form(client)
+        await form_group(client)
         request = m.DescribeGroupsRequest(groups=["g", "nothing"])
         if version >= 3:
             request.include_authorized_operations = True
         answer = await call(rig, Api.DESCRIBE_GROUPS, version, request)
-        there, nothing = answer.groups
-        assert (there.error_code, there.group_state) == (ErrorCode.NONE, "Stable")
-        assert (there.protocol_type, there.protocol_data) == ("consumer", "range")
-        (member,) = there.members
+        existing, missing = answer.groups
+        assert (existing.error_code, existing.group_state) == (ErrorCode.NONE, "Stable")
+        assert (existing.protocol_type, existing.protocol_data) == ("consumer", "range")
+        (member,) = existing.members
         assert (member.member_id, member.client_id, member.client_host) == (
             client.member_id,
             "app",
@@ -350,18 +355,18 @@ async def test_describe_groups(version: int) -> None:
         assert member.group_instance_id == ("one" if version >= 4 else None)
         assert member.member_metadata == subscription("orders")
         assert member.member_assignment == client.member_id.encode()
-        assert there.authorized_operations == (3400 if version >= 3 else -(2**31))
-        assert (nothing.group_id, nothing.group_state, nothing.members) == ("nothing", "Dead", [])
+        assert existing.authorized_operations == (3400 if version >= 3 else -(2**31))
+        assert (missing.group_id, missing.group_state, missing.members) == ("nothing", "Dead", [])
         if version >= 6:
-            assert nothing.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-            assert nothing.error_message == "Group nothing not found."
+            assert missing.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+            assert missing.error_message == "Group nothing not found."
         else:
-            assert nothing.error_code == ErrorCode.NONE
+            assert missing.error_code == ErrorCode.NONE
 
 
-async def test_describe_groups_says_what_is_allowed_only_if_asked() -> None:
+async def test_describe_groups_sends_operations_only_on_request() -> None:
     async with Rig() as rig:
-        await form(Client(rig))
+        await form_group(Client(rig))
         answer = await call(rig, Api.DESCRIBE_GROUPS, 6, m.DescribeGroupsRequest(groups=["g"]))
         assert answer.groups[0].authorized_operations == -(2**31)
 
@@ -369,7 +374,7 @@ async def test_describe_groups_says_what_is_allowed_only_if_asked() -> None:
 @every_version(Api.DELETE_GROUPS)
 async def test_delete_groups(version: int) -> None:
     async with Rig() as rig:
-        await form(Client(rig))
+        await form_group(Client(rig))
         await rig.commit(1, group_id="offsets")
         request = m.DeleteGroupsRequest(groups_names=["g", "offsets", "nothing", "offsets"])
         answer = await call(rig, Api.DELETE_GROUPS, version, request)

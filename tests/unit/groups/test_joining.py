@@ -1,4 +1,4 @@
-"""How a group comes together."""
+"""Joining a group."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 from headrace.broker.groups import GroupSettings
 from headrace.wire.codes import ErrorCode
 
-from .rig import Client, Rig, assemble, form, settle, subscription
+from .rig import Client, Rig, form_group, join_all, settle, subscription
 
 
-async def test_a_new_member_is_sent_back_to_join_with_the_id_it_is_given() -> None:
+async def test_a_new_member_must_join_again_with_its_assigned_id() -> None:
     async with Rig() as rig:
         client = Client(rig, client_id="app")
         answer = await client.join_once()
@@ -24,7 +24,7 @@ async def test_a_new_member_is_sent_back_to_join_with_the_id_it_is_given() -> No
         assert second.member_id == answer.member_id
 
 
-async def test_before_version_4_a_member_is_added_at_once() -> None:
+async def test_before_version_4_a_member_joins_without_an_id() -> None:
     async with Rig() as rig:
         answer = await Client(rig, version=3).join_once()
         assert answer.error is ErrorCode.NONE
@@ -32,7 +32,7 @@ async def test_before_version_4_a_member_is_added_at_once() -> None:
         assert answer.member_id.startswith("app-")
 
 
-async def test_the_first_member_leads_and_is_told_of_all_members() -> None:
+async def test_the_first_member_leads_and_gets_the_list_of_members() -> None:
     async with Rig() as rig:
         client = Client(rig)
         answer = await client.join()
@@ -45,10 +45,10 @@ async def test_the_first_member_leads_and_is_told_of_all_members() -> None:
         assert rig.state() == "CompletingRebalance"
 
 
-async def test_followers_are_not_told_of_the_others() -> None:
+async def test_followers_do_not_get_the_list_of_members() -> None:
     async with Rig() as rig:
         first, second = Client(rig), Client(rig)
-        await form(first, second)
+        await form_group(first, second)
         assert first.answer.leader == second.answer.leader
         leader, follower = (first, second) if first.leads else (second, first)
         assert {member_id for member_id, _, _ in leader.answer.members} == {first.member_id, second.member_id}
@@ -58,7 +58,7 @@ async def test_followers_are_not_told_of_the_others() -> None:
 async def test_a_second_member_waits_until_the_first_has_rejoined() -> None:
     async with Rig() as rig:
         first, second = Client(rig), Client(rig)
-        await form(first)
+        await form_group(first)
         joining = second.joining()
         await settle()
         assert not joining.done()
@@ -69,10 +69,10 @@ async def test_a_second_member_waits_until_the_first_has_rejoined() -> None:
         assert (await joining).generation == first.generation == 2
 
 
-async def test_whoever_does_not_rejoin_within_the_rebalance_timeout_is_out() -> None:
+async def test_a_member_that_does_not_rejoin_within_the_rebalance_timeout_is_removed() -> None:
     async with Rig() as rig:
         first, second = Client(rig, rebalance_timeout_ms=20_000), Client(rig, rebalance_timeout_ms=20_000)
-        await form(first)
+        await form_group(first)
         joining = second.joining()
         for _ in range(19):
             await rig.advance(1)
@@ -84,10 +84,10 @@ async def test_whoever_does_not_rejoin_within_the_rebalance_timeout_is_out() -> 
         assert first.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_the_longest_rebalance_timeout_of_the_members_counts() -> None:
+async def test_a_rebalance_waits_for_the_longest_rebalance_timeout_of_the_members() -> None:
     async with Rig() as rig:
         first, second = Client(rig, rebalance_timeout_ms=40_000), Client(rig, rebalance_timeout_ms=8_000)
-        await form(first)
+        await form_group(first)
         joining = second.joining()
         for _ in range(39):
             await rig.advance(1)
@@ -97,10 +97,10 @@ async def test_the_longest_rebalance_timeout_of_the_members_counts() -> None:
         assert (await joining).error is ErrorCode.NONE
 
 
-async def test_a_leader_that_does_not_rejoin_is_replaced_by_one_who_has() -> None:
+async def test_a_leader_that_does_not_rejoin_is_replaced_by_a_member_that_did() -> None:
     async with Rig() as rig:
         first, second = Client(rig), Client(rig)
-        await form(first, second)
+        await form_group(first, second)
         leader, follower = (first, second) if first.leads else (second, first)
         third = Client(rig)
         joins = [third.joining()]
@@ -114,12 +114,12 @@ async def test_a_leader_that_does_not_rejoin_is_replaced_by_one_who_has() -> Non
         assert answers[0].leader in (follower.member_id, third.member_id)
 
 
-async def test_a_pending_id_holds_up_the_rebalance_until_it_is_used_or_forgotten() -> None:
+async def test_a_rebalance_waits_until_a_pending_member_id_is_used_or_expires() -> None:
     async with Rig() as rig:
         first, second = Client(rig), Client(rig, session_timeout_ms=15_000)
-        await form(first)
+        await form_group(first)
         await second.join_once()
-        rejoining = rig.park(first.join())
+        rejoining = rig.start_request(first.join())
         await settle()
         assert not rejoining.done()
         await rig.advance(14)
@@ -129,7 +129,7 @@ async def test_a_pending_id_holds_up_the_rebalance_until_it_is_used_or_forgotten
         assert (await second.join_once()).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_an_id_that_was_given_out_is_good_for_one_session_timeout() -> None:
+async def test_a_pending_member_id_is_valid_for_one_session_timeout() -> None:
     async with Rig() as rig:
         client = Client(rig, session_timeout_ms=10_000)
         await client.join_once()
@@ -137,7 +137,7 @@ async def test_an_id_that_was_given_out_is_good_for_one_session_timeout() -> Non
         assert (await client.join_once()).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_the_first_rebalance_waits_for_more_members_as_long_as_they_come() -> None:
+async def test_each_new_member_extends_the_delay_of_the_first_rebalance() -> None:
     settings = GroupSettings(initial_rebalance_delay_ms=3_000)
     async with Rig(settings) as rig:
         first, second, third = Client(rig), Client(rig), Client(rig)
@@ -179,7 +179,7 @@ async def test_without_new_members_the_first_rebalance_ends_after_one_delay() ->
         assert (await joining).generation == 1
 
 
-async def test_the_protocol_with_the_most_votes_among_those_all_support_wins() -> None:
+async def test_among_the_protocols_that_all_members_support_the_one_with_most_votes_is_chosen() -> None:
     async with Rig() as rig:
         both = (("sticky", b"s"), ("range", b"r"))
         clients = [
@@ -187,7 +187,7 @@ async def test_the_protocol_with_the_most_votes_among_those_all_support_wins() -
             Client(rig, protocols=both),
             Client(rig, protocols=(("cooperative", b"3"), *both)),
         ]
-        await form(*clients)
+        await form_group(*clients)
         assert {client.answer.protocol for client in clients} == {"sticky"}
         leader = next(client for client in clients if client.leads)
         assert sorted(metadata for _, _, metadata in leader.answer.members) == [b"1", b"s", b"s"]
@@ -196,7 +196,7 @@ async def test_the_protocol_with_the_most_votes_among_those_all_support_wins() -
 async def test_a_member_without_a_protocol_in_common_is_refused() -> None:
     async with Rig() as rig:
         first = Client(rig, protocols=(("range", b""),))
-        await form(first)
+        await form_group(first)
         second = Client(rig, protocols=(("sticky", b""),))
         assert (await second.join_once()).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         assert first.heartbeat() is ErrorCode.NONE
@@ -204,12 +204,12 @@ async def test_a_member_without_a_protocol_in_common_is_refused() -> None:
 
 async def test_a_member_of_another_protocol_type_is_refused() -> None:
     async with Rig() as rig:
-        await form(Client(rig))
+        await form_group(Client(rig))
         answer = await Client(rig, protocol_type="connect").join_once()
         assert answer.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-async def test_protocols_and_their_type_must_be_given() -> None:
+async def test_protocols_and_their_type_are_required() -> None:
     async with Rig() as rig:
         assert (await Client(rig, protocols=()).join_once()).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         assert (
@@ -218,12 +218,12 @@ async def test_protocols_and_their_type_must_be_given() -> None:
         assert rig.groups.list_groups() == []
 
 
-async def test_an_empty_group_takes_any_protocol_type() -> None:
+async def test_an_empty_group_accepts_any_protocol_type() -> None:
     async with Rig() as rig:
         client = Client(rig)
-        await form(client)
+        await form_group(client)
         await client.leave()
-        await form(Client(rig, protocol_type="connect", protocols=(("eager", b""),)))
+        await form_group(Client(rig, protocol_type="connect", protocols=(("eager", b""),)))
         described = rig.groups.describe("g")
         assert described is not None
         assert described.protocol_type == "connect"
@@ -245,19 +245,19 @@ async def test_the_group_id_must_not_be_empty() -> None:
         assert (await Client(rig, group_id="").join_once()).error is ErrorCode.INVALID_GROUP_ID
 
 
-async def test_a_member_id_that_nobody_gave_out_is_refused() -> None:
+async def test_an_unknown_member_id_is_refused() -> None:
     async with Rig() as rig:
-        stranger = Client(rig, member_id="app-00000000-0000-0000-0000-000000000000")
-        assert (await stranger.join_once()).error is ErrorCode.UNKNOWN_MEMBER_ID
+        unknown_client = Client(rig, member_id="app-00000000-0000-0000-0000-000000000000")
+        assert (await unknown_client.join_once()).error is ErrorCode.UNKNOWN_MEMBER_ID
         assert rig.groups.list_groups() == []
-        await form(Client(rig))
-        assert (await stranger.join_once()).error is ErrorCode.UNKNOWN_MEMBER_ID
+        await form_group(Client(rig))
+        assert (await unknown_client.join_once()).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_a_follower_that_rejoins_without_news_gets_the_same_generation_back() -> None:
+async def test_a_follower_that_rejoins_unchanged_gets_the_same_generation() -> None:
     async with Rig() as rig:
         first, second = Client(rig), Client(rig)
-        await form(first, second)
+        await form_group(first, second)
         follower = second if first.leads else first
         generation = follower.generation
         answer = await follower.join()
@@ -269,7 +269,7 @@ async def test_a_follower_that_rejoins_without_news_gets_the_same_generation_bac
 async def test_a_leader_that_rejoins_starts_a_rebalance() -> None:
     async with Rig() as rig:
         first, second = Client(rig), Client(rig)
-        await form(first, second)
+        await form_group(first, second)
         leader, follower = (first, second) if first.leads else (second, first)
         joining = leader.joining()
         await settle()
@@ -282,7 +282,7 @@ async def test_a_leader_that_rejoins_starts_a_rebalance() -> None:
 async def test_a_follower_with_a_new_subscription_starts_a_rebalance() -> None:
     async with Rig() as rig:
         first, second = Client(rig), Client(rig)
-        await form(first, second)
+        await form_group(first, second)
         leader, follower = (first, second) if first.leads else (second, first)
         follower.protocols = (("range", subscription("orders", "payments")),)
         joining = follower.joining()
@@ -293,17 +293,17 @@ async def test_a_follower_with_a_new_subscription_starts_a_rebalance() -> None:
         await joining
 
 
-async def test_a_member_whose_answer_was_lost_gets_it_again() -> None:
+async def test_a_member_whose_response_was_lost_gets_it_again() -> None:
     async with Rig() as rig:
         client = Client(rig)
         first = await client.join()
         assert await client.join() == first
 
 
-async def test_a_new_subscription_while_assignments_are_made_starts_over() -> None:
+async def test_a_new_subscription_during_the_assignment_restarts_the_rebalance() -> None:
     async with Rig() as rig:
         first, second = Client(rig), Client(rig)
-        await assemble(first, second)
+        await join_all(first, second)
         leader, follower = (first, second) if first.leads else (second, first)
         follower_sync = follower.syncing()
         await settle()
@@ -314,10 +314,10 @@ async def test_a_new_subscription_while_assignments_are_made_starts_over() -> No
         assert (await joining).error is ErrorCode.NONE
 
 
-async def test_a_join_that_its_client_gave_up_on_is_let_go_when_it_comes_again() -> None:
+async def test_a_repeated_join_fails_the_earlier_one() -> None:
     async with Rig() as rig:
         first, second = Client(rig), Client(rig)
-        await form(first)
+        await form_group(first)
         abandoned = second.joining()
         await settle()
         again = second.joining()
@@ -326,20 +326,20 @@ async def test_a_join_that_its_client_gave_up_on_is_let_go_when_it_comes_again()
         assert (await again).error is ErrorCode.NONE
 
 
-async def test_a_group_takes_no_more_than_its_most() -> None:
+async def test_a_group_has_a_maximum_size() -> None:
     async with Rig(GroupSettings(members_per_group_max=2)) as rig:
         first, second, third = Client(rig), Client(rig), Client(rig)
-        await form(first, second)
+        await form_group(first, second)
         answer = await third.join()
         assert answer.error is ErrorCode.GROUP_MAX_SIZE_REACHED
         assert answer.member_id == ""
         assert first.heartbeat() is ErrorCode.NONE
 
 
-async def test_the_most_counts_those_who_have_joined_while_a_rebalance_is_prepared() -> None:
+async def test_the_group_size_limit_counts_rejoined_members_during_a_rebalance() -> None:
     async with Rig(GroupSettings(members_per_group_max=2)) as rig:
         first, second, third = Client(rig), Client(rig), Client(rig)
-        await form(first)
+        await form_group(first)
         second_joins = second.joining()
         await settle()
         third_joins = third.joining()
@@ -350,10 +350,10 @@ async def test_the_most_counts_those_who_have_joined_while_a_rebalance_is_prepar
         assert first.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_a_group_over_a_lowered_limit_is_cut_back_to_it() -> None:
+async def test_a_group_beyond_a_lowered_limit_shrinks_to_it() -> None:
     async with Rig() as rig:
         clients = [Client(rig), Client(rig), Client(rig)]
-        await form(*clients)
+        await form_group(*clients)
         await rig.crash(GroupSettings(members_per_group_max=2))
         assert rig.state() == "PreparingRebalance"
         joins = [client.joining() for client in clients]
@@ -362,10 +362,10 @@ async def test_a_group_over_a_lowered_limit_is_cut_back_to_it() -> None:
         assert sorted(errors) == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.GROUP_MAX_SIZE_REACHED]
 
 
-async def test_a_new_member_does_not_wait_for_ever() -> None:
+async def test_the_join_of_a_new_member_has_a_time_limit() -> None:
     async with Rig(GroupSettings(new_member_join_timeout_ms=20_000)) as rig:
         first = Client(rig, rebalance_timeout_ms=600_000)
-        await form(first)
+        await form_group(first)
         joining = Client(rig).joining()
         for _ in range(21):
             await rig.advance(1)

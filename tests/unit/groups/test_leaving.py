@@ -1,17 +1,17 @@
-"""How members leave, by themselves or by an administrator."""
+"""Leaving a group, and removal by an administrator."""
 
 from __future__ import annotations
 
-from headrace.broker.groups import LeaveAsk
+from headrace.broker.groups import LeavingMember
 from headrace.wire.codes import ErrorCode
 
-from .rig import Client, Rig, assemble, form, settle
+from .rig import Client, Rig, form_group, join_all, settle
 
 
 async def test_the_others_rebalance_when_a_member_leaves() -> None:
     async with Rig() as rig:
         first, second = Client(rig), Client(rig)
-        await form(first, second)
+        await form_group(first, second)
         assert await second.leave() == [ErrorCode.NONE]
         assert first.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
         assert second.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
@@ -19,10 +19,10 @@ async def test_the_others_rebalance_when_a_member_leaves() -> None:
         assert [member_id for member_id, _, _ in answer.members] == [first.member_id]
 
 
-async def test_the_group_is_empty_when_the_last_has_left_and_its_generation_has_moved_on() -> None:
+async def test_when_the_last_member_leaves_the_group_is_empty_and_has_a_new_generation() -> None:
     async with Rig() as rig:
         client = Client(rig)
-        await form(client)
+        await form_group(client)
         await client.leave()
         described = rig.groups.describe("g")
         assert described is not None
@@ -32,12 +32,12 @@ async def test_the_group_is_empty_when_the_last_has_left_and_its_generation_has_
         assert again.generation == 3
 
 
-async def test_leaving_is_durable_before_it_is_answered() -> None:
+async def test_leaving_is_durable_before_its_response() -> None:
     async with Rig() as rig:
         client = Client(rig)
-        await form(client)
+        await form_group(client)
         rig.journal.hold()
-        leaving = rig.park(client.leave())
+        leaving = rig.start_request(client.leave())
         await settle()
         assert not leaving.done()
         rig.journal.release()
@@ -46,30 +46,30 @@ async def test_leaving_is_durable_before_it_is_answered() -> None:
         assert rig.state() == "Empty"
 
 
-async def test_leaving_is_refused_when_it_cannot_be_made_durable() -> None:
+async def test_leaving_fails_if_the_journal_fails() -> None:
     async with Rig() as rig:
         client = Client(rig)
-        await form(client)
+        await form_group(client)
         rig.journal.fails = True
         assert await client.leave() is ErrorCode.NOT_COORDINATOR
 
 
-async def test_each_of_a_batch_has_its_own_error() -> None:
+async def test_each_member_of_a_leave_request_has_its_own_error() -> None:
     async with Rig() as rig:
         dynamic, static = Client(rig), Client(rig, instance_id="one")
         pending = Client(rig)
-        await form(dynamic, static)
+        await form_group(dynamic, static)
         await pending.join_once()
         errors = await rig.groups.leave(
             "g",
             [
-                LeaveAsk(dynamic.member_id),
-                LeaveAsk("stranger"),
-                LeaveAsk("stranger", "one"),
-                LeaveAsk(static.member_id, "two"),
-                LeaveAsk(static.member_id, "one"),
-                LeaveAsk(pending.member_id),
-                LeaveAsk(""),
+                LeavingMember(dynamic.member_id),
+                LeavingMember("stranger"),
+                LeavingMember("stranger", "one"),
+                LeavingMember(static.member_id, "two"),
+                LeavingMember(static.member_id, "one"),
+                LeavingMember(pending.member_id),
+                LeavingMember(""),
             ],
         )
         assert errors == [
@@ -87,7 +87,7 @@ async def test_each_of_a_batch_has_its_own_error() -> None:
 async def test_a_pending_id_that_leaves_is_forgotten_and_starts_a_rebalance_as_in_kafka() -> None:
     async with Rig() as rig:
         member, pending = Client(rig), Client(rig)
-        await form(member)
+        await form_group(member)
         await pending.join_once()
         assert await pending.leave() == [ErrorCode.NONE]
         assert member.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
@@ -95,10 +95,10 @@ async def test_a_pending_id_that_leaves_is_forgotten_and_starts_a_rebalance_as_i
         assert (await member.join()).generation == 2
 
 
-async def test_a_pending_id_that_leaves_is_no_longer_waited_for() -> None:
+async def test_a_rebalance_does_not_wait_for_a_pending_member_id_that_left() -> None:
     async with Rig() as rig:
         member, pending = Client(rig), Client(rig)
-        await form(member)
+        await form_group(member)
         await pending.join_once()
         joining = member.joining()
         await settle()
@@ -107,10 +107,10 @@ async def test_a_pending_id_that_leaves_is_no_longer_waited_for() -> None:
         assert (await joining).error is ErrorCode.NONE
 
 
-async def test_requests_that_a_removed_member_had_parked_are_answered() -> None:
+async def test_parked_requests_of_a_removed_member_get_an_error() -> None:
     async with Rig() as rig:
         first, second = Client(rig), Client(rig)
-        await assemble(first, second)
+        await join_all(first, second)
         leader, follower = (first, second) if first.leads else (second, first)
         syncing = follower.syncing()
         await settle()
@@ -125,18 +125,19 @@ async def test_requests_that_a_removed_member_had_parked_are_answered() -> None:
         assert (await joining).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_a_leader_that_leaves_is_followed_by_another() -> None:
+async def test_another_member_leads_after_the_leader_leaves() -> None:
     async with Rig() as rig:
         first, second = Client(rig), Client(rig)
-        await form(first, second)
+        await form_group(first, second)
         leader, follower = (first, second) if first.leads else (second, first)
         await leader.leave()
         assert (await follower.join()).leader == follower.member_id
 
 
-async def test_leaving_a_group_that_is_not_there() -> None:
+async def test_leaving_an_unknown_group_is_an_error() -> None:
     async with Rig() as rig:
         assert (
-            await rig.groups.leave("g", [LeaveAsk("a"), LeaveAsk("b")]) == [ErrorCode.UNKNOWN_MEMBER_ID] * 2
+            await rig.groups.leave("g", [LeavingMember("a"), LeavingMember("b")])
+            == [ErrorCode.UNKNOWN_MEMBER_ID] * 2
         )
-        assert await rig.groups.leave("", [LeaveAsk("a")]) is ErrorCode.INVALID_GROUP_ID
+        assert await rig.groups.leave("", [LeavingMember("a")]) is ErrorCode.INVALID_GROUP_ID

@@ -1,10 +1,10 @@
-"""What is applied is durable, in order, whatever happens to those who asked for it."""
+"""Applied entries are durable, and in order, even if their callers are cancelled."""
 
 from __future__ import annotations
 
 import asyncio
 
-from headrace.broker.groups.entries import Entry, GroupGone, OffsetRow, OffsetsEntry, decode_entry
+from headrace.broker.groups.entries import Entry, GroupDeleted, OffsetRow, OffsetsEntry, decode_entry
 from headrace.broker.groups.ledger import Ledger
 
 from .journal import MemoryJournal
@@ -19,25 +19,25 @@ def ignore(_: Entry) -> None:
     return None
 
 
-async def test_an_entry_is_applied_after_it_was_written_and_told_after_it_was_applied() -> None:
+async def test_an_entry_is_applied_after_it_is_written_and_reported_after_it_is_applied() -> None:
     journal = MemoryJournal()
-    told: list[Entry] = []
-    ledger = Ledger(journal, told.append)
+    applied: list[Entry] = []
+    ledger = Ledger(journal, applied.append)
     journal.hold()
     written = ledger.put(offsets(1))
     await settle()
     assert not written.done()
-    assert ledger.kept.offsets.count == 0
+    assert ledger.state.offsets.count == 0
     assert not ledger.is_settled("g")
     journal.release()
     assert await written is None
-    assert ledger.kept.offsets.count == 1
-    assert told == [offsets(1)]
+    assert ledger.state.offsets.count == 1
+    assert applied == [offsets(1)]
     assert ledger.is_settled("g")
     assert [decode_entry(raw) for raw in journal.durable] == [offsets(1)]
 
 
-async def test_what_is_submitted_during_a_write_goes_together_in_the_next() -> None:
+async def test_entries_submitted_during_a_write_share_the_next_write() -> None:
     journal = MemoryJournal()
     ledger = Ledger(journal, ignore)
     journal.hold()
@@ -50,7 +50,7 @@ async def test_what_is_submitted_during_a_write_goes_together_in_the_next() -> N
     assert [decode_entry(raw) for raw in journal.durable] == [offsets(offset) for offset in range(100)]
 
 
-async def test_one_write_does_not_grow_without_bounds() -> None:
+async def test_the_size_of_one_journal_write_is_limited() -> None:
     journal = MemoryJournal()
     ledger = Ledger(journal, ignore)
     writes = [ledger.put(offsets(offset, "x" * (1 << 20))) for offset in range(16)]
@@ -58,18 +58,18 @@ async def test_one_write_does_not_grow_without_bounds() -> None:
     assert journal.writes >= 4
 
 
-async def test_a_failed_write_applies_nothing_and_the_next_one_is_tried() -> None:
+async def test_a_failed_write_applies_no_entry_and_the_next_write_is_attempted() -> None:
     journal = MemoryJournal()
     ledger = Ledger(journal, ignore)
     journal.fails = True
     assert isinstance(await ledger.put(offsets(1)), Exception)
-    assert ledger.kept.offsets.count == 0
+    assert ledger.state.offsets.count == 0
     assert ledger.is_settled("g")
     journal.fails = False
     assert await ledger.put(offsets(2)) is None
 
 
-async def test_a_fault_in_one_caller_does_not_keep_the_others_from_their_answers() -> None:
+async def test_a_fault_in_one_caller_does_not_affect_the_results_of_others() -> None:
     loop = asyncio.get_running_loop()
     faults: list[object] = []
     loop.set_exception_handler(lambda _, context: faults.append(context["exception"]))
@@ -84,11 +84,11 @@ async def test_a_fault_in_one_caller_does_not_keep_the_others_from_their_answers
     assert faults == [fault]
 
 
-async def test_draining_waits_for_everything_that_was_submitted() -> None:
+async def test_draining_waits_for_every_submitted_entry() -> None:
     journal = MemoryJournal()
     ledger = Ledger(journal, ignore)
     journal.hold()
-    writes = [ledger.put(offsets(1)), ledger.put(GroupGone("g"))]
+    writes = [ledger.put(offsets(1)), ledger.put(GroupDeleted("g"))]
     draining = asyncio.ensure_future(ledger.drain())
     await settle()
     assert not draining.done()
@@ -98,10 +98,10 @@ async def test_draining_waits_for_everything_that_was_submitted() -> None:
     await ledger.drain()
 
 
-async def test_what_was_there_is_folded_and_let_go() -> None:
+async def test_existing_entries_are_applied_to_the_state_and_freed_from_memory() -> None:
     journal = MemoryJournal([b'{"kind":"offsets","group":"g","rows":[["t",0,7,-1,"",0,-1]]}'])
     ledger = Ledger(journal, ignore)
-    row = ledger.kept.offsets.get("g", "t", 0)
+    row = ledger.state.offsets.get("g", "t", 0)
     assert row is not None
     assert row.offset == 7
     assert journal.entries == []

@@ -1,4 +1,4 @@
-"""The same promises with the real journal, on a real disk."""
+"""The same guarantees with the real journal, on a real disk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.groups import GroupCoordinator
-from headrace.broker.groups.entries import GroupGone, encode_entry
+from headrace.broker.groups.entries import GroupDeleted, encode_entry
 from headrace.clock import SystemClock
 from headrace.errors import DamagedState
 from headrace.files import SystemFiles
@@ -16,11 +16,11 @@ from headrace.log.committer import Committer
 from headrace.log.journal import Journal
 from headrace.wire.codes import ErrorCode
 
-from .rig import Client, Rig, Topics, form
+from .rig import Client, Rig, Topics, form_group
 
 
 class DiskRig(Rig):
-    """Keeps its groups in a directory; ``reopen`` is what a new process does."""
+    """Stores its groups in a directory; ``reopen`` does what a new process does."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
         self.directory = directory
@@ -45,16 +45,16 @@ class DiskRig(Rig):
         return self
 
     async def __aexit__(self, *raised: Any) -> None:
-        await self._patience.__aexit__(*raised)
+        await self._time_limit.__aexit__(*raised)
         await self.groups.stop()
         await self.journal.close()
         await self.committer.close()
 
 
-async def test_groups_and_offsets_are_there_again(tmp_path: Path) -> None:
+async def test_groups_and_offsets_survive_a_restart(tmp_path: Path) -> None:
     async with DiskRig(tmp_path) as rig:
         clients = [Client(rig), Client(rig, instance_id="one")]
-        await form(*clients)
+        await form_group(*clients)
         assert await clients[0].commit(17) is ErrorCode.NONE
         assert await rig.commit(5, group_id="\0/../Ä") is ErrorCode.NONE
         before = rig.groups.describe("g")
@@ -65,10 +65,10 @@ async def test_groups_and_offsets_are_there_again(tmp_path: Path) -> None:
         assert {client.heartbeat() for client in clients} == {ErrorCode.NONE}
 
 
-async def test_snapshots_keep_everything_and_the_journal_small(tmp_path: Path) -> None:
+async def test_snapshots_keep_the_whole_state_and_limit_the_size_of_the_journal(tmp_path: Path) -> None:
     async with DiskRig(tmp_path, snapshot_after_bytes=10_000) as rig:
         client = Client(rig)
-        await form(client)
+        await form_group(client)
         await rig.commit(1, group_id="gone")
         await rig.groups.delete_groups(["gone"])
         for offset in range(1_000):
@@ -80,10 +80,10 @@ async def test_snapshots_keep_everything_and_the_journal_small(tmp_path: Path) -
         assert [group.group_id for group in rig.groups.list_groups()] == ["g"]
 
 
-async def test_an_entry_of_another_kind_refuses_the_start(tmp_path: Path) -> None:
+async def test_the_broker_does_not_start_with_an_entry_of_an_unknown_kind(tmp_path: Path) -> None:
     committer = Committer()
     journal = Journal(SystemFiles(), tmp_path, SystemClock(), committer)
-    await journal.write([encode_entry(GroupGone("g")), b'{"kind":"from a newer release"}'])
+    await journal.write([encode_entry(GroupDeleted("g")), b'{"kind":"from a newer release"}'])
     await journal.close()
     await committer.close()
     with pytest.raises(DamagedState):

@@ -1,4 +1,4 @@
-"""What the package offers to the rest of the broker."""
+"""The public names of the package."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def test_the_public_names_are_these() -> None:
         "GROUP_TYPE",
         "GroupCoordinator",
         "GroupSettings",
-        "JoinAnswer",
-        "JoinAsk",
-        "LeaveAsk",
+        "JoinRequest",
+        "JoinResult",
+        "LeavingMember",
         "ListedGroup",
         "OffsetRow",
-        "SyncAnswer",
-        "SyncAsk",
+        "SyncRequest",
+        "SyncResult",
         "TopicNames",
     ]
     assert all(hasattr(groups, name) for name in groups.__all__)

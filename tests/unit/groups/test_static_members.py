@@ -1,14 +1,14 @@
-"""Members with a group.instance.id: a restart of one of them is not a change of the group."""
+"""Members with a group.instance.id: a restart of such a member does not cause a rebalance."""
 
 from __future__ import annotations
 
-from headrace.broker.groups import LeaveAsk
+from headrace.broker.groups import LeavingMember
 from headrace.wire.codes import ErrorCode
 
-from .rig import Client, Rig, assemble, form, settle, subscription
+from .rig import Client, Rig, form_group, join_all, settle, subscription
 
 
-async def test_a_static_member_needs_no_second_round_and_its_id_begins_with_its_instance() -> None:
+async def test_a_static_member_joins_with_one_request_and_its_id_begins_with_its_instance_id() -> None:
     async with Rig() as rig:
         answer = await Client(rig, instance_id="one").join_once()
         assert answer.error is ErrorCode.NONE
@@ -16,10 +16,10 @@ async def test_a_static_member_needs_no_second_round_and_its_id_begins_with_its_
         assert answer.members[0][1] == "one"
 
 
-async def test_a_static_follower_that_starts_again_gets_its_assignment_without_a_rebalance() -> None:
+async def test_a_restarted_static_follower_gets_its_assignment_without_a_rebalance() -> None:
     async with Rig() as rig:
         clients = [Client(rig, instance_id="one"), Client(rig, instance_id="two")]
-        await form(*clients)
+        await form_group(*clients)
         leader, follower = clients if clients[0].leads else reversed(clients)
         again = Client(rig, instance_id=follower.instance_id)
         answer = await again.join()
@@ -32,11 +32,11 @@ async def test_a_static_follower_that_starts_again_gets_its_assignment_without_a
         assert rig.state() == "Stable"
 
 
-async def test_a_static_leader_that_starts_again_is_told_to_skip_the_assignment() -> None:
+async def test_a_restarted_static_leader_skips_the_assignment() -> None:
     async with Rig() as rig:
         leader, follower = Client(rig, instance_id="one"), Client(rig, instance_id="two")
-        await form(leader)
-        await form(leader, follower)
+        await form_group(leader)
+        await form_group(leader, follower)
         assert leader.leads
         again = Client(rig, instance_id="one")
         answer = await again.join()
@@ -47,23 +47,23 @@ async def test_a_static_leader_that_starts_again_is_told_to_skip_the_assignment(
         assert (await again.sync()).assignment == leader.assignment
 
 
-async def test_before_version_9_a_static_leader_that_starts_again_still_leads_without_being_told_so() -> None:
+async def test_before_version_9_a_restarted_static_leader_does_not_learn_that_it_leads() -> None:
     async with Rig() as rig:
         leader = Client(rig, instance_id="one", version=8)
-        await form(leader)
+        await form_group(leader)
         again = Client(rig, instance_id="one", version=8)
         answer = await again.join()
         assert not answer.skip_assignment
-        # A leader would have to make assignments, and a stable group takes none.
+        # The returning member must not become leader: a leader would send assignments, which a stable group ignores.
         assert answer.leader == leader.member_id
         assert answer.members == ()
         assert (await again.sync()).assignment == leader.assignment
 
 
-async def test_the_member_id_that_was_replaced_is_fenced() -> None:
+async def test_a_replaced_member_id_is_fenced() -> None:
     async with Rig() as rig:
         old = Client(rig, instance_id="one")
-        await form(old)
+        await form_group(old)
         new = Client(rig, instance_id="one")
         await new.join()
         assert old.heartbeat() is ErrorCode.FENCED_INSTANCE_ID
@@ -75,19 +75,19 @@ async def test_the_member_id_that_was_replaced_is_fenced() -> None:
         assert await new.commit(5) is ErrorCode.NONE
 
 
-async def test_an_instance_that_is_not_known_is_no_member() -> None:
+async def test_an_unknown_instance_id_is_not_a_member() -> None:
     async with Rig() as rig:
         client = Client(rig)
-        await form(client)
+        await form_group(client)
         client.instance_id = "one"
         assert client.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
         assert (await client.join()).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_requests_that_the_replaced_member_had_parked_are_fenced_too() -> None:
+async def test_waiting_requests_of_a_replaced_member_are_fenced() -> None:
     async with Rig() as rig:
         leader, old = Client(rig, instance_id="one"), Client(rig, instance_id="two")
-        await assemble(leader, old)
+        await join_all(leader, old)
         leader, old = (leader, old) if leader.leads else (old, leader)
         syncing = old.syncing()
         await settle()
@@ -109,10 +109,10 @@ async def test_requests_that_the_replaced_member_had_parked_are_fenced_too() -> 
         assert (await newest_joins).error is (await parked).error is ErrorCode.NONE
 
 
-async def test_a_static_member_that_starts_again_while_assignments_are_made_starts_them_over() -> None:
+async def test_a_static_member_that_restarts_during_the_assignment_starts_a_new_rebalance() -> None:
     async with Rig() as rig:
         leader, follower = Client(rig, instance_id="one"), Client(rig, instance_id="two")
-        await assemble(leader, follower)
+        await join_all(leader, follower)
         again = Client(rig, instance_id="two")
         joining = again.joining()
         await settle()
@@ -126,7 +126,7 @@ async def test_a_static_member_that_changes_the_protocol_starts_a_rebalance() ->
         both = (("range", b""), ("sticky", b""))
         leader = Client(rig, instance_id="one", protocols=both)
         follower = Client(rig, instance_id="two", protocols=both)
-        await form(leader, follower)
+        await form_group(leader, follower)
         again = Client(rig, instance_id="two", protocols=(("sticky", b""),))
         joining = again.joining()
         await settle()
@@ -135,10 +135,10 @@ async def test_a_static_member_that_changes_the_protocol_starts_a_rebalance() ->
         assert (await joining).protocol == "sticky"
 
 
-async def test_a_static_member_may_be_away_for_its_session_and_no_longer() -> None:
+async def test_an_absent_static_member_is_removed_when_its_session_expires() -> None:
     async with Rig() as rig:
         leader, follower = Client(rig, instance_id="one"), Client(rig, instance_id="two")
-        await form(leader, follower)
+        await form_group(leader, follower)
         for _ in range(9):
             await rig.advance(1)
             assert leader.heartbeat() is ErrorCode.NONE
@@ -146,11 +146,11 @@ async def test_a_static_member_may_be_away_for_its_session_and_no_longer() -> No
         assert leader.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-async def test_a_rebalance_does_not_throw_out_static_members_that_are_away() -> None:
+async def test_a_rebalance_does_not_remove_absent_static_members() -> None:
     async with Rig() as rig:
         here = Client(rig, instance_id="here", rebalance_timeout_ms=8_000)
         away = Client(rig, instance_id="away", rebalance_timeout_ms=8_000, session_timeout_ms=30_000)
-        await form(here, away)
+        await form_group(here, away)
         here.protocols = (("range", subscription("payments")),)
         joining = here.joining()
         await rig.advance(9)
@@ -159,11 +159,11 @@ async def test_a_rebalance_does_not_throw_out_static_members_that_are_away() -> 
         assert {instance for _, instance, _ in answer.members} == {"here", "away"}
 
 
-async def test_when_only_absent_static_members_are_left_their_sessions_decide() -> None:
+async def test_absent_static_members_without_others_stay_until_their_sessions_expire() -> None:
     async with Rig() as rig:
         leaver = Client(rig, instance_id="leaver", rebalance_timeout_ms=8_000)
         away = Client(rig, instance_id="away", rebalance_timeout_ms=8_000, session_timeout_ms=30_000)
-        await form(leaver, away)
+        await form_group(leaver, away)
         await leaver.leave()
         await rig.advance(20)
         assert rig.state() == "PreparingRebalance"
@@ -174,17 +174,17 @@ async def test_when_only_absent_static_members_are_left_their_sessions_decide() 
 async def test_an_administrator_removes_a_static_member_by_its_instance() -> None:
     async with Rig() as rig:
         client = Client(rig, instance_id="one")
-        await form(client)
-        errors = await rig.groups.leave("g", [LeaveAsk("", "one"), LeaveAsk("", "two")])
+        await form_group(client)
+        errors = await rig.groups.leave("g", [LeavingMember("", "one"), LeavingMember("", "two")])
         assert errors == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
         assert rig.state() == "Empty"
         assert client.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_a_replacement_that_cannot_be_made_durable_is_taken_back() -> None:
+async def test_a_replacement_that_cannot_be_written_is_reverted() -> None:
     async with Rig() as rig:
         old = Client(rig, instance_id="one")
-        await form(old)
+        await form_group(old)
         rig.journal.fails = True
         new = Client(rig, instance_id="one")
         assert (await new.join()).error is ErrorCode.NOT_COORDINATOR
@@ -192,10 +192,10 @@ async def test_a_replacement_that_cannot_be_made_durable_is_taken_back() -> None
         assert rig.state() == "Stable"
 
 
-async def test_a_replacement_is_durable_before_it_is_answered() -> None:
+async def test_a_replacement_is_durable_before_its_response() -> None:
     async with Rig() as rig:
         old = Client(rig, instance_id="one")
-        await form(old)
+        await form_group(old)
         rig.journal.hold()
         new = Client(rig, instance_id="one")
         joining = new.joining()
@@ -211,7 +211,7 @@ async def test_a_replacement_is_durable_before_it_is_answered() -> None:
 async def test_a_rebalance_that_begins_while_a_replacement_is_written_counts_it_as_joined() -> None:
     async with Rig() as rig:
         old, other = Client(rig, instance_id="one"), Client(rig)
-        await form(old)
+        await form_group(old)
         rig.journal.hold()
         new = Client(rig, instance_id="one")
         joining = new.joining()
@@ -222,10 +222,10 @@ async def test_a_rebalance_that_begins_while_a_replacement_is_written_counts_it_
         rig.journal.release()
 
 
-async def test_a_rebalance_that_begins_while_a_replacement_is_written_answers_it() -> None:
+async def test_a_rebalance_completes_the_join_of_a_replacement_that_is_being_written() -> None:
     async with Rig() as rig:
         old, other, third = Client(rig, instance_id="one"), Client(rig), Client(rig)
-        await form(old, other)
+        await form_group(old, other)
         rig.journal.hold()
         new = Client(rig, instance_id="one")
         joining = new.joining()
@@ -239,9 +239,9 @@ async def test_a_rebalance_that_begins_while_a_replacement_is_written_answers_it
         assert (await joining).generation == (await third_joins).generation == other.generation
 
 
-async def test_a_replacement_that_waited_for_a_slow_disk_is_watched() -> None:
+async def test_a_replacement_that_waited_for_a_slow_disk_has_a_session_timeout() -> None:
     async with Rig() as rig:
-        await form(Client(rig, instance_id="one"))
+        await form_group(Client(rig, instance_id="one"))
         rig.journal.hold()
         joining = Client(rig, instance_id="one").joining()
         await rig.advance(15)
@@ -251,9 +251,9 @@ async def test_a_replacement_that_waited_for_a_slow_disk_is_watched() -> None:
         assert rig.state() == "Empty"
 
 
-async def test_of_two_replacements_under_way_the_last_one_is_the_member() -> None:
+async def test_of_two_concurrent_replacements_the_last_becomes_the_member() -> None:
     async with Rig() as rig:
-        await form(Client(rig, instance_id="one"))
+        await form_group(Client(rig, instance_id="one"))
         rig.journal.hold()
         second, third = Client(rig, instance_id="one"), Client(rig, instance_id="one")
         second_joins = second.joining()

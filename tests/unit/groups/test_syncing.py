@@ -1,17 +1,17 @@
-"""How assignments reach the members."""
+"""Assignments, from the leader to the members."""
 
 from __future__ import annotations
 
 from headrace.broker.groups import GroupSettings
 from headrace.wire.codes import ErrorCode
 
-from .rig import Client, Rig, assemble, form, keep_alive, settle
+from .rig import Client, Rig, form_group, join_all, keep_alive, settle
 
 
-async def test_members_get_what_the_leader_assigned_to_them() -> None:
+async def test_members_get_the_assignments_of_the_leader() -> None:
     async with Rig() as rig:
         first, second = Client(rig), Client(rig)
-        await form(first, second)
+        await form_group(first, second)
         assert rig.state() == "Stable"
         assert first.assignment == first.member_id.encode()
         assert second.assignment == second.member_id.encode()
@@ -20,7 +20,7 @@ async def test_members_get_what_the_leader_assigned_to_them() -> None:
 async def test_followers_wait_for_the_leader() -> None:
     async with Rig() as rig:
         first, second = Client(rig), Client(rig)
-        await assemble(first, second)
+        await join_all(first, second)
         leader, follower = (first, second) if first.leads else (second, first)
         waiting = follower.syncing()
         await settle()
@@ -30,7 +30,7 @@ async def test_followers_wait_for_the_leader() -> None:
         assert leader.assignment == b""
 
 
-async def test_no_assignment_is_given_out_before_it_is_durable() -> None:
+async def test_no_member_gets_an_assignment_before_it_is_durable() -> None:
     async with Rig() as rig:
         client = Client(rig)
         await client.join()
@@ -44,7 +44,7 @@ async def test_no_assignment_is_given_out_before_it_is_durable() -> None:
         assert rig.state() == "Stable"
 
 
-async def test_when_the_journal_fails_nobody_is_assigned_anything_and_the_group_starts_over() -> None:
+async def test_when_the_journal_fails_no_member_gets_an_assignment_and_the_group_rebalances_again() -> None:
     async with Rig() as rig:
         client = Client(rig)
         await client.join()
@@ -59,7 +59,7 @@ async def test_when_the_journal_fails_nobody_is_assigned_anything_and_the_group_
         assert (await client.sync({client.member_id: b"all"})).assignment == b"all"
 
 
-async def test_assignments_made_before_somebody_joined_are_nobodys() -> None:
+async def test_assignments_sent_before_a_join_are_discarded() -> None:
     async with Rig() as rig:
         first, second = Client(rig), Client(rig)
         await first.join()
@@ -76,7 +76,7 @@ async def test_assignments_made_before_somebody_joined_are_nobodys() -> None:
         assert first.generation == second.generation == 2
 
 
-async def test_assignments_of_an_earlier_generation_that_come_late_are_nobodys() -> None:
+async def test_late_assignments_of_an_earlier_generation_are_ignored() -> None:
     async with Rig() as rig:
         first, second = Client(rig), Client(rig)
         await first.join()
@@ -97,7 +97,7 @@ async def test_assignments_of_an_earlier_generation_that_come_late_are_nobodys()
         assert (await syncing).assignment == b"y"
 
 
-async def test_a_leader_that_asks_twice_while_the_disk_is_busy_is_answered_once_it_is_done() -> None:
+async def test_a_leader_that_syncs_again_during_the_write_gets_its_assignment_after_the_write() -> None:
     async with Rig() as rig:
         client = Client(rig)
         await client.join()
@@ -112,17 +112,17 @@ async def test_a_leader_that_asks_twice_while_the_disk_is_busy_is_answered_once_
         assert (await client.sync()).assignment == b"one"
 
 
-async def test_a_stable_group_gives_a_member_its_assignment_again() -> None:
+async def test_a_sync_in_a_stable_group_returns_the_same_assignment() -> None:
     async with Rig() as rig:
         client = Client(rig)
-        await form(client)
+        await form_group(client)
         assert (await client.sync()).assignment == client.member_id.encode()
 
 
 async def test_sync_errors() -> None:
     async with Rig() as rig:
         client = Client(rig)
-        await form(client)
+        await form_group(client)
         sync = client.sync
         assert (await sync(group_id="")).error is ErrorCode.INVALID_GROUP_ID
         assert (await sync(group_id="other")).error is ErrorCode.UNKNOWN_MEMBER_ID
@@ -141,18 +141,18 @@ async def test_sync_errors() -> None:
         await other
 
 
-async def test_an_empty_group_has_nothing_to_sync() -> None:
+async def test_a_sync_in_an_empty_group_is_an_error() -> None:
     async with Rig() as rig:
         client = Client(rig)
-        await form(client)
+        await form_group(client)
         await client.leave()
         assert (await client.sync()).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_whoever_does_not_ask_for_its_assignment_in_time_is_out() -> None:
+async def test_a_member_that_does_not_sync_in_time_is_removed() -> None:
     async with Rig() as rig:
         first, second = Client(rig, rebalance_timeout_ms=20_000), Client(rig, rebalance_timeout_ms=20_000)
-        await assemble(first, second)
+        await join_all(first, second)
         leader, follower = (first, second) if first.leads else (second, first)
         await leader.sync({leader.member_id: b"x", follower.member_id: b"y"})
         for _ in range(21):
@@ -163,10 +163,10 @@ async def test_whoever_does_not_ask_for_its_assignment_in_time_is_out() -> None:
         assert leader.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-async def test_a_leader_that_never_assigns_is_out_and_those_who_wait_are_told() -> None:
+async def test_a_leader_that_never_assigns_is_removed_and_waiting_members_get_an_error() -> None:
     async with Rig() as rig:
         first, second = Client(rig, rebalance_timeout_ms=20_000), Client(rig, rebalance_timeout_ms=20_000)
-        await assemble(first, second)
+        await join_all(first, second)
         leader, follower = (first, second) if first.leads else (second, first)
         waiting = follower.syncing()
         for _ in range(21):
@@ -177,10 +177,10 @@ async def test_a_leader_that_never_assigns_is_out_and_those_who_wait_are_told() 
         assert (await follower.join()).leader == follower.member_id
 
 
-async def test_a_member_whose_session_ended_while_it_waited_here_is_watched_again() -> None:
+async def test_the_session_of_a_member_restarts_after_its_waiting_sync() -> None:
     async with Rig() as rig:
         first, second = Client(rig, session_timeout_ms=10_000), Client(rig, session_timeout_ms=10_000)
-        await assemble(first, second)
+        await join_all(first, second)
         leader, follower = (first, second) if first.leads else (second, first)
         waiting = follower.syncing()
         await keep_alive(rig, 15, [leader])
@@ -199,7 +199,7 @@ async def test_assignments_beyond_the_limit_are_refused() -> None:
         assert (await client.sync({client.member_id: bytes(100)})).error is ErrorCode.NONE
 
 
-async def test_heartbeats_count_while_assignments_are_made() -> None:
+async def test_heartbeats_extend_the_session_while_the_leader_assigns() -> None:
     async with Rig() as rig:
         client = Client(rig, session_timeout_ms=10_000)
         await client.join()

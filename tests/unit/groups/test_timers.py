@@ -10,7 +10,7 @@ from headrace.broker.groups.timers import Timer, Timers
 from .rig import DrivenClock
 
 
-class Bench:
+class TimerFixture:
     def __init__(self) -> None:
         self.clock = DrivenClock()
         self.woken = 0
@@ -28,113 +28,113 @@ class Bench:
         self.timers.run_due()
 
 
-def test_a_timer_runs_once_when_its_time_has_come() -> None:
-    bench = Bench()
-    timer = bench.timer("a")
-    bench.timers.start(timer, 1_000)
-    assert len(bench.timers) == 1
-    bench.pass_ms(999)
-    assert bench.ran == []
-    bench.pass_ms(1)
-    bench.pass_ms(1_000)
-    assert bench.ran == ["a"]
-    assert len(bench.timers) == 0
-    assert bench.timers.next_deadline() is None
+def test_a_timer_runs_once_at_its_deadline() -> None:
+    fixture = TimerFixture()
+    timer = fixture.timer("a")
+    fixture.timers.start(timer, 1_000)
+    assert len(fixture.timers) == 1
+    fixture.pass_ms(999)
+    assert fixture.ran == []
+    fixture.pass_ms(1)
+    fixture.pass_ms(1_000)
+    assert fixture.ran == ["a"]
+    assert len(fixture.timers) == 0
+    assert fixture.timers.next_deadline() is None
 
 
-def test_a_timer_that_is_started_again_is_moved() -> None:
-    bench = Bench()
-    later, sooner = bench.timer("later"), bench.timer("sooner")
-    bench.timers.start(later, 1_000)
-    bench.timers.start(later, 3_000)
-    bench.timers.start(sooner, 3_000)
-    bench.timers.start(sooner, 1_000)
-    bench.pass_ms(1_000)
-    assert bench.ran == ["sooner"]
-    bench.pass_ms(2_000)
-    assert bench.ran == ["sooner", "later"]
-    bench.pass_ms(10_000)
-    assert bench.ran == ["sooner", "later"]
+def test_restarting_a_timer_moves_its_deadline() -> None:
+    fixture = TimerFixture()
+    later, sooner = fixture.timer("later"), fixture.timer("sooner")
+    fixture.timers.start(later, 1_000)
+    fixture.timers.start(later, 3_000)
+    fixture.timers.start(sooner, 3_000)
+    fixture.timers.start(sooner, 1_000)
+    fixture.pass_ms(1_000)
+    assert fixture.ran == ["sooner"]
+    fixture.pass_ms(2_000)
+    assert fixture.ran == ["sooner", "later"]
+    fixture.pass_ms(10_000)
+    assert fixture.ran == ["sooner", "later"]
 
 
 def test_a_stopped_timer_does_not_run_and_can_be_started_again() -> None:
-    bench = Bench()
-    timer = bench.timer("a")
-    bench.timers.start(timer, 1_000)
-    bench.timers.stop(timer)
-    bench.timers.stop(timer)
-    bench.pass_ms(2_000)
-    assert bench.ran == []
-    bench.timers.start(timer, 1_000)
-    bench.pass_ms(1_000)
-    assert bench.ran == ["a"]
+    fixture = TimerFixture()
+    timer = fixture.timer("a")
+    fixture.timers.start(timer, 1_000)
+    fixture.timers.stop(timer)
+    fixture.timers.stop(timer)
+    fixture.pass_ms(2_000)
+    assert fixture.ran == []
+    fixture.timers.start(timer, 1_000)
+    fixture.pass_ms(1_000)
+    assert fixture.ran == ["a"]
 
 
-def test_one_that_runs_can_stop_or_restart_another_that_is_due_too() -> None:
-    bench = Bench()
-    second, third = bench.timer("second"), bench.timer("third")
+def test_a_running_timer_can_stop_or_restart_another_due_timer() -> None:
+    fixture = TimerFixture()
+    second, third = fixture.timer("second"), fixture.timer("third")
 
     def act() -> None:
-        bench.timers.stop(second)
-        bench.timers.start(third, 500)
+        fixture.timers.stop(second)
+        fixture.timers.start(third, 500)
 
     first = Timer(act)
     for timer, ms in ((first, 1_000), (second, 1_001), (third, 1_002)):
-        bench.timers.start(timer, ms)
-    bench.pass_ms(2_000)
-    assert bench.ran == []
-    bench.pass_ms(500)
-    assert bench.ran == ["third"]
+        fixture.timers.start(timer, ms)
+    fixture.pass_ms(2_000)
+    assert fixture.ran == []
+    fixture.pass_ms(500)
+    assert fixture.ran == ["third"]
 
 
-def test_the_owner_is_told_only_when_it_must_look_sooner() -> None:
-    bench = Bench()
-    first, second, third = (bench.timer(name) for name in "abc")
-    bench.timers.start(first, 1_000)
-    bench.timers.start(second, 2_000)
-    bench.timers.start(first, 4_000)
-    assert bench.woken == 1
-    bench.timers.start(third, 500)
-    assert bench.woken == 2
+def test_the_owner_is_woken_only_if_the_next_deadline_is_earlier() -> None:
+    fixture = TimerFixture()
+    first, second, third = (fixture.timer(name) for name in "abc")
+    fixture.timers.start(first, 1_000)
+    fixture.timers.start(second, 2_000)
+    fixture.timers.start(first, 4_000)
+    assert fixture.woken == 1
+    fixture.timers.start(third, 500)
+    assert fixture.woken == 2
 
 
-def test_putting_off_never_gives_more_than_a_fresh_start_would() -> None:
-    bench = Bench()
-    short, long = bench.timer("short"), bench.timer("long")
-    bench.timers.start(short, 1_000)
-    bench.timers.start(long, 100_000)
-    bench.clock.steady_s += 60
-    bench.timers.put_off(60)
-    bench.timers.run_due()
-    assert bench.ran == []
-    bench.pass_ms(999)
-    assert bench.ran == []
-    bench.pass_ms(1)
-    assert bench.ran == ["short"]
-    bench.pass_ms(99_000)
-    assert bench.ran == ["short", "long"]
+def test_postponing_never_sets_a_later_deadline_than_a_restart() -> None:
+    fixture = TimerFixture()
+    short, long = fixture.timer("short"), fixture.timer("long")
+    fixture.timers.start(short, 1_000)
+    fixture.timers.start(long, 100_000)
+    fixture.clock.steady_s += 60
+    fixture.timers.postpone(60)
+    fixture.timers.run_due()
+    assert fixture.ran == []
+    fixture.pass_ms(999)
+    assert fixture.ran == []
+    fixture.pass_ms(1)
+    assert fixture.ran == ["short"]
+    fixture.pass_ms(99_000)
+    assert fixture.ran == ["short", "long"]
 
 
-def test_a_timer_that_was_moved_is_put_off_once() -> None:
-    bench = Bench()
-    timer = bench.timer("a")
-    bench.timers.start(timer, 100_000)
-    bench.timers.start(timer, 50_000)
-    bench.clock.steady_s += 30
-    bench.timers.put_off(10)
-    bench.pass_ms(29_999)
-    assert bench.ran == []
-    bench.pass_ms(1)
-    assert bench.ran == ["a"]
+def test_a_restarted_timer_is_postponed_once() -> None:
+    fixture = TimerFixture()
+    timer = fixture.timer("a")
+    fixture.timers.start(timer, 100_000)
+    fixture.timers.start(timer, 50_000)
+    fixture.clock.steady_s += 30
+    fixture.timers.postpone(10)
+    fixture.pass_ms(29_999)
+    assert fixture.ran == []
+    fixture.pass_ms(1)
+    assert fixture.ran == ["a"]
 
 
-def test_stopped_timers_do_not_pile_up() -> None:
-    bench = Bench()
+def test_stopped_timers_do_not_accumulate() -> None:
+    fixture = TimerFixture()
     for _ in range(10_000):
-        timer = bench.timer("x")
-        bench.timers.start(timer, 10**9)
-        bench.timers.stop(timer)
-    assert len(bench.timers._heap) < 1_000
+        timer = fixture.timer("x")
+        fixture.timers.start(timer, 10**9)
+        fixture.timers.stop(timer)
+    assert len(fixture.timers._heap) < 1_000
 
 
 Step = tuple[str, int, int]
@@ -146,43 +146,43 @@ Step = tuple[str, int, int]
         max_size=60,
     )
 )
-def test_timers_run_exactly_when_a_plain_list_of_deadlines_says(steps: list[Step]) -> None:
-    bench = Bench()
-    timers = [bench.timer(str(index)) for index in range(5)]
+def test_timers_agree_with_a_list_of_deadlines(steps: list[Step]) -> None:
+    fixture = TimerFixture()
+    timers = [fixture.timer(str(index)) for index in range(5)]
     deadlines: dict[str, float] = {}
     for step, index, ms in steps:
         if step == "start":
-            bench.timers.start(timers[index], ms)
-            deadlines[str(index)] = bench.clock.steady_s + ms / 1000
+            fixture.timers.start(timers[index], ms)
+            deadlines[str(index)] = fixture.clock.steady_s + ms / 1000
         elif step == "stop":
-            bench.timers.stop(timers[index])
+            fixture.timers.stop(timers[index])
             deadlines.pop(str(index), None)
         else:
-            bench.pass_ms(ms)
-            due = {name for name, deadline in deadlines.items() if deadline <= bench.clock.steady_s}
-            assert set(bench.ran) == due
-            assert len(bench.ran) == len(due)
-            bench.ran.clear()
+            fixture.pass_ms(ms)
+            due = {name for name, deadline in deadlines.items() if deadline <= fixture.clock.steady_s}
+            assert set(fixture.ran) == due
+            assert len(fixture.ran) == len(due)
+            fixture.ran.clear()
             for name in due:
                 del deadlines[name]
-        assert len(bench.timers) == len(deadlines)
+        assert len(fixture.timers) == len(deadlines)
 
 
-def test_the_first_timer_wakes_the_owner_though_a_stopped_one_stands_before_it() -> None:
-    bench = Bench()
-    stopped = bench.timer("stopped")
-    bench.timers.start(stopped, 100)
-    bench.timers.stop(stopped)
-    woken = bench.woken
-    bench.timers.start(bench.timer("later"), 5_000)
-    assert bench.woken == woken + 1
+def test_a_new_timer_wakes_the_owner_even_if_a_stopped_timer_has_an_earlier_deadline() -> None:
+    fixture = TimerFixture()
+    stopped = fixture.timer("stopped")
+    fixture.timers.start(stopped, 100)
+    fixture.timers.stop(stopped)
+    woken = fixture.woken
+    fixture.timers.start(fixture.timer("later"), 5_000)
+    assert fixture.woken == woken + 1
 
 
 def test_a_stopped_timer_that_is_started_for_later_wakes_the_owner() -> None:
-    bench = Bench()
-    timer = bench.timer("a")
-    bench.timers.start(timer, 100)
-    bench.timers.stop(timer)
-    woken = bench.woken
-    bench.timers.start(timer, 5_000)
-    assert bench.woken == woken + 1
+    fixture = TimerFixture()
+    timer = fixture.timer("a")
+    fixture.timers.start(timer, 100)
+    fixture.timers.stop(timer)
+    woken = fixture.woken
+    fixture.timers.start(timer, 5_000)
+    assert fixture.woken == woken + 1

@@ -11,13 +11,12 @@ from pathlib import Path
 from headrace.files import Files
 from headrace.log.archive_bucket import BucketStore
 from headrace.log.archive_folder import FolderStore
-from headrace.log.archive_store import INDEX_BYTES_MAX, ArchivePlace, ArchiveStore
-from headrace.log.archiving import Archiving
-from headrace.log.byte_cache import ByteCache
+from headrace.log.archive_move import ArchiveMove
+from headrace.log.archive_store import INDEX_BYTES_MAX, ArchiveLocation, ArchiveStore, ByteCache
 from headrace.log.config import LogConfig
 from headrace.log.pace import Pace
 from headrace.log.partition import PartitionLog
-from headrace.log.retention import outlived
+from headrace.log.retention import segments_past_retention
 from headrace.testing.faulty_clock import DrivenClock
 from tests.support.s3 import S3Server
 from tests.unit.log.conftest import NOW_MS, append
@@ -27,26 +26,26 @@ CONFIG = LogConfig(
 )
 
 
-class Kept(ABC):
-    """One archive, as it is seen from outside."""
+class ArchiveFixture(ABC):
+    """An archive, accessed without the code under test."""
 
     @abstractmethod
     def store(self, files: Files) -> ArchiveStore: ...
 
     @abstractmethod
     def names(self) -> set[str]:
-        """The files of the partition that are there, in whatever parts."""
+        """The names of the partition's files in the archive, complete or in parts."""
 
     @abstractmethod
     def change(self, name: str, position: int) -> None:
         """Change one byte of a file."""
 
     @abstractmethod
-    def away(self) -> contextlib.AbstractContextManager[object]:
-        """While this lasts, it cannot be used."""
+    def unavailable(self) -> contextlib.AbstractContextManager[object]:
+        """Make the archive unavailable within the block."""
 
 
-class InFolder(Kept):
+class InFolder(ArchiveFixture):
     def __init__(self, root: Path, files: Files) -> None:
         self.root = root
         self._files = files
@@ -67,15 +66,17 @@ class InFolder(Kept):
         file.close()
 
     @contextlib.contextmanager
-    def away(self) -> Iterator[None]:
+    def unavailable(self) -> Iterator[None]:
         hidden = self.root.with_name("away")
         self._files.rename(self.root, hidden)
         yield
-        assert not self._files.exists(self.root), "nothing is written to where the archive is not"
+        assert not self._files.exists(self.root), (
+            "something was written to the archive folder while the archive was unavailable"
+        )
         self._files.rename(hidden, self.root)
 
 
-class InBucket(Kept):
+class InBucket(ArchiveFixture):
     def __init__(self, s3: S3Server) -> None:
         self.s3 = s3
         self.bucket = s3.fresh_bucket()
@@ -89,14 +90,14 @@ class InBucket(Kept):
     def change(self, name: str, position: int) -> None:
         self.s3.change(self.bucket, f"cluster/topic/0/{name}/00000", position)
 
-    def away(self) -> contextlib.AbstractContextManager[object]:
+    def unavailable(self) -> contextlib.AbstractContextManager[object]:
         return self.s3.rule("refuse")
 
 
-class Place:
+class ArchivedPartition:
     """A partition, and its archive."""
 
-    def __init__(self, root: Path, files: Files, archive: Kept) -> None:
+    def __init__(self, root: Path, files: Files, archive: ArchiveFixture) -> None:
         self.files = files
         self.home = root / "partition"
         self.archive = archive
@@ -111,7 +112,9 @@ class Place:
             config=CONFIG,
             now_ms=NOW_MS,
             leader_epoch=leader_epoch,
-            archive_place=ArchivePlace(self.archive.store(files), "topic/0", ByteCache(INDEX_BYTES_MAX)),
+            archive_location=ArchiveLocation(
+                self.archive.store(files), "topic/0", ByteCache(INDEX_BYTES_MAX)
+            ),
         )
 
     def filled(self, count: int = 40) -> PartitionLog:
@@ -123,30 +126,30 @@ class Place:
 
 
 def expected_names(log: PartitionLog) -> set[str]:
-    """What the archive holds when it holds what counts, and nothing else."""
+    """The names of the files that the archive must have: those of the listed segments, and no other."""
     return {
         f"{entry.base_offset:020d}{suffix}" for entry in log.archive.entries for suffix in (".log", ".index")
     }
 
 
-def begun(log: PartitionLog) -> Archiving | None:
+def begin_move(log: PartitionLog) -> ArchiveMove | None:
     def pace(stop: threading.Event) -> Pace:
         return Pace(DrivenClock(), stop, 0)
 
-    return Archiving.begin(log, outlived(log, NOW_MS), pace)
+    return ArchiveMove.begin(log, segments_past_retention(log, NOW_MS), pace)
 
 
 def archive_now(log: PartitionLog) -> int:
     log.archive.remove_unfinished(threading.Event())
-    archiving = begun(log)
-    if archiving is None:
+    move = begin_move(log)
+    if move is None:
         return 0
     moved = 0
     try:
-        while archiving.segments:
-            archiving.copy()
-            archiving.adopt().remove_files()
+        while move.segments:
+            move.copy()
+            move.adopt().remove_files()
             moved += 1
     finally:
-        archiving.end()
+        move.end()
     return moved

@@ -12,13 +12,13 @@ from headrace.log.config import LogConfig
 from headrace.log.partition import Appended, PartitionLog
 from headrace.log.reader import LogReader
 from headrace.records import Marker, build_batch, iter_headers, read_header, read_marker, read_records
-from headrace.records.limits import RecordLimits
+from headrace.records.errors import RecordLimits
 
 NOW_MS = 1_700_000_000_000
 
 
-class Desk:
-    """What a test does to one partition: open it, append values, read them back, open it again."""
+class PartitionFixture:
+    """One partition for a test: open it, append values, read them back, open it again."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -29,8 +29,8 @@ class Desk:
         return PartitionLog(SystemFiles(), self.directory, config=config, now_ms=NOW_MS, **keywords)  # type: ignore[arg-type]
 
     def file(self, pattern: str) -> Path:
-        (found,) = self.directory.glob(pattern)
-        return found
+        (path,) = self.directory.glob(pattern)
+        return path
 
 
 def append(
@@ -61,40 +61,40 @@ def end(log: PartitionLog, producer_id: int, epoch: int, *, committed: bool) -> 
 
 
 def values_from(log: PartitionLog, offset: int | None = None, *, max_bytes: int = 700) -> dict[int, bytes]:
-    """Everything readable, by offset, through many small reads."""
+    """Read all values in many small reads; return them by offset."""
     reader = LogReader(log)
     offset = log.start_offset if offset is None else offset
-    found: dict[int, bytes] = {}
+    values_by_offset: dict[int, bytes] = {}
     while offset < log.high_watermark:
-        piece = reader.read(offset, max_bytes)
-        assert piece.next_offset > offset
-        for position, header in iter_headers(piece.data):
-            for record in read_records(piece.data[position : position + header.size], RecordLimits()):
+        read_slice = reader.read(offset, max_bytes)
+        assert read_slice.next_offset > offset
+        for position, header in iter_headers(read_slice.data):
+            for record in read_records(read_slice.data[position : position + header.size], RecordLimits()):
                 assert record.value is not None
-                found[record.offset] = record.value
-        offset = piece.next_offset
-    return found
+                values_by_offset[record.offset] = record.value
+        offset = read_slice.next_offset
+    return values_by_offset
 
 
 def committed_from(log: PartitionLog, offset: int | None = None, *, max_bytes: int = 700) -> dict[int, bytes]:
-    """What a client that reads committed records makes of the log: it steps over what the list of aborted
-    transactions names, from each one's first offset to its marker.
+    """Read like a client that reads only committed records: skip the batches of each aborted transaction, from the
+    transaction's first offset to its marker.
     """
     reader = LogReader(log)
     offset = log.start_offset if offset is None else offset
-    found: dict[int, bytes] = {}
+    values_by_offset: dict[int, bytes] = {}
     while offset < log.last_stable_offset:
-        piece = reader.read(offset, max_bytes, committed=True)
-        assert offset < piece.next_offset <= log.last_stable_offset
-        waiting = sorted(
+        read_slice = reader.read(offset, max_bytes, committed=True)
+        assert offset < read_slice.next_offset <= log.last_stable_offset
+        upcoming = sorted(
             (a.first_offset, a.producer_id)
-            for a in log.transactions.aborted_between(offset, piece.next_offset)
+            for a in log.transactions.aborted_between(offset, read_slice.next_offset)
         )
         aborted: set[int] = set()
-        for position, header in iter_headers(piece.data):
-            batch = piece.data[position : position + header.size]
-            while waiting and waiting[0][0] <= header.last_offset:
-                aborted.add(waiting.pop(0)[1])
+        for position, header in iter_headers(read_slice.data):
+            batch = read_slice.data[position : position + header.size]
+            while upcoming and upcoming[0][0] <= header.last_offset:
+                aborted.add(upcoming.pop(0)[1])
             if header.is_control:
                 marker = read_marker(batch)
                 assert marker is not None
@@ -104,19 +104,19 @@ def committed_from(log: PartitionLog, offset: int | None = None, *, max_bytes: i
                 for record in read_records(batch, RecordLimits()):
                     if record.offset >= offset:
                         assert record.value is not None
-                        found[record.offset] = record.value
-        offset = piece.next_offset
-    return found
+                        values_by_offset[record.offset] = record.value
+        offset = read_slice.next_offset
+    return values_by_offset
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path / "partition")
+def desk(tmp_path: Path) -> PartitionFixture:
+    return PartitionFixture(tmp_path / "partition")
 
 
 @pytest.fixture
-def filled(desk: Desk) -> Callable[..., PartitionLog]:
-    """A log of numbered values, three to a batch, over several segments, all synced."""
+def filled(desk: PartitionFixture) -> Callable[..., PartitionLog]:
+    """A log of numbered values, three per batch, in several segments, all synced."""
 
     def fill(batches: int = 40, **keywords: object) -> PartitionLog:
         log = desk.open(**keywords)  # type: ignore[arg-type]

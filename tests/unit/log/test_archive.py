@@ -12,110 +12,120 @@ from headrace.errors import ArchiveUnavailable, CorruptBatch, DamagedState, Stor
 from headrace.files import SystemFiles
 from headrace.log.pace import Interrupted
 from headrace.log.reader import LogReader
-from headrace.log.retention import outlived, trim
+from headrace.log.retention import segments_past_retention, trim
 from headrace.testing.faulty_files import Crash, FaultyFiles
 from tests.support.s3 import S3Server
-from tests.unit.log.archives import CONFIG, InBucket, InFolder, Place, archive_now, begun, expected_names
-from tests.unit.log.compacting import COMPACTING, began, put, read_all, run, seal
+from tests.unit.log.archives import (
+    CONFIG,
+    ArchivedPartition,
+    InBucket,
+    InFolder,
+    archive_now,
+    begin_move,
+    expected_names,
+)
+from tests.unit.log.compaction_runs import COMPACTED_TOPIC, begin_compaction, put, read_all, run, seal
 from tests.unit.log.conftest import NOW_MS, append, values_from
 
 from .by_time import offset_for_time
 
 
 @pytest.fixture(params=["folder", "bucket"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def archived(request: pytest.FixtureRequest, tmp_path: Path) -> ArchivedPartition:
     files = SystemFiles()
     if request.param == "folder":
-        return Place(tmp_path, files, InFolder(tmp_path / "archive", files))
-    return Place(tmp_path, files, InBucket(request.getfixturevalue("s3")))
+        return ArchivedPartition(tmp_path, files, InFolder(tmp_path / "archive", files))
+    return ArchivedPartition(tmp_path, files, InBucket(request.getfixturevalue("s3")))
 
 
-def simulated(seed: int) -> tuple[Place, FaultyFiles]:
+def simulated(seed: int) -> tuple[ArchivedPartition, FaultyFiles]:
     files = FaultyFiles(seed)
     root = Path("/disk/root")
     files.make_dir(root)
     files.sync_dir(root.parent)
-    return Place(root, files, InFolder(root / "archive", files)), files
+    return ArchivedPartition(root, files, InFolder(root / "archive", files)), files
 
 
-EVERYTHING = {number: b"value-%d" % number for number in range(40)}
+ALL_VALUES = {number: b"value-%d" % number for number in range(40)}
 
 
-def test_reading_crosses_the_archive_and_the_partition_unseen(place: Place) -> None:
-    log = place.filled()
+def test_a_reader_gets_archived_and_local_records_in_one_sequence(archived: ArchivedPartition) -> None:
+    log = archived.filled()
     assert archive_now(log) > 2
     assert log.start_offset == 0
     assert log.size_bytes <= 800 + 400
-    assert values_from(log) == EVERYTHING
+    assert values_from(log) == ALL_VALUES
     first = log.segments[0].base_offset
     assert log.local_start_offset == first
-    assert {path.name for path in place.home.glob("*.log")} == {segment.path.name for segment in log.segments}
-    assert place.archive.names() == expected_names(log)
+    assert {path.name for path in archived.home.glob("*.log")} == {
+        segment.path.name for segment in log.segments
+    }
+    assert archived.archive.names() == expected_names(log)
     reader = LogReader(log)
     assert offset_for_time(reader.log, NOW_MS + 3) == (3, NOW_MS + 3)
     assert offset_for_time(reader.log, NOW_MS + first) == (first, NOW_MS + first)
     log.close()
-    again = place.open()
-    assert (again.start_offset, again.end_offset) == (0, 40)
-    assert values_from(again) == EVERYTHING
-    # More comes and more goes.
+    reopened = archived.open()
+    assert (reopened.start_offset, reopened.end_offset) == (0, 40)
+    assert values_from(reopened) == ALL_VALUES
+    # More records are appended, and more segments are archived.
     for number in range(40, 80):
-        append(again, b"value-%d" % number)
-    again.sync_now()
-    assert archive_now(again) > 2
-    assert values_from(again) == {number: b"value-%d" % number for number in range(80)}
+        append(reopened, b"value-%d" % number)
+    reopened.sync_now()
+    assert archive_now(reopened) > 2
+    assert values_from(reopened) == {number: b"value-%d" % number for number in range(80)}
 
 
-def test_retention_deletes_nothing_of_an_archived_topic(place: Place) -> None:
-    log = place.filled()
+def test_retention_does_not_delete_records_of_a_topic_with_an_archive(archived: ArchivedPartition) -> None:
+    log = archived.filled()
     assert trim(log, NOW_MS) is None
-    assert values_from(log) == EVERYTHING
+    assert values_from(log) == ALL_VALUES
 
 
-def test_an_archive_that_is_away_fails_its_own_range_only(place: Place) -> None:
-    log = place.filled()
+def test_an_unavailable_archive_fails_only_reads_of_archived_offsets(archived: ArchivedPartition) -> None:
+    log = archived.filled()
     archive_now(log)
     log.close()
-    with place.archive.away():
-        again = place.open()
-        first = again.local_start_offset
-        assert (again.start_offset, again.report.damage) == (0, [])
-        assert values_from(again, first) == {n: v for n, v in EVERYTHING.items() if n >= first}
-        reader = LogReader(again)
+    with archived.archive.unavailable():
+        reopened = archived.open()
+        first = reopened.local_start_offset
+        assert (reopened.start_offset, reopened.report.damage) == (0, [])
+        assert values_from(reopened, first) == {n: v for n, v in ALL_VALUES.items() if n >= first}
+        reader = LogReader(reopened)
         with pytest.raises(ArchiveUnavailable) as raised:
             reader.read(0, 1000)
         assert raised.value.retriable
         assert "offsets 0 to" in str(raised.value)
-        assert again.archive.segments[0].path in str(raised.value)
-        assert offset_for_time(again, NOW_MS + first) == (first, NOW_MS + first)
-        # Nothing is moved to where it is not, and nothing is deleted.
+        assert reopened.archive.segments[0].path in str(raised.value)
+        assert offset_for_time(reopened, NOW_MS + first) == (first, NOW_MS + first)
+        # While the archive is unavailable, no segment is moved and none is deleted.
         for number in range(40, 60):
-            append(again, b"value-%d" % number)
-        again.sync_now()
+            append(reopened, b"value-%d" % number)
+        reopened.sync_now()
         with pytest.raises(ArchiveUnavailable):
-            archive_now(again)
-    assert values_from(again) == {number: b"value-%d" % number for number in range(60)}
-    assert archive_now(again) > 0
-    assert values_from(again) == {number: b"value-%d" % number for number in range(60)}
+            archive_now(reopened)
+    assert values_from(reopened) == {number: b"value-%d" % number for number in range(60)}
+    assert archive_now(reopened) > 0
+    assert values_from(reopened) == {number: b"value-%d" % number for number in range(60)}
 
 
-def test_a_start_offset_that_moves_takes_the_archive_with_it(place: Place) -> None:
-    log = place.filled()
+def test_segments_below_the_start_offset_are_deleted_from_the_archive(archived: ArchivedPartition) -> None:
+    log = archived.filled()
     archive_now(log)
     last = log.archive.entries[-1]
     log.delete_before(last.base_offset)
     log.archive.adopt(log.archive.drop_below(log.start_offset, threading.Event()))
     assert [entry.base_offset for entry in log.archive.entries] == [last.base_offset]
-    assert place.archive.names() == expected_names(log)
+    assert archived.archive.names() == expected_names(log)
     assert sorted(values_from(log)) == list(range(last.base_offset, 40))
     log.delete_before(39)
     log.archive.adopt(log.archive.drop_below(log.start_offset, threading.Event()))
-    assert place.archive.names() == set()
-    assert (place.open().start_offset, place.open().end_offset) == (39, 40)
+    assert archived.archive.names() == set()
+    assert (archived.open().start_offset, archived.open().end_offset) == (39, 40)
 
 
-def test_a_reader_that_holds_a_moved_file_reads_on_in_it(place: Place) -> None:
-    log = place.filled()
+def test_a_read_that_began_before_a_segment_was_archived_finishes(archived: ArchivedPartition) -> None:
+    log = archived.filled()
     reader = LogReader(log)
     plan = reader.plan(0, 300)
     assert plan is not None
@@ -127,36 +137,38 @@ def test_a_reader_that_holds_a_moved_file_reads_on_in_it(place: Place) -> None:
     plan.segment.unpin()
 
 
-def test_damage_in_the_archive_is_told_like_any_other(place: Place) -> None:
-    log = place.filled()
+def test_damage_in_the_archive_is_reported_as_a_corrupt_batch(archived: ArchivedPartition) -> None:
+    log = archived.filled()
     archive_now(log)
-    place.archive.change(f"{0:020d}.log", 70)
+    archived.archive.change(f"{0:020d}.log", 70)
     with pytest.raises(CorruptBatch, match=str(log.archive.segments[0].path)):
         LogReader(log).read(0, 1000)
     assert LogReader(log).read(1, 1000).next_offset > 1
 
 
-def test_an_index_that_is_damaged_in_the_archive_is_made_again(place: Place) -> None:
-    log = place.filled()
+def test_a_damaged_index_in_the_archive_is_rebuilt(archived: ArchivedPartition) -> None:
+    log = archived.filled()
     archive_now(log)
-    place.archive.change(f"{0:020d}.index", 66)
-    assert values_from(log) == EVERYTHING
+    archived.archive.change(f"{0:020d}.index", 66)
+    assert values_from(log) == ALL_VALUES
     assert offset_for_time(log, NOW_MS + 2) == (2, NOW_MS + 2)
 
 
-def test_a_damaged_list_of_the_archive_is_not_taken_for_an_empty_one(place: Place) -> None:
-    log = place.filled()
+def test_a_damaged_list_of_archived_segments_is_not_treated_as_empty(
+    archived: ArchivedPartition,
+) -> None:
+    log = archived.filled()
     archive_now(log)
     log.close()
-    with (place.home / "archived").open("r+b") as file:
+    with (archived.home / "archived").open("r+b") as file:
         file.seek(20)
         file.write(b"\xff")
     with pytest.raises(DamagedState):
-        place.open()
+        archived.open()
 
 
-def test_a_producer_is_known_though_its_batches_are_in_the_archive(place: Place) -> None:
-    log = place.open()
+def test_a_producer_whose_batches_are_archived_is_still_known(archived: ArchivedPartition) -> None:
+    log = archived.open()
     for sequence in range(40):
         append(log, b"value-%d" % sequence, producer=(7, 0, sequence))
     log.roll(NOW_MS)
@@ -164,15 +176,15 @@ def test_a_producer_is_known_though_its_batches_are_in_the_archive(place: Place)
     log.sync_now()
     log.config = replace(CONFIG, retention_bytes=0)
     assert archive_now(log) > 3
-    again = place.open()
-    assert append(again, b"value-39", producer=(7, 0, 39)).duplicate
+    reopened = archived.open()
+    assert append(reopened, b"value-39", producer=(7, 0, 39)).duplicate
 
 
 @pytest.mark.parametrize("ends", ["kill", "power"])
-def test_a_move_cut_short_anywhere_loses_nothing(ends: str) -> None:
+def test_a_move_interrupted_at_any_operation_loses_no_record(ends: str) -> None:
     for number in itertools.count(1):
-        place, files = simulated(number)
-        log = place.filled()
+        archived, files = simulated(number)
+        log = archived.filled()
         fault = files.crash_at(number, when="after")
         with contextlib.suppress(Crash):
             archive_now(log)
@@ -180,28 +192,30 @@ def test_a_move_cut_short_anywhere_loses_nothing(ends: str) -> None:
             assert number > 20
             return
         for _ in range(1 if ends == "kill" else 6):
-            next_one = files.restart() if ends == "kill" else files.crash()
-            again = place.open(next_one, leader_epoch=1)
-            assert again.report.damage == []
-            assert values_from(again) == EVERYTHING
+            disk = files.restart() if ends == "kill" else files.crash()
+            reopened = archived.open(disk, leader_epoch=1)
+            assert reopened.report.damage == []
+            assert values_from(reopened) == ALL_VALUES
             if ends == "kill":
-                archive_now(again)
-                assert values_from(again) == EVERYTHING
-                assert values_from(place.open(next_one.crash(), leader_epoch=2)) == EVERYTHING
+                archive_now(reopened)
+                assert values_from(reopened) == ALL_VALUES
+                assert values_from(archived.open(disk.crash(), leader_epoch=2)) == ALL_VALUES
 
 
-def in_bucket(seed: int, archive: InBucket) -> tuple[Place, FaultyFiles]:
-    """A partition on files that can crash, with one segment to move to a bucket that cannot."""
+def partition_in_bucket(seed: int, archive: InBucket) -> tuple[ArchivedPartition, FaultyFiles]:
+    """A partition on a simulated disk that can crash, with an archive in a real bucket."""
     files = FaultyFiles(seed)
-    place = Place(Path("/disk"), files, archive)
-    return place, files
+    archived = ArchivedPartition(Path("/disk"), files, archive)
+    return archived, files
 
 
-def test_a_move_to_a_bucket_cut_short_anywhere_loses_nothing_and_leaves_nothing(s3: S3Server) -> None:
+def test_a_move_to_a_bucket_interrupted_at_any_operation_loses_no_record_and_leaves_no_file(
+    s3: S3Server,
+) -> None:
     archive = InBucket(s3)
     for number in itertools.count(1):
-        place, files = in_bucket(number, archive)
-        log = place.filled(18)
+        archived, files = partition_in_bucket(number, archive)
+        log = archived.filled(18)
         everything = values_from(log)
         fault = files.crash_at(number, when="after")
         with contextlib.suppress(Crash):
@@ -209,30 +223,31 @@ def test_a_move_to_a_bucket_cut_short_anywhere_loses_nothing_and_leaves_nothing(
         if not fault.hits:
             assert number > 10
             return
-        again = place.open(files.crash(), leader_epoch=1)
-        assert again.report.damage == []
-        assert values_from(again) == everything
-        # Found by the note alone: nothing is due that could write it again.
-        again.config = replace(CONFIG, retention_bytes=-1)
-        again.archive.remove_unfinished(threading.Event())
-        assert archive.names() == expected_names(again)
-        assert values_from(again) == everything
-        again.archive.drop_below(again.end_offset, threading.Event())
+        reopened = archived.open(files.crash(), leader_epoch=1)
+        assert reopened.report.damage == []
+        assert values_from(reopened) == everything
+        # Retention is off, so no later move overwrites the incomplete copy. Only the file
+        # ``archiving`` records that it exists.
+        reopened.config = replace(CONFIG, retention_bytes=-1)
+        reopened.archive.remove_unfinished(threading.Event())
+        assert archive.names() == expected_names(reopened)
+        assert values_from(reopened) == everything
+        reopened.archive.drop_below(reopened.end_offset, threading.Event())
 
 
-def test_a_bucket_that_goes_away_at_any_request_of_a_move_loses_nothing_and_leaves_nothing(
+def test_a_bucket_that_fails_at_any_request_of_a_move_loses_no_record_and_leaves_no_file(
     s3: S3Server,
 ) -> None:
     archive = InBucket(s3)
-    for passing in itertools.count():
-        place, _ = in_bucket(passing, archive)
-        log = place.filled(18)
+    for passing_requests in itertools.count():
+        archived, _ = partition_in_bucket(passing_requests, archive)
+        log = archived.filled(18)
         everything = values_from(log)
-        struck = s3.struck
-        with s3.rule("refuse", passing=passing), contextlib.suppress(ArchiveUnavailable):
+        faults_before = s3.injected_faults
+        with s3.rule("refuse", passing=passing_requests), contextlib.suppress(ArchiveUnavailable):
             assert archive_now(log) == 1
-        if s3.struck == struck:
-            assert passing > 5
+        if s3.injected_faults == faults_before:
+            assert passing_requests > 5
             return
         assert values_from(log) == everything
         assert log.archive.entries == []
@@ -242,9 +257,9 @@ def test_a_bucket_that_goes_away_at_any_request_of_a_move_loses_nothing_and_leav
         log.archive.drop_below(log.end_offset, threading.Event())
 
 
-def test_a_copy_that_reads_back_otherwise_is_not_named(s3: S3Server) -> None:
-    place, _ = in_bucket(1, InBucket(s3))
-    log = place.filled(18)
+def test_an_archived_copy_that_reads_back_differently_is_not_listed(s3: S3Server) -> None:
+    archived, _ = partition_in_bucket(1, InBucket(s3))
+    log = archived.filled(18)
     everything = values_from(log)
     with s3.rule("spoil", "GET"), pytest.raises(ArchiveUnavailable, match=r"reads back as .* were sent"):
         archive_now(log)
@@ -252,11 +267,12 @@ def test_a_copy_that_reads_back_otherwise_is_not_named(s3: S3Server) -> None:
     assert values_from(log) == everything
 
 
-def test_the_list_that_failed_to_be_written_is_written_again_before_the_copy_goes() -> None:
-    # The disk may have it all the same: then a start would take the segment for archived, and remove its own file.
+def test_after_a_failed_write_the_segment_list_is_rewritten_before_the_archived_copy_is_removed() -> None:
+    # The list may be on disk although the write failed. A start would then treat the segment as archived, and remove
+    # its local file.
     for number in itertools.count(1):
-        place, files = simulated(number)
-        log = place.filled(18)
+        archived, files = simulated(number)
+        log = archived.filled(18)
         everything = values_from(log)
         files.fail("sync_dir", path="*/partition", nth=2)
         with pytest.raises(OSError, match="Input/output"):
@@ -264,92 +280,92 @@ def test_the_list_that_failed_to_be_written_is_written_again_before_the_copy_goe
         fault = files.crash_at(number, when="after")
         with contextlib.suppress(Crash):
             archive_now(log)
-        again = place.open(files.restart(), leader_epoch=1)
-        assert values_from(again) == everything
+        reopened = archived.open(files.restart(), leader_epoch=1)
+        assert values_from(reopened) == everything
         if not fault.hits:
             assert number > 10
             return
 
 
-def test_a_move_that_is_given_up_decides_nothing_any_more(place: Place) -> None:
-    log = place.filled()
-    archiving = begun(log)
+def test_an_abandoned_move_changes_nothing(archived: ArchivedPartition) -> None:
+    log = archived.filled()
+    archiving = begin_move(log)
     assert archiving is not None
     archiving.end()
     with pytest.raises(Interrupted):
         archiving.copy()
     assert log.compacting is None
     log.close()
-    again = place.open()
-    assert again.archive.entries == []
-    assert values_from(again) == EVERYTHING
-    assert archive_now(again) > 2
-    assert place.archive.names() == expected_names(again)
+    reopened = archived.open()
+    assert reopened.archive.entries == []
+    assert values_from(reopened) == ALL_VALUES
+    assert archive_now(reopened) > 2
+    assert archived.archive.names() == expected_names(reopened)
 
 
-def test_nothing_is_sent_of_a_segment_whose_file_is_too_short(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+def test_a_truncated_segment_is_not_uploaded(
+    archived: ArchivedPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = place.filled()
+    log = archived.filled()
     sent: list[str] = []
-    monkeypatch.setattr(log.archive._place.store, "put", lambda name, chunks, size: sent.append(name))
+    monkeypatch.setattr(log.archive._location.store, "put", lambda name, chunks, size: sent.append(name))
     first = log.segments[0]
     first.file.truncate(first.size - 1)
-    with pytest.raises(StorageError, match=f"ends at byte {first.size - 1} of {first.size}"):
+    with pytest.raises(StorageError, match=f"has {first.size - 1} bytes, expected {first.size}"):
         archive_now(log)
     assert sent == []
 
 
-def test_a_move_that_is_given_up_while_the_archive_hangs_leaves_what_its_successor_moved(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+def test_an_aborted_move_does_not_remove_files_that_a_later_move_archived(
+    archived: ArchivedPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = place.filled()
+    log = archived.filled()
     archive_now(log)
     for number in range(40, 60):
         append(log, b"value-%d" % number, timestamp_ms=NOW_MS + number)
     log.sync_now()
-    archiving = begun(log)
+    archiving = begin_move(log)
     assert archiving is not None
     successors = []
 
     def hanging(name: str) -> list[str]:
         archiving.end()
         log.close()
-        successors.append(place.open())
+        successors.append(archived.open())
         assert archive_now(successors[0]) > 0
         return [name]
 
-    monkeypatch.setattr(log.archive._place.store, "list", hanging)
+    monkeypatch.setattr(log.archive._location.store, "list", hanging)
     with pytest.raises(Interrupted):
         archiving.copy()
     (successor,) = successors
-    assert not (place.home / "archiving").exists()
-    assert place.archive.names() == expected_names(successor)
+    assert not (archived.home / "archiving").exists()
+    assert archived.archive.names() == expected_names(successor)
     assert values_from(successor) == {number: b"value-%d" % number for number in range(60)}
 
 
-def test_segments_of_an_unfinished_swap_are_not_archived_and_nothing_is_lost() -> None:
-    place, files = simulated(1)
-    log = place.open()
-    log.config = COMPACTING
+def test_segments_of_an_unfinished_swap_are_not_archived() -> None:
+    archived, files = simulated(1)
+    log = archived.open()
+    log.config = COMPACTED_TOPIC
     for number in range(40):
         put(log, (b"key-%d" % (number % 3), b"value-%d" % number))
     seal(log)
-    # Of the segments that become one, the first is old enough.
+    # Compaction merges several segments. Only the first of them is old enough for the archive.
     kept_bytes = log.size_bytes - log.segments[0].size
     log.config = replace(
-        COMPACTING, retention_bytes=kept_bytes, is_archived=True, cleanup_policy="compact,delete"
+        COMPACTED_TOPIC, retention_bytes=kept_bytes, is_archived=True, cleanup_policy="compact,delete"
     )
     before = read_all(log).fold()
-    compaction = began(log, files)
+    compaction = begin_compaction(log, files)
     assert compaction is not None
-    # The second in a decision: it may be durable, and nothing has been renamed.
+    # The second sync_dir of a swap fails: the swap file may be durable, but no file has been renamed.
     files.fail("sync_dir", path="*/partition", nth=2)
     with pytest.raises(OSError, match="Input/output"):
         run(compaction)
     compaction.end()
-    assert outlived(log, NOW_MS)
+    assert segments_past_retention(log, NOW_MS)
     assert archive_now(log) == 0
-    again = place.open(files.crash(), leader_epoch=1)
-    assert again.unsettled is None
-    assert read_all(again).fold() == before
+    reopened = archived.open(files.crash(), leader_epoch=1)
+    assert reopened.unfinished_swap is None
+    assert read_all(reopened).fold() == before

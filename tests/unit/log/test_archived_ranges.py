@@ -1,4 +1,4 @@
-"""What is read of an archived segment is ranges of it, whatever is asked for and whatever is damaged."""
+"""Every read of an archived segment uses small range requests, also when the segment is damaged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.log.config import LogConfig
 from headrace.log.partition import PartitionLog
 from headrace.log.reader import LogReader
 from tests.support.s3 import S3Server
-from tests.unit.log.archives import InBucket, Place, archive_now
+from tests.unit.log.archives import ArchivedPartition, InBucket, archive_now
 from tests.unit.log.by_time import offset_for_time
 from tests.unit.log.conftest import NOW_MS, append
 
@@ -24,18 +24,18 @@ BLOCK, PART = 4096, 16384
 
 
 def ranges(s3: S3Server, bucket: str) -> list[int]:
-    """How many bytes each request for a part of a log asked for."""
-    found = [re.search(r"\.log/\d+ bytes=(\d+)-(\d+)", line) for line in s3.requests(bucket)]
-    return [int(match[2]) - int(match[1]) + 1 for match in found if match]
+    """The number of bytes of each range request for a log file."""
+    matches = [re.search(r"\.log/\d+ bytes=(\d+)-(\d+)", line) for line in s3.requests(bucket)]
+    return [int(match[2]) - int(match[1]) + 1 for match in matches if match]
 
 
-class Large:
-    """One archived segment of many blocks, with batches of about a tenth of one."""
+class LargeArchivedSegment:
+    """One archived segment of many blocks; a batch has about a tenth of a block."""
 
     def __init__(self, directory: Path, s3: S3Server) -> None:
         self.s3 = s3
         self.archive = InBucket(s3)
-        self.log: PartitionLog = Place(directory, SystemFiles(), self.archive).open()
+        self.log: PartitionLog = ArchivedPartition(directory, SystemFiles(), self.archive).open()
         self.log.config = LogConfig(
             segment_bytes=64 * BLOCK, index_interval_bytes=BLOCK, retention_bytes=0, is_archived=True
         )
@@ -50,53 +50,57 @@ class Large:
         self.size = self.log.archive.segments[0].size
         self._before = len(ranges(s3, self.archive.bucket))
 
-    def asked(self) -> list[int]:
-        """Sizes of the ranges that were asked for since the move, which reads all of it back."""
+    def requested(self) -> list[int]:
+        """Sizes of the ranges requested after the move. (The move itself reads the whole copy back.)"""
         return ranges(self.s3, self.archive.bucket)[self._before :]
 
 
 @pytest.fixture
-def large(tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Large:
+def large(tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> LargeArchivedSegment:
     monkeypatch.setattr(archive_bucket, "BLOCK_BYTES", BLOCK)
     monkeypatch.setattr(archive_bucket, "PART_BYTES", PART)
     monkeypatch.setattr(scan, "_WINDOW", BLOCK)
-    return Large(tmp_path, s3)
+    return LargeArchivedSegment(tmp_path, s3)
 
 
-def test_a_read_and_a_look_up_by_time_take_a_few_blocks(large: Large) -> None:
+def test_a_read_and_a_lookup_by_time_need_few_blocks(large: LargeArchivedSegment) -> None:
     middle = large.log.local_start_offset // 2
     assert LogReader(large.log).read(middle, 600).next_offset > middle
-    assert 0 < sum(large.asked()) <= 4 * BLOCK
-    wanted = 2 * middle - 2
-    assert offset_for_time(large.log, NOW_MS + wanted) == (wanted, NOW_MS + wanted)
-    assert sum(large.asked()) <= 8 * BLOCK
+    assert 0 < sum(large.requested()) <= 4 * BLOCK
+    offset_wanted = 2 * middle - 2
+    assert offset_for_time(large.log, NOW_MS + offset_wanted) == (offset_wanted, NOW_MS + offset_wanted)
+    assert sum(large.requested()) <= 8 * BLOCK
 
 
-def test_a_reader_that_goes_on_asks_for_each_block_once(large: Large) -> None:
+def test_a_sequential_reader_requests_each_block_once(large: LargeArchivedSegment) -> None:
     log_reader, offset = LogReader(large.log), 0
     while offset < large.log.local_start_offset:
         offset = log_reader.read(offset, 1_000).next_offset
-    assert large.size <= sum(large.asked()) <= large.size + BLOCK
+    assert large.size <= sum(large.requested()) <= large.size + BLOCK
 
 
-def test_a_length_that_leads_nowhere_is_not_read_for(large: Large, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_batch_length_does_not_cause_a_large_read(
+    large: LargeArchivedSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reader, "ARCHIVED_BYTES_MAX", 2 * BLOCK)
-    # The third of four bytes of the length: it becomes one that the segment could hold.
-    number, within = divmod(large.position_of_20 + 10, PART)
-    large.s3.change(large.archive.bucket, f"cluster/topic/0/{0:020d}.log/{number:05d}", within)
-    before = len(large.asked())
-    with pytest.raises(CorruptBatch, match="does not lead to the next batch"):
+    # Change the third of the four length bytes: the wrong length still fits into the segment.
+    number, position_in_part = divmod(large.position_of_20 + 10, PART)
+    large.s3.change(large.archive.bucket, f"cluster/topic/0/{0:020d}.log/{number:05d}", position_in_part)
+    before = len(large.requested())
+    with pytest.raises(CorruptBatch, match="the next batch does not begin at its end"):
         LogReader(large.log).read(20, 1_000)
-    assert sum(large.asked()[before:]) <= 4 * BLOCK
+    assert sum(large.requested()[before:]) <= 4 * BLOCK
     assert LogReader(large.log).read(21, 1_000).next_offset > 21
 
 
-def test_a_part_that_is_missing_in_the_midst_is_not_taken_for_the_end_of_the_log(large: Large) -> None:
+def test_a_missing_part_in_the_middle_is_not_treated_as_the_end_of_the_log(
+    large: LargeArchivedSegment,
+) -> None:
     end = large.log.local_start_offset
     # All batches have about the same size.
     inside = end * 5 * PART // (2 * large.size)
     large.s3.delete(large.archive.bucket, f"cluster/topic/0/{0:020d}.log/00002")
-    with pytest.raises(ArchiveUnavailable, match=r"it has \d+ of \d+ bytes from byte \d+ on"):
+    with pytest.raises(ArchiveUnavailable, match=r"read \d+ of \d+ bytes at byte \d+"):
         LogReader(large.log).read(inside, 1_000)
     with pytest.raises(ArchiveUnavailable):
         offset_for_time(large.log, NOW_MS + inside)
@@ -104,7 +108,7 @@ def test_a_part_that_is_missing_in_the_midst_is_not_taken_for_the_end_of_the_log
     assert LogReader(large.log).read(end - 1, 1_000).next_offset == end
 
 
-def test_no_index_is_made_from_a_log_with_a_part_missing(large: Large) -> None:
+def test_no_index_is_built_from_a_log_with_a_missing_part(large: LargeArchivedSegment) -> None:
     for key in large.s3.objects(large.archive.bucket):
         if ".index/" in key or key.endswith(".log/00002"):
             large.s3.delete(large.archive.bucket, key)
@@ -112,7 +116,7 @@ def test_no_index_is_made_from_a_log_with_a_part_missing(large: Large) -> None:
         LogReader(large.log).read(0, 1_000)
 
 
-def test_a_part_is_put_by_one_request_so_that_no_upload_is_left_open(s3: S3Server) -> None:
+def test_a_part_is_uploaded_with_one_put_request(s3: S3Server) -> None:
     bucket = s3.fresh_bucket()
     store = BucketStore(s3.address(bucket), "cluster")
     size = PART_BYTES + 5

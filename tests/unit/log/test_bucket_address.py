@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.log.bucket_address import BucketAddress, parse_bucket
+from headrace.log.archive_store import BucketAddress, parse_bucket
 
 
 def test_an_address_has_a_bucket_and_may_have_a_prefix_an_endpoint_and_a_region() -> None:
@@ -24,11 +24,11 @@ SECRET = "wJalrXUtnFEMI"
 @pytest.mark.parametrize(
     ("address", "endpoint", "region", "about"),
     [
-        ("s3://", "", "", "names no bucket"),
-        ("s3:///prefix", "", "", "names no bucket"),
-        ("s3://ab", "", "", "names no bucket"),
-        (f"s3://key:{SECRET}@archive/prefix", "", "", "names no bucket"),
-        (f"s3://archive?secret={SECRET}", "", "", "names no bucket"),
+        ("s3://", "", "", "invalid bucket"),
+        ("s3:///prefix", "", "", "invalid bucket"),
+        ("s3://ab", "", "", "invalid bucket"),
+        (f"s3://key:{SECRET}@archive/prefix", "", "", "invalid bucket"),
+        (f"s3://archive?secret={SECRET}", "", "", "invalid bucket"),
         ("s3://archive/a//b", "", "", "prefix"),
         ("s3://archive/../b", "", "", "prefix"),
         ("s3://archive/a?endpoint=x", "", "", "prefix"),
@@ -41,7 +41,7 @@ SECRET = "wJalrXUtnFEMI"
         ("s3://archive", "", "Mars!", "region"),
     ],
 )
-def test_an_address_that_is_none_is_refused_with_the_next_step_and_repeats_no_secret(
+def test_an_invalid_address_is_refused_with_a_hint_and_without_secrets(
     address: str, endpoint: str, region: str, about: str
 ) -> None:
     with pytest.raises(ConfigError, match=about) as raised:

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from headrace.log.byte_cache import ByteCache
+from headrace.log.archive_store import ByteCache
 
 
-def test_what_was_used_longest_ago_goes_when_the_limit_is_reached() -> None:
+def test_the_least_recently_used_value_is_evicted_at_the_limit() -> None:
     cache: ByteCache[str] = ByteCache(10)
     cache.put("a", "A", 4)
     cache.put("b", "B", 4)
@@ -13,7 +13,7 @@ def test_what_was_used_longest_ago_goes_when_the_limit_is_reached() -> None:
     assert cache.bytes == 8
 
 
-def test_a_value_that_is_put_again_counts_once() -> None:
+def test_a_replaced_value_counts_once() -> None:
     cache: ByteCache[str] = ByteCache(10)
     for size in (4, 6, 5):
         cache.put("a", "A", size)
@@ -22,7 +22,7 @@ def test_a_value_that_is_put_again_counts_once() -> None:
     assert (cache.bytes, cache.get("a")) == (0, None)
 
 
-def test_a_value_larger_than_the_limit_is_not_kept_and_takes_nothing_else_with_it() -> None:
+def test_a_value_larger_than_the_limit_is_not_stored_and_evicts_nothing() -> None:
     cache: ByteCache[str] = ByteCache(10)
     cache.put("a", "A", 4)
     cache.put("b", "B", 11)

@@ -28,7 +28,7 @@ def everything(files: FaultyFiles) -> dict[str, bytes]:
     return {name: files.content(DIRECTORY / name) for name in files.list(DIRECTORY)}
 
 
-async def test_a_whole_journal_passes_and_is_left_as_it_is() -> None:
+async def test_the_check_of_an_intact_journal_changes_nothing() -> None:
     files = FaultyFiles(1)
     await written(files)
     before = everything(files)
@@ -36,22 +36,24 @@ async def test_a_whole_journal_passes_and_is_left_as_it_is() -> None:
     assert everything(files) == before
 
 
-@pytest.mark.parametrize("harm", ["flip", "cut", "cut to a batch", "remove log", "remove mark", "zero mark"])
-async def test_damage_is_refused_with_its_place_before_anything_is_changed(harm: str) -> None:
+@pytest.mark.parametrize(
+    "damage", ["flip", "cut", "cut to a batch", "remove log", "remove mark", "zero mark"]
+)
+async def test_damage_is_reported_with_its_position_before_anything_changes(damage: str) -> None:
     files = FaultyFiles(1)
     await written(files)
     log, mark = DIRECTORY / f"{0:020d}.log", DIRECTORY / "mark"
     content = files.content(log)
-    if harm == "flip":
+    if damage == "flip":
         files.damage(log, 300, bytes([content[300] ^ 4]))
-    elif harm == "cut":
+    elif damage == "cut":
         files.cut(log, len(content) - 1)
-    elif harm == "cut to a batch":
+    elif damage == "cut to a batch":
         files.cut(log, int.from_bytes(content[8:12], "big") + 12)
-    elif harm == "zero mark":
+    elif damage == "zero mark":
         files.damage(mark, 0, bytes(4152))
     else:
-        files.remove(log if harm == "remove log" else mark)
+        files.remove(log if damage == "remove log" else mark)
     before = everything(files)
     with pytest.raises(DamagedState) as raised:
         check_journal(files, DIRECTORY, is_new=False)
@@ -60,15 +62,15 @@ async def test_damage_is_refused_with_its_place_before_anything_is_changed(harm:
     assert everything(files) == before
 
 
-def test_a_journal_that_is_gone_is_not_begun_anew() -> None:
+def test_a_missing_journal_is_not_replaced_by_an_empty_one() -> None:
     files = FaultyFiles(1)
     files.make_dir(DIRECTORY)
     check_journal(files, DIRECTORY, is_new=True)
-    with pytest.raises(DamagedState, match="does not read back"):
+    with pytest.raises(DamagedState, match="is damaged"):
         check_journal(files, DIRECTORY, is_new=False)
 
 
-async def test_a_torn_tail_is_no_damage() -> None:
+async def test_a_torn_tail_of_the_journal_is_not_damage() -> None:
     files = FaultyFiles(1)
     await written(files)
     file = files.open(DIRECTORY / f"{0:020d}.log")

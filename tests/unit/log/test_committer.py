@@ -1,4 +1,4 @@
-"""Group commit when the disk fails beneath it."""
+"""Group commit on a failing disk."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def open_log(directory: Path) -> PartitionLog:
     return PartitionLog(FailingFiles(), directory, now_ms=NOW_MS)
 
 
-async def test_a_failed_sync_is_said_with_what_stays_and_what_to_do(
+async def test_a_failed_sync_is_logged_with_the_readable_offsets_and_a_hint(
     tmp_path: Path, failing: set[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     log = open_log(tmp_path / "p")
@@ -62,11 +62,11 @@ async def test_a_failed_sync_is_said_with_what_stays_and_what_to_do(
     finally:
         await committer.close()
         log.close()
-    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert str(tmp_path) in said
-    assert "Input/output error" in said
-    assert "offsets 0 to 1 stay readable" in said
-    assert "check the disk" in said
+    (message,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert str(tmp_path) in message
+    assert "Input/output error" in message
+    assert "offsets 0 to 1 remain readable" in message
+    assert "check the disk" in message
 
 
 async def test_a_mark_whose_sync_failed_is_synced_later(
@@ -89,6 +89,6 @@ async def test_a_mark_whose_sync_failed_is_synced_later(
     finally:
         await committer.close()
         log.close()
-    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert len(said) == 1
-    assert "Input/output error" in said[0]
+    messages = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(messages) == 1
+    assert "Input/output error" in messages[0]

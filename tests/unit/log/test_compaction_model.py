@@ -1,4 +1,4 @@
-"""Any history of writes, transactions, deletions and compactions, against a list that forgets nothing."""
+"""Random writes, transactions, deletions and compactions, compared with a complete list."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from headrace.files import SystemFiles
 from headrace.log.key_map import KEY_BYTES
 from headrace.log.partition import PartitionLog
-from tests.unit.log.compacting import (
-    COMPACTING,
+from tests.unit.log.compaction_runs import (
+    COMPACTED_TOPIC,
     Key,
     Value,
     assert_unbroken,
@@ -26,7 +26,7 @@ from tests.unit.log.compacting import (
 )
 from tests.unit.log.conftest import NOW_MS
 
-CONFIG = replace(COMPACTING, segment_bytes=350)
+CONFIG = replace(COMPACTED_TOPIC, segment_bytes=350)
 
 keys = st.sampled_from([b"a", b"b", b"c", b"a-key-of-more-than-sixteen-bytes", b""])
 records = st.lists(st.tuples(keys, st.none() | st.binary(max_size=12)), min_size=1, max_size=4)
@@ -51,7 +51,7 @@ class Model:
     now_ms: int = NOW_MS
 
     def end(self, log: PartitionLog, producer_id: int, *, committed: bool) -> None:
-        """One of the two has the newer protocol, which raises the epoch with every transaction."""
+        """End a transaction. Producer 4 uses the newer protocol, which raises the epoch with every transaction."""
         if producer_id == 4:
             self.epochs[4] = self.epochs.get(4, 0) + 1
             self.sequences[4] = 0
@@ -69,12 +69,12 @@ def check(log: PartitionLog, model: Model) -> None:
     found = read_all(log).records
     stable = log.last_stable_offset
     written = model.committed(stable)
-    # An offset keeps its bytes, what is not compacted yet is all there, and the table is the same.
+    # Every offset keeps its record, no record above the clean offset is missing, and the table is the same.
     assert found.items() <= written.items()
     assert fold(found.values()) == fold(written.values())
     clean = log.compacted.clean_offset
     assert {o for o in written if o >= clean} <= found.keys()
-    # A reader that was here and comes back sees the same table, unless it is told to start anew.
+    # A reader that resumes gets the same table, unless its offset is below the tombstone horizon.
     for resume in {0, clean // 2, clean, stable // 2}:
         if resume >= log.tombstone_horizon:
             table = fold(record for offset, record in written.items() if offset < resume)
@@ -123,25 +123,25 @@ def act(log: PartitionLog, model: Model, directory: Path, step: tuple[str, objec
         if first:
             log.close()
         else:
-            # The state of producers and transactions is lost, too: the log alone must tell.
+            # The saved state of producers and transactions is lost, so the log must be scanned.
             for path in directory.glob("*.state"):
                 path.unlink()
-        log = opened(directory)
+        log = open_log(directory)
     return log
 
 
-def opened(directory: Path) -> PartitionLog:
+def open_log(directory: Path) -> PartitionLog:
     return PartitionLog(SystemFiles(), directory, config=CONFIG, now_ms=NOW_MS)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps, min_size=5, max_size=40))
-def test_compaction_agrees_with_a_list_through_any_history(
+def test_compaction_agrees_with_the_model_after_random_operations(
     history: list[tuple[str, object, object]],
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        log, model = opened(directory), Model()
+        log, model = open_log(directory), Model()
         for step in history:
             log = act(log, model, directory, step)
             if step[0] in ("compact", "reopen"):

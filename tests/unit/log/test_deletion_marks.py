@@ -1,4 +1,4 @@
-"""What a deletion removes, and the mark: whichever of its slots is read later, it leads to files that are there."""
+"""After a deletion, both slots of the mark refer only to existing files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.log.test_power_loss import (
     killed_at_every_operation,
     never_marked,
     new_disk,
-    opened,
+    open_log,
 )
 
 MARK = DIRECTORY / "mark"
@@ -28,7 +28,7 @@ Fill = Callable[[FaultyFiles, int], PartitionLog]
 
 
 def with_damaged_slot(files: FaultyFiles, slot: int) -> FaultyFiles:
-    """Another disk, on which that slot does not read back; the power was lost as well."""
+    """A copy of the disk after a power loss, with one slot of the mark damaged."""
     files.sync_dir(DIRECTORY)
     after = files.crash()
     after.damage(MARK, slot + 20, bytes([after.content(MARK)[slot + 20] ^ 1]))
@@ -37,57 +37,59 @@ def with_damaged_slot(files: FaultyFiles, slot: int) -> FaultyFiles:
 
 @pytest.mark.parametrize("fill", [filled, never_marked])
 @pytest.mark.parametrize("slot", SLOTS)
-def test_a_slot_that_is_damaged_after_a_deletion_costs_nothing(fill: Fill, slot: int) -> None:
+def test_a_log_opens_without_loss_if_a_slot_is_damaged_after_a_deletion(fill: Fill, slot: int) -> None:
     files = new_disk(1)
     log = fill(files, 12)
     log.delete_before(9)
-    assert log.segments[0].base_offset > 0, "no file has gone"
-    after = opened(with_damaged_slot(files, slot), leader_epoch=1)
+    assert log.segments[0].base_offset > 0, "no file was removed"
+    after = open_log(with_damaged_slot(files, slot), leader_epoch=1)
     assert (after.start_offset, after.end_offset, after.report.damage) == (9, 12, [])
     assert sorted(values_from(after)) == [9, 10, 11]
 
 
 @pytest.mark.parametrize("slot", SLOTS)
-def test_a_slot_that_is_damaged_after_all_was_deleted_lets_no_offset_be_used_twice(slot: int) -> None:
+def test_no_offset_is_used_twice_when_a_slot_is_damaged_after_a_full_deletion(slot: int) -> None:
     files = new_disk(1)
     log = filled(files, 12)
     log.roll(0)
     log.delete_before(12)
-    after = opened(with_damaged_slot(files, slot), leader_epoch=1)
+    after = open_log(with_damaged_slot(files, slot), leader_epoch=1)
     assert (after.start_offset, after.end_offset, after.report.damage) == (12, 12, [])
 
 
 @pytest.mark.parametrize("fill", [filled, never_marked])
 @pytest.mark.parametrize("slot", SLOTS)
-def test_a_deletion_killed_anywhere_leaves_two_slots_of_which_either_will_do(fill: Fill, slot: int) -> None:
+def test_after_a_deletion_killed_at_any_operation_the_log_opens_with_either_slot(
+    fill: Fill, slot: int
+) -> None:
     def delete(_: FaultyFiles, log: PartitionLog | None) -> None:
         assert log is not None
         log.delete_before(9)
 
     for files in killed_at_every_operation(lambda files: fill(files, 12), delete):
         files.damage(MARK, slot + 20, bytes([files.content(MARK)[slot + 20] ^ 1]))
-        log = opened(files, leader_epoch=1)
+        log = open_log(files, leader_epoch=1)
         assert (log.end_offset, log.report.damage) == (12, [])
         assert log.start_offset in (0, 9)
         assert set(values_from(log)) >= set(range(log.start_offset, 12))
 
 
 @pytest.mark.parametrize("slot", SLOTS)
-def test_a_start_that_removes_what_a_killed_deletion_left_makes_both_slots_say_so(slot: int) -> None:
+def test_a_start_completes_a_killed_deletion_in_both_slots(slot: int) -> None:
     def delete(_: FaultyFiles, log: PartitionLog | None) -> None:
         assert log is not None
         log.delete_before(9)
 
     for files in killed_at_every_operation(lambda files: never_marked(files, 12), delete):
-        start = opened(files, leader_epoch=1).start_offset
-        after = opened(with_damaged_slot(files, slot), leader_epoch=2)
+        start = open_log(files, leader_epoch=1).start_offset
+        after = open_log(with_damaged_slot(files, slot), leader_epoch=2)
         assert (after.end_offset, after.report.damage) == (12, [])
         assert after.start_offset == start
         assert set(values_from(after)) >= set(range(start, 12))
 
 
 @pytest.mark.parametrize("slot", SLOTS)
-def test_a_start_that_removes_files_which_no_sync_had_reached_lets_neither_slot_lead_to_them(
+def test_after_a_start_neither_slot_points_to_removed_unsynced_files(
     slot: int,
 ) -> None:
     files = new_disk(1)
@@ -97,17 +99,17 @@ def test_a_start_that_removes_files_which_no_sync_had_reached_lets_neither_slot_
     log.roll(0)
     append(log, b"acknowledged")
     files = files.restart()
-    assert opened(files, leader_epoch=1).segments[0].base_offset == 1
-    after = opened(with_damaged_slot(files, slot), leader_epoch=2)
+    assert open_log(files, leader_epoch=1).segments[0].base_offset == 1
+    after = open_log(with_damaged_slot(files, slot), leader_epoch=2)
     assert (after.report.damage, values_from(after)) == ([], {1: b"acknowledged"})
 
 
 class SlowMark:
-    """A disk on which the mark is synced only once it is let go on."""
+    """Blocks syncs of the mark until a test sets ``released``."""
 
     def __init__(self, files: FaultyFiles) -> None:
         self.reached = threading.Event()
-        self.goes_on = threading.Event()
+        self.released = threading.Event()
         files.watch = lambda operation, stage: (
             self._wait()
             if operation.path == MARK and operation.kind == "sync" and stage == "before"
@@ -116,7 +118,7 @@ class SlowMark:
 
     def _wait(self) -> None:
         self.reached.set()
-        assert self.goes_on.wait(60)
+        assert self.released.wait(60)
 
     async def until_reached(self) -> None:
         async with asyncio.timeout(120):
@@ -131,43 +133,43 @@ async def committer() -> AsyncIterator[Committer]:
     await committer.close()
 
 
-async def test_a_deletion_that_waits_for_the_disk_holds_up_nobody(committer: Committer) -> None:
+async def test_a_deletion_that_waits_for_the_disk_does_not_delay_appends(committer: Committer) -> None:
     files = new_disk(1)
     log = filled(files, 12)
     slow = SlowMark(files)
     deletion = asyncio.create_task(committer.delete_before(log, 9))
     await slow.until_reached()
-    # The event loop turns, the log takes writes, and what is about to go can still be read.
+    # Meanwhile the event loop runs, the log accepts writes, and the records to delete can still be read.
     append(log, b"meanwhile")
     await committer.wait(log, 13)
     assert (log.start_offset, log.high_watermark, len(values_from(log))) == (0, 13, 13)
     assert not deletion.done()
-    slow.goes_on.set()
+    slow.released.set()
     assert await deletion == 9
     assert (log.start_offset, log.high_watermark) == (9, 13)
     assert not files.exists(DIRECTORY / f"{0:020d}.log")
     for _ in range(12):
-        after = opened(files.crash(), leader_epoch=1)
+        after = open_log(files.crash(), leader_epoch=1)
         assert (after.start_offset, after.end_offset, after.report.damage) == (9, 13, [])
 
 
 @pytest.mark.parametrize("slot", SLOTS)
-async def test_of_two_deletions_at_once_neither_takes_the_other_back(committer: Committer, slot: int) -> None:
+async def test_two_concurrent_deletions_do_not_revert_each_other(committer: Committer, slot: int) -> None:
     files = new_disk(1)
     log = filled(files, 12)
     slow = SlowMark(files)
     far = asyncio.create_task(committer.delete_before(log, 10))
     near = asyncio.create_task(committer.delete_before(log, 6))
     await slow.until_reached()
-    slow.goes_on.set()
+    slow.released.set()
     assert await far == 10
     assert await near in (6, 10)
     assert log.start_offset == 10
-    after = opened(with_damaged_slot(files, slot), leader_epoch=1)
+    after = open_log(with_damaged_slot(files, slot), leader_epoch=1)
     assert (after.start_offset, after.end_offset, after.report.damage) == (10, 12, [])
 
 
-async def test_a_deletion_that_nobody_waits_for_any_more_is_carried_out_before_the_files_are_closed(
+async def test_an_abandoned_deletion_completes_before_the_files_are_closed(
     committer: Committer,
 ) -> None:
     files = new_disk(1)
@@ -179,13 +181,13 @@ async def test_a_deletion_that_nobody_waits_for_any_more_is_carried_out_before_t
     settled = asyncio.create_task(committer.settle(log))
     await asyncio.sleep(0.01)
     assert not settled.done()
-    slow.goes_on.set()
+    slow.released.set()
     await settled
     assert log.start_offset == 9
     log.close()
 
 
-async def test_behind_a_roll_at_the_very_offset_that_is_deleted_to_no_file_goes_that_a_slot_leads_to(
+async def test_a_deletion_up_to_a_new_segment_removes_no_file_that_a_slot_points_to(
     committer: Committer,
 ) -> None:
     files = new_disk(1)
@@ -195,14 +197,16 @@ async def test_behind_a_roll_at_the_very_offset_that_is_deleted_to_no_file_goes_
     await slow.until_reached()
     before = log.active
     log.roll(0)
-    slow.goes_on.set()
+    slow.released.set()
     assert await deletion == 12
     assert before in log.segments
-    after = opened(with_damaged_slot(files, SLOTS[0]), leader_epoch=1)
+    after = open_log(with_damaged_slot(files, SLOTS[0]), leader_epoch=1)
     assert (after.start_offset, after.end_offset, after.report.damage) == (12, 12, [])
 
 
-async def test_a_deletion_whose_mark_the_disk_refuses_moves_nothing(committer: Committer) -> None:
+async def test_a_deletion_whose_mark_cannot_be_written_does_not_change_the_start_offset(
+    committer: Committer,
+) -> None:
     files = new_disk(1)
     log = filled(files, 12)
     files.fail("sync", path="*/mark", error=errno.EIO)

@@ -1,4 +1,4 @@
-"""One operation fails, the process goes on."""
+"""One operation fails, and the process continues."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_deletion_that_is_not_durable_is_an_error_and_deletes_nothing(kind: st
         assert sorted(values_from(after)) == [9, 10, 11]
 
 
-def test_a_mark_that_cannot_be_synced_keeps_nobody_from_writing() -> None:
+def test_writes_continue_if_the_mark_cannot_be_synced() -> None:
     files = FaultyFiles(1)
     filled(files)
     files = files.restart()
@@ -61,7 +61,7 @@ def test_a_mark_that_cannot_be_synced_keeps_nobody_from_writing() -> None:
 
 
 @pytest.mark.parametrize(("kind", "path"), [("sync", "*/mark"), ("remove", "*.log")])
-async def test_a_journal_whose_past_cannot_be_deleted_goes_on(
+async def test_a_journal_continues_if_its_old_entries_cannot_be_deleted(
     kind: str, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = FaultyFiles(1)
@@ -76,17 +76,17 @@ async def test_a_journal_whose_past_cannot_be_deleted_goes_on(
         await journal.write([b"entry-%d" % number])
         kept.append(b"entry-%d" % number)
     assert fault.hits
-    assert "keeps what a snapshot has replaced" in caplog.text
+    assert "cannot delete old entries of the journal" in caplog.text
     files = files.crash()
     assert Journal(files, DIRECTORY, SystemClock(), committer).entries == kept
     await committer.close()
 
 
 @pytest.mark.parametrize(("epoch", "sequence"), [(0, 0), (0, 5), (1, 0)], ids=["first", "later", "new epoch"])
-def test_behind_a_batch_that_found_no_space_nothing_is_written_nor_called_a_gap(
+def test_after_a_write_fails_on_a_full_disk_later_batches_are_refused_without_a_sequence_error(
     epoch: int, sequence: int
 ) -> None:
-    """Told of a gap, a client would take a new epoch and might send again what is there."""
+    """After an error about a gap, a client would start a new epoch and could resend records that the log has."""
     files = FaultyFiles(1)
     log = filled(files)
     if (epoch, sequence) != (0, 0):
@@ -96,7 +96,7 @@ def test_behind_a_batch_that_found_no_space_nothing_is_written_nor_called_a_gap(
     with pytest.raises(PartitionFenced):
         append(log, b"first", producer=(7, epoch, sequence))
     for ahead in (1, 2, 3):
-        with pytest.raises(PartitionFenced, match="send the batch again"):
+        with pytest.raises(PartitionFenced, match="must first resend"):
             append(log, b"later", producer=(7, epoch, sequence + ahead))
     assert append(log, b"first", producer=(7, epoch, sequence)).base_offset == before
     assert append(log, b"later", producer=(7, epoch, sequence + 1)).base_offset == before + 1
@@ -104,7 +104,7 @@ def test_behind_a_batch_that_found_no_space_nothing_is_written_nor_called_a_gap(
         append(log, b"beyond", producer=(7, epoch, sequence + 3))
 
 
-def test_who_gave_up_a_batch_that_found_no_space_is_told_of_the_gap() -> None:
+def test_a_producer_that_skips_a_batch_after_a_full_disk_gets_a_sequence_error() -> None:
     files = FaultyFiles(1)
     log = filled(files)
     files.fail("write", path="*.log", error=errno.ENOSPC)
@@ -115,7 +115,7 @@ def test_who_gave_up_a_batch_that_found_no_space_is_told_of_the_gap() -> None:
 
 
 def with_remembered_producer(files: FaultyFiles) -> PartitionLog:
-    """Several segments, all states removed, so that a deletion has to write a state first."""
+    """A log with several segments and without ``.state`` files, so that a deletion must first write one."""
     log = filled(files)
     append(log, b"value-12", producer=(7, 0, 0))
     log.sync_now()
@@ -128,7 +128,7 @@ def with_remembered_producer(files: FaultyFiles) -> PartitionLog:
 
 
 @pytest.mark.parametrize("times", [1, None], ids=["until there is room", "for good"])
-def test_a_deletion_on_a_full_disk_makes_room_or_keeps_the_files(times: int | None) -> None:
+def test_a_deletion_on_a_full_disk_frees_space_or_leaves_the_files(times: int | None) -> None:
     files = FaultyFiles(1)
     log = with_remembered_producer(files)
     first = log.segments[0]
@@ -149,20 +149,20 @@ def test_a_directory_that_cannot_be_synced_for_a_deletion_fences_the_partition()
     files.fail("sync_dir", path=str(DIRECTORY), error=errno.EIO)
     with pytest.raises(PartitionFenced, match="Input/output"):
         log.delete_before(9)
-    assert log.is_lost
+    assert log.needs_restart
     with pytest.raises(PartitionFenced):
         append(log, b"value-13")
 
 
 @pytest.mark.parametrize("failure", ["fail", "short"])
-def test_a_mark_that_cannot_be_written_is_written_with_its_next_sync(failure: str) -> None:
+def test_a_mark_whose_write_failed_is_written_at_the_next_sync(failure: str) -> None:
     files = FaultyFiles(1)
     log = filled(files)
     log.sync_mark()
     if failure == "fail":
         files.fail("write", path="*/mark")
     else:
-        files.short_write(path="*/mark", taken=20)
+        files.short_write(path="*/mark", written_bytes=20)
     append(log, b"value-12")
     log.sync_now()
     assert log.fenced is None
@@ -170,10 +170,10 @@ def test_a_mark_that_cannot_be_written_is_written_with_its_next_sync(failure: st
     for _ in range(20):
         after = PartitionLog(files.crash(), DIRECTORY, config=CONFIG, now_ms=NOW_MS)
         assert len(values_from(after)) == 13
-        assert after.report.kept_tail_bytes == 0
+        assert after.report.retained_tail_bytes == 0
 
 
-async def test_what_is_appended_during_a_slow_flush_is_flushed_too() -> None:
+async def test_records_appended_during_a_slow_flush_are_flushed_too() -> None:
     files = FaultyFiles(1)
     files.make_dir(DIRECTORY)
     files.sync_dir(DIRECTORY.parent)
@@ -189,7 +189,7 @@ async def test_what_is_appended_during_a_slow_flush_is_flushed_too() -> None:
         await asyncio.sleep(0.01)
     append(log, b"second")
     committer.durable(log, log.end_offset)
-    # Several flushes come and go while the first one is in the disk.
+    # Several flush intervals pass while the first sync is still in progress.
     await asyncio.sleep(0.2)
     slow.set()
     async with asyncio.timeout(120):

@@ -13,24 +13,24 @@ from headrace.log.committer import Committer
 from headrace.log.journal import Journal
 
 
-async def opened(directory: Path, committer: Committer, **keywords: int) -> Journal:
+async def open_log(directory: Path, committer: Committer, **keywords: int) -> Journal:
     directory.mkdir(exist_ok=True)
     return Journal(SystemFiles(), directory, SystemClock(), committer, **keywords)
 
 
-async def test_entries_come_back_in_order(tmp_path: Path) -> None:
+async def test_entries_are_read_in_order(tmp_path: Path) -> None:
     committer = Committer()
-    journal = await opened(tmp_path / "j", committer)
+    journal = await open_log(tmp_path / "j", committer)
     for number in range(10):
         await journal.write([b"entry-%d" % number, b"twin-%d" % number])
-    again = await opened(tmp_path / "j", committer)
-    assert again.entries == [entry for n in range(10) for entry in (b"entry-%d" % n, b"twin-%d" % n)]
+    reopened = await open_log(tmp_path / "j", committer)
+    assert reopened.entries == [entry for n in range(10) for entry in (b"entry-%d" % n, b"twin-%d" % n)]
     await committer.close()
 
 
-async def test_a_snapshot_replaces_the_past_and_loses_no_entry_of_concurrent_writers(tmp_path: Path) -> None:
+async def test_a_snapshot_replaces_old_entries_and_loses_no_concurrent_write(tmp_path: Path) -> None:
     committer = Committer()
-    journal = await opened(tmp_path / "j", committer, snapshot_after_bytes=3000)
+    journal = await open_log(tmp_path / "j", committer, snapshot_after_bytes=3000)
     state: list[bytes] = []
     journal.on_snapshot(lambda: list(state))
 
@@ -41,16 +41,16 @@ async def test_a_snapshot_replaces_the_past_and_loses_no_entry_of_concurrent_wri
             state.append(entry)
 
     await asyncio.gather(*(writer(name) for name in range(8)))
-    assert journal.log.start_offset > 0, "no snapshot was taken"
+    assert journal.log.start_offset > 0, "no snapshot was written"
     assert journal.log.size_bytes < 60_000
-    again = await opened(tmp_path / "j", committer)
-    assert sorted(again.entries) == sorted(b"%d-%d" % (n, i) for n in range(8) for i in range(40))
+    reopened = await open_log(tmp_path / "j", committer)
+    assert sorted(reopened.entries) == sorted(b"%d-%d" % (n, i) for n in range(8) for i in range(40))
     await committer.close()
 
 
-async def test_a_large_snapshot_is_taken_in_turns_and_misses_nothing(tmp_path: Path) -> None:
+async def test_other_tasks_run_while_a_large_snapshot_is_written(tmp_path: Path) -> None:
     committer = Committer()
-    journal = await opened(tmp_path / "j", committer, snapshot_after_bytes=0)
+    journal = await open_log(tmp_path / "j", committer, snapshot_after_bytes=0)
     state = [b"%d" % number for number in range(3_000)]
     turn, taken_in = 0, set()
 
@@ -66,47 +66,47 @@ async def test_a_large_snapshot_is_taken_in_turns_and_misses_nothing(tmp_path: P
         turn += 1
         await asyncio.sleep(0)
     assert len(taken_in) >= 6
-    again = await opened(tmp_path / "j", committer)
-    assert again.entries == [*state, b"last"]
+    reopened = await open_log(tmp_path / "j", committer)
+    assert reopened.entries == [*state, b"last"]
     await committer.close()
 
 
-async def test_a_snapshot_without_its_end_is_ignored(tmp_path: Path) -> None:
+async def test_an_incomplete_snapshot_is_ignored(tmp_path: Path) -> None:
     committer = Committer()
-    journal = await opened(tmp_path / "j", committer)
+    journal = await open_log(tmp_path / "j", committer)
     await journal.write([b"kept"])
     journal._append([(b"b", b""), (b"s", b"half")])
     await committer.wait(journal.log, journal.log.end_offset)
-    again = await opened(tmp_path / "j", committer)
-    assert again.entries == [b"kept"]
+    reopened = await open_log(tmp_path / "j", committer)
+    assert reopened.entries == [b"kept"]
     await committer.close()
 
 
-@pytest.mark.parametrize("harm", ["flip", "truncate", "unlink"])
-async def test_a_damaged_journal_refuses_the_start(tmp_path: Path, harm: str) -> None:
+@pytest.mark.parametrize("damage", ["flip", "truncate", "unlink"])
+async def test_a_damaged_journal_does_not_open(tmp_path: Path, damage: str) -> None:
     committer = Committer()
-    journal = await opened(tmp_path / "j", committer)
+    journal = await open_log(tmp_path / "j", committer)
     for number in range(10):
         await journal.write([b"entry-%d" % number])
     await journal.close()
     (path,) = (tmp_path / "j").glob("*.log")
     raw = bytearray(path.read_bytes())
-    if harm == "flip":
+    if damage == "flip":
         raw[200] ^= 1
         path.write_bytes(raw)
-    elif harm == "truncate":
+    elif damage == "truncate":
         path.write_bytes(raw[:-20])
     else:
         path.unlink()
     with pytest.raises(DamagedState) as raised:
-        await opened(tmp_path / "j", committer)
+        await open_log(tmp_path / "j", committer)
     assert "restore" in str(raised.value)
     await committer.close()
 
 
-async def test_one_sync_serves_all_that_wait(tmp_path: Path) -> None:
+async def test_one_sync_completes_all_waiting_writes(tmp_path: Path) -> None:
     committer = Committer()
-    journal = await opened(tmp_path / "j", committer)
+    journal = await open_log(tmp_path / "j", committer)
     await asyncio.gather(*(journal.write([b"entry"]) for _ in range(200)))
     assert committer.syncs < 20
     await committer.close()

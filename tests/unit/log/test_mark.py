@@ -24,7 +24,7 @@ def created(files: FaultyFiles) -> MarkFile:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_one_slot_is_never_in_danger(seed: int) -> None:
+def test_a_power_loss_never_damages_both_slots(seed: int) -> None:
     rng = random.Random(seed)
     files = FaultyFiles(seed)
     file = created(files)
@@ -43,7 +43,7 @@ def test_one_slot_is_never_in_danger(seed: int) -> None:
         assert any(content[slot] == durable[slot] for slot in SLOTS)
 
 
-def test_what_is_said_while_a_sync_is_under_way_is_put_after_it() -> None:
+def test_a_mark_during_a_sync_is_written_after_it() -> None:
     files = FaultyFiles(1)
     file = created(files)
     file.write(mark(1))
@@ -69,7 +69,7 @@ def test_a_mark_whose_sync_failed_is_written_again() -> None:
         assert MarkFile(files.crash(), HOME).load() == mark(1)
 
 
-def test_the_file_takes_its_name_with_both_slots_durable() -> None:
+def test_the_mark_file_gets_its_name_when_both_slots_are_durable() -> None:
     files = FaultyFiles(1)
     files.crash_at(1, when="after", kind="rename")
     with pytest.raises(BaseException, match="ended"):

@@ -13,20 +13,20 @@ from headrace.files import SystemFile, SystemFiles
 from headrace.log.partition import PartitionLog
 from headrace.log.producers import OutOfOrderSequence, StaleProducerEpoch
 from headrace.log.reader import LogReader
-from tests.unit.log.conftest import NOW_MS, Desk, append, values_from
+from tests.unit.log.conftest import NOW_MS, PartitionFixture, append, values_from
 
 from .by_time import offset_for_time, offset_of_max_timestamp
 
 Filled = Callable[..., PartitionLog]
 
 
-def test_offsets_are_dense_and_order_in_is_order_out(filled: Filled) -> None:
+def test_offsets_have_no_gaps_and_records_are_read_in_append_order(filled: Filled) -> None:
     log = filled()
     assert values_from(log) == {offset: b"value-%d" % offset for offset in range(120)}
     assert len(log.segments) > 2
 
 
-def test_readers_see_nothing_that_is_not_synced(desk: Desk) -> None:
+def test_readers_do_not_get_unsynced_records(desk: PartitionFixture) -> None:
     log = desk.open()
     append(log, b"a")
     assert log.high_watermark == 0
@@ -40,20 +40,20 @@ def test_readers_see_nothing_that_is_not_synced(desk: Desk) -> None:
     assert not log.is_synced
 
 
-def test_with_durability_os_readers_see_what_was_written(desk: Desk) -> None:
+def test_with_durability_os_readers_get_unsynced_records(desk: PartitionFixture) -> None:
     log = desk.open(waits_for_sync=False)
     append(log, b"a")
     assert values_from(log) == {0: b"a"}
 
 
-def test_a_reader_that_comes_after_the_topic_is_deleted_opens_no_file(filled: Filled) -> None:
+def test_a_read_after_the_topic_was_deleted_opens_no_file(filled: Filled) -> None:
     log = filled()
-    log.let_go("its topic is deleted")
+    log.abandon("its topic is deleted")
     with pytest.raises(StorageError, match="removed with its topic"):
         LogReader(log).read(0, 1_000)
 
 
-def test_a_start_after_a_clean_stop_reads_no_segment(filled: Filled, desk: Desk) -> None:
+def test_a_start_after_a_clean_stop_reads_no_segment(filled: Filled, desk: PartitionFixture) -> None:
     filled().close()
     read: list[str] = []
 
@@ -80,36 +80,36 @@ def test_a_start_after_a_clean_stop_reads_no_segment(filled: Filled, desk: Desk)
     assert read == []
 
 
-def test_what_was_synced_is_there_after_a_kill(filled: Filled, desk: Desk) -> None:
+def test_synced_records_survive_a_kill(filled: Filled, desk: PartitionFixture) -> None:
     filled()
-    again = desk.open()
-    assert values_from(again) == {offset: b"value-%d" % offset for offset in range(120)}
-    assert again.report.cut_bytes == 0
+    reopened = desk.open()
+    assert values_from(reopened) == {offset: b"value-%d" % offset for offset in range(120)}
+    assert reopened.report.truncated_bytes == 0
 
 
-def test_a_torn_last_batch_is_cut_off_at_start(filled: Filled, desk: Desk) -> None:
+def test_a_torn_last_batch_is_truncated_at_start(filled: Filled, desk: PartitionFixture) -> None:
     log = filled()
     append(log, b"torn" * 20)
     active = log.active
     os.truncate(active.path, active.size - 7)
-    again = desk.open()
-    assert again.end_offset == 120
-    assert again.report.cut_bytes > 0
-    assert append(again, b"next").base_offset == 120
-    again.sync_now()
+    reopened = desk.open()
+    assert reopened.end_offset == 120
+    assert reopened.report.truncated_bytes > 0
+    assert append(reopened, b"next").base_offset == 120
+    reopened.sync_now()
     assert values_from(desk.open())[120] == b"next"
 
 
-def test_a_whole_batch_above_the_mark_is_kept(filled: Filled, desk: Desk) -> None:
+def test_a_complete_batch_above_the_mark_is_retained(filled: Filled, desk: PartitionFixture) -> None:
     log = filled()
     append(log, b"unsynced but whole")
-    again = desk.open()
-    assert again.end_offset == 121
-    assert again.report.kept_tail_bytes > 0
-    assert values_from(again)[120] == b"unsynced but whole"
+    reopened = desk.open()
+    assert reopened.end_offset == 121
+    assert reopened.report.retained_tail_bytes > 0
+    assert values_from(reopened)[120] == b"unsynced but whole"
 
 
-def test_unsynced_segments_behind_a_torn_one_are_removed(desk: Desk) -> None:
+def test_unsynced_segments_after_a_torn_one_are_removed(desk: PartitionFixture) -> None:
     log = desk.open()
     append(log, b"first")
     log.sync_now()
@@ -117,22 +117,22 @@ def test_unsynced_segments_behind_a_torn_one_are_removed(desk: Desk) -> None:
         append(log, b"unsynced-%d" % number * 5)
     assert len(log.segments) > 2
     os.truncate(log.segments[0].path, log.segments[0].size - 3)
-    again = desk.open()
-    assert again.end_offset == again.segments[0].end_offset
-    assert len(again.segments) == 1
-    assert list(values_from(again)) == list(range(again.end_offset))
+    reopened = desk.open()
+    assert reopened.end_offset == reopened.segments[0].end_offset
+    assert len(reopened.segments) == 1
+    assert list(values_from(reopened)) == list(range(reopened.end_offset))
 
 
-def test_a_repeated_batch_of_an_idempotent_producer_is_answered_with_its_first_offset(desk: Desk) -> None:
+def test_a_repeated_batch_of_an_idempotent_producer_gets_its_first_offset(desk: PartitionFixture) -> None:
     log = desk.open()
     for number in range(5):
         append(log, b"x", b"y", producer=(7, 0, number * 2))
-    again = append(log, b"x", b"y", producer=(7, 0, 4))
-    assert (again.base_offset, again.last_offset, again.duplicate) == (4, 5, True)
+    reopened = append(log, b"x", b"y", producer=(7, 0, 4))
+    assert (reopened.base_offset, reopened.last_offset, reopened.duplicate) == (4, 5, True)
     assert log.end_offset == 10
 
 
-def test_producers_are_remembered_across_a_kill_and_a_clean_stop(desk: Desk) -> None:
+def test_producers_are_remembered_across_a_kill_and_a_clean_stop(desk: PartitionFixture) -> None:
     log = desk.open()
     for number in range(40):
         append(log, b"value" * 10, producer=(7, 0, number))
@@ -154,7 +154,7 @@ def desk_epoch(log: PartitionLog) -> PartitionLog:
     return log
 
 
-def test_damaged_state_files_are_replaced_by_a_walk_over_the_batches(desk: Desk) -> None:
+def test_damaged_state_files_are_rebuilt_from_the_batches(desk: PartitionFixture) -> None:
     log = desk.open()
     for number in range(40):
         append(log, b"value" * 10, producer=(7, 0, number))
@@ -164,13 +164,13 @@ def test_damaged_state_files_are_replaced_by_a_walk_over_the_batches(desk: Desk)
     assert append(desk.open(), b"value" * 10, producer=(7, 0, 39)).duplicate
 
 
-def test_sequences_wrap_to_zero_behind_the_last(desk: Desk) -> None:
+def test_sequences_wrap_to_zero_after_the_maximum(desk: PartitionFixture) -> None:
     log = desk.open()
     append(log, b"a", b"b", producer=(1, 0, 2**31 - 2))
     assert append(log, b"c", producer=(1, 0, 0)).base_offset == 2
 
 
-def test_a_failed_sync_fences_the_partition_and_readers_keep_what_was_synced(filled: Filled) -> None:
+def test_a_failed_sync_fences_the_partition_and_synced_records_stay_readable(filled: Filled) -> None:
     log = filled()
     append(log, b"never safe")
     job = log.begin_sync()
@@ -183,8 +183,8 @@ def test_a_failed_sync_fences_the_partition_and_readers_keep_what_was_synced(fil
     assert values_from(log) == {offset: b"value-%d" % offset for offset in range(120)}
 
 
-def test_a_full_disk_is_said_once_and_so_is_its_end(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_full_disk_and_its_recovery_are_logged_once_each(
+    desk: PartitionFixture, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = desk.open()
     append(log, b"before")
@@ -193,16 +193,18 @@ def test_a_full_disk_is_said_once_and_so_is_its_end(
         for _ in range(3):
             with pytest.raises(PartitionFenced, match="short write: 10 of"):
                 append(log, b"refused")
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert str(desk.directory) in said
-    assert "free some space" in said
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert str(desk.directory) in message
+    assert "free disk space" in message
     with caplog.at_level("INFO", "headrace.log"):
         assert append(log, b"after").base_offset == 1
         append(log, b"later")
-    assert [record.getMessage() for record in caplog.records][1:] == [f"{desk.directory} takes writes again"]
+    assert [record.getMessage() for record in caplog.records][1:] == [
+        f"the partition in {desk.directory} accepts writes again"
+    ]
 
 
-def test_time_looks_up_the_first_record_at_or_after(filled: Filled) -> None:
+def test_a_lookup_by_time_returns_the_first_record_at_or_after_it(filled: Filled) -> None:
     log = filled()
     reader = LogReader(log)
     for number in range(40):
@@ -212,7 +214,7 @@ def test_time_looks_up_the_first_record_at_or_after(filled: Filled) -> None:
     assert offset_of_max_timestamp(reader.log) == (117, NOW_MS + 39)
 
 
-def test_the_greatest_timestamp_is_found_below_the_high_watermark_only(filled: Filled) -> None:
+def test_the_greatest_timestamp_ignores_records_above_the_high_watermark(filled: Filled) -> None:
     log = filled()
     append(log, b"future", timestamp_ms=NOW_MS + 10**6)
     reader = LogReader(log)
@@ -221,7 +223,7 @@ def test_the_greatest_timestamp_is_found_below_the_high_watermark_only(filled: F
     assert offset_of_max_timestamp(reader.log) == (120, NOW_MS + 10**6)
 
 
-def test_epochs_tell_how_far_each_run_wrote(filled: Filled, desk: Desk) -> None:
+def test_the_end_offset_of_each_leader_epoch_is_known(filled: Filled, desk: PartitionFixture) -> None:
     filled().close()
     second = desk.open(leader_epoch=3)
     append(second, b"third epoch")
@@ -247,11 +249,11 @@ def test_epochs_tell_how_far_each_run_wrote(filled: Filled, desk: Desk) -> None:
         max_size=40,
     )
 )
-def test_a_partition_agrees_with_a_list_through_any_history(
+def test_a_partition_agrees_with_a_list_after_random_operations(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:
     directory = tmp_path_factory.mktemp("history")
-    desk = Desk(directory / "p")
+    desk = PartitionFixture(directory / "p")
     log = desk.open()
     written: list[bytes] = []
     for step, number in steps:

@@ -1,4 +1,4 @@
-"""How many producers are remembered: in a partition, and over all of them."""
+"""The limits on remembered producers, of one partition and of all partitions together."""
 
 from __future__ import annotations
 
@@ -33,16 +33,14 @@ def test_the_last_batches_of_a_producer_are_remembered() -> None:
     assert len(producer.batches) == REMEMBERED_BATCHES
 
 
-def test_past_the_limit_of_a_partition_the_producer_longest_unseen_is_forgotten() -> None:
+def test_at_the_limit_of_a_partition_the_producer_not_seen_for_longest_is_forgotten() -> None:
     producers = Producers(3, kept={0})
     for producer_id in (0, 1, 2, 1, 3):
         write(producers, producer_id)
     assert sorted(known(producers)) == [0, 1, 3]
 
 
-def test_past_the_limit_over_all_partitions_a_new_producer_takes_the_place_of_another_in_its_partition() -> (
-    None
-):
+def test_at_the_limit_of_all_partitions_a_new_producer_replaces_another_of_its_partition() -> None:
     quota = ProducerQuota(20)
     crowded, quiet = Producers(), Producers()
     crowded.share(quota)
@@ -51,28 +49,28 @@ def test_past_the_limit_over_all_partitions_a_new_producer_takes_the_place_of_an
         write(quiet, producer_id)
     for producer_id in range(100):
         write(crowded, producer_id)
-    # Producers that were there before, and a few new ones, are remembered whatever others do.
+    # A partition keeps its earlier producers, and room for five, whatever other partitions do.
     assert known(quiet) == [0, 1, 2]
     for producer_id in range(3, 9):
         write(quiet, producer_id)
     assert known(quiet) == [4, 5, 6, 7, 8]
     assert quota.used == len(crowded) + len(quiet) < 20 + 5
     assert 99 in known(crowded)
-    # One that is known already takes nobody's place.
+    # A write of a known producer replaces no other producer.
     write(crowded, 99, 1)
     assert quota.used == len(crowded) + len(quiet)
 
 
-def test_what_is_forgotten_and_a_partition_that_is_gone_count_no_more() -> None:
+def test_dropped_producers_and_deleted_partitions_no_longer_count() -> None:
     quota = ProducerQuota(20)
-    one, two = Producers(), Producers()
-    write(one, 1)
-    one.share(quota)
-    two.share(quota)
-    write(two, 2)
-    write(two, 3)
+    first, second = Producers(), Producers()
+    write(first, 1)
+    first.share(quota)
+    second.share(quota)
+    write(second, 2)
+    write(second, 3)
     assert quota.used == 3
-    assert two.expire(NOW_MS + 1) == 2
+    assert second.expire(NOW_MS + 1) == 2
     assert quota.used == 1
-    one.release()
+    first.release()
     assert quota.used == 0

@@ -4,11 +4,11 @@ import pytest
 
 from headrace.errors import CorruptBatch
 from headrace.log.reader import LogReader
-from tests.unit.log.conftest import Desk, append, values_from
+from tests.unit.log.conftest import PartitionFixture, append, values_from
 
 
 @pytest.mark.parametrize("bit", [3, 17, 31])
-def test_a_leader_epoch_that_has_not_been_yet_is_damage(desk: Desk, bit: int) -> None:
+def test_a_batch_with_a_future_leader_epoch_is_damaged(desk: PartitionFixture, bit: int) -> None:
     log = desk.open(leader_epoch=2)
     for number in range(3):
         append(log, b"value-%d" % number)
@@ -25,7 +25,7 @@ def test_a_leader_epoch_that_has_not_been_yet_is_damage(desk: Desk, bit: int) ->
     assert (raised.value.path, raised.value.position) == (path, size)
 
 
-def test_a_length_that_leads_too_far_hides_no_batch_behind_it(desk: Desk) -> None:
+def test_batches_after_a_damaged_length_field_are_readable(desk: PartitionFixture) -> None:
     log = desk.open()
     for number in range(6):
         append(log, b"value-%d" % number)
@@ -33,7 +33,7 @@ def test_a_length_that_leads_too_far_hides_no_batch_behind_it(desk: Desk) -> Non
     path = desk.file("*.log")
     content = bytearray(path.read_bytes())
     size = len(content) // 6
-    # The second batch's, which now ends in the midst of the fourth.
+    # Damage the length of the second batch, so that it seems to end inside the fourth.
     content[size + 8 : size + 12] = (2 * size).to_bytes(4, "big")
     path.write_bytes(content)
     log = desk.open()

@@ -1,4 +1,4 @@
-"""An index of which only some entries are kept leads to the same batches, from further away."""
+"""An index with only some of its entries finds the same batches, with longer scans."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def written(directory: Path, entries: int) -> tuple[SparseIndex, Path]:
 
 
 @pytest.mark.parametrize("entries", [0, 1, 7, 8, 9, 100, 1_000])
-def test_a_thinned_index_is_never_past_the_batch_and_has_no_more_entries_than_allowed(
+def test_a_thinned_index_respects_the_entry_limit_and_never_skips_the_searched_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: int
 ) -> None:
-    monkeypatch.setattr(indexing, "_ENTRIES_AT_ONCE", 13)
+    monkeypatch.setattr(indexing, "_ENTRIES_PER_READ", 13)
     whole, path = written(tmp_path, entries)
     thinned = read_thinned(SystemFiles().open(path), BASE, 8)
     assert thinned is not None
@@ -42,16 +42,16 @@ def test_a_thinned_index_is_never_past_the_batch_and_has_no_more_entries_than_al
         whole.size,
         whole.max_timestamp,
     )
-    places = set(zip(whole.offsets, whole.positions, strict=True)) | {(BASE, 0)}
+    index_entries = set(zip(whole.offsets, whole.positions, strict=True)) | {(BASE, 0)}
     for offset in range(BASE, whole.end_offset, 3):
-        assert thinned.floor(offset) in places
+        assert thinned.floor(offset) in index_entries
         assert thinned.floor(offset) <= whole.floor(offset)
     for timestamp in range(0, 10**6, 9_999):
-        assert thinned.floor_time(timestamp) in places
+        assert thinned.floor_time(timestamp) in index_entries
         assert thinned.floor_time(timestamp) <= whole.floor_time(timestamp)
 
 
-def test_an_index_with_room_for_all_entries_keeps_them_all(tmp_path: Path) -> None:
+def test_an_index_below_the_entry_limit_keeps_all_entries(tmp_path: Path) -> None:
     whole, path = written(tmp_path, 100)
     assert read_thinned(SystemFiles().open(path), BASE, 100) == SparseIndex(
         BASE,
@@ -67,9 +67,7 @@ def test_an_index_with_room_for_all_entries_keeps_them_all(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("at", [0, 50, 64, 500, -1])
-def test_a_changed_byte_anywhere_is_noticed_also_in_entries_that_are_left_out(
-    tmp_path: Path, at: int
-) -> None:
+def test_any_changed_byte_is_detected_even_in_omitted_entries(tmp_path: Path, at: int) -> None:
     _, path = written(tmp_path, 100)
     raw = bytearray(path.read_bytes())
     raw[at] ^= 1

@@ -20,7 +20,7 @@ from headrace.log.transactions import (
     Transactions,
 )
 from headrace.records import BatchHeader, build_batch, read_header
-from tests.unit.log.conftest import NOW_MS, Desk, append, committed_from, end, values_from
+from tests.unit.log.conftest import NOW_MS, PartitionFixture, append, committed_from, end, values_from
 
 
 def begin(log: PartitionLog, producer_id: int, *values: bytes, epoch: int = 0, sequence: int = 0) -> int:
@@ -28,7 +28,9 @@ def begin(log: PartitionLog, producer_id: int, *values: bytes, epoch: int = 0, s
     return appended.base_offset
 
 
-def test_a_reader_of_committed_records_stops_where_the_earliest_open_transaction_begins(desk: Desk) -> None:
+def test_a_reader_of_committed_records_stops_where_the_earliest_open_transaction_begins(
+    desk: PartitionFixture,
+) -> None:
     log = desk.open()
     append(log, b"before")
     begin(log, 1, b"first")
@@ -44,7 +46,7 @@ def test_a_reader_of_committed_records_stops_where_the_earliest_open_transaction
     assert committed_from(log) == {0: b"before", 1: b"first", 2: b"second"}
 
 
-def test_an_end_counts_once_its_marker_is_durable(desk: Desk) -> None:
+def test_a_transaction_ends_for_readers_when_its_marker_is_durable(desk: PartitionFixture) -> None:
     log = desk.open()
     begin(log, 1, b"a")
     log.sync_now()
@@ -60,7 +62,7 @@ def test_an_end_counts_once_its_marker_is_durable(desk: Desk) -> None:
     assert log.last_stable_offset == 2
 
 
-def test_an_end_whose_sync_failed_never_counts(desk: Desk) -> None:
+def test_a_transaction_whose_marker_sync_failed_stays_open_for_readers(desk: PartitionFixture) -> None:
     log = desk.open()
     begin(log, 1, b"a")
     log.sync_now()
@@ -71,7 +73,9 @@ def test_an_end_whose_sync_failed_never_counts(desk: Desk) -> None:
     assert log.last_stable_offset == 0
 
 
-def test_with_durability_os_an_end_counts_at_once_and_wakes_readers(desk: Desk) -> None:
+def test_with_durability_os_a_marker_ends_the_transaction_immediately_and_wakes_readers(
+    desk: PartitionFixture,
+) -> None:
     log = desk.open(waits_for_sync=False)
     begin(log, 1, b"a")
     seen: list[int] = []
@@ -80,7 +84,7 @@ def test_with_durability_os_an_end_counts_at_once_and_wakes_readers(desk: Desk) 
     assert seen == [2]
 
 
-def test_aborted_records_are_named_to_those_who_read_where_they_lie(desk: Desk) -> None:
+def test_readers_get_the_aborted_transactions_in_their_range(desk: PartitionFixture) -> None:
     log = desk.open()
     begin(log, 1, b"kept")
     end(log, 1, 1, committed=True)
@@ -101,11 +105,11 @@ def test_aborted_records_are_named_to_those_who_read_where_they_lie(desk: Desk) 
 
 
 def values_from_data(log: PartitionLog) -> list[bytes]:
-    # The values of markers are six bytes.
+    # The value of a marker has six bytes.
     return [value for value in values_from(log).values() if len(value) != 6]
 
 
-def test_a_marker_of_a_raised_epoch_fences_what_comes_late(desk: Desk) -> None:
+def test_a_marker_with_a_newer_epoch_fences_late_batches(desk: PartitionFixture) -> None:
     log = desk.open()
     begin(log, 1, b"a")
     end(log, 1, 1, committed=False)
@@ -116,7 +120,7 @@ def test_a_marker_of_a_raised_epoch_fences_what_comes_late(desk: Desk) -> None:
     assert begin(log, 1, b"next", epoch=1) == 2
 
 
-def test_a_marker_fences_also_where_nothing_was_written_before_it(desk: Desk) -> None:
+def test_a_marker_fences_a_producer_without_batches_in_the_partition(desk: PartitionFixture) -> None:
     log = desk.open()
     assert end(log, 1, 4, committed=False) is not None
     assert log.transactions.is_empty
@@ -127,7 +131,7 @@ def test_a_marker_fences_also_where_nothing_was_written_before_it(desk: Desk) ->
     begin(log, 1, b"next", epoch=4)
 
 
-def test_a_marker_of_the_same_epoch_lets_sequences_go_on(desk: Desk) -> None:
+def test_sequences_continue_after_a_marker_of_the_same_epoch(desk: PartitionFixture) -> None:
     log = desk.open()
     begin(log, 1, b"a", b"b")
     assert end(log, 1, 0, committed=True) is not None
@@ -136,7 +140,7 @@ def test_a_marker_of_the_same_epoch_lets_sequences_go_on(desk: Desk) -> None:
     begin(log, 1, b"c", sequence=2)
 
 
-def test_a_marker_that_is_written_again_changes_nothing(desk: Desk) -> None:
+def test_a_repeated_marker_changes_nothing(desk: PartitionFixture) -> None:
     log = desk.open()
     begin(log, 1, b"a")
     end(log, 1, 1, committed=True)
@@ -147,14 +151,16 @@ def test_a_marker_that_is_written_again_changes_nothing(desk: Desk) -> None:
     assert list(log.transactions.open) == [1]
 
 
-def test_a_batch_that_was_sent_twice_in_a_transaction_is_known(desk: Desk) -> None:
+def test_a_repeated_batch_of_a_transaction_is_detected(desk: PartitionFixture) -> None:
     log = desk.open()
     begin(log, 1, b"a")
     assert append(log, b"a", producer=(1, 0, 0), transactional=True).duplicate
     assert log.end_offset == 1
 
 
-def test_a_plain_batch_is_refused_while_its_producer_s_transaction_is_open(desk: Desk) -> None:
+def test_a_non_transactional_batch_is_refused_while_the_producer_has_an_open_transaction(
+    desk: PartitionFixture,
+) -> None:
     log = desk.open()
     begin(log, 1, b"a")
     with pytest.raises(InvalidTransactionState):
@@ -162,14 +168,16 @@ def test_a_plain_batch_is_refused_while_its_producer_s_transaction_is_open(desk:
     append(log, b"c", producer=(2, 0, 0))
 
 
-def test_where_an_unknown_producer_must_begin_at_zero_a_later_sequence_is_refused(desk: Desk) -> None:
+def test_an_unknown_producer_that_must_start_at_zero_is_refused_with_a_later_sequence(
+    desk: PartitionFixture,
+) -> None:
     log = desk.open()
     with pytest.raises(OutOfOrderSequence):
-        append(log, b"a", producer=(1, 0, 4), transactional=True, begins_at_zero=True)
-    append(log, b"a", producer=(1, 0, 0), transactional=True, begins_at_zero=True)
+        append(log, b"a", producer=(1, 0, 4), transactional=True, must_start_at_zero=True)
+    append(log, b"a", producer=(1, 0, 0), transactional=True, must_start_at_zero=True)
 
 
-def test_a_producer_with_an_open_transaction_is_never_forgotten(desk: Desk) -> None:
+def test_a_producer_with_an_open_transaction_is_never_forgotten(desk: PartitionFixture) -> None:
     log = desk.open()
     begin(log, 1, b"a")
     append(log, b"idle", producer=(2, 0, 0))
@@ -183,26 +191,28 @@ def test_a_producer_with_an_open_transaction_is_never_forgotten(desk: Desk) -> N
     assert log.producers.expire(NOW_MS + 10**9) == 3
 
 
-def test_open_and_aborted_transactions_are_known_after_a_clean_stop(desk: Desk) -> None:
+def test_open_and_aborted_transactions_are_known_after_a_clean_stop(desk: PartitionFixture) -> None:
     log = desk.open()
     begin(log, 1, b"dropped")
     end(log, 1, 1, committed=False)
     begin(log, 2, b"open", epoch=6)
     end(log, 3, 2, committed=True)
     log.close()
-    again = desk.open()
-    assert again.report.is_clean
-    assert again.transactions.open == {2: OpenTransaction(2, 6, 2, NOW_MS)}
-    assert list(again.transactions.aborted()) == [AbortedTransaction(1, 0, 1, 2)]
-    assert again.last_stable_offset == 2
-    assert {p.producer_id: (p.epoch, p.awaited_sequence, p.coordinator_epoch) for p in again.producers} == {
+    reopened = desk.open()
+    assert reopened.report.is_clean
+    assert reopened.transactions.open == {2: OpenTransaction(2, 6, 2, NOW_MS)}
+    assert list(reopened.transactions.aborted()) == [AbortedTransaction(1, 0, 1, 2)]
+    assert reopened.last_stable_offset == 2
+    assert {
+        p.producer_id: (p.epoch, p.awaited_sequence, p.coordinator_epoch) for p in reopened.producers
+    } == {
         1: (1, 0, 3),
         2: (6, None, -1),
         3: (2, 0, 3),
     }
 
 
-def test_open_and_aborted_transactions_are_found_in_the_log_after_a_kill(desk: Desk) -> None:
+def test_open_and_aborted_transactions_are_found_in_the_log_after_a_kill(desk: PartitionFixture) -> None:
     log = desk.open()
     begin(log, 1, b"dropped")
     begin(log, 2, b"open", epoch=6)
@@ -212,29 +222,31 @@ def test_open_and_aborted_transactions_are_found_in_the_log_after_a_kill(desk: D
     log.sync_now()
     for state in desk.directory.glob("*.state"):
         state.unlink()
-    again = desk.open()
-    assert list(again.transactions.open) == [2]
-    assert list(again.transactions.aborted()) == [AbortedTransaction(1, 0, 42, 1)]
-    assert again.last_stable_offset == 1
+    reopened = desk.open()
+    assert list(reopened.transactions.open) == [2]
+    assert list(reopened.transactions.aborted()) == [AbortedTransaction(1, 0, 42, 1)]
+    assert reopened.last_stable_offset == 1
 
 
-def test_a_state_file_of_the_first_version_is_still_read(desk: Desk) -> None:
+def test_a_state_file_of_the_first_version_is_still_read(desk: PartitionFixture) -> None:
     log = desk.open()
     append(log, b"a", producer=(7, 1, 0))
     append(log, b"b", producer=(7, 1, 1))
     log.close()
     state = desk.file("*.state")
     state.write_bytes(STATE_OF_THE_FIRST_VERSION)
-    again = desk.open()
-    assert again.report.files_removed == 0
-    (producer,) = again.producers
+    reopened = desk.open()
+    assert reopened.report.files_removed == 0
+    (producer,) = reopened.producers
     assert (producer.producer_id, producer.epoch, producer.seen_ms) == (7, 1, 123_456)
-    assert append(again, b"b", producer=(7, 1, 1)).duplicate
-    assert again.end_of_epoch(0) == (0, 2)
-    assert again.transactions.is_empty
+    assert append(reopened, b"b", producer=(7, 1, 1)).duplicate
+    assert reopened.end_of_epoch(0) == (0, 2)
+    assert reopened.transactions.is_empty
 
 
-def test_a_damaged_marker_leaves_its_transaction_open_for_the_one_who_decided_it(desk: Desk) -> None:
+def test_a_transaction_with_a_damaged_marker_stays_open_until_the_coordinator_ends_it(
+    desk: PartitionFixture,
+) -> None:
     log = desk.open()
     begin(log, 1, b"a")
     end(log, 1, 1, committed=True)
@@ -244,13 +256,13 @@ def test_a_damaged_marker_leaves_its_transaction_open_for_the_one_who_decided_it
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 0xFF
     path.write_bytes(raw)
-    again = desk.open()
-    assert list(again.transactions.open) == [1]
-    assert end(again, 1, 1, committed=True) is not None
-    assert again.transactions.is_empty
+    reopened = desk.open()
+    assert list(reopened.transactions.open) == [1]
+    assert end(reopened, 1, 1, committed=True) is not None
+    assert reopened.transactions.is_empty
 
 
-def test_what_was_aborted_is_forgotten_when_its_records_are_deleted(desk: Desk) -> None:
+def test_aborted_transactions_are_forgotten_with_their_records(desk: PartitionFixture) -> None:
     log = desk.open()
     begin(log, 1, b"a")
     end(log, 1, 1, committed=False)
@@ -261,11 +273,11 @@ def test_what_was_aborted_is_forgotten_when_its_records_are_deleted(desk: Desk) 
     assert [a.first_offset for a in log.transactions.aborted()] == [0, 2]
     log.delete_before(2)
     assert [a.first_offset for a in log.transactions.aborted()] == [2]
-    again = desk.open()
-    assert [a.first_offset for a in again.transactions.aborted()] == [2]
+    reopened = desk.open()
+    assert [a.first_offset for a in reopened.transactions.aborted()] == [2]
 
 
-def test_deletion_does_not_wait_for_a_transaction_to_end(desk: Desk) -> None:
+def test_deletion_does_not_wait_for_a_transaction_to_end(desk: PartitionFixture) -> None:
     log = desk.open()
     begin(log, 1, b"a")
     append(log, b"b")
@@ -277,19 +289,19 @@ def test_deletion_does_not_wait_for_a_transaction_to_end(desk: Desk) -> None:
     assert log.last_stable_offset == 3
 
 
-def test_what_is_open_is_known_though_its_records_were_deleted_before_a_kill(desk: Desk) -> None:
+def test_an_open_transaction_whose_records_were_deleted_survives_a_kill(desk: PartitionFixture) -> None:
     log = desk.open()
     begin(log, 1, b"a")
     for number in range(40):
         append(log, b"plain-%d" % number)
     log.sync_now()
     log.delete_before(41)
-    again = desk.open()
-    assert list(again.transactions.open) == [1]
+    reopened = desk.open()
+    assert list(reopened.transactions.open) == [1]
 
 
 def test_a_marker_that_cannot_be_written_leaves_the_transaction_open(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: PartitionFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = desk.open()
     begin(log, 1, b"a")
@@ -308,7 +320,7 @@ def full_disk(*_: object) -> int:
     raise OSError(28, "No space left on device")
 
 
-def test_there_is_a_limit_to_open_and_to_aborted_transactions() -> None:
+def test_open_and_aborted_transactions_are_limited() -> None:
     def header(producer_id: int) -> BatchHeader:
         batch = build_batch(
             [(b"k", b"v", ())],
@@ -320,26 +332,26 @@ def test_there_is_a_limit_to_open_and_to_aborted_transactions() -> None:
         )
         return read_header(batch)
 
-    few = Transactions(open_max=2, aborted_max=3)
+    limited = Transactions(open_max=2, aborted_max=3)
     for producer_id in (1, 2):
-        few.check(header(producer_id))
-        few.note(header(producer_id), producer_id, 0)
-    with pytest.raises(TooManyTransactions, match="2 open"):
-        few.check(header(3))
-    few.check(header(2))
-    few.end(1, 10, committed=False)
-    few.end(2, 11, committed=False)
-    few.check(header(3))
-    few.note(header(3), 12, 0)
-    with pytest.raises(TooManyTransactions, match="3 aborted"):
-        few.check(header(4))
-    few.forget_below(11)
-    few.check(header(4))
+        limited.check(header(producer_id))
+        limited.note(header(producer_id), producer_id, 0)
+    with pytest.raises(TooManyTransactions, match=r"open .*limit 2"):
+        limited.check(header(3))
+    limited.check(header(2))
+    limited.end(1, 10, committed=False)
+    limited.end(2, 11, committed=False)
+    limited.check(header(3))
+    limited.note(header(3), 12, 0)
+    with pytest.raises(TooManyTransactions, match=r"aborted .*limit 3"):
+        limited.check(header(4))
+    limited.forget_below(11)
+    limited.check(header(4))
 
 
 @dataclass
 class Model:
-    """What was done, kept apart from the log: by producer the values of its open transaction."""
+    """The expected contents, independent of the log: for each producer the values of its open transaction."""
 
     committed: dict[int, bytes] = field(default_factory=dict)
     open: dict[int, dict[int, bytes]] = field(default_factory=dict)
@@ -365,11 +377,11 @@ class Model:
         max_size=60,
     )
 )
-def test_readers_of_committed_records_agree_with_a_model_through_any_history(
+def test_readers_of_committed_records_agree_with_a_model_after_random_operations(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:
     directory: Path = tmp_path_factory.mktemp("history")
-    desk = Desk(directory / "p")
+    desk = PartitionFixture(directory / "p")
     log = desk.open()
     model = Model()
     for step, number in steps:
@@ -415,7 +427,7 @@ def check(log: PartitionLog, model: Model) -> None:
             assert committed_from(log, first, max_bytes=300) == expected
 
 
-# A file as the first version wrote it: offset 2, epoch 0 from offset 0, producer 7 in epoch 1 with two batches.
+# A file in the first version of the format: offset 2, epoch 0 from offset 0, producer 7 in epoch 1 with two batches.
 STATE_OF_THE_FIRST_VERSION = bytes.fromhex(
     "485253544154453100000000000000020000000100000001000000000000000000000000000000000000000700010000"
     "00000001e240020000000000000000000000000000000000000000000000000000018bcfe56800000000010000000100"

@@ -1,5 +1,5 @@
-"""The power goes at any operation while transactions run: whoever read committed records must find them again, a
-transaction that ended durably stays as it ended, and nothing that was aborted shows.
+"""Power loss at any operation of a transaction. Committed records that were read survive, a durable end of a
+transaction remains, and aborted records stay hidden.
 """
 
 from __future__ import annotations
@@ -14,86 +14,88 @@ from headrace.log.config import LogConfig
 from headrace.log.partition import PartitionLog
 from headrace.testing.faulty_files import Crash, FaultyFiles
 from tests.unit.log.conftest import append, committed_from, end
-from tests.unit.log.test_power_loss import CONFIG, new_disk, opened
+from tests.unit.log.test_power_loss import CONFIG, new_disk, open_log
 
 PRODUCERS = (1, 2, 3)
 
 
 @dataclass
-class Book:
-    """What was sent, how each transaction was to end, and what a reader was given."""
+class Expected:
+    """The values that were sent, the requested end of each transaction, and the records that a reader got."""
 
     values: dict[tuple[int, int], list[bytes]] = field(default_factory=dict)
     ends: dict[tuple[int, int], bool] = field(default_factory=dict)
     durable_ends: set[tuple[int, int]] = field(default_factory=set)
-    given: dict[int, bytes] = field(default_factory=dict)
+    delivered: dict[int, bytes] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=lambda: dict.fromkeys(PRODUCERS, 0))
     sequences: dict[int, int] = field(default_factory=lambda: dict.fromkeys(PRODUCERS, 0))
 
 
-def work(log: PartitionLog, book: Book, chance: random.Random, steps: int) -> None:
+def run_random_steps(log: PartitionLog, expected_state: Expected, chance: random.Random, steps: int) -> None:
     for _ in range(steps):
         producer_id = chance.choice(PRODUCERS)
-        epoch = book.epochs[producer_id]
+        epoch = expected_state.epochs[producer_id]
         transaction = (producer_id, epoch)
         step = chance.choice(["send", "send", "send", "end", "sync", "sync and read"])
         if step == "send":
-            value = b"%d/%d/%d" % (*transaction, book.sequences[producer_id])
-            book.values.setdefault(transaction, []).append(value)
-            append(log, value, producer=(*transaction, book.sequences[producer_id]), transactional=True)
-            book.sequences[producer_id] += 1
-        elif step == "end" and transaction in book.values:
-            book.ends[transaction] = chance.random() < 0.5
-            book.epochs[producer_id], book.sequences[producer_id] = epoch + 1, 0
-            end(log, producer_id, epoch + 1, committed=book.ends[transaction])
+            value = b"%d/%d/%d" % (*transaction, expected_state.sequences[producer_id])
+            expected_state.values.setdefault(transaction, []).append(value)
+            append(
+                log, value, producer=(*transaction, expected_state.sequences[producer_id]), transactional=True
+            )
+            expected_state.sequences[producer_id] += 1
+        elif step == "end" and transaction in expected_state.values:
+            expected_state.ends[transaction] = chance.random() < 0.5
+            expected_state.epochs[producer_id], expected_state.sequences[producer_id] = epoch + 1, 0
+            end(log, producer_id, epoch + 1, committed=expected_state.ends[transaction])
         else:
-            ended = set(book.ends)
+            ended = set(expected_state.ends)
             log.sync_now()
-            book.durable_ends |= ended
+            expected_state.durable_ends |= ended
             if step == "sync and read":
-                book.given |= committed_from(log)
+                expected_state.delivered |= committed_from(log)
 
 
-def check(files: FaultyFiles, book: Book) -> None:
-    log = opened(files, leader_epoch=1)
+def check(files: FaultyFiles, expected_state: Expected) -> None:
+    log = open_log(files, leader_epoch=1)
     assert log.report.damage == []
-    # What the coordinator does: transactions that it decided are ended, the others aborted.
-    for producer_id, one in list(log.transactions.open.items()):
-        decided = book.ends.get((producer_id, one.producer_epoch), False)
-        end(log, producer_id, one.producer_epoch + 1, committed=decided)
+    # As the coordinator does at start: end the decided transactions, and abort the others.
+    for producer_id, open_transaction in list(log.transactions.open.items()):
+        decided = expected_state.ends.get((producer_id, open_transaction.producer_epoch), False)
+        end(log, producer_id, open_transaction.producer_epoch + 1, committed=decided)
     log.sync_now()
     found = committed_from(log)
-    assert {offset: found.get(offset) for offset in book.given} == book.given
+    assert {offset: found.get(offset) for offset in expected_state.delivered} == expected_state.delivered
     seen = list(found.values())
     assert len(seen) == len(set(seen))
-    for transaction, values in book.values.items():
-        of_it = [value for value in seen if value.startswith(b"%d/%d/" % transaction)]
-        if not book.ends.get(transaction, False):
-            assert of_it == []
-        elif transaction in book.durable_ends:
-            assert of_it == values
+    for transaction, values in expected_state.values.items():
+        in_transaction = [value for value in seen if value.startswith(b"%d/%d/" % transaction)]
+        if not expected_state.ends.get(transaction, False):
+            assert in_transaction == []
+        elif transaction in expected_state.durable_ends:
+            assert in_transaction == values
         else:
-            # Its records may have gone with the power, but those behind a lost one, too.
-            assert of_it == values[: len(of_it)]
+            # The power loss may have removed records, but then also all later records of the transaction.
+            assert in_transaction == values[: len(in_transaction)]
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_committed_readers_were_given_outlasts_a_power_loss_at_any_operation(seed: int) -> None:
+def test_records_that_committed_readers_got_survive_a_power_loss_at_any_operation(seed: int) -> None:
     chance = random.Random(seed)
     files = new_disk(seed)
-    log = opened(files)
-    book = Book()
-    work(log, book, chance, 10)
+    log = open_log(files)
+    expected_state = Expected()
+    run_random_steps(log, expected_state, chance, 10)
     files.crash_at(chance.randrange(1, 60), when=chance.choice(["before", "after"]))
     with contextlib.suppress(Crash):
-        work(log, book, chance, 60)
+        run_random_steps(log, expected_state, chance, 60)
     for _ in range(6):
-        check(files.crash(), book)
+        check(files.crash(), expected_state)
 
 
-def test_aborted_records_stay_hidden_though_a_deletion_came_before_the_power_loss() -> None:
+def test_aborted_records_stay_hidden_after_a_deletion_and_a_power_loss() -> None:
     files = new_disk(5)
-    log = opened(files, config=LogConfig(segment_bytes=300, index_interval_bytes=100))
+    log = open_log(files, config=LogConfig(segment_bytes=300, index_interval_bytes=100))
     for epoch in range(8):
         append(log, b"%d" % epoch, producer=(1, epoch, 0), transactional=True)
         append(log, b"plain-%d" % epoch)
@@ -102,5 +104,5 @@ def test_aborted_records_stay_hidden_though_a_deletion_came_before_the_power_los
     expected = committed_from(log)
     log.delete_before(10)
     for _ in range(12):
-        after = opened(files.crash(), leader_epoch=1, config=CONFIG)
+        after = open_log(files.crash(), leader_epoch=1, config=CONFIG)
         assert committed_from(after) == {o: v for o, v in expected.items() if o >= after.start_offset}

@@ -1,4 +1,4 @@
-"""Any schema, and any value of it, for hypothesis."""
+"""Hypothesis strategies for schemas and their values."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from headrace.model.kinds import Choice, Digits, Field, Kind, Many, Named, Plain, Record
+from headrace.model.kinds import Digits, Enum, Field, Kind, List, Map, Record, Scalar
 from headrace.model.schema import Schema
 
-# Text with what JSON must escape, what looks like JSON, and what UTF-8 makes long; no half surrogate pairs.
+# Texts that JSON must escape, that resemble JSON, or that are long in UTF-8; no lone surrogates.
 TEXT = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
     st.sampled_from(['"', "\\", '":', '" :', "\0", "\x1f", "null", "{", "é😀", "a:b", "\u2028"]),
@@ -28,55 +28,55 @@ def digits(draw: st.DrawFn) -> Digits:
 
 
 SINGLE: st.SearchStrategy[Kind] = st.one_of(
-    st.sampled_from(["text", "int", "float", "bool", "time", "date", "bytes"]).map(Plain),  # type: ignore[arg-type]
+    st.sampled_from(["text", "int", "float", "bool", "time", "date", "bytes"]).map(Scalar),  # type: ignore[arg-type]
     digits(),
-    st.lists(TEXT, min_size=1, max_size=3, unique=True).map(lambda values: Choice(tuple(values))),
+    st.lists(TEXT, min_size=1, max_size=3, unique=True).map(lambda values: Enum(tuple(values))),
 )
 
 
 def fields(kinds: st.SearchStrategy[Kind]) -> st.SearchStrategy[tuple[Field, ...]]:
     @st.composite
-    def one(draw: st.DrawFn, name: str) -> Field:
+    def field(draw: st.DrawFn, name: str) -> Field:
         kind, optional = draw(kinds), draw(st.booleans())
         with_default = optional and not isinstance(kind, Record) and draw(st.booleans())
         return Field(name, kind, optional, draw(values(kind)) if with_default else None)
 
     names = st.lists(NAMES, min_size=1, max_size=4, unique=True)
-    return names.flatmap(lambda chosen: st.tuples(*map(one, chosen)))
+    return names.flatmap(lambda chosen: st.tuples(*map(field, chosen)))
 
 
 KINDS = st.recursive(
     SINGLE,
     lambda inner: st.one_of(
-        st.builds(Many, inner, st.booleans()),
-        st.builds(Named, inner, st.booleans()),
+        st.builds(List, inner, st.booleans()),
+        st.builds(Map, inner, st.booleans()),
         fields(inner).map(Record),
     ),
     max_leaves=4,
 )
-SCHEMAS = fields(KINDS).map(lambda made: Schema("Any", made))
+SCHEMAS = fields(KINDS).map(lambda schema_fields: Schema("Any", schema_fields))
 
 
 def values(kind: Kind) -> st.SearchStrategy[Any]:
-    """As they are read: times in UTC, exact numbers with all of their digits, enums as text."""
+    """Values as a decoder returns them: times in UTC, exact numbers with all digits, enums as text."""
     match kind:
-        case Plain(name):
+        case Scalar(name):
             return PLAIN[name]
         case Digits(precision, scale):
             limit = 10**precision - 1
             return st.integers(-limit, limit).map(lambda number: Decimal(f"{number}e-{scale}"))
-        case Choice(choices):
+        case Enum(choices):
             return st.sampled_from(choices)
-        case Many(of, optional):
+        case List(of, optional):
             return st.lists(_maybe(of, optional), max_size=3)
-        case Named(of, optional):
+        case Map(of, optional):
             return st.dictionaries(TEXT, _maybe(of, optional), max_size=3)
         case Record(inner):
             return rows(inner)
 
 
 def rows(of: tuple[Field, ...]) -> st.SearchStrategy[dict[str, Any]]:
-    """In the order of the fields, as they are read."""
+    """Rows with their fields in the order of the schema, as a decoder returns them."""
     drawn = st.fixed_dictionaries({field.name: _maybe(field.kind, field.may_be_none) for field in of})
     return drawn.map(lambda row: {field.name: row[field.name] for field in of})
 
@@ -96,19 +96,19 @@ PLAIN: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def same(one: Any, other: Any) -> bool:
-    """Equal in type and value; NaN is itself, and zero has its sign."""
-    if type(one) is not type(other):
+def same(value: Any, other: Any) -> bool:
+    """Whether two values are equal in type and value; NaN equals NaN, and 0.0 differs from -0.0."""
+    if type(value) is not type(other):
         return False
-    match one:
+    match value:
         case dict():
-            return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+            return list(value) == list(other) and all(same(value[key], other[key]) for key in value)
         case list():
-            return len(one) == len(other) and all(map(same, one, other))
+            return len(value) == len(other) and all(map(same, value, other))
         case float():
-            return repr(one) == repr(other)
+            return repr(value) == repr(other)
         case Decimal():
-            return str(one) == str(other)
+            return str(value) == str(other)
         case datetime():
-            return bool(one == other) and one.utcoffset() == other.utcoffset()
-    return bool(one == other) and not (isinstance(one, float) and math.isnan(one))
+            return bool(value == other) and value.utcoffset() == other.utcoffset()
+    return bool(value == other) and not (isinstance(value, float) and math.isnan(value))

@@ -1,10 +1,10 @@
-"""Addresses of stores: looked up when they are used, shown without what is secret."""
+"""Addresses of stores: environment variables are read on use, and secrets are never displayed."""
 
 from __future__ import annotations
 
 import pytest
 
-from headrace.model.address import AddressMissing, resolved, shown
+from headrace.model.store import MissingAddress, redact_address, resolve_address
 
 SECRET = "s3cr3t"
 
@@ -21,13 +21,13 @@ SECRET = "s3cr3t"
         ("$DATABASE_URL", "$DATABASE_URL"),
     ],
 )  # fmt: skip
-def test_an_address_is_shown_without_who_logs_in_and_how(address: str, seen: str) -> None:
-    assert shown(address) == seen
-    assert SECRET not in shown(address)
+def test_an_address_is_shown_without_user_and_password(address: str, seen: str) -> None:
+    assert redact_address(address) == seen
+    assert SECRET not in redact_address(address)
 
 
-def test_a_variable_is_looked_up_when_it_is_needed() -> None:
-    assert resolved("$SHOP_DB", {"SHOP_DB": "postgresql://host/shop"}) == "postgresql://host/shop"
-    assert resolved("postgresql://host/$x", {}) == "postgresql://host/$x"
-    with pytest.raises(AddressMissing, match="SHOP_DB is not set"):
-        resolved("$SHOP_DB", {"SHOP_DB": ""})
+def test_an_environment_variable_is_read_when_the_address_is_resolved() -> None:
+    assert resolve_address("$SHOP_DB", {"SHOP_DB": "postgresql://host/shop"}) == "postgresql://host/shop"
+    assert resolve_address("postgresql://host/$x", {}) == "postgresql://host/$x"
+    with pytest.raises(MissingAddress, match="SHOP_DB is not set"):
+        resolve_address("$SHOP_DB", {"SHOP_DB": ""})

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import App
+from headrace.model.declarations import Flow
 from headrace.model.errors import AppMistakes
-from headrace.model.flow import Flow
 from headrace.model.graph import downstream, order, writer_of
 
 
@@ -22,7 +22,7 @@ def shop(topics: int) -> App:
     return app
 
 
-def test_a_flow_comes_behind_those_it_reads_from_and_otherwise_as_declared() -> None:
+def test_a_flow_comes_after_its_inputs_and_otherwise_as_declared() -> None:
     app = shop(5)
     last = derive(app, "last", [2, 3], 4)
     first = derive(app, "first", [0], 1)
@@ -34,7 +34,7 @@ def test_a_flow_comes_behind_those_it_reads_from_and_otherwise_as_declared() -> 
     assert downstream(app, last) == ()
 
 
-def test_the_writer_of_a_topic_is_known_by_the_topic_itself() -> None:
+def test_the_writer_of_a_topic_is_found_by_identity_not_by_name() -> None:
     app = shop(2)
     flow = derive(app, "flow", [0], 1)
     assert writer_of(app, app.topics[1]) is flow
@@ -42,7 +42,7 @@ def test_the_writer_of_a_topic_is_known_by_the_topic_itself() -> None:
     assert writer_of(app, App("other").topic("t1", key="id")) is None
 
 
-def test_there_is_no_order_in_a_circle() -> None:
+def test_flows_in_a_cycle_have_no_order() -> None:
     app = shop(2)
     derive(app, "there", [0], 1)
     derive(app, "back", [1], 0)
@@ -54,17 +54,19 @@ def test_there_is_no_order_in_a_circle() -> None:
     st.lists(st.sets(st.integers(0, 7), min_size=1, max_size=4), min_size=8, max_size=8),
     st.permutations(range(8)),
 )
-def test_any_flows_that_point_one_way_are_put_in_order(reads: list[set[int]], declared: list[int]) -> None:
+def test_flows_without_cycles_are_ordered(reads: list[set[int]], declared: list[int]) -> None:
     # Flow n reads only from topics up to n and writes topic n + 1.
     app = shop(9)
-    flows = {n: derive(app, f"f{n}", sorted({one % (n + 1) for one in reads[n]}), n + 1) for n in declared}
+    flows = {
+        n: derive(app, f"f{n}", sorted({number % (n + 1) for number in reads[n]}), n + 1) for n in declared
+    }
     found = [int(flow.name[1:]) for flow in order(app)]
     assert sorted(found) == list(range(8))
     for n in range(8):
-        for source in {one % (n + 1) for one in reads[n]} - {0}:
+        for source in {number % (n + 1) for number in reads[n]} - {0}:
             assert found.index(source - 1) < found.index(n)
     reached = {0}
     for n in range(1, 8):
-        if any(source - 1 in reached for source in {one % (n + 1) for one in reads[n]}):
+        if any(source - 1 in reached for source in {number % (n + 1) for number in reads[n]}):
             reached.add(n)
     assert {int(flow.name[1:]) for flow in downstream(app, flows[0])} == reached - {0}

@@ -1,4 +1,4 @@
-"""Rules of alerts: what they mean, and what is no rule."""
+"""Alert rules: the meaning of valid ones, and the errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.model.rule import SHARE, Condition, Rule, RuleUnreadable, Subject, parse_rule
+from headrace.model.rule import SHARE, Condition, InvalidRule, Rule, Subject, parse_rule
 
 OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
@@ -33,39 +33,44 @@ OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operat
         ),
     ],
 )
-def test_a_rule_is_read(text: str, conditions: tuple[Condition, ...], for_s: float, subject: Subject) -> None:
-    assert parse_rule(text) == Rule(" ".join(text.split()), conditions, for_s, subject)
+def test_a_rule_is_parsed(
+    text: str, conditions: tuple[Condition, ...], for_s: float, subject: Subject
+) -> None:
+    rule = parse_rule(text)
+    assert rule == Rule(" ".join(text.split()), rule.when, conditions, for_s, subject)
 
 
 @pytest.mark.parametrize(
     ("text", "wrong", "hint"),
     [
-        ("", "it says nothing", "write it as"),
-        ("   on flows", "it says nothing", "write it as"),
-        ("lagg > 1", "'lagg' is not measured", "did you mean lag?"),
-        ("__import__('os') > 1", "is not measured", "it can be lag, bytes"),
-        ("lag", "nothing is compared with lag", "compare with <"),
-        ("lag = 5", "'=' does not compare", "compare with <"),
-        ("lag >", "nothing stands behind lag >", "write it as"),
-        ("lag > many", "'many' is not a number of records", "lag > 10_000"),
+        ("", "the condition is missing", "write it as"),
+        ("   on flows", "the condition is missing", "write it as"),
+        ("lagg > 1", "'lagg' is not a measure", "did you mean lag?"),
+        ("offset > 1", "'offset' is not a measure", "use lag, bytes"),
+        ("__import__('os') > 1", "the filter has a syntax error at character 12", "write it as"),
+        ("lag", "expected =", "write it as"),
+        ("lag = 5", "lag cannot be tested with '='", "use <"),
+        ("not lag = null", "lag cannot be tested with 'null'", "use <"),
+        ("lag >", "expected a value, found the end", "write it as"),
+        ("lag > many", "expected a value, found 'many'", "write it as"),
         ("lag > -1", "'-1' is not a number of records", "lag > 10_000"),
         ("lag > 10s", "'10s' is not a number of records", "lag > 10_000"),
-        ("age > 10", "'10' is not a duration behind age", "write it as"),
-        ("age > 50%", "'50%' is not a duration behind age", "write it as"),
-        ("time_to_loss < 1 h", "'1' is not a duration", "write it as"),
+        ("age > 10", "'10' is not a duration for age", "write it as"),
+        ("age > 50%", "'50%' is not a duration for age", "write it as"),
+        ("time_to_loss < 1 h", "expected and, or, or the end, found 'h'", "write it as"),
         ("bytes > 5kb", "'5kb' is not a size", "write it as"),
-        ("lag > 1 and", "a condition is missing", "it can be"),
-        ("lag > 1 or dead > 0", "'or' is not expected there", "write it as"),
-        ("lag > 1 for", "there is not a duration behind 'for'", "write it as"),
-        ("lag > 1 for ever", "'ever' is not a duration behind 'for'", "write it as"),
-        ("lag > 1 for 3s dead", "'dead' is not expected there", "write it as"),
-        ("lag > 1 on price", "'price' is not what a rule can be on", "flow NAME"),
-        ("lag > 1 on flow", "'flow' is not what a rule can be on", "flow NAME"),
-        ("lag > 1 on flows price", "'flows price' is not what a rule can be on", "flow NAME"),
+        ("lag > 1 and", "expected a name, found the end", "write it as"),
+        ("lag > 1 or dead", "expected =", "write it as"),
+        ("lag > 1 for", "a duration after 'for', like 500ms, 30s, 10m, 1h or 7d, is missing", "write it as"),
+        ("lag > 1 for ever", "'ever' is not a duration after 'for'", "write it as"),
+        ("lag > 1 for 3s dead", "'dead' is unexpected after the duration", "write it as"),
+        ("lag > 1 on price", "'price' is not a subject", "flow NAME"),
+        ("lag > 1 on flow", "'flow' is not a subject", "flow NAME"),
+        ("lag > 1 on flows price", "'flows price' is not a subject", "flow NAME"),
     ],
 )
-def test_what_is_no_rule_is_quoted_with_the_way_out(text: str, wrong: str, hint: str) -> None:
-    with pytest.raises(RuleUnreadable) as caught:
+def test_an_invalid_rule_is_quoted_with_a_hint(text: str, wrong: str, hint: str) -> None:
+    with pytest.raises(InvalidRule) as caught:
         parse_rule(text)
     assert wrong in caught.value.message
     assert hint in caught.value.hint
@@ -73,7 +78,7 @@ def test_what_is_no_rule_is_quoted_with_the_way_out(text: str, wrong: str, hint:
 
 @given(st.text())
 def test_any_text_is_a_rule_or_is_refused(text: str) -> None:
-    with contextlib.suppress(RuleUnreadable):
+    with contextlib.suppress(InvalidRule):
         assert parse_rule(text).conditions
 
 
@@ -87,7 +92,7 @@ numbers = st.integers(0, 50)
     ),
     st.fixed_dictionaries({name: st.none() | numbers for name in ("lag", "dead", "gone")}),
 )
-def test_a_rule_holds_where_all_of_its_conditions_do(
+def test_a_rule_holds_if_all_of_its_conditions_hold(
     conditions: list[tuple[str, str, int]], measures: dict[str, int | None]
 ) -> None:
     rule = parse_rule(" and ".join(f"{name} {sign} {value}" for name, sign, value in conditions))
@@ -97,20 +102,38 @@ def test_a_rule_holds_where_all_of_its_conditions_do(
         found.append(None if measured is None else OPERATORS[sign](measured, value))
     expected = False if False in found else None if None in found else True
     assert (
-        rule.holds({name: None if one is None else float(one) for name, one in measures.items()}) is expected
+        rule.holds({name: None if measure is None else float(measure) for name, measure in measures.items()})
+        is expected
     )
 
 
-def test_a_percentage_is_of_the_time_that_a_record_is_kept() -> None:
+def test_a_percentage_is_a_share_of_the_retention_time() -> None:
     rule = parse_rule("time_to_loss < 50%")
     assert rule.holds({"time_to_loss": 1.0, SHARE: 0.6}) is False
     assert rule.holds({"time_to_loss": 1e9, SHARE: 0.4}) is True
     assert rule.holds({"time_to_loss": 1.0}) is None
 
 
-def test_a_subject_takes_what_it_names() -> None:
-    assert Subject().takes("group", "g")
-    assert Subject("flow").takes("flow", "price")
-    assert not Subject("flow").takes("view", "price")
-    assert Subject("view", "a").takes("view", "a")
-    assert not Subject("view", "a").takes("view", "b")
+def test_a_subject_matches_the_parts_that_it_names() -> None:
+    assert Subject().matches("group", "g")
+    assert Subject("flow").matches("flow", "price")
+    assert not Subject("flow").matches("view", "price")
+    assert Subject("view", "a").matches("view", "a")
+    assert not Subject("view", "a").matches("view", "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "lag", "dead", "holds"),
+    [
+        ("lag > 5 or dead > 0", 9, None, True),
+        ("lag > 5 or dead > 0", 1, None, None),
+        ("lag > 5 or dead > 0", 1, 0, False),
+        ("not lag > 5", 1, 0, True),
+        ("not lag > 5", None, 0, None),
+        ("not (lag > 5 or dead > 0) and dead < 9", 1, 0, True),
+    ],
+)
+def test_a_rule_combines_conditions_with_or_and_not(
+    text: str, lag: float | None, dead: float | None, holds: bool | None
+) -> None:
+    assert parse_rule(text).holds({"lag": lag, "dead": dead}) is holds

@@ -1,4 +1,4 @@
-"""A file that is gone is told in several words by the libraries, and is the same trouble in all of them."""
+"""The Delta library has several messages for a missing file. All become the same error."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from pathlib import Path
 
 import pytest
 
-from headrace.ops.served_delta import _is_gone
-from headrace.views.errors import StoreError
-from headrace.views.file_troubles import told_as
+from headrace.ops.verify.delta_snapshot import _is_missing_file
+from headrace.stores.errors import StoreError
+from headrace.stores.file_errors import translate_errors
 
-# As deltalake words it for a file of the log, for a checkpoint, and for one with rows.
-WORDS = [
+# deltalake's messages for a missing file of the log, a missing checkpoint, and a missing file with rows.
+MESSAGES = [
     "Kernel error: File not found: /lake/sales/_delta_log/00000000000000000001.json",
     "Kernel error: Object at location /lake/8.checkpoint.parquet not found: No such file or directory (os error 2)",
     "No such file or directory (os error 2)",
 ]
 
 
-def trouble(words: str) -> tuple[type[StoreError], str, bool]:
-    with pytest.raises(StoreError) as caught, told_as(Path("/lake/sales")):
-        raise RuntimeError(words)
+def error_for(message: str) -> tuple[type[StoreError], str, bool]:
+    with pytest.raises(StoreError) as caught, translate_errors(Path("/lake/sales")):
+        raise RuntimeError(message)
     return type(caught.value), caught.value.code, caught.value.retriable
 
 
-@pytest.mark.parametrize("words", WORDS)
-def test_a_missing_file_is_the_same_trouble_whatever_it_is_called(words: str) -> None:
-    assert trouble(words) == trouble(WORDS[-1])
-    assert trouble(words) != trouble("the file is garbled")
+@pytest.mark.parametrize("message", MESSAGES)
+def test_every_message_for_a_missing_file_becomes_the_same_error(message: str) -> None:
+    assert error_for(message) == error_for(MESSAGES[-1])
+    assert error_for(message) != error_for("the file is garbled")
 
 
-@pytest.mark.parametrize("words", WORDS)
-def test_verification_reads_again_where_a_file_is_gone_and_not_where_it_is_garbled(words: str) -> None:
-    assert _is_gone(RuntimeError(words))
-    assert not _is_gone(RuntimeError("the file is garbled"))
+@pytest.mark.parametrize("message", MESSAGES)
+def test_verify_retries_after_a_missing_file_but_not_after_a_damaged_file(message: str) -> None:
+    assert _is_missing_file(RuntimeError(message))
+    assert not _is_missing_file(RuntimeError("the file is garbled"))

@@ -1,4 +1,4 @@
-"""Checks one bomb of a batch and prints how it ended and by how many MiB the process grew. Run in its own process."""
+"""Validates one decompression bomb, in its own process; prints the result and the growth of the process in MiB."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import sys
 import cramjam
 from crc32c import crc32c
 
-from headrace.records import RecordError, RecordLimits, check, check_batch, open_batch, reading
+from headrace.records import RecordError, RecordLimits, check_batch, open_batch, record
+from headrace.records import batch as batch_module
+from headrace.records.batch import HEADER
 from headrace.records.codecs import pack
-from headrace.records.header import HEADER
 
 MIB = 1024 * 1024
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 
 
 def zstd_of_runs(blocks: int, window_log: int) -> bytes:
-    """A frame of blocks that each say "128 KiB of this byte" in four bytes: 32,768 times."""
+    """A zstd frame of blocks that each encode 128 KiB of one byte in four bytes: a ratio of 32,768."""
     out = [b"\x28\xb5\x2f\xfd\x00", bytes([(window_log - 10) << 3])]
     for index in range(blocks):
         last = index == blocks - 1
@@ -31,7 +32,7 @@ def batch(codec: int, payload: bytes, count: int) -> bytes:
 
 
 def repeated(compress_part, size: int) -> bytes:
-    """Compress ``size`` zero bytes without ever holding them."""
+    """Compress ``size`` zero bytes without holding all of them in memory."""
     part = 4 * MIB
     return compress_part(bytes(part)) * (size // part)
 
@@ -46,13 +47,13 @@ def varint(value: int) -> bytes:
 
 
 def many_headers(count: int) -> bytes:
-    """One record of nothing but empty headers, two bytes each: an object of 60 bytes for every one."""
+    """One record with only empty headers: two bytes each, which would become an object of 60 bytes each."""
     body = b"\x00\x00\x00\x01\x01" + varint(count) + bytes(2 * count)
     return varint(len(body)) + body
 
 
 def records_of_headers(count: int, headers: int) -> bytes:
-    """As many headers as a record may have, in each of many: 8 MB of zeros for 250 MB of objects."""
+    """Many records with the maximum number of headers: 8 MB of zeros, which would become 250 MB of objects."""
     out = bytearray()
     for index in range(count):
         body = b"\x00\x00" + varint(index) + b"\x01\x01" + varint(headers) + bytes(2 * headers)
@@ -118,7 +119,7 @@ def main() -> None:
     before = peak_mib()
     judge = count_stored if "stored" in sys.argv[3:] else check_batch
     if "plain" in sys.argv[3:]:
-        check.quick_walk = reading.quick_read = None
+        batch_module.fast_validate = record.fast_read = None
     try:
         ended = str(type(judge(octets, RecordLimits(unpacked_bytes_max=limit_mib * MIB))).__name__)
     except RecordError as error:

@@ -1,6 +1,6 @@
-"""Feeds hostile records to the C part, at the very end of readable memory: one byte too far is a SIGSEGV.
+"""Feeds hostile records to the C part, at the very end of readable memory: reading one byte too far is a SIGSEGV.
 
-Run by the tests in a process of its own, since a crash would take the tests with it.
+The tests run this module in a separate process, because a crash would also end the test process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace.records import RecordError, RecordLimits
 from headrace.records._walk import read, walk
-from headrace.records.record import BareRecord, Facts, read_bare_records, walk_records
+from headrace.records.record import BareRecord, RecordsSummary, read_bare_records, validate_records
 
 LIMITS = RecordLimits(headers_max=50)
 PAGES = 16
@@ -24,8 +24,8 @@ WINDOW = 1 << 20
 INTERESTING = [0, 1, 2, 3, 0x3F, 0x40, 0x7E, 0x7F, 0x80, 0x81, 0xFE, 0xFF]
 
 
-class Cliff:
-    """Memory whose end can be read, and whose next byte cannot."""
+class GuardedMemory:
+    """Memory whose last byte can be read, and whose next byte cannot."""
 
     def __init__(self) -> None:
         self.size = PAGES * mmap.PAGESIZE
@@ -35,10 +35,10 @@ class Cliff:
         libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         if libc.mprotect(address + self.size, mmap.PAGESIZE, 0) != 0:
             raise OSError(ctypes.get_errno(), "mprotect")
-        self._expect_an_end(libc, address + self.size)
+        self._check_guard(libc, address + self.size)
 
-    def _expect_an_end(self, libc: ctypes.CDLL, end: int) -> None:
-        """The kernel reads the last byte for us, and refuses the next one: so a walk that reads it would be caught."""
+    def _check_guard(self, libc: ctypes.CDLL, end: int) -> None:
+        """Check by system calls that the last byte is readable and the next one is not."""
         source, target = os.pipe()
         libc.write.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
         assert libc.write(target, end - 1, 1) == 1
@@ -47,9 +47,9 @@ class Cliff:
         os.close(source)
         os.close(target)
 
-    def place(self, octets: bytes) -> memoryview:
-        start = self.size - len(octets)
-        self.memory[start : self.size] = octets
+    def put(self, raw: bytes) -> memoryview:
+        start = self.size - len(raw)
+        self.memory[start : self.size] = raw
         return memoryview(self.memory)[start : self.size]
 
 
@@ -66,7 +66,7 @@ def blob(data: bytes | None) -> bytes:
     return varint(-1) if data is None else varint(len(data)) + data
 
 
-def honest_record(rng: random.Random, index: int) -> bytes:
+def valid_record(rng: random.Random, index: int) -> bytes:
     headers = [
         (b"h" * rng.randrange(4), rng.choice([None, b"", b"vv"])) for _ in range(rng.choice([0, 0, 1, 3]))
     ]
@@ -76,8 +76,8 @@ def honest_record(rng: random.Random, index: int) -> bytes:
     return varint(len(body)) + body
 
 
-def mutated(rng: random.Random, octets: bytes) -> bytes:
-    out = bytearray(octets)
+def mutated(rng: random.Random, raw: bytes) -> bytes:
+    out = bytearray(raw)
     for _ in range(rng.randrange(1, 4)):
         at = rng.randrange(len(out)) if rng.random() < 0.7 else max(0, len(out) - rng.randrange(1, 12))
         kind = rng.randrange(5)
@@ -98,21 +98,21 @@ def mutated(rng: random.Random, octets: bytes) -> bytes:
     return bytes(out)
 
 
-def refused_or(judge: Callable[..., Any], *arguments: Any) -> Any:
+def result_or_none(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
-        return judge(*arguments)
+        return function(*arguments)
     except RecordError:
         return None
 
 
-def walked(view: memoryview, count: int) -> Facts | None:
+def validated_by_c(view: memoryview, count: int) -> RecordsSummary | None:
     done, _, *facts = walk(view, 0, count, LIMITS.headers_max)
-    return Facts(*facts) if done == count else None
+    return RecordsSummary(*facts) if done == count else None
 
 
 def read_by_c(view: memoryview, count: int) -> tuple[list[BareRecord], int] | None:
-    found, position = read(view, 0, count, WINDOW, BareRecord)
-    return (found, position) if len(found) == count else None
+    records_read, position = read(view, 0, count, WINDOW, BareRecord)
+    return (records_read, position) if len(records_read) == count else None
 
 
 def main() -> None:
@@ -121,20 +121,20 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     arguments = parser.parse_args()
     rng = random.Random(arguments.seed)
-    cliff = Cliff()
+    guarded = GuardedMemory()
     proven = 0
     for _ in range(arguments.cases):
         count = rng.randrange(1, 12)
-        payload = mutated(rng, b"".join(honest_record(rng, index) for index in range(count)))
-        view = cliff.place(payload)
-        facts = walked(view, count)
-        rule = refused_or(walk_records, view, 0, len(view), range(count), LIMITS)
-        found = read_by_c(view, count)
-        plain = refused_or(read_bare_records, view, 0, range(count), WINDOW)
+        payload = mutated(rng, b"".join(valid_record(rng, index) for index in range(count)))
+        view = guarded.put(payload)
+        facts = validated_by_c(view, count)
+        rule = result_or_none(validate_records, view, 0, len(view), range(count), LIMITS)
+        records_read = read_by_c(view, count)
+        plain = result_or_none(read_bare_records, view, 0, range(count), WINDOW)
         proven += facts is not None
-        if (facts, found) != (rule, plain):
+        if (facts, records_read) != (rule, plain):
             raise AssertionError(
-                f"seed {arguments.seed}: C {facts} {found}, rule {rule} {plain}: {payload.hex()}"
+                f"seed {arguments.seed}: C {facts} {records_read}, rule {rule} {plain}: {payload.hex()}"
             )
     print(f"{arguments.cases} cases, {proven} proven valid")
 

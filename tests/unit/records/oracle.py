@@ -1,4 +1,4 @@
-"""kafka-python's records, pure Python: a second opinion about the format that shares no code with ours."""
+"""kafka-python's records, pure Python: an independent implementation of the format."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from headrace.records import (
     read_header,
 )
 
-from .making import HEADER
+from .batches import HEADER
 from .oracle import DefaultRecordBatch
 
 int16, int32, int64 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (16, 32, 64))
@@ -41,32 +41,32 @@ BATCH = bytes(build_batch([(b"k", b"v", [])] * 3, base_offset=70, timestamp_ms=5
     ),
     st.integers(0, 5),
 )
-def test_a_header_reads_as_kafka_python_reads_it(fields, before):
+def test_a_header_is_decoded_like_by_kafka_python(fields, before):
     packed = bytes(before) + HEADER.pack(*fields)
     header = read_header(packed, before)
     assert tuple(header) == fields
-    theirs = DefaultRecordBatch(packed[before:])
-    assert header.base_offset == theirs.base_offset
-    assert header.magic == theirs.magic
-    assert header.crc == theirs.crc
-    assert header.attributes == theirs.attributes
-    assert header.last_offset_delta == theirs.last_offset_delta
-    assert header.base_timestamp == theirs.first_timestamp
-    assert header.max_timestamp == theirs.max_timestamp
-    assert header.producer_id == theirs.producer_id
-    assert header.producer_epoch == theirs.producer_epoch
-    assert header.base_sequence == theirs.base_sequence
-    assert header.count == theirs.records_count
-    assert header.codec == theirs.compression_type
-    assert header.is_transactional == bool(theirs.is_transactional)
-    assert header.is_control == bool(theirs.is_control_batch)
-    assert header.uses_append_time == bool(theirs.timestamp_type)
-    assert header.next_offset == theirs.next_offset
+    their_batch = DefaultRecordBatch(packed[before:])
+    assert header.base_offset == their_batch.base_offset
+    assert header.magic == their_batch.magic
+    assert header.crc == their_batch.crc
+    assert header.attributes == their_batch.attributes
+    assert header.last_offset_delta == their_batch.last_offset_delta
+    assert header.base_timestamp == their_batch.first_timestamp
+    assert header.max_timestamp == their_batch.max_timestamp
+    assert header.producer_id == their_batch.producer_id
+    assert header.producer_epoch == their_batch.producer_epoch
+    assert header.base_sequence == their_batch.base_sequence
+    assert header.count == their_batch.records_count
+    assert header.codec == their_batch.compression_type
+    assert header.is_transactional == bool(their_batch.is_transactional)
+    assert header.is_control == bool(their_batch.is_control_batch)
+    assert header.uses_append_time == bool(their_batch.timestamp_type)
+    assert header.next_offset == their_batch.next_offset
     assert header.last_offset == header.base_offset + header.last_offset_delta
     assert header.size == fields[1] + 12
 
 
-def test_a_header_reads_from_any_kind_of_buffer():
+def test_a_header_is_decoded_from_any_kind_of_buffer():
     assert read_header(BATCH) == read_header(bytearray(BATCH)) == read_header(memoryview(BATCH))
 
 
@@ -83,7 +83,7 @@ def test_other_formats_are_refused(magic):
 
 
 @pytest.mark.parametrize("length", [0, 48, -1, -(2**31)])
-def test_a_length_below_the_headers_own_is_refused(length):
+def test_a_length_smaller_than_the_header_is_refused(length):
     with pytest.raises(CorruptRecords, match=str(length)):
         read_header(BATCH[:8] + length.to_bytes(4, "big", signed=True) + BATCH[12:])
 
@@ -92,7 +92,7 @@ def test_a_length_below_the_headers_own_is_refused(length):
     ("base", "delta", "last"),
     [(0, 0, 0), (5, 4, 9), (2**31 - 1, 0, 2**31 - 1), (2**31 - 1, 1, 0), (2**31 - 3, 5, 2), (-1, 9, -1)],
 )
-def test_sequences_wrap_around_after_the_largest(base, delta, last):
+def test_sequences_wrap_around_after_the_maximum(base, delta, last):
     header = read_header(BATCH)._replace(base_sequence=base, last_offset_delta=delta)
     assert header.last_sequence == last
 
@@ -104,24 +104,24 @@ def test_the_delete_horizon_is_bit_six():
 
 
 @given(st.lists(st.integers(1, 5), max_size=5), st.integers(0, 200))
-def test_headers_are_listed_up_to_a_partial_tail(counts, tail):
+def test_iter_headers_stops_at_an_incomplete_batch(counts, tail):
     batches = [bytes(build_batch([(None, b"v", [])] * count, timestamp_ms=0)) for count in counts]
     last = bytes(build_batch([(b"key", bytes(150), [])], timestamp_ms=0))
-    whole = b"".join(batches)
-    found = list(iter_headers(whole + last[: min(tail, len(last) - 1)]))
-    assert [header.count for _, header in found] == counts
+    complete = b"".join(batches)
+    headers_found = list(iter_headers(complete + last[: min(tail, len(last) - 1)]))
+    assert [header.count for _, header in headers_found] == counts
     positions = [sum(map(len, batches[:i])) for i in range(len(batches))]
-    assert [position for position, _ in found] == positions
+    assert [position for position, _ in headers_found] == positions
 
 
-def test_junk_among_batches_is_an_error_not_an_end():
+def test_junk_between_batches_is_an_error():
     headers = iter_headers(BATCH + bytes(100))
     assert next(headers)[0] == 0
     with pytest.raises(RecordError):
         next(headers)
 
 
-def test_a_checksum_holds_for_a_whole_batch_only():
+def test_a_checksum_is_valid_only_for_a_complete_batch():
     around = b"xx" + BATCH + b"yy"
     assert crc_ok(around, 2, len(BATCH))
     assert crc_ok(memoryview(around), 2, len(BATCH))
@@ -133,6 +133,6 @@ def test_a_checksum_holds_for_a_whole_batch_only():
     assert not crc_ok(b"", 0, 0)
 
 
-def test_the_header_is_as_small_as_a_tuple():
+def test_a_header_uses_no_more_memory_than_a_tuple():
     assert not hasattr(read_header(BATCH), "__dict__")
     assert isinstance(read_header(BATCH), BatchHeader)

@@ -1,4 +1,4 @@
-"""librdkafka's own stand-in for a broker keeps batches as they came: so its bytes reach us, and ours reach it."""
+"""librdkafka's mock broker stores batches unchanged, so we can read its batches and it can read ours."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ CONTENTS = [
 
 
 class Cluster:
-    """A mock cluster inside a librdkafka producer, spoken to over its socket."""
+    """A mock cluster inside a librdkafka producer, used through its socket."""
 
     def __init__(self, **settings):
         self.producer = Producer({"test.mock.num.brokers": 1, "linger.ms": 50, **settings})
         broker = next(iter(self.producer.list_topics(timeout=10).brokers.values()))
         self.address = (broker.host, broker.port)
 
-    def ask(self, api, version, body):
+    def call(self, api, version, body):
         frame = struct.pack(">hhih", api, version, 7, 4) + b"test" + body
         with socket.create_connection(self.address, timeout=10) as connection:
             connection.sendall(struct.pack(">i", len(frame)) + frame)
@@ -49,14 +49,14 @@ class Cluster:
 
     def fetch(self, topic):
         """All batches of partition 0, raw."""
-        found = b""
+        received = b""
         offset = 0
         while True:
-            wanted = struct.pack(">iii", -1, 0, 0) + struct.pack(">ib", 2**30, 0)
-            wanted += (
+            partition_request = struct.pack(">iii", -1, 0, 0) + struct.pack(">ib", 2**30, 0)
+            partition_request += (
                 struct.pack(">ih", 1, len(topic)) + topic.encode() + struct.pack(">iiqi", 1, 0, offset, 2**30)
             )
-            answer = self.ask(1, 4, wanted)
+            answer = self.call(1, 4, partition_request)
             at = 4 + 4 + 2 + len(topic) + 4 + 4
             error, _, _, aborted = struct.unpack_from(">hqqi", answer, at)
             assert error == 0
@@ -64,15 +64,15 @@ class Cluster:
             (size,) = struct.unpack_from(">i", answer, at)
             records = answer[at + 4 : at + 4 + max(size, 0)]
             if not records:
-                return found
-            found += records
+                return received
+            received += records
             offset = [header.next_offset for _, header in iter_headers(records)][-1]
 
     def produce(self, topic, batch):
         body = struct.pack(">hhi", -1, -1, 10_000)
         body += struct.pack(">ih", 1, len(topic)) + topic.encode()
         body += struct.pack(">iii", 1, 0, len(batch)) + batch
-        answer = self.ask(0, 3, body)
+        answer = self.call(0, 3, body)
         (error,) = struct.unpack_from(">h", answer, 4 + 2 + len(topic) + 4 + 4)
         assert error == 0
 
@@ -101,18 +101,18 @@ def test_batches_of_librdkafka_are_valid(codec):
         batch = memoryview(octets)[position : position + header.size]
         codecs.add(header.codec)
         checked = check_batch(batch, LIMITS)
-        found = read_records(batch, LIMITS)
-        assert checked.max_timestamp == header.max_timestamp == max(record.timestamp for record in found)
-        assert checked.min_timestamp == min(record.timestamp for record in found)
-        records += found
-    # A batch that packing would make larger, such as one of a single record on a slow machine, comes as it is.
+        received = read_records(batch, LIMITS)
+        assert checked.max_timestamp == header.max_timestamp == max(record.timestamp for record in received)
+        assert checked.min_timestamp == min(record.timestamp for record in received)
+        records += received
+    # librdkafka does not compress a batch that would get larger, such as one with a single record on a slow machine.
     assert codec in codecs <= {0, codec}
     assert [(r.key, r.value, r.headers) for r in records] == CONTENTS
     assert [r.timestamp for r in records] == [10**12 + index * 50 for index in range(len(CONTENTS))]
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_librdkafka_reads_what_is_built(codec):
+def test_librdkafka_reads_built_batches(codec):
     cluster = Cluster()
     topic = f"t-{uuid.uuid4()}"
     cluster.producer.produce(topic, b"makes the topic", partition=0)

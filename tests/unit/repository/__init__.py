@@ -1,1 +1,1 @@
-"""The house rules, as tests."""
+"""The rules of the project, as tests."""

@@ -1,4 +1,4 @@
-"""Results of benchmarks and fault runs: their shape, and what counts as better."""
+"""Results of benchmarks and fault runs: their fields, and what counts as better."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ def test_a_comparison_is_written_with_its_ratio_and_verdict(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("unit", "ratio"), [("msg/s", 0.5), ("MB/s", 0.5), ("MB", 2), ("ms", 2)])
-def test_half_the_rate_is_half_as_good_and_half_the_memory_twice(unit: str, ratio: float) -> None:
+def test_a_higher_rate_and_a_lower_use_of_memory_or_time_are_better(unit: str, ratio: float) -> None:
     assert comparison_row(RATE | {"us": 190, "them": 380, "unit": unit})["ratio"] == ratio
 
 
 @pytest.mark.parametrize(("us", "met"), [(0.9999, False), (1.0, True), (1.1, True)])
-def test_a_goal_is_met_by_the_figure_and_not_by_its_rounding(us: float, met: bool) -> None:
+def test_a_goal_is_compared_with_the_figure_before_rounding(us: float, met: bool) -> None:
     assert comparison_row(RATE | {"us": us})["met"] is met
 
 
-def test_rounds_give_medians_and_how_far_they_lie_apart() -> None:
+def test_rounds_give_medians_and_their_spread() -> None:
     row = comparison_row(RATE | {"us": [4.0, 1.0, 2.0], "them": [2.0, 1.0, 4.0]})
     assert (row["us"], row["them"], row["ratio"], row["spread"]) == (2, 2, 1, [0.5, 2])
     assert list(row) == ["name", "peer", "us", "them", "unit", "ratio", "spread", "goal", "met"]
@@ -67,46 +67,46 @@ def test_rounds_give_medians_and_how_far_they_lie_apart() -> None:
 
 
 @pytest.mark.parametrize(("us", "them"), [([], []), ([1.0], [1.0, 2.0]), ([1.0], 1.0)])
-def test_rounds_that_do_not_pair_up_are_refused(us: Any, them: Any) -> None:
+def test_sides_with_different_numbers_of_rounds_are_refused(us: Any, them: Any) -> None:
     with pytest.raises(ValueError):
         comparison_row(RATE | {"us": us, "them": them})
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_figure_that_was_not_measured_is_refused(value: float) -> None:
+def test_a_figure_that_is_not_positive_and_finite_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match="finite number above zero"):
         comparison_row(RATE | {"us": value})
 
 
 @pytest.mark.parametrize("change", [{"unit": "furlongs"}, {"name": ""}, {"us": "fast"}, {"ratio": 2.0}])
-def test_a_row_that_cannot_be_judged_is_refused(change: dict[str, Any]) -> None:
+def test_an_invalid_comparison_row_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"unit|must be a|has the keys"):
         comparison_row(RATE | change)
 
 
-def test_a_row_without_a_goal_shows_its_ratio_and_judges_nothing() -> None:
+def test_a_row_without_a_goal_has_a_ratio_and_no_verdict() -> None:
     row = comparison_row(RATE | {"us": [4.0, 2.0], "them": [2.0, 2.0], "goal": None})
     assert (row["ratio"], row["spread"], row["goal"], row["met"]) == (1.5, [1, 2], None, None)
     with pytest.raises(ValueError, match="must be a"):
         comparison_row(RATE | {"name": "", "goal": None})
 
 
-def test_rows_of_an_earlier_run_stay_where_this_one_has_none_of_their_name(tmp_path: Path) -> None:
+def test_rows_of_an_earlier_run_stay_unless_this_run_has_the_same_name(tmp_path: Path) -> None:
     write_results("flow", [RATE | {"name": name} for name in ("a", "b")], tmp_path)
-    fresh = [RATE | {"name": name, "us": 4.0} for name in ("b", "c")]
-    write_results("flow", fresh, tmp_path, beside=earlier_rows("flow", tmp_path))
+    new_rows = [RATE | {"name": name, "us": 4.0} for name in ("b", "c")]
+    write_results("flow", new_rows, tmp_path, earlier=earlier_rows("flow", tmp_path))
     assert [(row["name"], row["ratio"]) for row in earlier_rows("flow", tmp_path)] == [
         ("a", 2),
         ("b", 4),
         ("c", 4),
     ]
-    write_results("flow", fresh, tmp_path)
+    write_results("flow", new_rows, tmp_path)
     assert [row["name"] for row in earlier_rows("flow", tmp_path)] == ["b", "c"]
     assert earlier_rows("log", tmp_path) == []
 
 
-def test_two_rows_of_one_name_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no two of one name"):
+def test_two_rows_with_the_same_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="two rows have the same name"):
         write_results("log", [RATE, RATE], tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -119,10 +119,10 @@ def test_a_fault_replaces_its_own_row_and_leaves_the_others(tmp_path: Path) -> N
     assert rows[0] == X1 | {"runs": 200, "peak_rss_mb": 31.3, "seeds": [3, 7]}
 
 
-def test_an_earlier_file_of_another_shape_is_not_overwritten(tmp_path: Path) -> None:
+def test_an_earlier_file_with_another_layout_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "faults.json"
     path.write_text('[{"fault": "X1"}]')
-    with pytest.raises(ValueError, match="has the keys"):
+    with pytest.raises(ValueError, match="must have the keys"):
         write_faults([X1], tmp_path)
     assert path.read_text() == '[{"fault": "X1"}]'
 
@@ -141,12 +141,12 @@ def test_an_earlier_file_of_another_shape_is_not_overwritten(tmp_path: Path) -> 
         *({"held": False}, {"failures": [{"seed": 1}]}, {"commit": ""}, {"covers": []}),
     ],
 )
-def test_a_fault_row_that_says_nothing_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"fault|run|must be a|has the keys|covers"):
+def test_an_invalid_fault_row_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"fault|run|must be a|must have the keys|failures|covered code"):
         fault_row(X1 | change)
 
 
-def test_the_machine_is_described_without_being_named(tmp_path: Path) -> None:
+def test_the_description_of_the_machine_has_no_host_name(tmp_path: Path) -> None:
     write_machine(tmp_path)
     text = (tmp_path / "machine.json").read_text()
     machine = json.loads(text)
@@ -156,7 +156,7 @@ def test_the_machine_is_described_without_being_named(tmp_path: Path) -> None:
     assert str(Path.home()) not in text
 
 
-def test_the_nearest_mount_tells_the_file_system() -> None:
+def test_the_nearest_mount_point_determines_the_file_system() -> None:
     mounts = "\n".join(
         [
             "1 0 8:1 / / rw - ext4 /dev/a rw",

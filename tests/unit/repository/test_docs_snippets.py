@@ -1,4 +1,4 @@
-"""What the pages show is what happens: their code runs, their links lead somewhere."""
+"""The code on the pages runs with the shown results, and their links exist."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ PAGES = [path for path in tracked_files() if path.suffix == ".md"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=short)
-def test_the_code_of_a_page_does_what_the_page_says(page: Path, tmp_path: Path) -> None:
-    Reader(page, tmp_path).follow()
+def test_the_code_of_a_page_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+    Reader(page, tmp_path).run_page()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=short)
-def test_every_link_inside_the_project_leads_somewhere(page: Path) -> None:
+def test_every_link_inside_the_project_has_a_target(page: Path) -> None:
     links = re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 @pytest.mark.parametrize(
-    ("page", "says"),
+    ("page", "message"),
     [
-        ("```console\n$ false\n```", "ended with 1"),
+        ("```console\n$ false\n```", "exited with code 1"),
         ("```console\n$ echo one\ntwo\n```", "should print"),
         ("```console\n$ echo one\n```", "should print"),
         ("```console\n$ make nothing-of-the-kind\n```", "no target"),
         ("```console\necho\n```", "begins with"),
-        ("```bash\ntrue\n```", "never be tried"),
-        ("```\ntrue\n```", "never be tried"),
+        ("```bash\ntrue\n```", "never be run"),
+        ("```\ntrue\n```", "never be run"),
         ("```python\nassert 1 == 2, 'no sum'\n```", "no sum"),
         ("```python\nx = 1\n", "never ends"),
     ],
 )
-def test_a_page_that_says_what_does_not_happen_fails(page: str, says: str, tmp_path: Path) -> None:
+def test_a_page_with_wrong_output_fails(page: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     path.write_text(page, encoding="utf-8")
-    with pytest.raises(AssertionError, match=says):
-        Reader(path, tmp_path).follow()
+    with pytest.raises(AssertionError, match=message):
+        Reader(path, tmp_path).run_page()
 
 
-def test_blocks_of_a_page_follow_each_other(tmp_path: Path) -> None:
+def test_the_blocks_of_a_page_run_in_order_and_share_their_state(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     path.write_text(
         "```console\n$ echo one > file\n$ cat file \\\n>   file\none\n...\n$ make test\n```\n"
@@ -53,11 +53,11 @@ def test_blocks_of_a_page_follow_each_other(tmp_path: Path) -> None:
         "```python\nassert text == 'one\\n'\n```\n",
         encoding="utf-8",
     )
-    Reader(path, tmp_path).follow()
+    Reader(path, tmp_path).run_page()
 
 
 @pytest.mark.parametrize(
-    ("expected", "printed", "same"),
+    ("expected", "printed", "does_match"),
     [
         (["a ... c"], "a b c\n", True),
         (["a", "...", "z"], "a\nb\nc\nz\n", True),
@@ -67,12 +67,12 @@ def test_blocks_of_a_page_follow_each_other(tmp_path: Path) -> None:
         (["a.c"], "abc\n", False),
     ],
 )
-def test_three_dots_stand_for_anything(expected: list[str], printed: str, same: bool) -> None:
-    assert matches(expected, printed) is same
+def test_three_dots_match_any_text(expected: list[str], printed: str, does_match: bool) -> None:
+    assert matches(expected, printed) is does_match
 
 
-def test_an_error_of_a_page_is_an_assertion_with_its_line(tmp_path: Path) -> None:
+def test_a_failing_page_raises_an_assertion_error_with_the_line_of_the_page(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     path.write_text("words\n\n```console\n$ false\n```", encoding="utf-8")
     with pytest.raises(SnippetFailed, match=r"page\.md line 4"):
-        Reader(path, tmp_path).follow()
+        Reader(path, tmp_path).run_page()

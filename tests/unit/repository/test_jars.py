@@ -1,4 +1,4 @@
-"""The tests' own jars, beside those that the product fetches; how they are fetched: tests/flow/test_jars.py."""
+"""The jars that only the tests use. tests/flow/test_jars.py tests how jars are fetched."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 from tools.console import SetupError
 from tools.jars import jar, java_client_classpath, kafka_server_classpath, pinned, spark_jars
 from tools.java import compile_java
-from tools.places import cache_dir
+from tools.paths import cache_dir
 
 
-def test_what_the_tests_ask_for_is_there() -> None:
-    assert all(one.is_in(cache_dir() / "jars") for one in pinned())
+def test_every_pinned_jar_is_in_the_cache() -> None:
+    assert all(pinned_jar.is_in(cache_dir() / "jars") for pinned_jar in pinned())
     assert set(java_client_classpath()) < set(kafka_server_classpath())
     assert len(spark_jars()) == 4
 
 
-def test_a_name_with_two_revisions_must_be_told_apart() -> None:
-    with pytest.raises(SetupError, match="names 2 of the pinned jars"):
+def test_a_jar_with_two_revisions_must_be_named_with_its_revision() -> None:
+    with pytest.raises(SetupError, match="matches 2 pinned jars"):
         jar("kafka-clients")
     assert jar("kafka-clients:4.3.0").name == "kafka-clients-4.3.0.jar"
 

@@ -1,4 +1,4 @@
-"""The set-up says what is missing and what to do."""
+"""The set-up reports what is missing and what to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.debian import Package
 from .tracked import ROOT
 
 
-def test_missing_packages_are_named_with_the_command_that_brings_them() -> None:
+def test_an_error_about_missing_packages_has_the_install_command() -> None:
     absent = Package("some-package", "no-such-command-anywhere", "a test drives it")
     with pytest.raises(SetupError, match="some-package") as caught:
         debian.provide([absent, Package("bash", "bash", "always there")], may_install=False)
@@ -24,7 +24,7 @@ def test_missing_packages_are_named_with_the_command_that_brings_them() -> None:
     assert "a test drives it" in caught.value.detail
 
 
-def test_without_a_compiler_the_command_is_set_up_and_the_tests_ask_for_one(
+def test_only_the_set_up_of_the_tests_requires_a_c_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert compiler.trouble() == ""
@@ -35,18 +35,18 @@ def test_without_a_compiler_the_command_is_set_up_and_the_tests_ask_for_one(
     assert caught.value.hint.startswith("sudo apt-get install gcc libc6-dev")
 
 
-def test_a_program_that_fails_is_quoted() -> None:
+def test_the_output_of_a_failed_program_is_quoted() -> None:
     with pytest.raises(SetupError, match="it broke") as caught:
-        run(["sh", "-c", "echo reason >&2; exit 3"], failing="it broke", hint="mend it")
+        run(["sh", "-c", "echo reason >&2; exit 3"], failing="it broke", hint="repair it")
     assert caught.value.detail == "reason"
 
 
-def test_a_program_that_is_not_there_is_an_error_with_a_next_step() -> None:
+def test_a_missing_program_is_an_error_with_a_next_step() -> None:
     with pytest.raises(SetupError, match="it broke"):
-        run(["no-such-command-anywhere"], failing="it broke", hint="mend it")
+        run(["no-such-command-anywhere"], failing="it broke", hint="repair it")
 
 
-def test_without_a_home_that_can_be_written_the_clone_has_the_cache() -> None:
+def test_the_cache_is_in_the_clone_if_the_home_directory_is_read_only() -> None:
     def cache(**environment: str) -> str:
         command = [
             "make",
@@ -58,8 +58,10 @@ def test_without_a_home_that_can_be_written_the_clone_has_the_cache() -> None:
             "--eval=show: ; @echo $$HEADRACE_CACHE",
             "show",
         ]
-        kept = {"PATH": os.environ["PATH"], **environment}
-        return subprocess.run(command, env=kept, capture_output=True, text=True, check=True).stdout.strip()
+        environment_of_make = {"PATH": os.environ["PATH"], **environment}
+        return subprocess.run(
+            command, env=environment_of_make, capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     assert cache(HOME="/nowhere") == str(ROOT / ".cache")
     assert cache(HOME="/nowhere", HEADRACE_CACHE="/there") == "/there"
@@ -67,7 +69,7 @@ def test_without_a_home_that_can_be_written_the_clone_has_the_cache() -> None:
     assert cache(HOME="/tmp") == ""
 
 
-def test_make_names_the_next_step_when_there_is_no_python(tmp_path: Path) -> None:
+def test_make_names_the_next_step_if_python_is_missing(tmp_path: Path) -> None:
     done = subprocess.run(
         ["make", "-C", str(ROOT), "PYTHON=", "setup"], capture_output=True, text=True, check=False
     )
@@ -81,7 +83,7 @@ def test_an_unknown_part_of_the_set_up_is_refused() -> None:
     assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 2
 
 
-def test_make_explains_itself() -> None:
-    said = subprocess.run(["make", "-C", str(ROOT)], capture_output=True, text=True, check=True).stdout
+def test_make_without_a_target_prints_help() -> None:
+    output = subprocess.run(["make", "-C", str(ROOT)], capture_output=True, text=True, check=True).stdout
     for verb in ("make run", "make test", "make check", "make soak"):
-        assert verb in said
+        assert verb in output

@@ -13,33 +13,33 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @cache
 def tracked_files() -> tuple[Path, ...]:
-    """What git has or would add; in a copy without git, everything but what tools leave behind."""
-    return tuple(sorted(path for path in _known_to_git() or _walked() if path.is_file()))
+    """Return the files that git tracks or would add; without git, all files except those that tools create."""
+    return tuple(sorted(path for path in _known_to_git() or _files_on_disk() if path.is_file()))
 
 
 def _known_to_git() -> list[Path]:
     command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     if shutil.which("git") is None:
         return []
-    listed = subprocess.run(command, capture_output=True, check=False).stdout
-    return [ROOT / name.decode() for name in listed.split(b"\0") if name]
+    output = subprocess.run(command, capture_output=True, check=False).stdout
+    return [ROOT / name.decode() for name in output.split(b"\0") if name]
 
 
-def _walked() -> list[Path]:
-    found: list[Path] = []
+def _files_on_disk() -> list[Path]:
+    paths: list[Path] = []
     for folder, folders, names in os.walk(ROOT):
-        folders[:] = [name for name in folders if not _left_by_tools(name)]
-        found += [Path(folder) / name for name in names]
-    return found
+        folders[:] = [name for name in folders if not _is_created_by_tools(name)]
+        paths += [Path(folder) / name for name in names]
+    return paths
 
 
-def _left_by_tools(name: str) -> bool:
+def _is_created_by_tools(name: str) -> bool:
     hidden = name.startswith(".") and name != ".ci"
     return hidden or name in {"build", "dist", "data", "__pycache__"} or name.endswith(".egg-info")
 
 
 def text_of(path: Path) -> str | None:
-    """The file's text, or ``None`` when it is not text."""
+    """Return the file's text, or ``None`` if the file is binary."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:

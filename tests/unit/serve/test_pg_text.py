@@ -1,4 +1,4 @@
-"""PostgreSQL's protocol without a connection: where statements end, and arrays and numbers as it writes them."""
+"""PostgreSQL's protocol without a connection: statements are split, arrays and numbers are encoded and decoded."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.serve.pgwire.arrays import array_binary, array_text
-from headrace.serve.pgwire.cursor import Declared, Fetched, declared, fetched
-from headrace.serve.pgwire.parameters import value_of
-from headrace.serve.pgwire.rows import row_bytes
-from headrace.serve.pgwire.splitting import bare, pieces_of, statements_of
-from headrace.serve.pgwire.turning import turned_text
-from headrace.serve.sql.errors import SqlUnfit
+from headrace.serve.errors import SqlInvalid
+from headrace.serve.sql.wire.command import (
+    DeclareCursor,
+    FetchCursor,
+    parse_declare,
+    parse_fetch,
+    split_literals,
+    split_statements,
+    strip_comments,
+)
+from headrace.serve.sql.wire.dialect import translate_text
+from headrace.serve.sql.wire.parameters import array_binary, array_text, decode_parameter
+from headrace.serve.sql.wire.rows import row_bytes
 
-_WHOLE = st.sampled_from(
+_PIECES = st.sampled_from(
     [
         "'a;b'",
         "'it''s;'",
@@ -39,30 +45,30 @@ _WHOLE = st.sampled_from(
 )
 
 
-@given(statements=st.lists(st.lists(_WHOLE, max_size=6).map(" ".join), min_size=1, max_size=4))
-def test_statements_end_where_their_semicolons_stand_alone(statements: list[str]) -> None:
-    assert [*statements_of(";".join(statements))] == statements
+@given(statements=st.lists(st.lists(_PIECES, max_size=6).map(" ".join), min_size=1, max_size=4))
+def test_statements_end_at_semicolons_outside_literals_and_comments(statements: list[str]) -> None:
+    assert [*split_statements(";".join(statements))] == statements
 
 
 @given(text=st.text(alphabet="'\"$;/*-eE\\\n a1", max_size=60))
-def test_no_letter_is_lost_whatever_the_text(text: str) -> None:
-    assert "".join(piece for piece, _ in pieces_of(text)) == text
-    assert ";".join(statements_of(text)) == text
-    assert bare(text) in text
+def test_splitting_any_text_loses_no_character(text: str) -> None:
+    assert "".join(piece for piece, _ in split_literals(text)) == text
+    assert ";".join(split_statements(text)) == text
+    assert strip_comments(text) in text
 
 
 @pytest.mark.parametrize(
     "text", ["/*" * 50_000, "$a" * 50_000, "$a$" * 33_333, "'" * 99_999, "-- \n" * 25_000, "E'\\" * 33_333]
 )
-def test_a_text_made_to_be_slow_is_read_in_one_pass(text: str) -> None:
-    """Otherwise this would take minutes."""
-    assert ";".join(statements_of(text)) == text
-    assert turned_text(f"{text} pg_catalog") != ""
-    assert len(bare(text)) <= len(text)
+def test_a_text_built_to_be_slow_is_split_in_one_pass(text: str) -> None:
+    """With a quadratic parser this test would take minutes."""
+    assert ";".join(split_statements(text)) == text
+    assert translate_text(f"{text} pg_catalog") != ""
+    assert len(strip_comments(text)) <= len(text)
 
 
-def test_words_are_turned_only_where_they_are_no_names() -> None:
-    for sql, turned in (
+def test_functions_without_parentheses_are_rewritten_unless_they_are_names() -> None:
+    for sql, translated in (
         (
             'SELECT current_user, "user", t.user, x AS user',
             'SELECT current_user(), "user", t.user, x AS user',
@@ -71,7 +77,7 @@ def test_words_are_turned_only_where_they_are_no_names() -> None:
         ("c::pg_catalog.text OPERATOR(pg_catalog.~) '::pg_catalog.'", "c::text ~ '::pg_catalog.'"),
         ('a COLLATE pg_catalog."default" -- pg_catalog', "a  -- pg_catalog"),
     ):
-        assert turned_text(sql) == turned
+        assert translate_text(sql) == translated
 
 
 _TEXTS = st.lists(
@@ -80,44 +86,46 @@ _TEXTS = st.lists(
 
 
 @given(values=_TEXTS)
-def test_an_array_of_texts_comes_back_as_it_was(values: list[str | None]) -> None:
-    assert value_of(array_text(values, str.encode), 1009, binary=False) == values
-    assert value_of(array_binary(values, 25, str.encode), 1009, binary=True) == values
+def test_an_array_of_texts_survives_encoding_and_decoding(values: list[str | None]) -> None:
+    assert decode_parameter(array_text(values, str.encode), 1009, binary=False) == values
+    assert decode_parameter(array_binary(values, 25, str.encode), 1009, binary=True) == values
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "}", "{a", "a}", "{a,}", "{,}", "{{1}}", '{"a}', "{a}b", "{ " * 9_999, '{"a"b}']
 )
-def test_what_is_no_array_is_refused(text: str) -> None:
-    with pytest.raises(SqlUnfit):
-        value_of(text.encode(), 1007, binary=False)
+def test_a_text_that_is_not_an_array_is_refused(text: str) -> None:
+    with pytest.raises(SqlInvalid):
+        decode_parameter(text.encode(), 1007, binary=False)
 
 
 @given(
     raw=st.binary(max_size=60),
     oid=st.sampled_from([16, 17, 20, 23, 701, 1007, 1009, 1082, 1184, 1231, 1700, 2950]),
 )
-def test_binary_of_any_bytes_is_a_value_or_refused(raw: bytes, oid: int) -> None:
-    with contextlib.suppress(SqlUnfit, UnicodeDecodeError):
-        value_of(raw, oid, binary=True)
+def test_any_bytes_as_a_binary_value_are_decoded_or_refused(raw: bytes, oid: int) -> None:
+    with contextlib.suppress(SqlInvalid, UnicodeDecodeError):
+        decode_parameter(raw, oid, binary=True)
 
 
 @given(value=st.decimals(-(10**30), 10**30, allow_nan=False, allow_infinity=False, places=6))
-def test_a_number_sent_as_binary_is_read_as_the_same_number(value: Decimal) -> None:
+def test_a_binary_number_decodes_to_the_same_number(value: Decimal) -> None:
     table = pa.table({"a": pa.array([value], pa.decimal128(38, 6))})
-    _, made = row_bytes(table.to_reader(), ["DECIMAL(38,6)"], [True], 1, 10_000)
-    (length,) = struct.unpack_from(">i", made, 7)
-    told = value_of(made[11 : 11 + length], 1700, binary=True)
-    assert isinstance(told, str)
-    assert Decimal(told) == value
+    _, encoded = row_bytes(table.to_reader(), ["DECIMAL(38,6)"], [True], 1, 10_000)
+    (length,) = struct.unpack_from(">i", encoded, 7)
+    decoded = decode_parameter(encoded[11 : 11 + length], 1700, binary=True)
+    assert isinstance(decoded, str)
+    assert Decimal(decoded) == value
 
 
-def test_cursors_are_read_forward() -> None:
+def test_cursor_statements_parse_and_only_move_forward() -> None:
     text = 'DECLARE "a ""b" BINARY NO SCROLL CURSOR WITH HOLD FOR SELECT 1'
-    assert declared(text) == Declared('a "b', "SELECT 1", binary=True, hold=True)
-    assert declared("declare C cursor for select 1") == Declared("c", "select 1", binary=False, hold=False)
-    assert fetched("FETCH FORWARD 10 FROM c") == Fetched("c", 10, moves=False)
-    assert fetched("fetch all in C") == Fetched("c", 0, moves=False)
-    assert fetched("MOVE c") == Fetched("c", 1, moves=True)
-    assert fetched("FETCH BACKWARD 1 FROM c") is None
-    assert fetched("FETCH 0 FROM c") is None
+    assert parse_declare(text) == DeclareCursor('a "b', "SELECT 1", binary=True, hold=True)
+    assert parse_declare("declare C cursor for select 1") == DeclareCursor(
+        "c", "select 1", binary=False, hold=False
+    )
+    assert parse_fetch("FETCH FORWARD 10 FROM c") == FetchCursor("c", 10, moves=False)
+    assert parse_fetch("fetch all in C") == FetchCursor("c", 0, moves=False)
+    assert parse_fetch("MOVE c") == FetchCursor("c", 1, moves=True)
+    assert parse_fetch("FETCH BACKWARD 1 FROM c") is None
+    assert parse_fetch("FETCH 0 FROM c") is None

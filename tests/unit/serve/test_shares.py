@@ -1,4 +1,4 @@
-"""What one token may take of the server, and whose turn it is."""
+"""The share of the server that one token may use, and the order of waiting tokens."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ import asyncio
 
 import pytest
 
-from headrace.serve.errors import ShareTaken, TooBusy
-from headrace.serve.shares import Shares
-from headrace.serve.sql.slots import FairSlots
+from headrace.serve.errors import TokenQuotaExceeded, TooBusy
+from headrace.serve.http.limits import TokenQuota
+from headrace.serve.sql.pool import FairSlots
 
 
-def test_a_token_takes_its_share_and_no_more() -> None:
-    shares = Shares("searches", 4, 50)
-    with shares.held("greedy"), shares.held("greedy"):
-        with pytest.raises(ShareTaken, match=r"too many searches with this token \(limit 2\)"):
-            shares.expect_share("greedy")
-        shares.expect_share("other")
-        assert shares.count == 2
-    shares.expect_share("greedy")
-    assert shares.count == 0
+def test_a_token_may_use_its_share_and_no_more() -> None:
+    quota = TokenQuota("searches", 4, 50)
+    with quota.held("greedy"), quota.held("greedy"):
+        with pytest.raises(TokenQuotaExceeded, match=r"too many searches with this token \(limit 2\)"):
+            quota.expect_share("greedy")
+        quota.expect_share("other")
+        assert quota.count == 2
+    quota.expect_share("greedy")
+    assert quota.count == 0
 
 
-def test_one_is_left_for_each_token_however_small_the_share() -> None:
-    shares = Shares("searches", 1, 1)
-    shares.expect_share("one")
-    shares.take("one")
-    with pytest.raises(ShareTaken):
-        shares.expect_share("one")
+def test_a_token_may_use_at_least_one_slot() -> None:
+    quota = TokenQuota("searches", 1, 1)
+    quota.expect_share("one")
+    quota.take("one")
+    with pytest.raises(TokenQuotaExceeded):
+        quota.expect_share("one")
 
 
-def test_without_tokens_all_of_it_may_be_taken() -> None:
-    shares = Shares("searches", 4, 25)
+def test_without_tokens_one_client_may_use_everything() -> None:
+    quota = TokenQuota("searches", 4, 25)
     for _ in range(4):
-        shares.expect_share("")
-        shares.take("")
-    assert shares.is_full
+        quota.expect_share("")
+        quota.take("")
+    assert quota.is_full
 
 
 async def _settle() -> None:
@@ -43,7 +43,7 @@ async def _settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_token_with_its_share_of_the_slots_waits_while_another_runs_at_once() -> None:
+async def test_a_token_at_its_share_waits_while_another_token_runs() -> None:
     slots = FairSlots(2, 50, 50)
     await slots.acquire("greedy")
     second = asyncio.create_task(slots.acquire("greedy"))
@@ -57,7 +57,7 @@ async def test_a_token_with_its_share_of_the_slots_waits_while_another_runs_at_o
     await asyncio.wait_for(second, 5)
 
 
-async def test_tokens_that_wait_take_turns() -> None:
+async def test_waiting_tokens_take_turns() -> None:
     slots = FairSlots(1, 50, 50)
     await slots.acquire("greedy")
     order: list[str] = []
@@ -67,26 +67,24 @@ async def test_tokens_that_wait_take_turns() -> None:
         order.append(token_id)
         slots.release(token_id)
 
-    tasks = [asyncio.create_task(run(one)) for one in ("greedy", "greedy", "greedy", "other", "third")]
+    tasks = [asyncio.create_task(run(token)) for token in ("greedy", "greedy", "greedy", "other", "third")]
     await _settle()
     slots.release("greedy")
     await asyncio.gather(*tasks)
     assert order == ["greedy", "other", "third", "greedy", "greedy"]
 
 
-async def test_a_waiter_that_is_cancelled_leaves_its_place_and_one_that_was_chosen_gives_its_slot_back() -> (
-    None
-):
+async def test_a_cancelled_waiter_leaves_the_queue_and_a_chosen_one_releases_its_slot() -> None:
     slots = FairSlots(1, 50, 100)
     await slots.acquire("a")
-    waiting, chosen = (asyncio.create_task(slots.acquire(one)) for one in ("b", "c"))
+    waiting, next_waiter = (asyncio.create_task(slots.acquire(token)) for token in ("b", "c"))
     await _settle()
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     assert slots.waiting == 1
     slots.release("a")
-    chosen.cancel()
-    await asyncio.gather(chosen, return_exceptions=True)
+    next_waiter.cancel()
+    await asyncio.gather(next_waiter, return_exceptions=True)
     assert slots.waiting == 0
     await asyncio.wait_for(slots.acquire("a"), 5)
 
@@ -96,7 +94,7 @@ async def test_the_queue_has_a_limit_for_all_and_one_for_each_token() -> None:
     await slots.acquire("")
     waiting = [asyncio.create_task(slots.acquire("greedy")) for _ in range(2)]
     await _settle()
-    with pytest.raises(ShareTaken, match="limit 2"):
+    with pytest.raises(TokenQuotaExceeded, match="limit 2"):
         await slots.acquire("greedy")
     waiting += [asyncio.create_task(slots.acquire("")) for _ in range(2)]
     await _settle()
@@ -107,7 +105,7 @@ async def test_the_queue_has_a_limit_for_all_and_one_for_each_token() -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_without_tokens_every_slot_may_be_taken() -> None:
+async def test_without_tokens_one_client_may_use_every_slot() -> None:
     slots = FairSlots(2, 1, 50)
     await slots.acquire("")
     await asyncio.wait_for(slots.acquire(""), 5)

@@ -1,4 +1,4 @@
-"""Errors of the engine and of Arrow, while the rows of an answer are read and encoded."""
+"""Errors of DuckDB and Arrow while the rows of a result are read and encoded."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import pyarrow as pa
 import pytest
 
 from headrace.clock import SystemClock
+from headrace.serve.errors import SqlTimedOut
 from headrace.serve.sql import engine, worker
-from headrace.serve.sql.errors import SqlTooLong
-from headrace.serve.sql.messages import Failed, ToAnswer
+from headrace.serve.sql.messages import Failed, QueryRequest
 from headrace.serve.sql.worker import Worker
 
 
-def test_a_statement_whose_time_ends_while_its_rows_are_read_is_stopped_with_the_time(
+def test_a_statement_that_times_out_while_its_rows_are_read_names_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # This process goes on opening files meanwhile.
-    monkeypatch.setattr(engine, "_nothing_opens", contextlib.nullcontext)
-    ask = ToAnswer("SELECT * FROM range(10000)", [], [], 60.0, 10_000, 1 << 20, 64 << 20)
-    made = engine.Engine(ask.memory_bytes)
+    # Other threads of this process open files meanwhile, so do not forbid it.
+    monkeypatch.setattr(engine, "_no_descriptors", contextlib.nullcontext)
+    request = QueryRequest("SELECT * FROM range(10000)", [], [], 60.0, 10_000, 1 << 20, 64 << 20)
+    sql_engine = engine.Engine(request.memory_bytes)
 
     def read() -> None:
-        with made.running(ask, SystemClock(), {}) as ran:
-            made.connection.interrupt()
+        with sql_engine.running(request, SystemClock(), {}) as ran:
+            sql_engine.connection.interrupt()
             ran.reader.read_all()
 
-    with contextlib.closing(made), pytest.raises(SqlTooLong):
+    with contextlib.closing(sql_engine), pytest.raises(SqlTimedOut):
         read()
 
 
-def test_running_out_of_memory_while_an_answer_is_encoded_names_the_memory_limit(
+def test_running_out_of_memory_while_a_result_is_encoded_names_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def encode(reader: pa.RecordBatchReader, rows_max: int, bytes_max: int) -> tuple[int, bytes]:
@@ -39,11 +39,11 @@ def test_running_out_of_memory_while_an_answer_is_encoded_names_the_memory_limit
         pa.allocate_buffer(1 << 62)
         raise AssertionError
 
-    monkeypatch.setattr(engine, "_nothing_opens", contextlib.nullcontext)
+    monkeypatch.setattr(engine, "_no_descriptors", contextlib.nullcontext)
     monkeypatch.setattr(worker, "_limit_memory", lambda memory_bytes: None)
     monkeypatch.setattr(worker, "arrow_bytes", encode)
-    ask = ToAnswer("SELECT 1", [], [], 60.0, 10_000, 1 << 20, 64 << 20, form="arrow")
-    failed = Worker().answer(ask)
+    request = QueryRequest("SELECT 1", [], [], 60.0, 10_000, 1 << 20, 64 << 20, result_format="arrow")
+    failed = Worker().answer(request)
     assert isinstance(failed, Failed)
     assert (failed.status, failed.code) == (422, "HR-SERVE-SQL-LIMIT")
     assert "64 MiB" in failed.message

@@ -7,13 +7,13 @@ import threading
 import pytest
 
 from headrace.testing.faulty_files import HOME, Crash, FaultyFiles
-from tests.unit.testing.looking import made
+from tests.unit.testing.disk_contents import create_file
 
 # Crashes at chosen operations.
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_crash_strikes_each_operation_in_turn(when):
+def test_a_crash_can_happen_at_each_operation(when):
     def run(files):
         file = files.open(HOME / "new", create=True)
         file.pwrite([b"data"], 0)
@@ -35,9 +35,9 @@ def test_a_crash_strikes_each_operation_in_turn(when):
     assert seen == (steps[:-1] if when == "before" else steps[1:])
 
 
-def test_nothing_happens_after_the_crash_struck():
+def test_no_operation_takes_effect_after_the_crash():
     files = FaultyFiles()
-    file = made(files, "a", b"data")
+    file = create_file(files, "a", b"data")
     files.crash_at(1, kind="write")
     for _ in range(2):
         with pytest.raises(Crash):
@@ -47,11 +47,11 @@ def test_nothing_happens_after_the_crash_struck():
     assert files.restart().content(HOME / "a") == b"data"
 
 
-def test_a_watcher_sees_operations_and_may_end_the_process():
+def test_a_watcher_is_called_for_each_operation_and_can_end_the_process():
     files = FaultyFiles()
     seen = []
     files.watch = lambda operation, stage: seen.append((operation.kind, stage))
-    file = made(files, "a", b"data")
+    file = create_file(files, "a", b"data")
     assert seen == [
         ("create", "before"),
         ("create", "after"),
@@ -75,15 +75,15 @@ def test_a_watcher_sees_operations_and_may_end_the_process():
         file.pread(1, 0)
 
 
-def test_the_trace_tells_kind_path_offset_and_size():
+def test_the_trace_records_kind_path_offset_and_size():
     files = FaultyFiles()
-    file = made(files, "a", b"data")
+    file = create_file(files, "a", b"data")
     file.pread(3, 1)
     files.rename(HOME / "a", HOME / "b")
-    told = [
+    traced = [
         (o.number, o.kind, o.path.name, o.target and o.target.name, o.offset, o.size) for o in files.trace
     ]
-    assert told == [
+    assert traced == [
         (1, "create", "a", None, 0, 0),
         (2, "write", "a", None, 0, 4),
         (3, "sync", "a", None, 0, 0),
@@ -98,7 +98,7 @@ def test_the_trace_tells_kind_path_offset_and_size():
 
 def test_a_write_after_the_sync_began_is_not_covered_by_it():
     files = FaultyFiles()
-    file = made(files, "a")
+    file = create_file(files, "a")
     began, go_on = threading.Event(), threading.Event()
 
     def watch(operation, stage):
@@ -118,9 +118,9 @@ def test_a_write_after_the_sync_began_is_not_covered_by_it():
     assert files.durable_content(HOME / "a") == b"before "
 
 
-def test_a_crash_during_a_sync_leaves_the_bytes_in_doubt():
+def test_after_a_crash_during_a_sync_the_bytes_may_be_durable_or_not():
     files = FaultyFiles()
-    file = made(files, "a")
+    file = create_file(files, "a")
     file.pwrite([b"data"], 0)
     began, go_on = threading.Event(), threading.Event()
     ended = []
@@ -149,7 +149,7 @@ def test_a_crash_during_a_sync_leaves_the_bytes_in_doubt():
 
 def test_many_threads_lose_nothing():
     files = FaultyFiles()
-    file = made(files, "a")
+    file = create_file(files, "a")
 
     def work(index):
         for step in range(200):
@@ -166,32 +166,32 @@ def test_many_threads_lose_nothing():
     assert files.durable_content(HOME / "a") == b"".join(bytes([index]) * 200 for index in range(4))
 
 
-# What a test may do past the port.
+# What a test may do without the port.
 
 
-def test_damage_and_cuts_reach_disk_and_cache():
+def test_damage_and_cut_change_both_disk_and_cache():
     files = FaultyFiles()
-    made(files, "a", b"0123456789")
+    create_file(files, "a", b"0123456789")
     files.damage(HOME / "a", 8, b"xxxxx")
     assert files.content(HOME / "a") == files.crash().content(HOME / "a") == b"01234567xx"
     files = FaultyFiles()
-    made(files, "a", b"0123456789")
+    create_file(files, "a", b"0123456789")
     files.cut(HOME / "a", 4)
     assert files.content(HOME / "a") == files.crash().content(HOME / "a") == b"0123"
 
 
-def test_cold_reads_are_refused_when_they_may_not_wait():
+def test_a_cold_read_that_may_not_wait_returns_none():
     files = FaultyFiles(cold_read_share=0.5)
-    file = made(files, "a", b"data")
+    file = create_file(files, "a", b"data")
     assert {file.pread_ready(4, 0) for _ in range(50)} == {None, b"data"}
     assert {file.pread(4, 0) for _ in range(50)} == {b"data"}
 
 
-def test_all_can_be_written_out_for_others_to_look_at(tmp_path):
+def test_all_files_can_be_copied_to_a_real_directory(tmp_path):
     files = FaultyFiles()
-    made(files, "a", b"data")
+    create_file(files, "a", b"data")
     files.make_dir(HOME / "d")
-    made(files, "d/b", b"more", durable=False)
+    create_file(files, "d/b", b"more", durable=False)
     files.write_out(tmp_path)
     assert (tmp_path / "disk" / "a").read_bytes() == b"data"
     assert (tmp_path / "disk" / "d" / "b").read_bytes() == b"more"

@@ -9,14 +9,14 @@ import pytest
 
 from headrace.files import LockHeld
 from headrace.testing.faulty_files import HOME, Crash, FaultyFiles
-from tests.unit.testing.looking import SEEDS, content, made, outcomes
+from tests.unit.testing.disk_contents import SEEDS, content, create_file, outcomes
 
-# Other ends.
+# Other kinds of crashes.
 
 
-def test_a_killed_process_leaves_all_it_wrote():
+def test_all_writes_survive_a_killed_process():
     files = FaultyFiles()
-    file = made(files, "a", b"never synced", durable=False)
+    file = create_file(files, "a", b"never synced", durable=False)
     lock = files.lock(HOME / "lock")
     with pytest.raises(LockHeld):
         files.lock(HOME / "lock")
@@ -34,20 +34,20 @@ def test_a_killed_process_leaves_all_it_wrote():
         after.lock(HOME / "lock")
 
 
-def test_a_power_loss_after_a_kill_still_knows_what_was_not_synced():
-    seen = outcomes(lambda files: made(files, "a", b"data", durable=False), content("a"))
+def test_a_power_loss_after_a_kill_can_lose_unsynced_writes():
+    seen = outcomes(lambda files: create_file(files, "a", b"data", durable=False), content("a"))
     after_kill = Counter()
     for seed in SEEDS:
         files = FaultyFiles(seed)
-        made(files, "a", b"data", durable=False)
+        create_file(files, "a", b"data", durable=False)
         after_kill[content("a")(files.restart().crash())] += 1
     assert after_kill == seen
     assert None in seen
 
 
-def test_after_a_crash_the_old_files_refuse_everything():
+def test_after_a_crash_every_operation_on_the_old_files_fails():
     files = FaultyFiles()
-    file = made(files, "a", b"data")
+    file = create_file(files, "a", b"data")
     files.crash()
     operations = [
         lambda: files.open(HOME / "a"),
@@ -64,26 +64,26 @@ def test_after_a_crash_the_old_files_refuse_everything():
             operation()
 
 
-def test_a_crash_is_no_error_that_code_could_handle():
+def test_a_crash_is_not_an_exception_that_code_can_catch():
     assert not issubclass(Crash, Exception)
 
 
-def test_the_same_seed_meets_the_same_fate():
-    def fate(seed):
+def test_the_same_seed_has_the_same_outcome():
+    def outcome(seed):
         files = FaultyFiles(seed)
         for name in "abc":
-            made(files, name, b"x" * 3000, durable=False)
+            create_file(files, name, b"x" * 3000, durable=False)
         after = files.crash()
         return {name: after.content(HOME / name) for name in after.list(HOME)}
 
-    assert [fate(seed) for seed in range(20)] == [fate(seed) for seed in range(20)]
-    assert len({repr(fate(seed)) for seed in range(20)}) > 5
+    assert [outcome(seed) for seed in range(20)] == [outcome(seed) for seed in range(20)]
+    assert len({repr(outcome(seed)) for seed in range(20)}) > 5
 
 
-def test_what_survived_is_durable_from_then_on():
+def test_bytes_that_survive_a_power_loss_are_durable():
     for seed in range(50):
         files = FaultyFiles(seed)
-        made(files, "a", b"x" * 3000, durable=False)
+        create_file(files, "a", b"x" * 3000, durable=False)
         once = files.crash()
         names = once.list(HOME)
         twice = once.crash()
@@ -101,7 +101,7 @@ def files_content(files, name):
 def test_the_nth_operation_of_a_kind_and_path_fails_once():
     files = FaultyFiles()
     fault = files.fail("write", path="*/b", nth=2, error=errno.ENOSPC)
-    first, second = made(files, "a"), made(files, "b")
+    first, second = create_file(files, "a"), create_file(files, "b")
     for _ in range(3):
         first.pwrite([b"fine"], 0)
     second.pwrite([b"fine"], 0)
@@ -114,9 +114,9 @@ def test_the_nth_operation_of_a_kind_and_path_fails_once():
     assert (fault.hits, fault.matches) == (1, 3)
 
 
-def test_any_operation_that_changes_something_can_fail_by_its_number():
+def test_any_operation_that_changes_the_disk_can_fail_by_its_number():
     def run(files):
-        file = made(files, "a", b"data")
+        file = create_file(files, "a", b"data")
         file.truncate(2)
         files.rename(HOME / "a", HOME / "b")
         files.make_dir(HOME / "d")
@@ -153,10 +153,10 @@ def test_any_operation_that_changes_something_can_fail_by_its_number():
     assert files.counts["read"] == files.counts["list"] == 1
 
 
-def test_a_fault_may_last():
+def test_a_fault_can_affect_all_later_operations():
     files = FaultyFiles()
     fault = files.fail("read", times=None)
-    file = made(files, "a", b"data")
+    file = create_file(files, "a", b"data")
     for _ in range(3):
         with pytest.raises(OSError):
             file.pread(1, 0)
@@ -165,30 +165,30 @@ def test_a_fault_may_last():
     assert file.pread(4, 0) == b"data"
 
 
-def test_a_rename_matches_by_either_path():
+def test_a_fault_matches_a_rename_by_its_old_or_new_path():
     for path in ("*/a", "*/b"):
         files = FaultyFiles()
-        made(files, "a")
+        create_file(files, "a")
         files.fail("rename", path=path)
         with pytest.raises(OSError):
             files.rename(HOME / "a", HOME / "b")
         assert files.list(HOME) == ["a"]
 
 
-def test_a_short_write_takes_a_part():
+def test_a_short_write_writes_only_part_of_the_data():
     files = FaultyFiles(seed=1)
-    file = made(files, "a")
-    files.short_write(taken=3)
+    file = create_file(files, "a")
+    files.short_write(written_bytes=3)
     assert file.pwrite([b"abc", b"def"], 0) == 3
     assert file.pread(10, 0) == b"abc"
     files.short_write(times=None)
-    taken = {file.pwrite([bytes(10)], 0) for _ in range(100)}
-    assert taken == set(range(10))
+    sizes = {file.pwrite([bytes(10)], 0) for _ in range(100)}
+    assert sizes == set(range(10))
 
 
-def test_a_full_disk_takes_what_fits_and_then_nothing():
+def test_a_full_disk_returns_a_short_write_and_then_an_error():
     files = FaultyFiles(capacity_bytes=1000)
-    file = made(files, "a")
+    file = create_file(files, "a")
     assert file.pwrite([bytes(900)], 0) == 900
     assert file.pwrite([bytes(300)], 900) == 100
     with pytest.raises(OSError) as caught:
@@ -196,7 +196,7 @@ def test_a_full_disk_takes_what_fits_and_then_nothing():
     assert caught.value.errno == errno.ENOSPC
     assert file.pwrite([b"over what is there"], 0) == 18
     assert files.used_bytes == 1000
-    other = made(files, "b")
+    other = create_file(files, "b")
     with pytest.raises(OSError):
         other.pwrite([b"x"], 0)
     file.truncate(990)
@@ -212,18 +212,18 @@ def test_a_full_disk_takes_what_fits_and_then_nothing():
     assert files.restart().used_bytes == 6000
 
 
-def test_the_disk_stays_full_over_restarts_and_power_losses():
+def test_a_full_disk_stays_full_after_restarts_and_power_losses():
     files = FaultyFiles(capacity_bytes=10)
-    made(files, "a", b"0123456789")
+    create_file(files, "a", b"0123456789")
     for after in (files.restart(), files.restart().crash()):
         assert after.used_bytes == 10
         with pytest.raises(OSError):
             after.open(HOME / "a").pwrite([b"x"], 10)
 
 
-def test_a_failed_sync_forgets_what_still_reads_back():
+def test_bytes_lost_by_a_failed_sync_can_still_be_read():
     files = FaultyFiles()
-    file = made(files, "a", b"safe ")
+    file = create_file(files, "a", b"safe ")
     file.pwrite([b"lost "], 5)
     fault = files.forget_sync()
     with pytest.raises(OSError) as caught:
@@ -237,10 +237,10 @@ def test_a_failed_sync_forgets_what_still_reads_back():
     assert files.restart().content(HOME / "a") == b"safe lost later"
 
 
-def test_a_later_sync_does_not_bring_back_what_was_forgotten():
+def test_a_later_sync_does_not_write_the_lost_bytes():
     for seed in range(50):
         files = FaultyFiles(seed)
-        file = made(files, "a", b"safe ")
+        file = create_file(files, "a", b"safe ")
         file.pwrite([b"lost "], 5)
         files.forget_sync()
         with pytest.raises(OSError):
@@ -249,9 +249,9 @@ def test_a_later_sync_does_not_bring_back_what_was_forgotten():
         assert files.crash().content(HOME / "a") == b"safe "
 
 
-def test_what_is_written_after_the_failed_sync_is_synced_around_the_hole():
+def test_writes_after_a_failed_sync_are_synced_around_the_gap():
     files = FaultyFiles()
-    file = made(files, "a", b"safe ")
+    file = create_file(files, "a", b"safe ")
     file.pwrite([b"lost "], 5)
     files.forget_sync()
     with pytest.raises(OSError):
@@ -260,7 +260,7 @@ def test_what_is_written_after_the_failed_sync_is_synced_around_the_hole():
     file.sync()
     assert files.crash().content(HOME / "a") == b"safe \0\0\0\0\0later"
     files = FaultyFiles()
-    file = made(files, "a", b"safe ")
+    file = create_file(files, "a", b"safe ")
     file.pwrite([b"lost "], 5)
     files.forget_sync()
     with pytest.raises(OSError):
@@ -270,9 +270,9 @@ def test_what_is_written_after_the_failed_sync_is_synced_around_the_hole():
     assert files.crash().content(HOME / "a") == b"safe again"
 
 
-def test_a_sync_that_fails_without_forgetting_leaves_the_bytes_to_the_next():
+def test_after_a_failed_sync_without_loss_the_next_sync_writes_the_bytes():
     files = FaultyFiles()
-    file = made(files, "a")
+    file = create_file(files, "a")
     file.pwrite([b"data"], 0)
     files.fail("sync")
     with pytest.raises(OSError):
@@ -282,11 +282,11 @@ def test_a_sync_that_fails_without_forgetting_leaves_the_bytes_to_the_next():
     assert files.durable_content(HOME / "a") == b"data"
 
 
-def test_ignored_syncs_lose_what_was_promised():
+def test_ignored_syncs_lose_synced_bytes():
     seen = Counter()
     for seed in SEEDS:
         files = FaultyFiles(seed, syncs_are_ignored=True)
-        made(files, "a", b"data")
+        create_file(files, "a", b"data")
         seen[content("a")(files.crash())] += 1
     assert seen[None] > 0
     assert seen[b"data"] < len(SEEDS)

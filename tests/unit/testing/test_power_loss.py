@@ -3,21 +3,21 @@ from __future__ import annotations
 import itertools
 
 from headrace.testing.faulty_files import HOME
-from tests.unit.testing.looking import SEEDS, content, made, outcomes
+from tests.unit.testing.disk_contents import SEEDS, content, create_file, outcomes
 
 # Power loss and data.
 
 
 def test_synced_bytes_under_a_synced_name_always_survive():
     def prepare(files):
-        made(files, "a", b"x" * 2000)
+        create_file(files, "a", b"x" * 2000)
 
     assert outcomes(prepare, content("a")) == {b"x" * 2000: len(SEEDS)}
 
 
-def test_unsynced_bytes_may_survive_or_not():
+def test_unsynced_bytes_may_survive_or_be_lost():
     def prepare(files):
-        made(files, "a", b"old").pwrite([b"new"], 3)
+        create_file(files, "a", b"old").pwrite([b"new"], 3)
 
     seen = outcomes(prepare, content("a"))
     assert {b"old", b"oldnew"} <= set(seen)
@@ -26,7 +26,7 @@ def test_unsynced_bytes_may_survive_or_not():
 
 def test_one_write_is_torn_at_any_byte_and_at_sectors():
     def prepare(files):
-        made(files, "a").pwrite([b"x" * 2000], 0)
+        create_file(files, "a").pwrite([b"x" * 2000], 0)
 
     def kept(files):
         data = files.content(HOME / "a")
@@ -36,12 +36,14 @@ def test_one_write_is_torn_at_any_byte_and_at_sectors():
     lengths = {length for length, _ in seen}
     assert {0, 512, 1024, 1536, 2000} <= lengths
     assert any(length % 512 for length in lengths - {2000})
-    assert any(count < length for length, count in seen), "holes: the size is there, a sector is not"
+    assert any(count < length for length, count in seen), (
+        "holes: the file has its size, but a sector is missing"
+    )
 
 
-def test_writes_are_reordered_and_dropped_in_the_middle():
+def test_unsynced_writes_are_lost_independently_of_their_order():
     def prepare(files):
-        file = made(files, "a")
+        file = create_file(files, "a")
         for index, letter in enumerate([b"a", b"b", b"c"]):
             file.pwrite([letter * 512], index * 512)
 
@@ -55,7 +57,7 @@ def test_writes_are_reordered_and_dropped_in_the_middle():
 
 def test_overwritten_bytes_show_the_old_the_new_or_a_mix_by_sector():
     def prepare(files):
-        file = made(files, "a", b"1" * 1024)
+        file = create_file(files, "a", b"1" * 1024)
         file.pwrite([b"2" * 1024], 0)
         file.pwrite([b"3" * 512], 0)
 
@@ -65,32 +67,32 @@ def test_overwritten_bytes_show_the_old_the_new_or_a_mix_by_sector():
         assert (first * 512, second * 512) in halves
 
 
-def test_a_write_after_a_sync_touches_nothing_before_it():
+def test_a_write_after_a_sync_changes_nothing_before_it():
     def prepare(files):
-        file = made(files, "a", b"s" * 700)
+        file = create_file(files, "a", b"s" * 700)
         file.pwrite([b"n" * 700], 700)
 
     for data in outcomes(prepare, content("a")):
         assert data[:700] == b"s" * 700
 
 
-def test_an_unsynced_truncation_may_happen_or_not_and_a_synced_one_has():
+def test_an_unsynced_truncation_may_be_lost_but_not_a_synced_truncation():
     def shorten(files):
-        made(files, "a", b"x" * 1000).truncate(10)
+        create_file(files, "a", b"x" * 1000).truncate(10)
 
     assert set(outcomes(shorten, content("a"))) == {b"x" * 10, b"x" * 1000}
 
     def shorten_and_sync(files):
-        file = made(files, "a", b"x" * 1000)
+        file = create_file(files, "a", b"x" * 1000)
         file.truncate(10)
         file.sync()
 
     assert set(outcomes(shorten_and_sync, content("a"))) == {b"x" * 10}
 
 
-def test_what_was_written_after_a_lost_truncation_is_lost():
+def test_writes_after_a_lost_truncation_are_lost():
     def prepare(files):
-        file = made(files, "a", b"x" * 1000)
+        file = create_file(files, "a", b"x" * 1000)
         file.truncate(0)
         file.pwrite([b"y" * 600], 0)
 
@@ -101,25 +103,25 @@ def test_what_was_written_after_a_lost_truncation_is_lost():
 # Power loss and names.
 
 
-def test_a_name_that_was_not_synced_may_vanish_with_its_synced_bytes():
+def test_a_file_without_a_synced_name_may_be_lost_although_its_bytes_were_synced():
     def prepare(files):
-        made(files, "a", b"data", durable=False).sync()
+        create_file(files, "a", b"data", durable=False).sync()
 
     assert set(outcomes(prepare, content("a"))) == {None, b"data"}
 
 
-def test_a_name_may_survive_the_bytes():
+def test_a_name_may_survive_although_the_bytes_are_lost():
     def prepare(files):
-        made(files, "a", b"data", durable=False)
+        create_file(files, "a", b"data", durable=False)
         files.sync_dir(HOME)
 
     assert {b"", b"data"} <= set(outcomes(prepare, content("a")))
 
 
-def test_a_rename_happens_whole_or_not():
+def test_a_rename_survives_completely_or_not_at_all():
     def prepare(files):
-        made(files, "a", b"old")
-        made(files, "b", b"new")
+        create_file(files, "a", b"old")
+        create_file(files, "b", b"new")
         files.rename(HOME / "b", HOME / "a")
 
     def both(files):
@@ -134,10 +136,10 @@ def test_a_rename_happens_whole_or_not():
     assert set(outcomes(prepare_and_sync, both)) == {(b"new", None)}
 
 
-def test_a_rename_of_an_unsynced_name_never_shows_both_or_something_else():
+def test_a_rename_of_an_unsynced_name_never_leaves_both_names():
     def prepare(files):
-        made(files, "a", b"old")
-        made(files, "b", b"new", durable=False).sync()
+        create_file(files, "a", b"old")
+        create_file(files, "b", b"new", durable=False).sync()
         files.rename(HOME / "b", HOME / "a")
 
     def both(files):
@@ -146,9 +148,9 @@ def test_a_rename_of_an_unsynced_name_never_shows_both_or_something_else():
     assert set(outcomes(prepare, both)) == {(b"old", None), (b"old", b"new"), (b"new", None)}
 
 
-def test_a_removed_file_may_come_back_until_the_directory_is_synced():
+def test_a_removed_file_may_reappear_until_the_directory_is_synced():
     def prepare(files):
-        made(files, "a", b"data")
+        create_file(files, "a", b"data")
         files.remove(HOME / "a")
 
     assert set(outcomes(prepare, content("a"))) == {None, b"data"}
@@ -160,11 +162,11 @@ def test_a_removed_file_may_come_back_until_the_directory_is_synced():
     assert set(outcomes(prepare_and_sync, content("a"))) == {None}
 
 
-def test_a_name_made_again_is_the_old_file_or_the_new_one():
+def test_a_recreated_name_is_the_old_file_or_the_new_one():
     def prepare(files):
-        made(files, "a", b"old")
+        create_file(files, "a", b"old")
         files.remove(HOME / "a")
-        made(files, "a", b"new", durable=False).sync()
+        create_file(files, "a", b"new", durable=False).sync()
 
     assert set(outcomes(prepare, content("a"))) == {b"old", None, b"new"}
 
@@ -172,31 +174,31 @@ def test_a_name_made_again_is_the_old_file_or_the_new_one():
 def test_changes_of_names_are_lost_independently():
     def prepare(files):
         for name in "abc":
-            made(files, name, durable=False)
+            create_file(files, name, durable=False)
 
     seen = {"".join(names) for names in outcomes(prepare, lambda files: tuple(files.list(HOME)))}
     assert seen == {"", "a", "b", "c", "ab", "ac", "bc", "abc"}
 
 
-def test_a_lost_directory_takes_everything_with_it():
+def test_a_lost_directory_loses_everything_in_it():
     def prepare(files):
         files.make_dir(HOME / "d")
         files.open(HOME / "d" / "a", create=True).sync()
         files.sync_dir(HOME / "d")
 
-    def look(files):
+    def listing(files):
         return tuple(files.list(HOME / "d")) if files.exists(HOME / "d") else None
 
-    assert set(outcomes(prepare, look)) == {None, ("a",)}
+    assert set(outcomes(prepare, listing)) == {None, ("a",)}
 
     def prepare_and_sync(files):
         prepare(files)
         files.sync_dir(HOME)
 
-    assert set(outcomes(prepare_and_sync, look)) == {("a",)}
+    assert set(outcomes(prepare_and_sync, listing)) == {("a",)}
 
 
-def test_a_move_between_directories_is_one_change_for_both():
+def test_a_move_between_directories_is_one_atomic_change():
     def prepare(files):
         for name in ("from", "to"):
             files.make_dir(HOME / name)
@@ -205,10 +207,10 @@ def test_a_move_between_directories_is_one_change_for_both():
         files.sync_dir(HOME / "from")
         files.rename(HOME / "from" / "a", HOME / "to" / "a")
 
-    def look(files):
+    def listing(files):
         return len(files.list(HOME / "from")), len(files.list(HOME / "to"))
 
-    assert set(outcomes(prepare, look)) == {(1, 0), (0, 1)}
+    assert set(outcomes(prepare, listing)) == {(1, 0), (0, 1)}
 
     for synced in ("from", "to"):
 
@@ -216,4 +218,4 @@ def test_a_move_between_directories_is_one_change_for_both():
             prepare(files)
             files.sync_dir(HOME / synced)
 
-        assert set(outcomes(prepare_and_sync, look)) == {(0, 1)}
+        assert set(outcomes(prepare_and_sync, listing)) == {(0, 1)}

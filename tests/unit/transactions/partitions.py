@@ -1,4 +1,6 @@
-"""Partitions in memory, as the coordinator sees them: records and markers in one line, synced up to some point."""
+"""Partitions in memory, with the interface that the coordinator uses: one list of records and markers, synced up to an
+index.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ from typing import NamedTuple
 from headrace.errors import PartitionFenced, StorageError
 
 
-class Open(NamedTuple):
+class OpenTransaction(NamedTuple):
     producer_epoch: int
     first_offset: int
     since_ms: int = 5
 
 
-class Line(NamedTuple):
+class LogEntry(NamedTuple):
     """A record, or a marker if ``committed`` is not ``None``."""
 
     producer: int
@@ -30,32 +32,32 @@ class Written(NamedTuple):
 
 class FakePartition:
     def __init__(self) -> None:
-        self.log: list[Line] = []
+        self.log: list[LogEntry] = []
         self.synced = 0
-        self.is_lost = False
+        self.needs_restart = False
         self.is_full = False
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
-    def open_transactions(self) -> Mapping[int, Open]:
-        found: dict[int, Open] = {}
+    def open_transactions(self) -> Mapping[int, OpenTransaction]:
+        transactions: dict[int, OpenTransaction] = {}
         for offset, line in enumerate(self.log):
             if line.committed is not None:
-                found.pop(line.producer, None)
+                transactions.pop(line.producer, None)
             else:
-                found[line.producer] = found.get(line.producer, Open(line.epoch, offset))._replace(
-                    producer_epoch=line.epoch
-                )
-        return found
+                transactions[line.producer] = transactions.get(
+                    line.producer, OpenTransaction(line.epoch, offset)
+                )._replace(producer_epoch=line.epoch)
+        return transactions
 
     def append(self, producer: int, epoch: int, value: object) -> bool:
         """Write a record and sync it; false if a newer epoch is known."""
         if epoch < self._epoch(producer):
             return False
-        self.log.append(Line(producer, epoch, value))
+        self.log.append(LogEntry(producer, epoch, value))
         self.sync()
         return True
 
-    def mark(
+    def append_marker(
         self,
         producer_id: int,
         producer_epoch: int,
@@ -65,14 +67,14 @@ class FakePartition:
         now_ms: int,
         trusted_ms: int,
     ) -> Written | None:
-        known = self._epoch(producer_id)
-        if known > producer_epoch:
+        newest_epoch = self._epoch(producer_id)
+        if newest_epoch > producer_epoch:
             return None
-        if known == producer_epoch and producer_id not in self.open_transactions():
+        if newest_epoch == producer_epoch and producer_id not in self.open_transactions():
             return None
         if self.is_full:
             raise StorageError("no space")
-        self.log.append(Line(producer_id, producer_epoch, committed=committed))
+        self.log.append(LogEntry(producer_id, producer_epoch, committed=committed))
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((len(self.log), durable))
         return Written(durable)
@@ -84,7 +86,7 @@ class FakePartition:
             durable.set_result(None)
 
     def lose_power(self) -> None:
-        """Only what was synced is left."""
+        """Drop everything that was not synced."""
         del self.log[self.synced :]
         waiting, self._waiting = self._waiting, []
         for _, durable in waiting:
@@ -92,16 +94,16 @@ class FakePartition:
             durable.exception()
 
     def committed(self) -> list[object]:
-        """What a reader of committed records is given in the end."""
-        seen: list[object] = []
+        """Return the values of committed transactions, in the order of their markers."""
+        values: list[object] = []
         pending: dict[int, list[object]] = {}
         for line in self.log:
             if line.committed is None:
                 pending.setdefault(line.producer, []).append(line.value)
             else:
                 ended = pending.pop(line.producer, [])
-                seen += ended if line.committed else []
-        return seen
+                values += ended if line.committed else []
+        return values
 
     def _epoch(self, producer: int) -> int:
         return max((line.epoch for line in self.log if line.producer == producer), default=-1)
@@ -109,12 +111,12 @@ class FakePartition:
 
 class FakePartitions:
     def __init__(self, **counts: int) -> None:
-        self.by_place = {
+        self.by_topic_and_index = {
             (name, index): FakePartition() for name, count in counts.items() for index in range(count)
         }
 
     def find(self, topic: str, index: int) -> FakePartition | None:
-        return self.by_place.get((topic, index))
+        return self.by_topic_and_index.get((topic, index))
 
     def all(self) -> Iterable[tuple[str, int, FakePartition]]:
-        return [(name, index, one) for (name, index), one in self.by_place.items()]
+        return [(name, index, partition) for (name, index), partition in self.by_topic_and_index.items()]

@@ -1,4 +1,4 @@
-"""Committing and aborting: what readers see, what offsets count, and what is asked twice."""
+"""Commit and abort: visible records, effective offsets, and retries."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from headrace.broker.transactions import EndAnswer, endings
+from headrace.broker.transactions import EndResult, completion
 from headrace.wire.codes import ErrorCode
 
-from .rig import NONE, Producer, Rig, both, settle
+from .rig import NONE, Producer, Rig, both_protocols, settle
 
 
-@both
-async def test_a_commit_shows_its_records_in_every_partition(second: bool) -> None:
+@both_protocols
+async def test_a_commit_shows_its_records_in_every_partition(uses_v2: bool) -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig, second=second)
+        producer = await Producer.create(rig, uses_v2=uses_v2)
         assert [producer.write("a"), producer.write("b", "orders", 1)] == [NONE, NONE]
         assert rig.partition().committed() == []
         assert await producer.commit() is NONE
@@ -23,10 +23,10 @@ async def test_a_commit_shows_its_records_in_every_partition(second: bool) -> No
         assert rig.state() == "CompleteCommit"
 
 
-@both
-async def test_an_abort_shows_nothing_and_the_next_transaction_is_whole(second: bool) -> None:
+@both_protocols
+async def test_an_aborted_transaction_is_invisible_and_does_not_affect_the_next(uses_v2: bool) -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig, second=second)
+        producer = await Producer.create(rig, uses_v2=uses_v2)
         producer.write("a")
         assert await producer.abort() is NONE
         assert rig.state() == "CompleteAbort"
@@ -37,7 +37,7 @@ async def test_an_abort_shows_nothing_and_the_next_transaction_is_whole(second: 
 
 async def test_the_second_protocol_raises_the_epoch_at_every_end() -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig)
+        producer = await Producer.create(rig)
         epochs = [producer.epoch]
         for commit in (True, False, True):
             producer.write("a")
@@ -48,18 +48,18 @@ async def test_the_second_protocol_raises_the_epoch_at_every_end() -> None:
 
 async def test_the_first_protocol_keeps_the_epoch() -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig, second=False)
+        producer = await Producer.create(rig, uses_v2=False)
         producer.write("a")
         await producer.commit()
         assert rig.partition().log[-1].epoch == producer.epoch == 0
 
 
-async def test_a_late_record_of_an_ended_transaction_joins_no_other() -> None:
+async def test_a_late_record_of_an_ended_transaction_is_not_added_to_the_next_one() -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig)
+        producer = await Producer.create(rig)
         producer.write("a")
         late = Producer(rig)
-        late.producer, late.epoch = producer.producer, producer.epoch
+        late.producer_id, late.epoch = producer.producer_id, producer.epoch
         await producer.abort()
         producer.write("b")
         assert late.write("late") is ErrorCode.INVALID_PRODUCER_EPOCH
@@ -67,65 +67,65 @@ async def test_a_late_record_of_an_ended_transaction_joins_no_other() -> None:
         assert rig.partition().committed() == ["b"]
 
 
-async def test_a_partition_that_was_not_added_is_not_written_to_by_the_first_protocol() -> None:
+async def test_the_first_protocol_refuses_writes_to_a_partition_that_was_not_added() -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig, second=False)
+        producer = await Producer.create(rig, uses_v2=False)
         producer.write("a")
-        error = rig.transactions.admit(*producer.who, "orders", 1, adds=False)
+        error = rig.transactions.admit(*producer.identity, "orders", 1, may_add=False)
         assert error is ErrorCode.TRANSACTION_ABORTABLE
         await producer.commit()
-        error = rig.transactions.admit(*producer.who, "orders", 0, adds=False)
+        error = rig.transactions.admit(*producer.identity, "orders", 0, may_add=False)
         assert error is ErrorCode.TRANSACTION_ABORTABLE, "it belonged to the transaction that is over"
 
 
-@both
-async def test_an_end_that_is_asked_again_is_answered_alike_and_the_other_end_is_refused(
-    second: bool,
+@both_protocols
+async def test_a_repeated_end_gets_the_same_response_and_the_opposite_end_is_refused(
+    uses_v2: bool,
 ) -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig, second=second)
+        producer = await Producer.create(rig, uses_v2=uses_v2)
         for commit in (True, False):
             producer.write("a")
-            before = producer.who
+            before = producer.identity
             first = await producer.end(commit=commit)
-            ask = rig.transactions.end
-            assert await ask(*before, commit=commit, bumps=second) == first
-            other = await ask(*before, commit=not commit, bumps=second)
-            assert other == EndAnswer(ErrorCode.INVALID_TXN_STATE)
+            call = rig.transactions.end
+            assert await call(*before, commit=commit, bumps_epoch=uses_v2) == first
+            other = await call(*before, commit=not commit, bumps_epoch=uses_v2)
+            assert other == EndResult(ErrorCode.INVALID_TXN_STATE)
 
 
 async def test_an_empty_transaction_may_be_aborted_by_the_second_protocol_only() -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig)
+        producer = await Producer.create(rig)
         assert await producer.commit() is ErrorCode.INVALID_TXN_STATE
-        assert (await rig.transactions.end(*producer.who, commit=False, bumps=False)).error is (
+        assert (await rig.transactions.end(*producer.identity, commit=False, bumps_epoch=False)).error is (
             ErrorCode.INVALID_TXN_STATE
         )
         assert (await producer.abort(), producer.epoch) == (NONE, 1)
         assert (await producer.abort(), producer.epoch) == (NONE, 2)
 
 
-async def test_who_is_unknown_or_out_of_date_ends_nothing() -> None:
+async def test_an_unknown_or_outdated_producer_ends_nothing() -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig)
+        producer = await Producer.create(rig)
         producer.write("a")
-        transactional_id, number, epoch = producer.who
+        transactional_id, number, epoch = producer.identity
 
-        async def ask(*who: object) -> ErrorCode:
-            return (await rig.transactions.end(*who, commit=True, bumps=True)).error  # type: ignore[arg-type]
+        async def call(*owner: object) -> ErrorCode:
+            return (await rig.transactions.end(*owner, commit=True, bumps_epoch=True)).error  # type: ignore[arg-type]
 
-        assert await ask(transactional_id, number, epoch + 1) is ErrorCode.PRODUCER_FENCED
-        assert await ask(transactional_id, number, epoch - 1) is ErrorCode.PRODUCER_FENCED
-        assert await ask(transactional_id, number + 1, epoch) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        assert await ask("nobody", number, epoch) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        assert await ask("", number, epoch) is ErrorCode.INVALID_REQUEST
+        assert await call(transactional_id, number, epoch + 1) is ErrorCode.PRODUCER_FENCED
+        assert await call(transactional_id, number, epoch - 1) is ErrorCode.PRODUCER_FENCED
+        assert await call(transactional_id, number + 1, epoch) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert await call("nobody", number, epoch) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert await call("", number, epoch) is ErrorCode.INVALID_REQUEST
         assert rig.state() == "Ongoing"
 
 
-@both
-async def test_offsets_count_from_the_commit_on_and_are_unstable_before(second: bool) -> None:
+@both_protocols
+async def test_offsets_take_effect_at_the_commit_and_are_unstable_before(uses_v2: bool) -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig, second=second)
+        producer = await Producer.create(rig, uses_v2=uses_v2)
         assert await producer.commit_offset(7) is NONE
         assert (rig.offset(), rig.groups.is_unstable("g", "orders", 0)) == (None, True)
         assert not rig.groups.is_unstable("g", "orders", 1)
@@ -133,9 +133,9 @@ async def test_offsets_count_from_the_commit_on_and_are_unstable_before(second: 
         assert (rig.offset(), rig.groups.is_unstable("g", "orders", 0)) == (7, False)
 
 
-async def test_offsets_of_an_aborted_transaction_never_count() -> None:
+async def test_offsets_of_an_aborted_transaction_never_take_effect() -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig)
+        producer = await Producer.create(rig)
         await producer.commit_offset(7)
         await producer.commit()
         await producer.commit_offset(9)
@@ -145,20 +145,20 @@ async def test_offsets_of_an_aborted_transaction_never_count() -> None:
 
 async def test_an_offset_stays_unstable_while_any_transaction_may_change_it() -> None:
     async with Rig() as rig:
-        one, two = Producer(rig, "x"), Producer(rig, "y")
-        await one.init()
-        await two.init()
-        await one.commit_offset(1)
-        await two.commit_offset(2)
-        await one.commit()
+        first, second = Producer(rig, "x"), Producer(rig, "y")
+        await first.init()
+        await second.init()
+        await first.commit_offset(1)
+        await second.commit_offset(2)
+        await first.commit()
         assert rig.groups.is_unstable("g", "orders", 0)
-        await two.abort()
+        await second.abort()
         assert (rig.offset(), rig.groups.is_unstable("g", "orders", 0)) == (1, False)
 
 
-async def test_nothing_is_told_and_nothing_shown_before_the_decision_is_durable() -> None:
+async def test_no_response_and_no_record_is_sent_before_the_decision_is_durable() -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig)
+        producer = await Producer.create(rig)
         producer.write("a")
         await producer.commit_offset(7)
         rig.journal.hold()
@@ -173,12 +173,14 @@ async def test_nothing_is_told_and_nothing_shown_before_the_decision_is_durable(
         assert (rig.partition().committed(), rig.offset()) == (["a"], 7)
 
 
-async def test_who_goes_away_before_the_answer_has_ended_it_all_the_same() -> None:
+async def test_a_transaction_ends_although_its_client_disconnects() -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig)
+        producer = await Producer.create(rig)
         producer.write("a")
         rig.journal.hold()
-        ending = asyncio.ensure_future(rig.transactions.end(*producer.who, commit=True, bumps=True))
+        ending = asyncio.ensure_future(
+            rig.transactions.end(*producer.identity, commit=True, bumps_epoch=True)
+        )
         await settle()
         ending.cancel()
         rig.journal.release()
@@ -186,9 +188,9 @@ async def test_who_goes_away_before_the_answer_has_ended_it_all_the_same() -> No
         assert (rig.state(), rig.partition().committed()) == ("CompleteCommit", ["a"])
 
 
-async def test_a_journal_that_fails_leaves_the_transaction_open_and_the_client_asks_again() -> None:
+async def test_a_failing_journal_leaves_the_transaction_open_and_the_client_retries() -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig)
+        producer = await Producer.create(rig)
         producer.write("a")
         rig.journal.fails = True
         assert await producer.commit() is ErrorCode.NOT_COORDINATOR
@@ -198,9 +200,9 @@ async def test_a_journal_that_fails_leaves_the_transaction_open_and_the_client_a
         assert rig.partition().committed() == ["a"]
 
 
-async def test_a_marker_that_finds_no_space_holds_the_id_until_it_is_written() -> None:
+async def test_a_transactional_id_is_blocked_until_its_failed_marker_is_written() -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig)
+        producer = await Producer.create(rig)
         producer.write("a")
         producer.write("b", "orders", 1)
         rig.partition().is_full = True
@@ -216,17 +218,17 @@ async def test_a_marker_that_finds_no_space_holds_the_id_until_it_is_written() -
 
 async def test_a_topic_that_was_deleted_needs_no_marker() -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig)
+        producer = await Producer.create(rig)
         producer.write("a")
         producer.write("b", "payments")
-        del rig.partitions.by_place["payments", 0], rig.topics.partitions["payments"]
+        del rig.partitions.by_topic_and_index["payments", 0], rig.topics.partitions["payments"]
         assert await producer.commit() is NONE
         assert (rig.state(), rig.partition().committed()) == ("CompleteCommit", ["a"])
 
 
 async def test_a_transaction_costs_one_write_to_the_journal() -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig, second=False)
+        producer = await Producer.create(rig, uses_v2=False)
         before = rig.journal.writes
         for _ in range(10):
             producer.write("a")
@@ -240,44 +242,46 @@ async def test_transactions_that_end_together_share_their_writes() -> None:
         producers = [Producer(rig, f"id-{number}") for number in range(20)]
         for producer in producers:
             await producer.init()
-            producer.write(producer.id)
+            producer.write(producer.transactional_id)
         before = rig.journal.writes
-        assert set(await asyncio.gather(*(one.commit() for one in producers))) == {NONE}
+        assert set(await asyncio.gather(*(committing.commit() for committing in producers))) == {NONE}
         assert rig.journal.writes <= before + 2
 
 
-@both
-async def test_markers_of_many_partitions_are_written_in_turns_and_nothing_else_begins_meanwhile(
-    second: bool, monkeypatch: pytest.MonkeyPatch
+@both_protocols
+async def test_no_transaction_begins_while_markers_are_written_in_several_loop_iterations(
+    uses_v2: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endings, "_MARKED_AT_ONCE", 1)
+    monkeypatch.setattr(completion, "_MARKERS_PER_YIELD", 1)
     async with Rig() as rig:
-        producer = await Producer.started(rig, second=second)
-        for value, place in (("a", ("orders", 0)), ("b", ("orders", 1)), ("c", ("payments", 0))):
-            assert producer.write(value, *place) is NONE
-        before = producer.who
+        producer = await Producer.create(rig, uses_v2=uses_v2)
+        for value, partition in (("a", ("orders", 0)), ("b", ("orders", 1)), ("c", ("payments", 0))):
+            assert producer.write(value, *partition) is NONE
+        before = producer.identity
         assert await producer.commit() is NONE
         states = {rig.state()}
-        assert rig.transactions.is_marking(producer.producer)
+        assert rig.transactions.is_marking(producer.producer_id)
         assert (
-            rig.transactions.add_partitions(*producer.who, [("orders", 0)])
+            rig.transactions.add_partitions(*producer.identity, [("orders", 0)])
             is ErrorCode.CONCURRENT_TRANSACTIONS
         )
-        assert rig.transactions.admit(*before, "orders", 1, adds=True) is not NONE
+        assert rig.transactions.admit(*before, "orders", 1, may_add=True) is not NONE
         await settle()
         states.add(rig.state())
         assert states == {"PrepareCommit", "CompleteCommit"}
-        assert not rig.transactions.is_marking(producer.producer)
+        assert not rig.transactions.is_marking(producer.producer_id)
         rig.partition().sync()
         assert rig.committed() == (["a"], ["b"])
         assert producer.write("d") is NONE
         assert await producer.abort() is NONE
 
 
-async def test_a_start_writes_the_markers_that_a_stop_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endings, "_MARKED_AT_ONCE", 1)
+async def test_a_start_writes_the_markers_that_were_missing_at_the_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(completion, "_MARKERS_PER_YIELD", 1)
     async with Rig() as rig:
-        producer = await Producer.started(rig)
+        producer = await Producer.create(rig)
         producer.write("a")
         producer.write("b", "orders", 1)
         assert await producer.commit() is NONE

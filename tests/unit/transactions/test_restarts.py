@@ -1,4 +1,4 @@
-"""What a start finds: decided transactions are finished, open ones go on, and those of nobody are aborted."""
+"""A restart completes decided transactions, continues open ones, and aborts those without an owner."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from headrace.errors import DamagedState
 from headrace.wire.codes import ErrorCode
 from tests.unit.groups.journal import MemoryJournal
 
-from .rig import NONE, Producer, Rig, both, settle
+from .rig import NONE, Producer, Rig, both_protocols, settle
 
 
-@both
-async def test_an_open_transaction_goes_on_after_a_crash(second: bool) -> None:
+@both_protocols
+async def test_an_open_transaction_continues_after_a_crash(uses_v2: bool) -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig, second=second)
+        producer = await Producer.create(rig, uses_v2=uses_v2)
         producer.write("a")
         await producer.commit_offset(7)
         await rig.crash(power=True)
@@ -28,10 +28,10 @@ async def test_an_open_transaction_goes_on_after_a_crash(second: bool) -> None:
         assert rig.offset() == 7
 
 
-@both
-async def test_markers_that_a_power_loss_took_are_written_again(second: bool) -> None:
+@both_protocols
+async def test_markers_that_a_power_loss_removed_are_written_again(uses_v2: bool) -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig, second=second)
+        producer = await Producer.create(rig, uses_v2=uses_v2)
         producer.write("a")
         producer.write("b", "orders", 1)
         assert await producer.commit() is NONE
@@ -41,12 +41,12 @@ async def test_markers_that_a_power_loss_took_are_written_again(second: bool) ->
         assert rig.state() == "CompleteCommit"
 
 
-@both
-async def test_a_lost_marker_is_written_again_beside_an_open_transaction_of_the_same_producer(
-    second: bool,
+@both_protocols
+async def test_a_lost_marker_is_written_again_while_the_producer_has_an_open_transaction(
+    uses_v2: bool,
 ) -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig, second=second)
+        producer = await Producer.create(rig, uses_v2=uses_v2)
         producer.write("a")
         await producer.commit()
         producer.write("open", "orders", 1)
@@ -56,10 +56,10 @@ async def test_a_lost_marker_is_written_again_beside_an_open_transaction_of_the_
         assert rig.partition("orders", 1).committed() == []
 
 
-@both
-async def test_a_lost_marker_is_written_again_after_a_later_transaction_was_decided(second: bool) -> None:
+@both_protocols
+async def test_a_lost_marker_is_written_again_after_a_later_transaction_was_decided(uses_v2: bool) -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig, second=second)
+        producer = await Producer.create(rig, uses_v2=uses_v2)
         producer.write("a")
         await producer.commit()
         producer.write("b", "orders", 1)
@@ -69,10 +69,12 @@ async def test_a_lost_marker_is_written_again_after_a_later_transaction_was_deci
         assert rig.committed() == (["a"], [])
 
 
-@both
-async def test_an_open_transaction_is_not_taken_for_the_one_that_was_decided_before_it(second: bool) -> None:
+@both_protocols
+async def test_recovery_distinguishes_an_open_transaction_from_the_decided_one_before_it(
+    uses_v2: bool,
+) -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig, second=second)
+        producer = await Producer.create(rig, uses_v2=uses_v2)
         producer.write("a")
         await producer.commit()
         producer.write("b")
@@ -82,29 +84,29 @@ async def test_an_open_transaction_is_not_taken_for_the_one_that_was_decided_bef
         assert rig.partition().committed() == ["a"]
 
 
-@both
+@both_protocols
 @pytest.mark.parametrize("with_last_write", [False, True])
-async def test_a_crash_at_the_decision_commits_all_or_nothing(second: bool, with_last_write: bool) -> None:
+async def test_a_crash_at_the_decision_commits_all_or_nothing(uses_v2: bool, with_last_write: bool) -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig, second=second)
+        producer = await Producer.create(rig, uses_v2=uses_v2)
         producer.write("a")
         producer.write("b", "orders", 1)
         await producer.commit_offset(7)
-        before = producer.who
+        before = producer.identity
         rig.journal.hold()
         ending = asyncio.ensure_future(producer.end(commit=True))
         await settle()
         await rig.crash(with_last_write=with_last_write, power=True)
         await asyncio.wait([ending])
-        seen = (*rig.committed(), rig.offset())
-        assert seen == ((["a"], ["b"], 7) if with_last_write else ([], [], None))
-        again = await rig.transactions.end(*before, commit=True, bumps=second)
-        assert again.error is NONE
-        seen = (*rig.committed(), rig.offset())
-        assert seen == (["a"], ["b"], 7)
+        results = (*rig.committed(), rig.offset())
+        assert results == ((["a"], ["b"], 7) if with_last_write else ([], [], None))
+        retry = await rig.transactions.end(*before, commit=True, bumps_epoch=uses_v2)
+        assert retry.error is NONE
+        results = (*rig.committed(), rig.offset())
+        assert results == (["a"], ["b"], 7)
 
 
-async def test_who_was_fenced_stays_fenced() -> None:
+async def test_a_fenced_producer_stays_fenced() -> None:
     async with Rig() as rig:
         zombie, successor = Producer(rig), Producer(rig)
         await zombie.init()
@@ -118,7 +120,7 @@ async def test_who_was_fenced_stays_fenced() -> None:
         assert rig.partition().committed() == ["c"]
 
 
-async def test_an_open_transaction_that_belongs_to_nobody_is_aborted() -> None:
+async def test_an_open_transaction_without_an_owner_is_aborted() -> None:
     async with Rig() as rig:
         rig.partition().append(77, 3, "a")
         await rig.crash()
@@ -126,53 +128,53 @@ async def test_an_open_transaction_that_belongs_to_nobody_is_aborted() -> None:
         assert rig.partition().committed() == []
 
 
-async def test_a_transaction_in_which_nothing_was_written_may_end_either_way_after_a_start() -> None:
+async def test_after_a_restart_an_empty_transaction_may_be_committed_or_aborted() -> None:
     async with Rig() as rig:
         for commit in (True, False):
-            producer = await Producer.started(rig, second=False)
+            producer = await Producer.create(rig, uses_v2=False)
             producer.write("a")
             await producer.commit()
-            assert rig.transactions.add_partitions(*producer.who, [("orders", 1)]) is NONE
+            assert rig.transactions.add_partitions(*producer.identity, [("orders", 1)]) is NONE
             rig.sync()
             await rig.crash()
-            assert rig.transactions.admit(*producer.who, "orders", 1, adds=False) is NONE
+            assert rig.transactions.admit(*producer.identity, "orders", 1, may_add=False) is NONE
             assert (await producer.end(commit=commit)).error is NONE
 
 
-async def test_epochs_that_ran_out_at_the_last_end_are_known_to_have() -> None:
+async def test_exhausted_epochs_are_detected_after_the_last_end() -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig)
+        producer = await Producer.create(rig)
         rig.transactions._by_id["x"].epoch = producer.epoch = 32_766
-        before = producer.who
+        before = producer.identity
         producer.write("a")
         answer = await producer.end(commit=True)
         await rig.crash(power=True)
         assert rig.partition().committed() == ["a"]
-        assert await rig.transactions.end(*before, commit=True, bumps=True) == answer
+        assert await rig.transactions.end(*before, commit=True, bumps_epoch=True) == answer
         assert producer.write("b") is NONE
 
 
-async def test_what_was_decided_about_a_partition_that_is_offline_is_kept_for_it() -> None:
+async def test_pending_markers_of_an_offline_partition_are_retained() -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig)
+        producer = await Producer.create(rig)
         producer.write("a")
         await producer.commit()
         rig.partition().lose_power()
-        rig.partition().is_lost = True
+        rig.partition().needs_restart = True
         await rig.crash()
         producer.write("b", "orders", 1)
         await producer.commit()
-        rig.partition().is_lost = False
+        rig.partition().needs_restart = False
         await rig.crash()
         assert rig.committed() == (["a"], ["b"])
 
 
-@both
-async def test_a_marker_that_finds_no_space_at_the_start_is_written_later_and_holds_its_id_until_then(
-    second: bool,
+@both_protocols
+async def test_a_marker_that_cannot_be_written_at_start_is_retried_and_blocks_its_id(
+    uses_v2: bool,
 ) -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig, second=second)
+        producer = await Producer.create(rig, uses_v2=uses_v2)
         producer.write("a")
         await producer.commit()
         rig.partition().append(77, 3, "of nobody")
@@ -192,7 +194,7 @@ async def test_a_marker_that_finds_no_space_at_the_start_is_written_later_and_ho
         assert rig.partition().committed() == ["a", "b"]
 
 
-async def test_a_snapshot_says_the_same_as_all_that_came_before_it() -> None:
+async def test_a_snapshot_restores_the_same_state_as_its_entries() -> None:
     async with Rig() as rig:
         ended, opened = Producer(rig, "ended"), Producer(rig, "open")
         await ended.init()
@@ -210,9 +212,9 @@ async def test_a_snapshot_says_the_same_as_all_that_came_before_it() -> None:
         assert rig.offset("g") == 7
 
 
-async def test_offsets_that_wait_are_dropped_with_their_group_or_topic() -> None:
+async def test_pending_offsets_are_deleted_with_their_group_or_topic() -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig)
+        producer = await Producer.create(rig)
         await producer.commit_offset(1, "g")
         await producer.commit_offset(2, "h", "payments")
         await rig.groups.delete_groups(["g"])
@@ -222,23 +224,23 @@ async def test_offsets_that_wait_are_dropped_with_their_group_or_topic() -> None
         assert (rig.offset("g"), rig.offset("h", "payments")) == (None, None)
 
 
-async def test_a_group_with_offsets_that_wait_is_not_forgotten() -> None:
+async def test_a_group_with_pending_offsets_does_not_expire() -> None:
     async with Rig() as rig:
-        producer = await Producer.started(rig)
+        producer = await Producer.create(rig)
         await producer.commit_offset(1)
         await rig.groups.expire(rig.clock.wall_ms + 30 * 24 * 3600 * 1000)
         await producer.commit()
         assert rig.offset() == 1
 
 
-async def test_an_entry_that_does_not_read_refuses_the_start() -> None:
+async def test_the_coordinator_refuses_to_start_with_an_invalid_entry() -> None:
     rig = Rig()
     rig.journal = MemoryJournal([b'{"kind":"transaction","id":"x"}'])
     with pytest.raises(DamagedState):
         rig._open()
 
 
-async def test_nothing_is_served_before_the_partitions_were_asked() -> None:
+async def test_nothing_is_served_before_recovery() -> None:
     async with Rig() as rig:
         await rig.transactions.stop()
         producer = Producer(rig)

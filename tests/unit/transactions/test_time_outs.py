@@ -1,4 +1,4 @@
-"""Transactions that stay open for too long."""
+"""Transactions that are open for too long."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .rig import Producer, Rig
 
 async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced() -> None:
     async with Rig() as rig:
-        producer = Producer(rig, second=False)
+        producer = Producer(rig, uses_v2=False)
         await producer.init(timeout_ms=10_000)
         producer.write("a")
         await rig.advance(9)
@@ -21,7 +21,7 @@ async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fen
         assert rig.partition().committed() == []
 
 
-async def test_its_producer_may_go_on_after_that_if_nobody_else_has_come() -> None:
+async def test_a_producer_may_continue_after_its_transaction_timed_out() -> None:
     async with Rig() as rig:
         producer = Producer(rig)
         await producer.init(timeout_ms=10_000)
@@ -44,7 +44,7 @@ async def test_a_wall_clock_that_jumps_aborts_nothing() -> None:
         assert await producer.commit() is ErrorCode.NONE
 
 
-async def test_a_broker_that_was_away_gives_the_time_back() -> None:
+async def test_timers_are_postponed_after_a_stall_of_the_broker() -> None:
     async with Rig() as rig:
         producer = Producer(rig)
         await producer.init(timeout_ms=10_000)
@@ -58,7 +58,7 @@ async def test_a_broker_that_was_away_gives_the_time_back() -> None:
         assert rig.state() == "CompleteAbort"
 
 
-async def test_a_transaction_has_its_whole_time_again_after_a_start() -> None:
+async def test_a_restart_restarts_the_timeout_of_an_open_transaction() -> None:
     async with Rig() as rig:
         producer = Producer(rig)
         await producer.init(timeout_ms=10_000)
@@ -71,7 +71,7 @@ async def test_a_transaction_has_its_whole_time_again_after_a_start() -> None:
         assert (rig.state(), rig.partition().committed()) == ("CompleteAbort", [])
 
 
-async def test_an_abort_that_the_journal_does_not_take_is_tried_again() -> None:
+async def test_an_abort_is_retried_if_the_journal_write_fails() -> None:
     async with Rig() as rig:
         producer = Producer(rig)
         await producer.init(timeout_ms=10_000)

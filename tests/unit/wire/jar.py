@@ -1,4 +1,4 @@
-"""The Kafka client's jar, as a source of facts about the protocol."""
+"""The Kafka client's jar, as a source of the protocol's definitions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tools.jars import jar
 def definition(name: str) -> dict[str, Any]:
     """Kafka's own definition of a message. The files are JSON with comments on lines of their own."""
     text = member(f"common/message/{name}.json").decode()
-    found: dict[str, Any] = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
-    return found
+    members_found: dict[str, Any] = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
+    return members_found
 
 
 def member(path: str) -> bytes:
@@ -26,6 +26,6 @@ def member(path: str) -> bytes:
 @cache
 def _members() -> dict[str, bytes]:
     """The definitions and the list of errors, from one pass over the jar."""
-    wanted = re.compile(r"common/message/\w+\.json|org/apache/kafka/common/protocol/Errors\.class")
+    pattern = re.compile(r"common/message/\w+\.json|org/apache/kafka/common/protocol/Errors\.class")
     with zipfile.ZipFile(jar("kafka-clients:4.3.0")) as archive:
-        return {path: archive.read(path) for path in archive.namelist() if wanted.fullmatch(path)}
+        return {path: archive.read(path) for path in archive.namelist() if pattern.fullmatch(path)}

@@ -1,7 +1,7 @@
-"""The bytes are Kafka's: held to what the Java client wrote, and to what kafka-python reads and writes.
+"""Messages have Kafka's bytes, compared with those of the Java client and of kafka-python.
 
-``fixtures/written_by_kafka.jsonl`` has, for every message in its first and last version and on both sides of the
-change to flexible ones, bytes that the classes of kafka-clients 4.3.0 wrote, beside their own JSON view of them.
+``fixtures/written_by_kafka.jsonl`` has bytes that kafka-clients 4.3.0 wrote, with its own JSON of the same message. It
+has every message in its first and last version, and in the versions before and after the first flexible one.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from uuid import UUID
 
 import pytest
 
+from faults.protocol.message_samples import NAMES, all_versions, sample
 from headrace.wire import decode, encode, messages
 from headrace.wire.notation import Field
-
-from .samples import NAMES, all_versions, sample
 
 ROWS = [
     json.loads(line)
@@ -58,7 +57,7 @@ def json_value(field: Field, value: Any, version: int) -> Any:
 
 
 def without_records(view: Any) -> Any:
-    """The Java client's JSON leaves the content of records out."""
+    """Remove the content of records, which the Java client's JSON does not have."""
     if isinstance(view, list):
         return [without_records(element) for element in view]
     if isinstance(view, dict):
@@ -67,7 +66,7 @@ def without_records(view: Any) -> Any:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row['message']}-{row['version']}" for row in ROWS])
-def test_what_the_java_client_wrote_is_read_as_it_meant_it_and_written_alike(row: dict[str, Any]) -> None:
+def test_messages_of_the_java_client_are_decoded_and_encoded_to_the_same_bytes(row: dict[str, Any]) -> None:
     written = bytes.fromhex(row["hex"])
     message = decode(getattr(messages, row["message"]), row["version"], written)
     assert json_view(message, row["version"]) == without_records(row["fields"])
@@ -81,7 +80,7 @@ def test_the_java_client_wrote_every_message() -> None:
 def kafka_python_classes() -> dict[str, Any]:
     found = {}
     with warnings.catch_warnings():
-        # It reads its own schemas by a call that Python 3.11 deprecated and 3.13 took back.
+        # kafka-python reads its schemas with a function that Python 3.11 deprecated. Python 3.13 reverted that.
         warnings.simplefilter("ignore", DeprecationWarning)
         package = import_module("kafka.protocol")
         for module in pkgutil.walk_packages(package.__path__, "kafka.protocol."):
@@ -93,9 +92,9 @@ def kafka_python_classes() -> dict[str, Any]:
     return found
 
 
-# kafka-python gives some messages a form of its own (sets for bit fields, None for structs of defaults, a version
+# kafka-python represents some messages differently (sets for bit fields, None for structs of defaults, a version
 # before the message), so they cannot be compared field by field. The Java client's bytes cover them.
-OF_ITS_OWN_FORM = {
+NOT_COMPARABLE = {
     "ApiVersionsResponse",
     "ConsumerProtocolAssignment",
     "ConsumerProtocolSubscription",
@@ -110,7 +109,7 @@ KAFKA_PYTHON = kafka_python_classes()
 
 
 def plain(message: Any, version: int) -> dict[str, Any]:
-    """Fields and values of the version, structs as dicts and ids as UUIDs, as kafka-python gives them."""
+    """Fields and values of the version in kafka-python's form: structs are dicts and ids are UUIDs."""
 
     def convert(field: Field, value: Any) -> Any:
         if isinstance(value, list):
@@ -130,7 +129,7 @@ def test_kafka_python_knows_most_messages() -> None:
     assert len(KAFKA_PYTHON) > 60
 
 
-@pytest.mark.parametrize("name", sorted(KAFKA_PYTHON.keys() - OF_ITS_OWN_FORM))
+@pytest.mark.parametrize("name", sorted(KAFKA_PYTHON.keys() - NOT_COMPARABLE))
 def test_kafka_python_reads_and_writes_the_same(name: str) -> None:
     peer = KAFKA_PYTHON[name]
     random = Random(name)

@@ -10,7 +10,7 @@ from .jar import member
 
 
 def constants(data: bytes) -> tuple[list[object], int]:
-    """A class file's constants (texts, and references to texts as numbers), and where they end."""
+    """The constant pool of a class file (texts, and references to texts as numbers), and the position of its end."""
     (count,) = struct.unpack_from(">H", data, 8)
     found: list[object] = [None]
     pos = 10
@@ -33,7 +33,7 @@ def constants(data: bytes) -> tuple[list[object], int]:
 
 
 def initializer(data: bytes) -> bytes:
-    """The bytecode that makes the class's constants."""
+    """The bytecode that creates the constants of the enum."""
     texts, pos = constants(data)
     (interfaces,) = struct.unpack_from(">H", data, pos + 6)
     pos += 8 + 2 * interfaces
@@ -53,7 +53,7 @@ def initializer(data: bytes) -> bytes:
 
 
 def listed_codes() -> dict[str, int]:
-    """Each constant is made by: new, dup, push its name, push its place, push its code, push its text."""
+    """Interpret the bytecode of each constant: new, dup, then push its name, ordinal, code and text."""
     data = member("org/apache/kafka/common/protocol/Errors.class")
     texts, _ = constants(data)
     code = initializer(data)
@@ -82,13 +82,13 @@ def listed_codes() -> dict[str, int]:
             size = 5
         elif op in (0xB2, 0xB3, 0xB7, 0xB8):  # getstatic, putstatic, invokespecial, invokestatic
             if op == 0xB3 and len(pushed) >= 3:
-                name, place, number = pushed[:3]
+                name, ordinal, number = pushed[:3]
                 assert isinstance(name, str)
-                assert place == len(found)
+                assert ordinal == len(found)
                 assert isinstance(number, int)
                 found[name] = number
             size = 3
-            if op == 0xB8:  # $values(): all constants are made
+            if op == 0xB8:  # $values(): all constants are created
                 return found
         else:
             assert op in (0x01, 0x59), f"opcode {op:#x} at {pos}"  # aconst_null, dup

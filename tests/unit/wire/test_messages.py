@@ -1,4 +1,4 @@
-"""Message classes: built when asked for, with the protocol's names and defaults."""
+"""Message classes: built on first use, with the protocol's names and defaults."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ def test_a_message_has_the_defaults_of_its_definition() -> None:
     assert m.ConsumerProtocolSubscription().user_data is None
 
 
-def test_two_messages_share_no_default() -> None:
-    one, two = m.FetchRequest(), m.FetchRequest()
-    one.topics.append(m.FetchRequest.FetchTopic())
-    one.replica_state.replica_id = 7
-    assert two == m.FetchRequest()
+def test_mutable_defaults_are_not_shared_between_messages() -> None:
+    first, second = m.FetchRequest(), m.FetchRequest()
+    first.topics.append(m.FetchRequest.FetchTopic())
+    first.replica_state.replica_id = 7
+    assert second == m.FetchRequest()
     read = [headrace.wire.decode(m.OffsetFetchRequest, 7, b"\2g\1\0\0") for _ in range(2)]
     read[0].groups.append(m.OffsetFetchRequest.OffsetFetchRequestGroup())
     assert read[1].groups == []
 
 
-def test_messages_are_equal_by_value_and_readable() -> None:
+def test_messages_are_equal_by_value_and_have_a_readable_repr() -> None:
     assert m.HeartbeatRequest(group_id="g") == m.HeartbeatRequest(group_id="g")
     assert m.HeartbeatRequest(group_id="g") != m.HeartbeatRequest(group_id="h")
     assert m.HeartbeatResponse() != m.HeartbeatRequest()
@@ -86,7 +86,7 @@ def test_an_unknown_field_or_message_is_an_error() -> None:
     with pytest.raises(AttributeError):
         m.HeartbeatRequest().group = "g"
     for name in ("HeartbeatReply", "LeaderAndIsrRequest", "heartbeatRequest", "Request", "../api"):
-        with pytest.raises(AttributeError, match="no message"):
+        with pytest.raises(AttributeError, match="unknown message"):
             getattr(m, name)
 
 
@@ -99,19 +99,19 @@ def test_a_struct_that_two_fields_share_is_one_class() -> None:
     assert headrace.wire.decode(request, 4, headrace.wire.encode(new, 4)) == new
 
 
-def test_versions_that_kafka_may_still_change_are_not_spoken() -> None:
+def test_unstable_versions_are_not_supported() -> None:
     assert versions(Api.INIT_PRODUCER_ID) == (0, 5)
     assert m.shape_of("InitProducerIdRequest").versions == range(7)
 
 
-def test_produce_is_advertised_from_version_0_for_the_sake_of_old_clients() -> None:
+def test_produce_is_advertised_from_version_0_for_old_clients() -> None:
     assert versions(Api.PRODUCE) == (3, 13)
     assert advertised(Api.PRODUCE) == (0, 13)
     for api in set(Api) - {Api.PRODUCE}:
         assert advertised(api) == versions(api)
 
 
-def test_the_notation_reads_as_its_description_says() -> None:
+def test_the_notation_parses_as_documented() -> None:
     shapes = notation.parse(
         """
 api 9 Sample unstable 3
@@ -133,23 +133,23 @@ response 1-3
     request, response = shapes.messages["SampleRequest"], shapes.messages["SampleResponse"]
     assert (request.versions, request.flexible_from) == (range(1, 4), 2)
     assert (response.versions, response.flexible_from) == (range(1, 4), 4)
-    name, things, again = request.struct.fields
+    name, array, again = request.struct.fields
     assert (name.versions, name.nullable, name.default, name.ignorable) == (
         range(1, 4),
         range(2, 4),
         None,
         True,
     )
-    assert (things.is_array, things.versions, things.nullable, things.default) == (
+    assert (array.is_array, array.versions, array.nullable, array.default) == (
         True,
         range(1, 3),
         range(1, 3),
         [],
     )
-    assert again.struct is things.struct
+    assert again.struct is array.struct
     assert (again.versions, again.default, again.is_array) == (range(2, 3), (), False)
-    assert things.struct is not None
-    size, share, more = things.struct.fields
+    assert array.struct is not None
+    size, share, more = array.struct.fields
     assert (size.default, share.default, share.versions) == (16, 1.5, range(3, 4))
     assert (more.tag, more.versions) == (4, range(2, 4))
     assert more.struct == notation.Struct("Thing2", more.struct.fields if more.struct else ())

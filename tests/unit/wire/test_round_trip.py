@@ -1,4 +1,4 @@
-"""What is written is read back, for every message in every version."""
+"""An encoded message decodes to the same message, for every message in every version."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from faults.protocol.message_samples import NAMES, all_versions, pairs, sample, stable_pairs
 from headrace.wire import (
     Api,
     decode,
@@ -21,11 +22,9 @@ from headrace.wire import (
     messages,
 )
 
-from .samples import NAMES, all_versions, pairs, sample, stable_pairs
-
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_message_is_read_back_as_it_was_written_in_every_version(name: str) -> None:
+def test_an_encoded_message_decodes_to_the_same_message_in_every_version(name: str) -> None:
     random = Random(name)
     cls = getattr(messages, name)
     for version in all_versions(name):
@@ -36,7 +35,9 @@ def test_a_message_is_read_back_as_it_was_written_in_every_version(name: str) ->
 
 @given(st.sampled_from(list(pairs())), st.randoms(use_true_random=False))
 @settings(max_examples=300, deadline=None)
-def test_any_message_of_any_version_is_read_back(pair: tuple[str, int], random: Random) -> None:
+def test_a_random_message_of_any_version_decodes_to_the_same_message(
+    pair: tuple[str, int], random: Random
+) -> None:
     name, version = pair
     message = sample(random, name, version)
     written = encode(message, version)
@@ -46,18 +47,18 @@ def test_any_message_of_any_version_is_read_back(pair: tuple[str, int], random: 
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_a_request_is_read_back_with_its_header(kind: type) -> None:
+def test_an_encoded_request_decodes_with_its_header(kind: type) -> None:
     random = Random(1)
     for api, version in stable_pairs():
         message = sample(random, f"{api.title}Request", version)
         frame = encode_request(api, version, version + 7, "a client", message)
         assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-        header, found = decode_request(kind(frame[4:]))
-        assert found == message
+        header, decoded = decode_request(kind(frame[4:]))
+        assert decoded == message
         assert header == (api, int(api), version, version + 7, "a client", header.body_start)
 
 
-def test_a_response_is_read_back_with_its_header_also_from_its_parts() -> None:
+def test_a_response_decodes_with_its_header_and_its_joined_parts_equal_the_frame() -> None:
     random = Random(2)
     for api, version in stable_pairs():
         message = sample(random, f"{api.title}Response", version)
@@ -67,7 +68,7 @@ def test_a_response_is_read_back_with_its_header_also_from_its_parts() -> None:
         assert b"".join(encode_response_parts(api, version, -5, message)) == frame
 
 
-def test_a_header_is_kafkas_in_both_of_its_forms() -> None:
+def test_a_request_header_has_kafkas_header_version_1_or_2() -> None:
     for api, version in stable_pairs():
         frame = encode_request(api, version, 3, None, getattr(messages, f"{api.title}Request")())
         shape = messages.shape_of(f"{api.title}Request")
@@ -79,7 +80,7 @@ def test_a_header_is_kafkas_in_both_of_its_forms() -> None:
         assert decode_header(frame[4:]).body_start == len(encode(header, form))
 
 
-def test_the_response_to_api_versions_never_has_tags_in_its_header() -> None:
+def test_the_header_of_an_api_versions_response_never_has_tagged_fields() -> None:
     answer = messages.ApiVersionsResponse()
     for version in range(5):
         frame = encode_response(Api.API_VERSIONS, version, 9, answer)

@@ -1,4 +1,4 @@
-"""The shapes say what Kafka's own definitions say, for every field of every message in every version."""
+"""The shapes match Kafka's own definitions, for every field of every message in every version."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
+from faults.protocol.message_samples import NAMES, OTHERS
 from headrace.wire import Api, messages, notation, versions
 
 from .jar import definition
-from .samples import NAMES, OTHERS
 
 SHAPES = Path(notation.__file__).parent / "shapes"
 
 
 def span(text: str | None, versions: range) -> range:
-    """Kafka's way to write versions: ``none``, ``3``, ``1-4``, ``3+``."""
+    """Parse Kafka's notation of versions: ``none``, ``3``, ``1-4``, ``3+``."""
     if text is None or text == "none":
         return range(0)
     low, _, high = text.partition("-")
@@ -34,26 +34,26 @@ def snake(name: str) -> str:
 
 
 def kafka_default(field: dict[str, Any]) -> object:
-    kind, stated = field["type"], field.get("default")
-    if stated == "null" or kind == "records":
+    kind, declared = field["type"], field.get("default")
+    if declared == "null" or kind == "records":
         return None
     if kind.startswith("[]"):
         return []
     if kind in ("string", "bytes", "uuid"):
-        assert not stated
+        assert not declared
         return {"string": "", "bytes": b"", "uuid": bytes(16)}[kind]
     if kind == "bool":
-        return str(stated).lower() == "true"
+        return str(declared).lower() == "true"
     if kind[0].isupper():
         return ()
-    return int(str(stated or 0), 0)
+    return int(str(declared or 0), 0)
 
 
 def kafka_fields(name: str, version: int) -> list[Any]:
-    """What the version has, as nested lists in the same form as ``our_fields``."""
-    whole = definition(name)
+    """The fields of the version as nested lists, in the same form as ``our_fields``."""
+    kafka_definition = definition(name)
     valid = kafka_valid(name)
-    structs = {struct["name"]: struct["fields"] for struct in whole.get("commonStructs", [])}
+    structs = {struct["name"]: struct["fields"] for struct in kafka_definition.get("commonStructs", [])}
 
     def remember(fields: list[dict[str, Any]]) -> None:
         for field in fields:
@@ -61,16 +61,16 @@ def kafka_fields(name: str, version: int) -> list[Any]:
                 structs[field["type"].removeprefix("[]")] = field["fields"]
                 remember(field["fields"])
 
-    remember(whole["fields"])
+    remember(kafka_definition["fields"])
 
     def describe(fields: list[dict[str, Any]]) -> list[Any]:
-        found = []
+        described = []
         for field in fields:
             if version not in span(field["versions"], valid):
                 continue
             kind = field["type"].removeprefix("[]")
             tagged = version in span(field.get("taggedVersions"), valid)
-            found.append(
+            described.append(
                 {
                     "name": snake(field["name"]),
                     "type": kind,
@@ -83,9 +83,9 @@ def kafka_fields(name: str, version: int) -> list[Any]:
                     "fields": describe(structs[kind]) if kind in structs else None,
                 }
             )
-        return found
+        return described
 
-    return describe(whole["fields"])
+    return describe(kafka_definition["fields"])
 
 
 def our_fields(struct: notation.Struct, version: int) -> list[Any]:
@@ -115,7 +115,7 @@ def test_a_shape_has_the_fields_of_kafkas_definition_in_every_version(name: str)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_shape_is_flexible_from_the_version_that_kafkas_definition_is(name: str) -> None:
+def test_a_shape_is_flexible_from_the_same_version_as_kafkas_definition(name: str) -> None:
     shape = messages.shape_of(name)
     flexible = [version for version in shape.versions if version >= shape.flexible_from]
     assert flexible == list(span(definition(name)["flexibleVersions"], shape.versions))
@@ -130,7 +130,7 @@ def test_an_api_has_kafkas_number_and_stable_versions(api: Api) -> None:
     assert versions(api) == (valid.start, valid.stop - 1 - unstable)
 
 
-def test_every_shape_file_belongs_to_an_api_or_is_one_of_the_two_others() -> None:
+def test_every_shape_file_belongs_to_an_api_or_to_the_two_other_formats() -> None:
     stems = {path.stem for path in SHAPES.glob("*.shape")}
     assert stems == {api.name.lower() for api in Api} | {"consumer_protocol", "header"}
     others = [*notation.load("consumer_protocol").messages, *notation.load("header").messages]
@@ -138,8 +138,8 @@ def test_every_shape_file_belongs_to_an_api_or_is_one_of_the_two_others() -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_array_holds_elements_that_take_no_bytes(name: str) -> None:
-    """Or a count could not be refused by what is left of the frame."""
+def test_every_array_element_has_at_least_one_byte(name: str) -> None:
+    """Otherwise a count could not be checked against the remaining bytes of the frame."""
 
     def check(struct: notation.Struct, version: int, flexible: bool) -> None:
         for field in struct.fields:

@@ -1,4 +1,4 @@
-"""A schema of its own for each test, on the one server of all tests."""
+"""Each test has its own database, on one PostgreSQL server that all tests share."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.views.postgres.store import PostgresStore
-from tests.contract.store_hand import Hand
-from tests.support.postgres import PostgresServer, shared_server
+from faults.servers.postgres import PostgresServer, shared_server
+from headrace.stores.postgres.writer import PostgresWriter
+from tests.contract.store_driver import StoreDriver
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +30,6 @@ def url(server: PostgresServer, database: str) -> str:
 
 
 @pytest.fixture
-def hand(url: str) -> Iterator[Hand]:
-    with contextlib.closing(PostgresStore(url, "public", "sales")) as store:
-        yield Hand(store)
+def driver(url: str) -> Iterator[StoreDriver]:
+    with contextlib.closing(PostgresWriter(url, "public", "sales")) as store:
+        yield StoreDriver(store)

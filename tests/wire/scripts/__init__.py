@@ -1,7 +1,7 @@
-"""Short conversations with a server, one per API, that make sense in every version of it.
+"""Short scripts of requests, one per API, that work in every version of the API.
 
-A script takes a ``Talk`` and a version and notes down answers. Scripts state nothing about what is right: the same one
-is held with Apache Kafka and with the embedded broker, and the notes are compared.
+A script gets a ``Conversation`` and a version, and records the responses. Scripts assert nothing: the same script runs
+against Apache Kafka and the embedded broker, and the recorded responses are compared.
 """
 
 from tests.wire.scripts.cluster import CLUSTER

@@ -1,4 +1,4 @@
-"""The same random script against both servers: whatever it asks, they answer alike."""
+"""Runs the same random script against both servers and compares the responses."""
 
 from __future__ import annotations
 
@@ -6,42 +6,44 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from faults.clients.java_driver import JavaDriver
+from faults.servers.server import Server
 from tests.plugins.kafka_half import KafkaHalf
-from tests.support.java_driver import JavaDriver
+from tests.plugins.kafka_recordings import as_json
 from tests.support.raw import Raw, raw_connection
-from tests.support.server import Server
-from tests.wire.scripts.talk import Talk
+from tests.wire.scripts.talk import Conversation
 
-__all__ = ["check_alike"]
+__all__ = ["check_same_responses"]
 
 _STEPS_SHOWN = 12
 
 
-def check_alike(
+def check_same_responses(
     headrace: Server,
-    kafka: Server,
     kafka_half: KafkaHalf,
     driver: JavaDriver,
-    script: Callable[[Talk], None],
+    script: Callable[[Conversation], None],
     stem: str,
 ) -> None:
-    """The failure names the step that differs, and those before it."""
-    ours = _observe(headrace, driver, script, stem)
+    """Compare the responses; a failure names the step that differs and the steps before it."""
+    ours = as_json(_observe(headrace, driver, script, stem))
 
     def check(theirs: list[tuple[str, Any]]) -> None:
-        for at, ((_, found), (label, expected)) in enumerate(zip(ours, theirs, strict=True)):
-            before = "\n".join(f"{step}: {noted}" for step, noted in theirs[max(at - _STEPS_SHOWN, 0) : at])
-            # The labels are not compared: two batches packed alike may differ by the time that gzip notes in them.
-            assert (label, found) == (label, expected), before
+        for number, ((_, response), (label, expected)) in enumerate(zip(ours, theirs, strict=True)):
+            before = "\n".join(
+                f"{step}: {recorded}" for step, recorded in theirs[max(number - _STEPS_SHOWN, 0) : number]
+            )
+            # Do not compare the labels: gzip stores the time in its header, so equal batches may differ in bytes.
+            assert (label, response) == (label, expected), before
 
-    kafka_half.compare(lambda: _observe(kafka, driver, script, stem), check)
+    kafka_half.compare(lambda kafka: _observe(kafka, driver, script, stem), check)
 
 
 def _observe(
-    server: Server, driver: JavaDriver, script: Callable[[Talk], None], stem: str
+    server: Server, driver: JavaDriver, script: Callable[[Conversation], None], stem: str
 ) -> list[tuple[str, Any]]:
     with raw_connection(driver, server.port) as raw:
         stem = f"{stem}-{uuid.uuid4().hex[:6]}"
-        talk = Talk(raw, lambda: Raw(driver, server.port), stem, is_kafka=server.name == "kafka")
+        talk = Conversation(raw, lambda: Raw(driver, server.port), stem, is_kafka=server.name == "kafka")
         script(talk)
         return talk.comparable()

@@ -1,28 +1,28 @@
-"""Producing, fetching, looking up offsets, deleting records."""
+"""Producing, fetching, finding offsets, deleting records."""
 
 from __future__ import annotations
 
 import base64
 from typing import Any
 
+from faults.wait import until
 from tests.support.batches import batch
 from tests.support.times import NOON_MS
-from tests.support.waiting import until
-from tests.wire.scripts.talk import NOWHERE, Script, Talk, per_partition
+from tests.wire.scripts.talk import UNKNOWN_TOPIC_ID, Conversation, Script, per_partition
 from tests.wire.scripts.transactions import take_over
 
 __all__ = ["RECORDS"]
 
 
-def produce(talk: Talk, version: int) -> None:
+def produce(talk: Conversation, version: int) -> None:
     topic = talk.topic("t", 2)
     stamped = talk.topic("stamped", message_timestamp_type="LogAppendTime")
 
     def send(label: str, data: bytes, name: str = topic, index: int = 0, acks: int = -1) -> None:
         records = base64.b64encode(data).decode()
-        place = {"name": name, "topicId": talk.ids.get(name, NOWHERE)}
-        asked = [{**place, "partitionData": [{"index": index, "records": records}]}]
-        talk.ask(label, "Produce", version, acks=acks, timeoutMs=10_000, topicData=asked)
+        topic_fields = {"name": name, "topicId": talk.ids.get(name, UNKNOWN_TOPIC_ID)}
+        topic_data = [{**topic_fields, "partitionData": [{"index": index, "records": records}]}]
+        talk.call(label, "Produce", version, acks=acks, timeoutMs=10_000, topicData=topic_data)
 
     send("three", batch())
     send("three more, acknowledged by the leader", batch(), acks=1)
@@ -36,15 +36,20 @@ def produce(talk: Talk, version: int) -> None:
     send("asking for two acknowledgements", batch(), acks=2)
 
 
-def fetch(talk: Talk, version: int) -> None:
+def fetch(talk: Conversation, version: int) -> None:
     topic = talk.topic("t", 2)
     talk.produce(topic, batch(), batch(codec="gzip"), batch(2))
 
     def read(label: str, *wanted: dict[str, Any], name: str = topic, **fields: Any) -> Any:
-        place = {"topic": name, "topicId": talk.ids.get(name, NOWHERE)}
-        asked = [{**place, "partitions": [{"partitionMaxBytes": 1 << 20, **one} for one in wanted]}]
-        given = {"maxWaitMs": 200, "minBytes": 1, "maxBytes": 1 << 20, "topics": asked, **fields}
-        return talk.ask(label, "Fetch", version, **given)
+        topic_fields = {"topic": name, "topicId": talk.ids.get(name, UNKNOWN_TOPIC_ID)}
+        topics = [
+            {
+                **topic_fields,
+                "partitions": [{"partitionMaxBytes": 1 << 20, **partition} for partition in wanted],
+            }
+        ]
+        request = {"maxWaitMs": 200, "minBytes": 1, "maxBytes": 1 << 20, "topics": topics, **fields}
+        return talk.call(label, "Fetch", version, **request)
 
     read("all", {"partition": 0}, {"partition": 1})
     read("from inside a batch", {"partition": 0, "fetchOffset": 4})
@@ -64,13 +69,13 @@ def fetch(talk: Talk, version: int) -> None:
         read("after its end", sessionId=session, sessionEpoch=3, topics=[])
 
 
-def list_offsets(talk: Talk, version: int) -> None:
+def list_offsets(talk: Conversation, version: int) -> None:
     topic = talk.topic("t", 2)
     talk.produce(topic, batch(5, step_ms=1000))
 
     def find(label: str, at: int, index: int = 0, name: str = topic) -> None:
-        asked = [{"name": name, "partitions": per_partition([index], timestamp=at)}]
-        talk.ask(label, "ListOffsets", version, replicaId=-1, timeoutMs=5000, topics=asked)
+        topics = [{"name": name, "partitions": per_partition([index], timestamp=at)}]
+        talk.call(label, "ListOffsets", version, replicaId=-1, timeoutMs=5000, topics=topics)
 
     find("latest", -1)
     find("earliest", -2)
@@ -88,14 +93,14 @@ def list_offsets(talk: Talk, version: int) -> None:
     find("in a topic that is not there", -1, name=talk.name("nowhere"))
 
 
-def epochs(talk: Talk, version: int) -> None:
+def epochs(talk: Conversation, version: int) -> None:
     topic = talk.topic("t")
     talk.produce(topic, batch())
 
     def find(label: str, epoch: int, current: int = -1, index: int = 0) -> None:
-        asked = {"partition": index, "leaderEpoch": epoch, "currentLeaderEpoch": current}
-        topics = [{"topic": topic, "partitions": [asked]}]
-        talk.ask(label, "OffsetForLeaderEpoch", version, replicaId=-1, topics=topics)
+        partition = {"partition": index, "leaderEpoch": epoch, "currentLeaderEpoch": current}
+        topics = [{"topic": topic, "partitions": [partition]}]
+        talk.call(label, "OffsetForLeaderEpoch", version, replicaId=-1, topics=topics)
 
     find("the first", 0)
     find("one that has not been", 5)
@@ -105,13 +110,13 @@ def epochs(talk: Talk, version: int) -> None:
     find("of a partition that is not there", 0, index=3)
 
 
-def delete_records(talk: Talk, version: int) -> None:
+def delete_records(talk: Conversation, version: int) -> None:
     topic = talk.topic("t")
     talk.produce(topic, batch(), batch())
 
     def cut(label: str, offset: int, index: int = 0, name: str = topic) -> None:
         topics = [{"name": name, "partitions": per_partition([index], offset=offset)}]
-        talk.ask(label, "DeleteRecords", version, timeoutMs=5000, topics=topics)
+        talk.call(label, "DeleteRecords", version, timeoutMs=5000, topics=topics)
 
     cut("inside a batch", 4)
     cut("below the first", 2)
@@ -121,25 +126,25 @@ def delete_records(talk: Talk, version: int) -> None:
     cut("in a topic that is not there", 0, name=talk.name("nowhere"))
 
 
-def producer_id(talk: Talk, version: int) -> None:
-    # Kafka's first answers of all say that it is still fetching a block of ids from its controller.
+def producer_id(talk: Conversation, version: int) -> None:
+    # Kafka's first responses are errors, because it still fetches a block of ids from its controller.
     fields = {"transactionalId": None, "transactionTimeoutMs": 60_000}
-    until(lambda: talk.raw.ask("InitProducerId", version, **fields)["errorCode"] == 0, "there are ids")
+    until(lambda: talk.raw.call("InitProducerId", version, **fields)["errorCode"] == 0, "there are ids")
     for label in ("one", "another"):
-        talk.ask(label, "InitProducerId", version, **fields)
+        talk.call(label, "InitProducerId", version, **fields)
     take_over(talk, version)
 
 
-def producers(talk: Talk, version: int) -> None:
+def producers(talk: Conversation, version: int) -> None:
     topic = talk.topic("t", 2)
     fields = {"transactionalId": None, "transactionTimeoutMs": 60_000}
-    until(lambda: talk.raw.ask("InitProducerId", 5, **fields)["errorCode"] == 0, "there are ids")
-    number = talk.raw.ask("InitProducerId", 5, **fields)["producerId"]
+    until(lambda: talk.raw.call("InitProducerId", 5, **fields)["errorCode"] == 0, "there are ids")
+    number = talk.raw.call("InitProducerId", 5, **fields)["producerId"]
     talk.produce(topic, batch(), batch(producer=(number, 0, 0)), batch(producer=(number, 0, 3)))
 
     def describe(label: str, *indexes: int, name: str = topic) -> None:
-        asked = [{"name": name, "partitionIndexes": list(indexes)}]
-        talk.ask(label, "DescribeProducers", version, topics=asked)
+        topics = [{"name": name, "partitionIndexes": list(indexes)}]
+        talk.call(label, "DescribeProducers", version, topics=topics)
 
     describe("one that wrote twice", 0)
     describe("none", 1)

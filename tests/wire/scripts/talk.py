@@ -1,4 +1,4 @@
-"""One side of a scripted conversation, and the notes that make two conversations comparable."""
+"""Runs a script of requests against one server, and records responses that can be compared between servers."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from faults.wait import until
 from tests.support.raw import CLOSED, Raw
-from tests.support.waiting import until
+from tests.support.times import NOON_MS
 
-__all__ = ["NOWHERE", "ZERO_ID", "Script", "Talk"]
+__all__ = ["UNKNOWN_TOPIC_ID", "ZERO_ID", "Conversation", "Script"]
 
 ZERO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 # A well-formed topic id that no topic has.
-NOWHERE = "AAAAAAAAAAAAAAAAAAAAEA"
+UNKNOWN_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAEA"
 WITH_UUID = re.compile(r"^(.*)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
-# Settings that both servers have; each has further ones of its own.
-USUAL = {
+_NEAR_MS = 3_600_000
+"""Times of records differ from ``NOON_MS`` by less than an hour. Recordings contain the difference."""
+
+# Settings that both servers have. Each server also has settings that the other lacks.
+COMMON_CONFIGS = {
     "cleanup.policy",
     "compression.type",
     "max.message.bytes",
@@ -32,14 +36,16 @@ USUAL = {
 }
 
 
-class Talk:
-    """Names are the same on both servers; what a server makes up itself is replaced in the notes by what it is."""
+class Conversation:
+    """A script's requests to one server. Names are the same on both servers. In ``notes``, placeholders replace the
+    values that a server generates.
+    """
 
     def __init__(self, raw: Raw, connect: Callable[[], Raw], stem: str, *, is_kafka: bool) -> None:
         self.raw = raw
         self.connect = connect
         self.stem = stem
-        # Kafka may answer that it is to be asked again; our broker may not.
+        # Kafka may respond with a retriable error; the embedded broker must not.
         self.is_kafka = is_kafka
         self.ids: dict[str, str] = {}
         self.notes: list[tuple[str, Any]] = []
@@ -48,59 +54,61 @@ class Talk:
         return f"{self.stem}.{what}"
 
     def topic(self, what: str, partitions: int = 1, **configs: str) -> str:
-        """Make a topic and wait until the server leads its partitions."""
+        """Create a topic and wait until the server leads its partitions."""
         name = self.name(what)
-        wanted = {
+        request = {
             "name": name,
             "numPartitions": partitions,
             "replicationFactor": 1,
             "configs": [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()],
         }
-        made = self.raw.ask("CreateTopics", 7, topics=[wanted], timeoutMs=10_000)["topics"][0]
-        assert made["errorCode"] == 0, made
-        self.ids[name] = made["topicId"]
+        created = self.raw.call("CreateTopics", 7, topics=[request], timeoutMs=10_000)["topics"][0]
+        assert created["errorCode"] == 0, created
+        self.ids[name] = created["topicId"]
         until(lambda: self.leads(name, partitions), f"{name} has leaders")
         return name
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        """For what a server does a moment after it has answered, such as the marks of a transaction that is decided."""
+        """Wait for work that a server does after its response, such as the markers of a completed transaction."""
         until(condition, "the server has caught up with its answer", pause_s=0.01)
 
     def leads(self, topic: str, partitions: int) -> bool:
-        """Whether the server answers for every partition, which it may do a moment after making the topic."""
-        asked = [{"partitionIndex": index, "timestamp": -1} for index in range(partitions)]
-        answer = self.raw.ask("ListOffsets", 7, replicaId=-1, topics=[{"name": topic, "partitions": asked}])
-        return all(one["errorCode"] == 0 for one in answer["topics"][0]["partitions"])
+        """Return whether the server leads every partition. After a topic is created, this can take a moment."""
+        requested = [{"partitionIndex": index, "timestamp": -1} for index in range(partitions)]
+        answer = self.raw.call(
+            "ListOffsets", 7, replicaId=-1, topics=[{"name": topic, "partitions": requested}]
+        )
+        return all(response["errorCode"] == 0 for response in answer["topics"][0]["partitions"])
 
     def produce(self, topic: str, *batches: bytes, partition: int = 0) -> None:
         for batch in batches:
             data = {"index": partition, "records": base64.b64encode(batch).decode()}
-            asked = [{"name": topic, "partitionData": [data]}]
-            answer = self.raw.ask("Produce", 9, acks=-1, timeoutMs=10_000, topicData=asked)
+            requested = [{"name": topic, "partitionData": [data]}]
+            answer = self.raw.call("Produce", 9, acks=-1, timeoutMs=10_000, topicData=requested)
             assert answer["responses"][0]["partitionResponses"][0]["errorCode"] == 0, answer
 
-    def ask(self, label: str, api: str, version: int, /, **fields: Any) -> Any:
-        """Ask, note the answer under a label, and give the answer back as it is."""
-        answer = self.raw.ask(api, version, **fields)
+    def call(self, label: str, api: str, version: int, /, **fields: Any) -> Any:
+        """Send a request, record the response under a label, and return the response unchanged."""
+        answer = self.raw.call(api, version, **fields)
         self.notes.append((label, self.plain(answer)))
         return answer
 
-    def ask_apart(self, label: str, api: str, version: int, /, **fields: Any) -> Any:
-        """The same on a connection of its own, for what the server may answer by hanging up."""
+    def call_apart(self, label: str, api: str, version: int, /, **fields: Any) -> Any:
+        """Like ``call``, but on a new connection, for requests after which the server may close the connection."""
         connection = self.connect()
         try:
-            answer = connection.ask(api, version, **fields)
+            answer = connection.call(api, version, **fields)
         finally:
             connection.close()
         self.notes.append((label, self.plain(answer)))
         return answer
 
     def comparable(self) -> list[tuple[str, Any]]:
-        """The notes without the names that only this conversation uses."""
-        return [(label, _without(self.stem, noted)) for label, noted in self.notes]
+        """Return the notes without the names and times that only this run uses."""
+        return [(label, _without_stem(self.stem, noted)) for label, noted in self.notes]
 
     def plain(self, answer: Any) -> Any:
-        """An answer with the server's own inventions replaced, so that two servers' answers can be equal."""
+        """Replace the values that the server generated, so that the responses of two servers can be equal."""
         if answer == CLOSED:
             return CLOSED
         return self._plain("", answer)
@@ -114,11 +122,11 @@ class Talk:
 
     @staticmethod
     def _kept(key: str, item: Any) -> bool:
-        return not (key == "configs" and isinstance(item, dict) and item.get("name") not in USUAL)
+        return not (key == "configs" and isinstance(item, dict) and item.get("name") not in COMMON_CONFIGS)
 
     @staticmethod
     def _ordered(key: str, items: list[Any]) -> list[Any]:
-        # Kafka keeps these in hash maps, so their order says nothing.
+        # Kafka stores these in hash maps, so their order is arbitrary.
         unordered = {"configs", "results", "groups", "topics", "responses", "partitions", "members"}
         unordered |= {"transactionStates", "resultsByPartition", "unknownStateFilters"}
         return sorted(items, key=str) if key in unordered else items
@@ -130,7 +138,7 @@ class Talk:
             return WITH_UUID.sub(r"\1-uuid", value)
         if key == "records":
             return batches(value)
-        words = {
+        placeholders = {
             "clusterId": "a cluster",
             "logDir": "a directory",
             "port": "a port",
@@ -138,42 +146,46 @@ class Talk:
             "totalBytes": "bytes",
             "usableBytes": "bytes",
         }
-        if key in words and value:
-            return words[key]
+        if key in placeholders and value:
+            return placeholders[key]
         if key.lower().endswith("errormessage"):
-            # Texts are for people; each server has its own words, and ours has some where Kafka has none.
+            # Error messages are for people, and differ: ours has a message in cases where Kafka has none.
             return "..."
         if key in ("producerId", "logAppendTimeMs") and value >= 0:
             return "a number"
         return value
 
 
-def _without(stem: str, noted: Any) -> Any:
+def _without_stem(stem: str, noted: Any) -> Any:
     if isinstance(noted, str):
         return noted.replace(stem, "stem")
     if isinstance(noted, dict):
-        return {name: _without(stem, value) for name, value in noted.items()}
+        return {name: _without_stem(stem, value) for name, value in noted.items()}
     if isinstance(noted, list | tuple):
-        return [_without(stem, value) for value in noted]
+        return [_without_stem(stem, value) for value in noted]
+    if isinstance(noted, int) and abs(noted - NOON_MS) < _NEAR_MS:
+        return f"noon + {noted - NOON_MS} ms"
     return noted
 
 
 def batches(records: str | None) -> list[tuple[int, int, int]] | None:
-    """Base offset, leader epoch and record count of each whole batch; Kafka may add a part of a further one."""
+    """Return base offset, leader epoch and record count of each complete batch. Kafka may append a part of another
+    batch.
+    """
     if records is None:
         return None
-    data, found, at = base64.b64decode(records), [], 0
-    while at + 61 <= len(data):
-        length = int.from_bytes(data[at + 8 : at + 12])
-        if at + 12 + length > len(data):
+    data, headers, start = base64.b64decode(records), [], 0
+    while start + 61 <= len(data):
+        length = int.from_bytes(data[start + 8 : start + 12])
+        if start + 12 + length > len(data):
             break
-        place = (int.from_bytes(data[at : at + 8]), int.from_bytes(data[at + 12 : at + 16]))
-        found.append((*place, int.from_bytes(data[at + 57 : at + 61])))
-        at += 12 + length
-    return found
+        header = (int.from_bytes(data[start : start + 8]), int.from_bytes(data[start + 12 : start + 16]))
+        headers.append((*header, int.from_bytes(data[start + 57 : start + 61])))
+        start += 12 + length
+    return headers
 
 
-Script = Callable[[Talk, int], None]
+Script = Callable[[Conversation, int], None]
 
 
 def per_partition(indexes: Sequence[int], **fields: Any) -> list[dict[str, Any]]:

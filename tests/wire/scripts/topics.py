@@ -4,49 +4,51 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.waiting import until
-from tests.wire.scripts.talk import NOWHERE, ZERO_ID, Script, Talk
+from faults.wait import until
+from tests.wire.scripts.talk import UNKNOWN_TOPIC_ID, ZERO_ID, Conversation, Script
 
 __all__ = ["TOPICS"]
 
 
-def metadata(talk: Talk, version: int) -> None:
+def metadata(talk: Conversation, version: int) -> None:
     topic = talk.topic("t", 2)
 
-    def ask(label: str, *names: str, **fields: Any) -> None:
+    def call(label: str, *names: str, **fields: Any) -> None:
         topics = [{"name": name} for name in names]
-        talk.ask(label, "Metadata", version, topics=topics, **fields)
+        talk.call(label, "Metadata", version, topics=topics, **fields)
 
-    ask("one topic", topic)
-    ask("an impossible name", "../x")
+    call("one topic", topic)
+    call("an impossible name", "../x")
     if version >= 1:
-        ask("no topics")
+        call("no topics")
     if version >= 4:
-        ask("a topic that is not there", talk.name("nowhere"), allowAutoTopicCreation=False)
-        ask("two of them", topic, talk.name("nowhere"), allowAutoTopicCreation=False)
+        call("a topic that is not there", talk.name("nowhere"), allowAutoTopicCreation=False)
+        call("two of them", topic, talk.name("nowhere"), allowAutoTopicCreation=False)
     if version >= 8:
-        ask("what one may do", topic, includeTopicAuthorizedOperations=True)
+        call("what one may do", topic, includeTopicAuthorizedOperations=True)
     if version >= 12:
-        by_id = [{"name": None, "topicId": talk.ids[topic]}, {"name": None, "topicId": NOWHERE}]
-        talk.ask("by id", "Metadata", version, topics=by_id)
-    # A topic that is asked for is made. Kafka does so a moment after its first answer, which does not have it yet.
-    made = [{"name": talk.name("made")}]
-    until(lambda: talk.raw.ask("Metadata", version, topics=made)["topics"][0]["errorCode"] == 0, "it is made")
+        by_id = [{"name": None, "topicId": talk.ids[topic]}, {"name": None, "topicId": UNKNOWN_TOPIC_ID}]
+        talk.call("by id", "Metadata", version, topics=by_id)
+    # A requested topic is created. Kafka creates it after its first response, which does not have it yet.
+    auto = [{"name": talk.name("made")}]
+    until(
+        lambda: talk.raw.call("Metadata", version, topics=auto)["topics"][0]["errorCode"] == 0, "it is made"
+    )
     if version >= 10:
-        talk.ids[talk.name("made")] = talk.raw.ask("Metadata", version, topics=made)["topics"][0]["topicId"]
-    ask("a topic that is made by asking", talk.name("made"))
+        talk.ids[talk.name("made")] = talk.raw.call("Metadata", version, topics=auto)["topics"][0]["topicId"]
+    call("a topic that is made by asking", talk.name("made"))
 
 
-def create_topics(talk: Talk, version: int) -> None:
+def create_topics(talk: Conversation, version: int) -> None:
     def make(label: str, *topics: dict[str, Any], **fields: Any) -> None:
         wanted = [{"numPartitions": 1, "replicationFactor": 1, **topic} for topic in topics]
-        for made in talk.raw.ask("CreateTopics", version, topics=wanted, timeoutMs=10_000, **fields)[
+        for created in talk.raw.call("CreateTopics", version, topics=wanted, timeoutMs=10_000, **fields)[
             "topics"
         ]:
-            name = made["name"]
-            if made.get("topicId", ZERO_ID) != ZERO_ID:
-                talk.ids[name] = made["topicId"]
-            talk.notes.append((f"{label}: {name}", talk.plain(made)))
+            name = created["name"]
+            if created.get("topicId", ZERO_ID) != ZERO_ID:
+                talk.ids[name] = created["topicId"]
+            talk.notes.append((f"{label}: {name}", talk.plain(created)))
 
     topic = talk.name("t")
     assigned = [{"partitionIndex": index, "brokerIds": [1]} for index in (0, 1)]
@@ -71,27 +73,27 @@ def create_topics(talk: Talk, version: int) -> None:
         make("by default", {"name": talk.name("default"), "numPartitions": -1, "replicationFactor": -1})
 
 
-def delete_topics(talk: Talk, version: int) -> None:
+def delete_topics(talk: Conversation, version: int) -> None:
     first, second = talk.topic("first"), talk.topic("second")
 
     def delete(label: str, *names: str) -> None:
-        asked = [{"name": name} for name in names]
-        given = {"topics": asked} if version >= 6 else {"topicNames": list(names)}
-        talk.ask(label, "DeleteTopics", version, timeoutMs=10_000, **given)
+        topics = [{"name": name} for name in names]
+        request = {"topics": topics} if version >= 6 else {"topicNames": list(names)}
+        talk.call(label, "DeleteTopics", version, timeoutMs=10_000, **request)
 
     delete("one that is there, one that is not", first, talk.name("nowhere"))
     delete("an impossible name", "../x")
     if version >= 6:
-        by_id = [{"name": None, "topicId": talk.ids[second]}, {"name": None, "topicId": NOWHERE}]
-        talk.ask("by id", "DeleteTopics", version, timeoutMs=10_000, topics=by_id)
+        by_id = [{"name": None, "topicId": talk.ids[second]}, {"name": None, "topicId": UNKNOWN_TOPIC_ID}]
+        talk.call("by id", "DeleteTopics", version, timeoutMs=10_000, topics=by_id)
 
 
-def create_partitions(talk: Talk, version: int) -> None:
+def create_partitions(talk: Conversation, version: int) -> None:
     topic = talk.topic("t", 2)
 
     def grow(label: str, *topics: dict[str, Any], **fields: Any) -> None:
-        asked = [{"assignments": None, **one} for one in topics]
-        talk.ask(label, "CreatePartitions", version, timeoutMs=10_000, topics=asked, **fields)
+        requested = [{"assignments": None, **change} for change in topics]
+        talk.call(label, "CreatePartitions", version, timeoutMs=10_000, topics=requested, **fields)
 
     grow("validate only", {"name": topic, "count": 5}, validateOnly=True)
     grow("more", {"name": topic, "count": 3})
@@ -102,54 +104,54 @@ def create_partitions(talk: Talk, version: int) -> None:
     grow("of a topic that is not there", {"name": talk.name("nowhere"), "count": 2})
 
 
-def describe_partitions(talk: Talk, version: int) -> None:
-    one, two = talk.topic("one", 3), talk.topic("two", 2)
+def describe_partitions(talk: Conversation, version: int) -> None:
+    first, second = talk.topic("one", 3), talk.topic("two", 2)
 
-    def ask(label: str, *names: str, **fields: Any) -> None:
+    def call(label: str, *names: str, **fields: Any) -> None:
         topics = [{"name": name} for name in names]
-        talk.ask(label, "DescribeTopicPartitions", version, topics=topics, **fields)
+        talk.call(label, "DescribeTopicPartitions", version, topics=topics, **fields)
 
-    ask("both", one, two)
-    ask("in any order, and twice", two, one, two)
+    call("both", first, second)
+    call("in any order, and twice", second, first, second)
     for limit in (1, 3, 4, 5):
-        ask(f"at most {limit}", one, two, responsePartitionLimit=limit)
-    ask("from inside the first", one, two, cursor={"topicName": one, "partitionIndex": 2})
-    ask("from the second", one, two, cursor={"topicName": two, "partitionIndex": 0})
-    ask("from beyond the first", one, cursor={"topicName": one, "partitionIndex": 9})
-    ask("from a topic that is not asked for", two, cursor={"topicName": one, "partitionIndex": 0})
-    ask("one that is not there", one, talk.name("other"), two, responsePartitionLimit=4)
-    ask("an impossible name", "../x")
+        call(f"at most {limit}", first, second, responsePartitionLimit=limit)
+    call("from inside the first", first, second, cursor={"topicName": first, "partitionIndex": 2})
+    call("from the second", first, second, cursor={"topicName": second, "partitionIndex": 0})
+    call("from beyond the first", first, cursor={"topicName": first, "partitionIndex": 9})
+    call("from a topic that is not asked for", second, cursor={"topicName": first, "partitionIndex": 0})
+    call("one that is not there", first, talk.name("other"), second, responsePartitionLimit=4)
+    call("an impossible name", "../x")
 
 
 TOPIC, BROKER = 2, 4
 
 
-def describe_configs(talk: Talk, version: int) -> None:
+def describe_configs(talk: Conversation, version: int) -> None:
     topic = talk.topic("t", retention_ms="1234", compression_type="lz4")
 
-    def ask(label: str, kind: int, name: str, *keys: str, **fields: Any) -> None:
+    def call(label: str, kind: int, name: str, *keys: str, **fields: Any) -> None:
         resource = {"resourceType": kind, "resourceName": name, "configurationKeys": list(keys) or None}
-        talk.ask(label, "DescribeConfigs", version, resources=[resource], **fields)
+        talk.call(label, "DescribeConfigs", version, resources=[resource], **fields)
 
-    ask("some of a topic", TOPIC, topic, "retention.ms", "segment.bytes", "zap")
-    ask("all of a topic", TOPIC, topic)
-    ask("with its synonyms", TOPIC, topic, "retention.ms", "compression.type", includeSynonyms=True)
-    ask("of a topic that is not there", TOPIC, talk.name("nowhere"))
-    ask("of an impossible name", TOPIC, "../x")
-    ask("of another broker", BROKER, "7")
-    ask("of a broker without a number", BROKER, "seven")
-    ask("of no known kind", 99, topic)
+    call("some of a topic", TOPIC, topic, "retention.ms", "segment.bytes", "zap")
+    call("all of a topic", TOPIC, topic)
+    call("with its synonyms", TOPIC, topic, "retention.ms", "compression.type", includeSynonyms=True)
+    call("of a topic that is not there", TOPIC, talk.name("nowhere"))
+    call("of an impossible name", TOPIC, "../x")
+    call("of another broker", BROKER, "7")
+    call("of a broker without a number", BROKER, "seven")
+    call("of no known kind", 99, topic)
 
 
-def alter_configs(talk: Talk, version: int) -> None:
+def alter_configs(talk: Conversation, version: int) -> None:
     topic = talk.topic("t", retention_ms="1234", segment_bytes="2000000")
 
     def alter(label: str, settings: dict[str, str | None], name: str = topic, **fields: Any) -> None:
         configs = [{"name": key, "value": value} for key, value in settings.items()]
         resource = {"resourceType": TOPIC, "resourceName": name, "configs": configs}
-        talk.ask(label, "AlterConfigs", version, resources=[resource], **fields)
-        asked = {"resourceType": TOPIC, "resourceName": topic, "configurationKeys": None}
-        talk.ask(f"after: {label}", "DescribeConfigs", 4, resources=[asked])
+        talk.call(label, "AlterConfigs", version, resources=[resource], **fields)
+        described = {"resourceType": TOPIC, "resourceName": topic, "configurationKeys": None}
+        talk.call(f"after: {label}", "DescribeConfigs", 4, resources=[described])
 
     alter("validate only", {"retention.ms": "7"}, validateOnly=True)
     alter("one setting in place of two", {"retention.ms": "77"})
@@ -163,15 +165,15 @@ def alter_configs(talk: Talk, version: int) -> None:
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-def incremental(talk: Talk, version: int) -> None:
+def incremental(talk: Conversation, version: int) -> None:
     topic = talk.topic("t", retention_ms="1234")
 
     def alter(label: str, *changes: tuple[int, str, str | None], name: str = topic, **fields: Any) -> None:
         configs = [{"configOperation": op, "name": key, "value": value} for op, key, value in changes]
         resource = {"resourceType": TOPIC, "resourceName": name, "configs": configs}
-        talk.ask(label, "IncrementalAlterConfigs", version, resources=[resource], **fields)
-        asked = {"resourceType": TOPIC, "resourceName": topic, "configurationKeys": None}
-        talk.ask(f"after: {label}", "DescribeConfigs", 4, resources=[asked])
+        talk.call(label, "IncrementalAlterConfigs", version, resources=[resource], **fields)
+        described = {"resourceType": TOPIC, "resourceName": topic, "configurationKeys": None}
+        talk.call(f"after: {label}", "DescribeConfigs", 4, resources=[described])
 
     alter("set", (SET, "retention.ms", "5"), (SET, "segment.bytes", "2000000"))
     alter("validate only", (SET, "retention.ms", "6"), validateOnly=True)

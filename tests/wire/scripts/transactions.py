@@ -1,8 +1,9 @@
-"""Transactions, request by request: who holds an id, what is part of its transaction, and how it ends.
+"""Transactions, request by request: the owner of an id, the partitions of its transaction, and how it ends.
 
-Kafka ends a transaction in the background and answers 51 (try again) meanwhile, and once more to whoever takes over an
-id with an open transaction; our broker has decided when it answers. So Kafka is asked until the answer is another one,
-our broker once, and states are noted when they are final.
+Kafka ends a transaction in the background. Meanwhile it responds with error 51 (retry), also to a producer that takes
+over an id with an open transaction. The embedded broker has completed the transaction when it responds. Therefore a
+script repeats requests to Kafka until another response arrives, sends them once to the embedded broker, and records
+only final states.
 """
 
 from __future__ import annotations
@@ -10,55 +11,62 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+from faults.wait import until
 from tests.support.batches import batch
-from tests.support.waiting import until
-from tests.wire.scripts.talk import Script, Talk
+from tests.wire.scripts.talk import Conversation, Script
 
-__all__ = ["TRANSACTIONS", "Holder", "added", "codes", "patiently", "take_over"]
+__all__ = [
+    "TRANSACTIONS",
+    "TransactionalProducer",
+    "add_partitions_fields",
+    "call_until_final",
+    "error_codes",
+    "take_over",
+]
 
-# Not there yet, loading, moved, try again.
-LATER = (14, 15, 16, 51)
+# Coordinator not available, loading or moved; or retry.
+RETRIABLE = (14, 15, 16, 51)
 
 
-def codes(answer: Any) -> list[int]:
-    """Every error in an answer."""
+def error_codes(answer: Any) -> list[int]:
+    """Return all error codes in a response."""
     if isinstance(answer, dict):
-        own = [value for key, value in answer.items() if key.lower().endswith("errorcode")]
-        return own + [code for value in answer.values() for code in codes(value)]
-    return [code for item in answer for code in codes(item)] if isinstance(answer, list) else []
+        direct = [value for key, value in answer.items() if key.lower().endswith("errorcode")]
+        return direct + [code for value in answer.values() for code in error_codes(value)]
+    return [code for item in answer for code in error_codes(item)] if isinstance(answer, list) else []
 
 
-def patiently(talk: Talk, api: str, version: int, /, **fields: Any) -> Any:
+def call_until_final(talk: Conversation, api: str, version: int, /, **fields: Any) -> Any:
     if not talk.is_kafka:
-        return talk.raw.ask(api, version, **fields)
+        return talk.raw.call(api, version, **fields)
     answers: list[Any] = []
 
     def settled() -> bool:
-        answers.append(talk.raw.ask(api, version, **fields))
-        return not any(code in LATER for code in codes(answers[-1]))
+        answers.append(talk.raw.call(api, version, **fields))
+        return not any(code in RETRIABLE for code in error_codes(answers[-1]))
 
     until(settled, f"{api} is answered", pause_s=0.02)
     return answers[-1]
 
 
-class Holder:
-    """A producer that holds a transactional id, and its requests in any version."""
+class TransactionalProducer:
+    """A producer that owns a transactional id, and its requests in any version."""
 
-    def __init__(self, talk: Talk, what: str = "x", timeout_ms: int = 60_000) -> None:
+    def __init__(self, talk: Conversation, what: str = "x", timeout_ms: int = 60_000) -> None:
         self.talk = talk
         self.id = talk.name(what)
         until(self._is_found, "the coordinator of transactions is there")
         fields = {"transactionalId": self.id, "transactionTimeoutMs": timeout_ms}
-        answer = patiently(talk, "InitProducerId", 5, **fields)
+        answer = call_until_final(talk, "InitProducerId", 5, **fields)
         assert answer["errorCode"] == 0, answer
         self.producer, self.epoch = answer["producerId"], answer["producerEpoch"]
 
     def _is_found(self) -> bool:
-        answer = self.talk.raw.ask("FindCoordinator", 4, coordinatorKeys=[self.id], keyType=1)
+        answer = self.talk.raw.call("FindCoordinator", 4, coordinatorKeys=[self.id], keyType=1)
         return bool(answer["coordinators"][0]["errorCode"] == 0)
 
     def who(self, epochs: int = 0, producers: int = 0, other: str | None = None) -> dict[str, Any]:
-        """Its names, or some that are off by so much."""
+        """The producer's id, number and epoch, or other ones that differ by these amounts."""
         return {
             "transactionalId": self.id if other is None else other,
             "producerId": self.producer + producers,
@@ -66,28 +74,28 @@ class Holder:
         }
 
     def note(self, label: str, api: str, version: int, /, **fields: Any) -> Any:
-        answer = patiently(self.talk, api, version, **fields)
+        answer = call_until_final(self.talk, api, version, **fields)
         self.talk.notes.append((label, self.talk.plain(answer)))
         return answer
 
     def write(self, topic: str, sequence: int = 0, version: int = 12, index: int = 0, epochs: int = 0) -> int:
         data = batch(1, producer=(self.producer, self.epoch + epochs, sequence), transactional=True)
         partition = {"index": index, "records": base64.b64encode(data).decode()}
-        asked = [{"name": topic, "partitionData": [partition]}]
-        fields = {"transactionalId": self.id, "acks": -1, "timeoutMs": 10_000, "topicData": asked}
-        answer = patiently(self.talk, "Produce", version, **fields)
+        topic_data = [{"name": topic, "partitionData": [partition]}]
+        fields = {"transactionalId": self.id, "acks": -1, "timeoutMs": 10_000, "topicData": topic_data}
+        answer = call_until_final(self.talk, "Produce", version, **fields)
         code: int = answer["responses"][0]["partitionResponses"][0]["errorCode"]
         return code
 
     def end(self, *, commit: bool, version: int = 5) -> None:
-        answer = patiently(self.talk, "EndTxn", version, committed=commit, **self.who())
+        answer = call_until_final(self.talk, "EndTxn", version, committed=commit, **self.who())
         assert answer["errorCode"] == 0, answer
         if version >= 5:
             self.producer, self.epoch = answer["producerId"], answer["producerEpoch"]
         self.completed()
 
     def state(self) -> dict[str, Any]:
-        answer = self.talk.raw.ask("DescribeTransactions", 0, transactionalIds=[self.id])
+        answer = self.talk.raw.call("DescribeTransactions", 0, transactionalIds=[self.id])
         state: dict[str, Any] = answer["transactionStates"][0]
         return state
 
@@ -95,8 +103,8 @@ class Holder:
         self.talk.wait(lambda: not self.state()["transactionState"].startswith("Prepare"))
 
 
-def wrong(holder: Holder) -> dict[str, dict[str, Any]]:
-    """Ways not to be the holder."""
+def wrong_identities(holder: TransactionalProducer) -> dict[str, dict[str, Any]]:
+    """Return the fields of producers that do not own the id."""
     return {
         "a later epoch": holder.who(epochs=1),
         "an earlier epoch": holder.who(epochs=-1),
@@ -106,73 +114,79 @@ def wrong(holder: Holder) -> dict[str, dict[str, Any]]:
     }
 
 
-def added(version: int, who: dict[str, Any], topic: str, *indexes: int, **more: Any) -> dict[str, Any]:
+def add_partitions_fields(
+    version: int, who: dict[str, Any], topic: str, *indexes: int, **more: Any
+) -> dict[str, Any]:
     topics = [{"name": topic, "partitions": list(indexes)}]
     if version >= 4:
         return {"transactions": [{**who, "topics": topics, **more}]}
-    named = {f"v3AndBelow{key[0].upper()}{key[1:]}": value for key, value in who.items()}
-    return {**named, "v3AndBelowTopics": topics}
+    prefixed = {f"v3AndBelow{key[0].upper()}{key[1:]}": value for key, value in who.items()}
+    return {**prefixed, "v3AndBelowTopics": topics}
 
 
-def add_partitions(talk: Talk, version: int) -> None:
-    topic, holder = talk.topic("t", 2), Holder(talk)
+def add_partitions(talk: Conversation, version: int) -> None:
+    topic, holder = talk.topic("t", 2), TransactionalProducer(talk)
     api = "AddPartitionsToTxn"
-    for label, who in wrong(holder).items():
-        holder.note(label, api, version, **added(version, who, topic, 0))
-    holder.note("a topic that is not there", api, version, **added(version, holder.who(), "nowhere", 0))
+    for label, who in wrong_identities(holder).items():
+        holder.note(label, api, version, **add_partitions_fields(version, who, topic, 0))
+    holder.note(
+        "a topic that is not there",
+        api,
+        version,
+        **add_partitions_fields(version, holder.who(), "nowhere", 0),
+    )
     if version >= 4:
-        asked = added(version, holder.who(), topic, 0, verifyOnly=True)
-        holder.note("asked before it is added", api, version, **asked)
-    holder.note("one", api, version, **added(version, holder.who(), topic, 0))
-    holder.note("the same again", api, version, **added(version, holder.who(), topic, 0))
+        request = add_partitions_fields(version, holder.who(), topic, 0, verifyOnly=True)
+        holder.note("asked before it is added", api, version, **request)
+    holder.note("one", api, version, **add_partitions_fields(version, holder.who(), topic, 0))
+    holder.note("the same again", api, version, **add_partitions_fields(version, holder.who(), topic, 0))
     if version >= 4:
-        asked = added(version, holder.who(), topic, 0, verifyOnly=True)
-        holder.note("asked after it was added", api, version, **asked)
+        request = add_partitions_fields(version, holder.who(), topic, 0, verifyOnly=True)
+        holder.note("asked after it was added", api, version, **request)
     talk.notes.append(("written to what was added", holder.write(topic, version=9)))
     talk.notes.append(("written to what was not", [holder.write(topic, version=v, index=1) for v in (9, 11)]))
     holder.end(commit=True, version=4)
     talk.notes.append(("written after the end", [holder.write(topic, 1, version=v) for v in (9, 11)]))
 
 
-def add_offsets(talk: Talk, version: int) -> None:
-    holder = Holder(talk)
-    for label, who in wrong(holder).items():
+def add_offsets(talk: Conversation, version: int) -> None:
+    holder = TransactionalProducer(talk)
+    for label, who in wrong_identities(holder).items():
         holder.note(label, "AddOffsetsToTxn", version, groupId=talk.name("g"), **who)
     holder.note("a group", "AddOffsetsToTxn", version, groupId=talk.name("g"), **holder.who())
     holder.note("the same again", "AddOffsetsToTxn", version, groupId=talk.name("g"), **holder.who())
     talk.notes.append(("the state", holder.state()["transactionState"]))
 
 
-def end(talk: Talk, version: int) -> None:
-    topic, holder = talk.topic("t"), Holder(talk)
+def end(talk: Conversation, version: int) -> None:
+    topic, holder = talk.topic("t"), TransactionalProducer(talk)
 
-    def ask(label: str, commit: bool, who: dict[str, Any]) -> Any:
+    def call(label: str, commit: bool, who: dict[str, Any]) -> Any:
         answer = holder.note(label, "EndTxn", version, committed=commit, **who)
         holder.completed()
         return answer
 
-    for label, who in wrong(holder).items():
-        ask(label, True, who)
-    ask("commit of nothing", True, holder.who())
-    answer = ask("abort of nothing", False, holder.who())
+    for label, who in wrong_identities(holder).items():
+        call(label, True, who)
+    call("commit of nothing", True, holder.who())
+    answer = call("abort of nothing", False, holder.who())
     if version >= 5:
         holder.epoch = answer["producerEpoch"]
     for commit in (True, False):
         talk.notes.append(("written", holder.write(topic, 0 if version >= 5 or commit else 1)))
         before = holder.who()
-        answer = ask(f"end, {commit}", commit, before)
+        answer = call(f"end, {commit}", commit, before)
         if version >= 5:
             holder.epoch = answer["producerEpoch"]
-        ask("the same again", commit, before)
-        ask("the other end", not commit, before)
+        call("the same again", commit, before)
+        call("the other end", not commit, before)
         if version >= 5:
-            ask("commit of nothing after that", True, holder.who())
-    # Two records and two markers, all of which a reader of committed records may pass. Markers are readable a moment
-    # after the answer.
-    asked = [{"name": topic, "partitions": [{"partitionIndex": 0, "timestamp": -1}]}]
+            call("commit of nothing after that", True, holder.who())
+    # Two records and two markers, all below the last stable offset. Markers become readable shortly after the response.
+    topics = [{"name": topic, "partitions": [{"partitionIndex": 0, "timestamp": -1}]}]
 
     def last(level: int) -> int:
-        answer = talk.raw.ask("ListOffsets", 7, replicaId=-1, isolationLevel=level, topics=asked)
+        answer = talk.raw.call("ListOffsets", 7, replicaId=-1, isolationLevel=level, topics=topics)
         offset: int = answer["topics"][0]["partitions"][0]["offset"]
         return offset
 
@@ -180,19 +194,19 @@ def end(talk: Talk, version: int) -> None:
     talk.notes.append(("the two ends", (last(0), last(1))))
 
 
-def commit_offsets(talk: Talk, version: int) -> None:
-    topic, holder, group = talk.topic("t"), Holder(talk), talk.name("g")
+def commit_offsets(talk: Conversation, version: int) -> None:
+    topic, holder, group = talk.topic("t"), TransactionalProducer(talk), talk.name("g")
     until(
         lambda: (
-            patiently(talk, "FindCoordinator", 4, coordinatorKeys=[group], keyType=0)["coordinators"][0][
-                "errorCode"
-            ]
+            call_until_final(talk, "FindCoordinator", 4, coordinatorKeys=[group], keyType=0)["coordinators"][
+                0
+            ]["errorCode"]
             == 0
         ),
         "the coordinator of groups is there",
     )
 
-    def ask(label: str, who: dict[str, Any], name: str = topic, offset: int = 5, **more: Any) -> None:
+    def call(label: str, who: dict[str, Any], name: str = topic, offset: int = 5, **more: Any) -> None:
         partition = {"partitionIndex": 0, "committedOffset": offset, "committedMetadata": "note"}
         topics = [{"name": name, "partitions": [partition]}]
         holder.note(label, "TxnOffsetCommit", version, **{"groupId": group, **who, "topics": topics, **more})
@@ -200,94 +214,98 @@ def commit_offsets(talk: Talk, version: int) -> None:
     def fetch(label: str) -> None:
         for stable in (False, True):
             wanted = [{"name": topic, "partitionIndexes": [0]}]
-            asked = {"groups": [{"groupId": group, "topics": wanted}], "requireStable": stable}
-            talk.ask(f"{label}, {stable}", "OffsetFetch", 9, **asked)
+            request = {"groups": [{"groupId": group, "topics": wanted}], "requireStable": stable}
+            talk.call(f"{label}, {stable}", "OffsetFetch", 9, **request)
 
-    for label, who in wrong(holder).items():
-        ask(label, who)
-    ask("in a topic that is not there", holder.who(), talk.name("nowhere"))
+    for label, who in wrong_identities(holder).items():
+        call(label, who)
+    call("in a topic that is not there", holder.who(), talk.name("nowhere"))
     if version < 5:
-        ask("before the group was added", holder.who())
-        patiently(talk, "AddOffsetsToTxn", 3, groupId=group, **holder.who())
-    ask("an offset", holder.who())
-    ask("of no group", holder.who(), groupId="")
+        call("before the group was added", holder.who())
+        call_until_final(talk, "AddOffsetsToTxn", 3, groupId=group, **holder.who())
+    call("an offset", holder.who())
+    call("of no group", holder.who(), groupId="")
     if version >= 3:
-        ask("of a generation that there is not", holder.who(), generationId=3, memberId="nobody")
+        call("of a generation that there is not", holder.who(), generationId=3, memberId="nobody")
     fetch("while it is open")
     holder.end(commit=True, version=4)
     fetch("after the commit")
-    patiently(talk, "AddOffsetsToTxn", 3, groupId=group, **holder.who())
-    ask("another", holder.who(), offset=9)
+    call_until_final(talk, "AddOffsetsToTxn", 3, groupId=group, **holder.who())
+    call("another", holder.who(), offset=9)
     holder.end(commit=False, version=4)
     fetch("after an abort")
 
 
-def describe(talk: Talk, version: int) -> None:
-    topic, holder = talk.topic("t", 2), Holder(talk)
+def describe(talk: Conversation, version: int) -> None:
+    topic, holder = talk.topic("t", 2), TransactionalProducer(talk)
 
-    def ask(label: str) -> None:
+    def call(label: str) -> None:
         holder.completed()
         wanted = [holder.id, talk.name("nobody"), ""]
-        answer = talk.raw.ask("DescribeTransactions", version, transactionalIds=wanted)
+        answer = talk.raw.call("DescribeTransactions", version, transactionalIds=wanted)
         for state in answer["transactionStates"]:
             began = state.pop("transactionStartTimeMs")
             talk.notes.append((f"{label}: begun", began > 0))
         talk.notes.append((label, talk.plain(answer)))
 
-    ask("before anything")
+    call("before anything")
     holder.write(topic)
     holder.write(topic, index=1)
-    ask("while it is open")
+    call("while it is open")
     holder.end(commit=True)
-    ask("after the commit")
+    call("after the commit")
     holder.write(topic)
     holder.end(commit=False)
-    ask("after an abort")
+    call("after an abort")
 
 
-def list_all(talk: Talk, version: int) -> None:
+def list_all(talk: Conversation, version: int) -> None:
     topic = talk.topic("t")
-    holder, other = Holder(talk, "app-one"), Holder(talk, "app-two")
+    holder, other = TransactionalProducer(talk, "app-one"), TransactionalProducer(talk, "app-two")
     holder.write(topic)
-    mine = {"producerIdFilters": [holder.producer, other.producer]}
-    talk.ask("both", "ListTransactions", version, **mine)
+    own_ids = {"producerIdFilters": [holder.producer, other.producer]}
+    talk.call("both", "ListTransactions", version, **own_ids)
     for states in (["Ongoing"], ["Empty", "Ongoing"], ["ongoing", "zap"], ["Dead"], ["PrepareEpochFence"]):
-        talk.ask(f"by state {states}", "ListTransactions", version, stateFilters=states, **mine)
+        talk.call(f"by state {states}", "ListTransactions", version, stateFilters=states, **own_ids)
     if version >= 1:
-        talk.ask("by a long duration", "ListTransactions", version, durationFilter=10**9, **mine)
+        talk.call("by a long duration", "ListTransactions", version, durationFilter=10**9, **own_ids)
     if version >= 2:
         for pattern in (f"{talk.stem}.app-.*", "app-one", "", "("):
             pattern_of = {"transactionalIdPattern": pattern}
-            talk.ask(f"by name {pattern}", "ListTransactions", version, **pattern_of, **mine)
+            talk.call(f"by name {pattern}", "ListTransactions", version, **pattern_of, **own_ids)
     holder.end(commit=True)
-    talk.ask("after the commit", "ListTransactions", version, **mine)
+    talk.call("after the commit", "ListTransactions", version, **own_ids)
 
 
-def take_over(talk: Talk, version: int) -> None:
+def take_over(talk: Conversation, version: int) -> None:
     """InitProducerId for transactional ids."""
-    topic, holder = talk.topic("t"), Holder(talk)
+    topic, holder = talk.topic("t"), TransactionalProducer(talk)
 
-    def ask(label: str, timeout_ms: int = 60_000, **fields: Any) -> Any:
-        given = {"transactionalId": holder.id, "transactionTimeoutMs": timeout_ms, **fields}
-        return holder.note(label, "InitProducerId", version, **given)
+    def call(label: str, timeout_ms: int = 60_000, **fields: Any) -> Any:
+        request = {"transactionalId": holder.id, "transactionTimeoutMs": timeout_ms, **fields}
+        return holder.note(label, "InitProducerId", version, **request)
 
-    ask("no id", transactionalId="")
+    call("no id", transactionalId="")
     for timeout_ms in (0, -1, 900_001):
-        ask(f"a time-out of {timeout_ms}", timeout_ms)
+        call(f"a time-out of {timeout_ms}", timeout_ms)
     talk.notes.append(("written", holder.write(topic)))
-    ask("a successor")
+    call("a successor")
     talk.notes.append(("the zombie writes", [holder.write(topic, 1, version=v) for v in (9, 11, 12)]))
     for commit in (True, False):
-        for spoken in (1, 2, 5):
-            holder.note("the zombie ends it", "EndTxn", spoken, committed=commit, **holder.who())
+        for end_version in (1, 2, 5):
+            holder.note("the zombie ends it", "EndTxn", end_version, committed=commit, **holder.who())
     if version >= 3:
         own = {"producerId": holder.producer, "producerEpoch": holder.epoch}
-        ask("the zombie goes on", **own)
-        now = holder.state()["producerEpoch"]
-        for label, epoch in (("the holder goes on", now), ("again", now), ("from before", now - 1)):
-            ask(label, **{**own, "producerEpoch": epoch})
-        ask("half a name", **{**own, "producerEpoch": -1})
-        ask("another producer", **{**own, "producerId": holder.producer + 1_000_000})
+        call("the zombie goes on", **own)
+        current = holder.state()["producerEpoch"]
+        for label, epoch in (
+            ("the holder goes on", current),
+            ("again", current),
+            ("from before", current - 1),
+        ):
+            call(label, **{**own, "producerEpoch": epoch})
+        call("half a name", **{**own, "producerEpoch": -1})
+        call("another producer", **{**own, "producerId": holder.producer + 1_000_000})
 
 
 TRANSACTIONS: dict[str, Script] = {

@@ -1,14 +1,13 @@
-"""The log's continuous backup: shipped to a folder while the broker runs, and restored to a stated moment.
+"""The continuous backup: the broker writes restore points of all logs to a folder, and a restore reads one of them.
 
-folder        what lies where, and how a file gets there
-manifest      one moment of the whole log: which bytes of which pieces
-authenticity  whether a manifest has the MAC of the key
-cut           taking that moment, on the event loop
-shipping      copying what is new, in a thread
-pruning       which moments are kept, and which files nobody needs
-keeper        round after round, and what is said when one fails
-choosing      which moment is meant, and where partitions are to end
-assembling    a partition's files, out of pieces
-restoring     a data directory, out of a moment
-checking      whether what is there is what was written
+folder           the layout of the folder, and how files are written to it
+manifest         the list of files of one restore point, with checksums and MAC
+plan             lists the files to copy for a restore point, without yielding to the event loop
+shipment         copies the new bytes, in a thread
+index            the content of the folder: which restore points and files the writer retains
+writer           runs the backup rounds, and reports failures
+restore_points   finds the restore point that a user names, and checks its files
+pieces           reads pieces (files with bytes of a segment) and checks them
+restore          creates a data directory from a restore point
+restore_history  the list of restores of a data directory
 """

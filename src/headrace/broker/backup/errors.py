@@ -1,12 +1,12 @@
-"""What is wrong with a backup, or with what was asked of it.
+"""Errors of backups.
 
 HeadraceError
-└── BackupError                HR-BACKUP            nothing was restored
-    ├── BackupAway             HR-BACKUP-AWAY       the folder cannot be used now; that may pass
-    ├── BackupOfAnother        HR-BACKUP-OTHER      the folder is another broker's, or another one writes to it
-    ├── BackupDamaged          HR-BACKUP-DAMAGED    a piece or a manifest is not what was written
-    ├── BackupUnauthentic      HR-BACKUP-MAC        a manifest without the MAC of the configured key
-    └── NoSuchMoment           HR-BACKUP-MOMENT     there is no manifest of what was asked for
+└── BackupError                HR-BACKUP            any other error; no data was restored
+    ├── BackupUnavailable      HR-BACKUP-UNAVAILABLE    the folder is not available now; retry later
+    ├── BackupOwnedByOther     HR-BACKUP-OTHER      another broker owns or writes to the folder
+    ├── BackupDamaged          HR-BACKUP-DAMAGED    a piece or a manifest is damaged
+    ├── BackupUnauthentic      HR-BACKUP-MAC        a manifest does not have the MAC of the configured key
+    └── NoSuchRestorePoint     HR-BACKUP-RESTORE-POINT  the restore point does not exist
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from __future__ import annotations
 from headrace.errors import HeadraceError
 
 __all__ = [
-    "BackupAway",
     "BackupDamaged",
     "BackupError",
-    "BackupOfAnother",
+    "BackupOwnedByOther",
     "BackupUnauthentic",
-    "NoSuchMoment",
+    "BackupUnavailable",
+    "NoSuchRestorePoint",
 ]
 
 
@@ -27,12 +27,12 @@ class BackupError(HeadraceError):
     code = "HR-BACKUP"
 
 
-class BackupAway(BackupError):
-    code = "HR-BACKUP-AWAY"
+class BackupUnavailable(BackupError):
+    code = "HR-BACKUP-UNAVAILABLE"
     retriable = True
 
 
-class BackupOfAnother(BackupError):
+class BackupOwnedByOther(BackupError):
     code = "HR-BACKUP-OTHER"
 
 
@@ -44,5 +44,5 @@ class BackupUnauthentic(BackupError):
     code = "HR-BACKUP-MAC"
 
 
-class NoSuchMoment(BackupError):
-    code = "HR-BACKUP-MOMENT"
+class NoSuchRestorePoint(BackupError):
+    code = "HR-BACKUP-RESTORE-POINT"

@@ -1,16 +1,17 @@
-"""The folder of a backup, which may be an object store's mount.
+"""The folder of a backup. It can be a mounted object store.
 
-    FOLDER/backup.json                            whose it is; written once
-    FOLDER/manifests/…                            one file per moment that is kept (see ``manifest``)
-    FOLDER/pieces/<place>/<segment's base offset, 20 digits>-<byte, 12 digits>-<sequence, 10 digits>-<run>.piece
-    FOLDER/pieces/<place>/<offset, 20 digits>-<sequence, 10 digits>-<run>.state
+    FOLDER/backup.json                            the owner; written once
+    FOLDER/manifests/…                            one file per restore point (``manifest``)
+    FOLDER/pieces/<log id>/<segment's base offset, 20 digits>-<first byte, 12 digits>-<sequence, 10 digits>-<run>.piece
+    FOLDER/pieces/<log id>/<offset, 20 digits>-<sequence, 10 digits>-<run>.state
 
-A *place* is ``metadata``, ``groups``, or ``<topic id>/<partition>``. The sequence is that of the first manifest that
-names the file, the run the broker's that wrote it: so no two writers ever mean the same name.
+A *log id* is ``metadata``, ``groups``, or ``<topic id>/<partition>``. The sequence number is that of the first manifest
+that lists the file. ``<run>`` is a random id that the broker creates at each start. So two writers never use the same
+name.
 
-Only what any mount can do is asked of it: write a new file under a name that ends in ``.new``, sync it, give it its
-name; list; read; remove. No file is written twice, no lock is taken, no time of a file is looked at. A ``.new`` that a
-crash has left is removed by the next start.
+The folder needs only operations that every mount supports: list, read and remove files, create a file with the suffix
+``.new``, sync it, and rename it. The broker never overwrites a file, and uses neither locks nor file times. If a crash
+leaves a ``.new`` file, the next start removes it.
 """
 
 from __future__ import annotations
@@ -26,46 +27,50 @@ from typing import BinaryIO
 
 import msgspec
 
-from headrace.broker.backup.authenticity import Authenticity
 from headrace.broker.backup.errors import (
-    BackupAway,
     BackupDamaged,
     BackupError,
     BackupUnauthentic,
-    NoSuchMoment,
+    BackupUnavailable,
+    NoSuchRestorePoint,
 )
 from headrace.broker.backup.manifest import (
     FORMAT,
+    Authenticity,
     Manifest,
     ManifestName,
-    authenticity_in,
+    authenticity_of_manifest,
     decode,
     encode,
 )
 from headrace.files import Buffer, File, Files, SystemFiles
 
-__all__ = ["NEW", "BackupFolder", "Belongs", "open_regular", "sequence_of"]
+__all__ = ["NEW", "BackupFolder", "Owner", "open_regular", "sequence_of"]
 
 _MANIFESTS, _PIECES, _IDENTITY = "manifests", "pieces", "backup.json"
 NEW = ".new"
 _IDENTITY_BYTES_MAX = 1 << 16
 _MANIFEST_BYTES_MAX = 1 << 30
 _SEQUENCE = re.compile(r"-(\d{10})-([0-9a-f]{8})\.(?:piece|state)")
-# What file systems answer that cannot sync a directory, and need not.
+# The errors of file systems that cannot sync a directory. On these, a rename is durable without it.
 _NO_DIR_SYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EBADF)
 
 
-class Belongs(msgspec.Struct, frozen=True):
-    """Whose backup it is."""
+class Owner(msgspec.Struct, frozen=True):
+    """The broker and the data directory to which the backup belongs."""
 
     format: int
     cluster_id: str
     line: str
-    """Of the data directory: one that was restored has another."""
+    """The id of the data directory's history of writes. A restore begins a new line."""
 
 
 class BackupFolder:
-    """With a ``key``, manifests are written with its MAC, and read only with it unless ``accepts_unauthentic``."""
+    """The backup folder.
+
+    With a ``key``, new manifests get a MAC. Reading a manifest without a valid MAC then fails, unless
+    ``accepts_unauthentic`` is true.
+    """
 
     def __init__(
         self,
@@ -79,7 +84,7 @@ class BackupFolder:
         self._files = files or SystemFiles()
         self._key = key
         self._accepts_unauthentic = accepts_unauthentic
-        self._ready: set[Path] = set()
+        self._existing_directories: set[Path] = set()
 
     @property
     def has_key(self) -> bool:
@@ -93,68 +98,78 @@ class BackupFolder:
     def manifests(self) -> Path:
         return self.path / _MANIFESTS
 
-    def piece(self, place: str, file: str) -> Path:
-        return self.path / _PIECES / place / file
+    def piece(self, log_id: str, file: str) -> Path:
+        return self.path / _PIECES / log_id / file
 
-    # Whose it is
+    # Owner
 
-    def belongs(self) -> Belongs | None:
-        """``None`` where the folder is there and holds no backup; raises ``BackupAway`` where it is not there."""
+    def owner(self) -> Owner | None:
+        """Return the owner, or ``None`` if the folder has no backup.
+
+        Raises ``BackupUnavailable`` if the folder does not exist.
+        """
         try:
             with open_regular(self.path / _IDENTITY) as file:
                 raw = file.read(_IDENTITY_BYTES_MAX)
         except FileNotFoundError:
             if self.path.is_dir():
                 return None
-            raise BackupAway(f"the backup folder {self.path} is not there", hint=_MOUNT) from None
+            raise BackupUnavailable(f"the backup folder {self.path} does not exist", hint=_MOUNT) from None
         except OSError as error:
-            raise BackupAway(f"the backup folder {self.path} cannot be read: {error}", hint=_MOUNT) from error
+            raise BackupUnavailable(
+                f"cannot read the backup folder {self.path}: {error}", hint=_MOUNT
+            ) from error
         try:
-            found = msgspec.json.decode(raw, type=Belongs)
+            owner = msgspec.json.decode(raw, type=Owner)
         except msgspec.MsgspecError as error:
             raise BackupDamaged(
-                f"{self.path / _IDENTITY} does not read back: {error}",
-                hint="it names the broker that the backup is of, and nothing else; its manifests do, too",
+                f"{self.path / _IDENTITY} is invalid: {error}",
+                hint="restore this file from a copy, or create it again with the fields format, cluster_id and line of"
+                " any manifest",
             ) from error
-        if found.format > FORMAT:
+        if owner.format > FORMAT:
             raise BackupError(
-                f"the backup in {self.path} has format {found.format}, and this release reads up to {FORMAT}",
+                f"the backup in {self.path} has format {owner.format}; this release supports up to {FORMAT}",
                 hint="use the release that wrote it, or a later one",
             )
-        return found
+        return owner
 
-    def expect(self) -> Belongs:
-        """As ``belongs``, for those who want to read one."""
-        found = self.belongs()
-        if found is None:
-            raise NoSuchMoment(
-                f"there is no backup in {self.path}",
-                hint="name the folder that the broker was given with --backup",
+    def require_owner(self) -> Owner:
+        """Like ``owner``, but raise if the folder has no backup."""
+        owner = self.owner()
+        if owner is None:
+            raise NoSuchRestorePoint(
+                f"{self.path} has no backup",
+                hint="use the folder that was set with the broker's --backup",
             )
-        return found
+        return owner
 
-    def claim(self, belongs: Belongs) -> None:
-        self.write(self.path / _IDENTITY, [msgspec.json.encode(belongs) + b"\n"])
+    def claim(self, owner: Owner) -> None:
+        self.write(self.path / _IDENTITY, [msgspec.json.encode(owner) + b"\n"])
 
-    # Moments
+    # Manifests
 
     def names(self) -> list[ManifestName]:
-        """Of all manifests, oldest first."""
+        """Return the names of all manifests, oldest first."""
         try:
-            listed = [path.name for path in self.manifests.iterdir()]
+            files = [path.name for path in self.manifests.iterdir()]
         except FileNotFoundError:
             return []
-        return sorted(name for name in map(ManifestName.read, listed) if name is not None)
+        return sorted(name for name in map(ManifestName.parse, files) if name is not None)
 
     def load(
         self, name: ManifestName, names: list[ManifestName] | None = None, *, authentic: bool | None = None
     ) -> Manifest:
-        """A moment in full. ``authentic`` says whether it must be, where that is not what the folder expects."""
+        """Return the full manifest of a restore point. ``authentic`` determines whether it must have a valid MAC; by
+        default, ``expects_authentic`` does.
+        """
         authentic = self.expects_authentic if authentic is None else authentic
-        found = self._read(name, authentic)
-        if found.base is None:
-            return found
-        return found.over(self._base(found, self.names() if names is None else names, authentic))
+        manifest = self._read(name, authentic)
+        if manifest.base is None:
+            return manifest
+        return manifest.completed_by(
+            self._base(manifest, self.names() if names is None else names, authentic)
+        )
 
     def _base(self, manifest: Manifest, names: list[ManifestName], authentic: bool) -> Manifest:
         for other in names:
@@ -163,55 +178,58 @@ class BackupFolder:
                 if base.line == manifest.line:
                     return base
         raise BackupDamaged(
-            f"the manifest {manifest.name.file} needs number {manifest.base}, which is not there",
-            hint="headrace backup check FOLDER says which moments are whole",
+            f"the base manifest {manifest.base} of the manifest {manifest.name.file} is missing",
+            hint="headrace backup check FOLDER finds the newest intact restore point",
         )
 
     def authenticity(self, name: ManifestName) -> Authenticity:
-        """Of a moment: of its manifest, and of the one that it is on top of."""
-        found = self._read(name, authentic=False)
-        told = [name]
-        if found.base is not None:
-            told.append(self._base(found, self.names(), authentic=False).name)
-        each = {authenticity_in(self._raw(one), self._key) for one in told}
+        """Return the authenticity of a restore point: the worse one of its manifest and its base manifest."""
+        manifest = self._read(name, authentic=False)
+        names = [name]
+        if manifest.base is not None:
+            names.append(self._base(manifest, self.names(), authentic=False).name)
+        levels = {authenticity_of_manifest(self._read_bytes(each), self._key) for each in names}
         worst_first = (
             Authenticity.WRONG,
             Authenticity.MISSING,
             Authenticity.UNCHECKED,
             Authenticity.AUTHENTIC,
         )
-        return next(one for one in worst_first if one in each)
+        return next(level for level in worst_first if level in levels)
 
     def _read(self, name: ManifestName, authentic: bool) -> Manifest:
         path = self.manifests / name.file
-        raw = self._raw(name)
-        if authentic and (found := authenticity_in(raw, self._key)) is not Authenticity.AUTHENTIC:
+        raw = self._read_bytes(name)
+        if (
+            authentic
+            and (authenticity := authenticity_of_manifest(raw, self._key)) is not Authenticity.AUTHENTIC
+        ):
             raise BackupUnauthentic(
-                f"the manifest {path} is not authentic: {found.value}",
-                hint="check broker.backup_key; headrace backup list FOLDER shows which moments are authentic",
+                f"the manifest {path} is not authentic: {authenticity.value}",
+                hint="check broker.backup_key; headrace backup list FOLDER shows which restore points are authentic",
             )
         manifest = decode(raw, str(path))
         if manifest.name != name:
             raise BackupDamaged(
-                f"the manifest {path} is damaged: it says that it is {manifest.name.file}",
-                hint="headrace backup check FOLDER says which moments are whole",
+                f"the manifest {path} is damaged: it has the content of {manifest.name.file}",
+                hint="headrace backup check FOLDER finds the newest intact restore point",
             )
         return manifest
 
-    def _raw(self, name: ManifestName) -> bytes:
+    def _read_bytes(self, name: ManifestName) -> bytes:
         path = self.manifests / name.file
         try:
             with open_regular(path) as file:
                 raw = file.read(_MANIFEST_BYTES_MAX + 1)
         except FileNotFoundError as error:
-            raise NoSuchMoment(
-                f"the manifest {path} is not there",
-                hint="headrace backup list FOLDER shows those that are",
+            raise NoSuchRestorePoint(
+                f"the manifest {path} does not exist",
+                hint="headrace backup list FOLDER shows the restore points",
             ) from error
         except OSError as error:
-            raise BackupDamaged(f"the manifest {path} cannot be read: {error}") from error
+            raise BackupDamaged(f"cannot read the manifest {path}: {error}") from error
         if len(raw) > _MANIFEST_BYTES_MAX:
-            raise BackupDamaged(f"the manifest {path} has more than {_MANIFEST_BYTES_MAX} bytes")
+            raise BackupDamaged(f"the manifest {path} is too large (limit {_MANIFEST_BYTES_MAX} bytes)")
         return raw
 
     def add(self, manifest: Manifest) -> None:
@@ -220,23 +238,23 @@ class BackupFolder:
     # Files
 
     def write(self, path: Path, chunks: Iterable[Buffer]) -> None:
-        """A new file, which has its name once it is durable. Where that fails, nothing is left of it."""
-        self.make_ready(path.parent)
-        fresh = path.with_name(path.name + NEW)
-        if self._files.exists(fresh):
-            self._files.remove(fresh)
-        file = self._files.open(fresh, create=True)
+        """Write a new file under a temporary name, and rename it when it is durable. If this fails, remove the file."""
+        self.create_directory(path.parent)
+        new_path = path.with_name(path.name + NEW)
+        if self._files.exists(new_path):
+            self._files.remove(new_path)
+        file = self._files.open(new_path, create=True)
         try:
             try:
                 self._fill(file, chunks)
                 file.sync()
             finally:
                 file.close()
-            self._files.rename(fresh, path)
+            self._files.rename(new_path, path)
         except BaseException:
-            # On a full disk, half a piece would be in the way of all others.
+            # On a full disk, an incomplete file would use space that other files need.
             with suppress(OSError):
-                self._files.remove(fresh)
+                self._files.remove(new_path)
             raise
         self.sync_dir(path.parent)
 
@@ -246,27 +264,27 @@ class BackupFolder:
         for chunk in chunks:
             view = memoryview(chunk)
             while view:
-                taken = file.pwrite([view], position)
-                if taken <= 0:
+                written = file.pwrite([view], position)
+                if written <= 0:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file.path))
-                position += taken
-                view = view[taken:]
+                position += written
+                view = view[written:]
 
-    def make_ready(self, directory: Path) -> None:
-        """Make a directory and those above it, up to the folder itself, which must be there."""
-        if directory in self._ready:
+    def create_directory(self, directory: Path) -> None:
+        """Create a directory and its parents below the backup folder. The backup folder must exist."""
+        if directory in self._existing_directories:
             return
         if directory != self.path:
-            self.make_ready(directory.parent)
+            self.create_directory(directory.parent)
             self._files.make_dir(directory)
             self.sync_dir(directory.parent)
         elif not self._files.exists(directory):
-            raise FileNotFoundError(errno.ENOENT, "the backup folder is not there", str(directory))
-        self._ready.add(directory)
+            raise FileNotFoundError(errno.ENOENT, "the backup folder does not exist", str(directory))
+        self._existing_directories.add(directory)
 
-    def forget_ready(self) -> None:
-        """The folder may be another one now: directories are looked for again."""
-        self._ready.clear()
+    def forget_directories(self) -> None:
+        """Forget which directories exist, because the mount may have changed."""
+        self._existing_directories.clear()
 
     def sync_dir(self, directory: Path) -> None:
         try:
@@ -275,55 +293,58 @@ class BackupFolder:
             if error.errno not in _NO_DIR_SYNC:
                 raise
 
-    def pieces(self) -> dict[tuple[str, str], int]:
-        """Place and name of every file below ``pieces``, with its size."""
+    def piece_sizes(self) -> dict[tuple[str, str], int]:
+        """Return the size of every file below ``pieces``, by log id and file name."""
         root = self.path / _PIECES
-        found: dict[tuple[str, str], int] = {}
+        sizes: dict[tuple[str, str], int] = {}
         for path in sorted(root.rglob("*")) if root.is_dir() else ():
             with suppress(FileNotFoundError):
-                about = path.stat()
-                if stat.S_ISREG(about.st_mode):
-                    found[path.parent.relative_to(root).as_posix(), path.name] = about.st_size
-        return found
+                status = path.stat()
+                if stat.S_ISREG(status.st_mode):
+                    sizes[path.parent.relative_to(root).as_posix(), path.name] = status.st_size
+        return sizes
 
     def leftovers(self) -> Iterator[Path]:
-        """Files that a crash has left before they had their names."""
+        """Yield the temporary files that a crash left."""
         for directory in (self.path, self.manifests, self.path / _PIECES):
             if directory.is_dir():
-                found = directory.rglob if directory.name == _PIECES else directory.glob
-                yield from found(f"*{NEW}")
+                glob = directory.rglob if directory.name == _PIECES else directory.glob
+                yield from glob(f"*{NEW}")
 
     def remove(self, path: Path) -> None:
-        """What is gone already is as good."""
+        """Remove the file if it exists."""
         try:
             self._files.remove(path)
         except FileNotFoundError:
             return
 
-    def remove_empty_place(self, place: str) -> None:
-        """Where nothing of a partition is left. Object stores have no directories, so that it fails is no trouble."""
-        directory = self.path / _PIECES / place
-        for one in (directory, directory.parent):
-            self._ready.discard(one)
+    def remove_empty_log(self, log_id: str) -> None:
+        """Remove the empty directories of a log. Failures are ignored, because object stores have no directories."""
+        directory = self.path / _PIECES / log_id
+        for empty in (directory, directory.parent):
+            self._existing_directories.discard(empty)
             try:
-                self._files.remove_dir(one)
+                self._files.remove_dir(empty)
             except OSError:
                 return
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """For reading. A link could lead out of the folder; a pipe or a device would never end."""
+    """Open a regular file for reading.
+
+    Other files are refused: a link could lead out of the folder, and reading a pipe or a device might never end.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     return open(descriptor, "rb")
 
 
 def sequence_of(file: str) -> int | None:
-    """Of the first manifest that names a piece, from the piece's own name."""
-    found = _SEQUENCE.search(file)
-    return None if found is None else int(found[1])
+    """Return the sequence number in a piece's file name. It is that of the first manifest that lists the piece."""
+    match = _SEQUENCE.search(file)
+    return None if match is None else int(match[1])
 
 
-_MOUNT = "mount it again, or make it; nothing of the log is lost, and what is missing is shipped then"
+_MOUNT = "mount or create the folder; the broker then copies the missing records; the log is intact"

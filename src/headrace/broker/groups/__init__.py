@@ -1,20 +1,19 @@
-"""Consumer groups: membership and rebalances, committed offsets, and the journal that keeps both."""
+"""Consumer groups: membership and rebalances, committed offsets, and the journal that stores both."""
 
-from headrace.broker.groups.answers import (
+from headrace.broker.groups.coordinator import GROUP_TYPE, GroupCoordinator
+from headrace.broker.groups.entries import OffsetRow
+from headrace.broker.groups.results import (
     DescribedGroup,
     DescribedMember,
     ExpiredOffset,
-    JoinAnswer,
-    JoinAsk,
-    LeaveAsk,
+    JoinRequest,
+    JoinResult,
+    LeavingMember,
     ListedGroup,
-    SyncAnswer,
-    SyncAsk,
+    SyncRequest,
+    SyncResult,
 )
-from headrace.broker.groups.coordinator import GROUP_TYPE, GroupCoordinator
-from headrace.broker.groups.entries import OffsetRow
-from headrace.broker.groups.settings import GroupSettings
-from headrace.broker.groups.topic_names import TopicNames
+from headrace.broker.groups.settings import GroupSettings, TopicNames
 
 __all__ = [
     "GROUP_TYPE",
@@ -23,12 +22,12 @@ __all__ = [
     "ExpiredOffset",
     "GroupCoordinator",
     "GroupSettings",
-    "JoinAnswer",
-    "JoinAsk",
-    "LeaveAsk",
+    "JoinRequest",
+    "JoinResult",
+    "LeavingMember",
     "ListedGroup",
     "OffsetRow",
-    "SyncAnswer",
-    "SyncAsk",
+    "SyncRequest",
+    "SyncResult",
     "TopicNames",
 ]

@@ -1,22 +1,23 @@
-"""What the coordinators write to their journal: one JSON object per entry, told apart by ``kind``.
+"""The entries of the journal of groups and transactions. Each entry is a JSON object; ``kind`` is its type.
 
-    group         a group as of its last complete rebalance, or emptied: generation, protocol, leader, members
-                  with their subscriptions and assignments. Replaces the entry before it.
-    group-gone    the group and all its offsets are deleted
-    offsets       what one OffsetCommit stored: it is there whole or not at all
-    offsets-gone  single offsets deleted or expired
-    topic-gone    the topic was deleted, and with it every group's offsets for it
-    transaction   a transactional id as of its last decision: who holds it, and how its last transaction ended.
-                  One that was committed turns the offsets that were pending for it into committed ones, and
-                  one that was aborted drops them, by this very entry.
-    transaction-offsets  offsets that wait for the end of an open transaction
-    transaction-gone     the transactional id is forgotten
+    group         the state of a group after its last complete rebalance, or after its last member left: generation,
+                  protocol, leader, and members with their subscriptions and assignments. It replaces the group's
+                  previous entry.
+    group-gone    the group and all its offsets were deleted
+    offsets       the offsets of one OffsetCommit
+    offsets-gone  single offsets were deleted or expired
+    topic-gone    the topic was deleted, and all groups' offsets for it
+    transaction   the state of a transactional id: its producer, and how its last transaction ended. If
+                  ``ended`` is "commit", the entry also commits the pending offsets of the transaction. If it is
+                  "abort", the entry drops them.
+    transaction-offsets  pending offsets of an open transaction
+    transaction-gone     the transactional id expired
 
-After a crash the fold of what was synced is the state: a group that was in the middle of a rebalance is back
-at its last complete one, and its members find out by their next heartbeat. That a transaction is open needs no
-entry: the partitions that it wrote to know.
+After a crash, the broker rebuilds the state from the synced entries, in order. A group that was in the middle of a
+rebalance returns to its previous generation. Its members notice this by the response to their next heartbeat. An open
+transaction has no entry, because the logs of its partitions record that the transaction is open.
 
-Bytes are base64. Times are milliseconds since 1970 by the clock that the broker trusts.
+Bytes are base64. Times are milliseconds since 1970 by the broker's trusted time (``headrace.clock.TrustedTime``).
 """
 
 from __future__ import annotations
@@ -29,23 +30,26 @@ from headrace.errors import DamagedState
 
 __all__ = [
     "Entry",
+    "GroupDeleted",
     "GroupEntry",
-    "GroupGone",
+    "MarkerKey",
     "MemberEntry",
     "OffsetRow",
+    "OffsetsDeleted",
     "OffsetsEntry",
-    "OffsetsGone",
-    "TopicGone",
-    "Touched",
+    "PendingMarker",
+    "TopicDeleted",
     "TransactionEntry",
-    "TransactionGone",
     "TransactionOffsets",
+    "TransactionalIdDeleted",
     "decode_entry",
     "encode_entry",
 ]
 
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+MarkerKey = tuple[bytes, int, int, int]
+"""Topic id, partition, producer id, and the first offset of the transaction in the partition."""
 
 
 class MemberEntry(msgspec.Struct, frozen=True, gc=False):
@@ -60,7 +64,7 @@ class MemberEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class OffsetRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One committed offset. ``expires_ms`` is −1 unless the client asked for a retention of its own."""
+    """A committed offset. ``expires_ms`` is -1 unless the client set a retention time for the offset."""
 
     topic: str
     partition: int
@@ -81,7 +85,7 @@ class GroupEntry(msgspec.Struct, frozen=True, tag_field="kind", tag="group"):
     members: tuple[MemberEntry, ...]
 
 
-class GroupGone(msgspec.Struct, frozen=True, tag_field="kind", tag="group-gone"):
+class GroupDeleted(msgspec.Struct, frozen=True, tag_field="kind", tag="group-gone"):
     group: str
 
 
@@ -90,18 +94,20 @@ class OffsetsEntry(msgspec.Struct, frozen=True, tag_field="kind", tag="offsets")
     rows: list[OffsetRow]
 
 
-class OffsetsGone(msgspec.Struct, frozen=True, tag_field="kind", tag="offsets-gone"):
+class OffsetsDeleted(msgspec.Struct, frozen=True, tag_field="kind", tag="offsets-gone"):
     group: str
     partitions: list[tuple[str, int]]
 
 
-class TopicGone(msgspec.Struct, frozen=True, tag_field="kind", tag="topic-gone"):
+class TopicDeleted(msgspec.Struct, frozen=True, tag_field="kind", tag="topic-gone"):
     topic: str
 
 
-class Touched(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A partition in which an ended transaction needs its marker, known by the topic's id, the partition, the
-    producer and its first offset there: no two transactions of a producer begin at the same offset.
+class PendingMarker(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A commit or abort marker that may not be on disk yet.
+
+    Its key identifies the transaction in the partition, because two transactions of a producer never begin at the same
+    offset.
     """
 
     topic: bytes
@@ -111,13 +117,18 @@ class Touched(msgspec.Struct, frozen=True, array_like=True, gc=False):
     epoch: int
     committed: bool
 
+    @property
+    def key(self) -> MarkerKey:
+        return self.topic, self.partition, self.producer, self.first_offset
+
 
 class TransactionEntry(msgspec.Struct, frozen=True, tag_field="kind", tag="transaction"):
-    """``ended`` is how the last transaction ended, ``None`` if there was none since the id was taken over.
+    """The state of a transactional id.
 
-    ``decides`` is false where an earlier entry is only said again. ``touched`` are the partitions whose markers
-    may not be on disk yet, also those of earlier transactions. ``next_producer`` takes the place of
-    ``producer`` when the markers are written, because the epochs of ``producer`` are used up.
+    ``ended`` is how the last transaction ended, or ``None`` if the current owner has not ended a transaction yet.
+    ``decides`` is false if the entry only repeats an earlier decision. ``pending_markers`` are the markers that may not
+    be on disk yet, including those of earlier transactions. If ``producer`` has used all its epochs, ``next_producer``
+    is the producer id that replaces it when the markers are written.
     """
 
     id: str
@@ -132,7 +143,7 @@ class TransactionEntry(msgspec.Struct, frozen=True, tag_field="kind", tag="trans
     bumped: bool
     began_ms: Int64
     changed_ms: Int64
-    touched: tuple[Touched, ...] = ()
+    pending_markers: tuple[PendingMarker, ...] = msgspec.field(name="touched", default=())
 
 
 class TransactionOffsets(msgspec.Struct, frozen=True, tag_field="kind", tag="transaction-offsets"):
@@ -141,19 +152,19 @@ class TransactionOffsets(msgspec.Struct, frozen=True, tag_field="kind", tag="tra
     rows: list[OffsetRow]
 
 
-class TransactionGone(msgspec.Struct, frozen=True, tag_field="kind", tag="transaction-gone"):
+class TransactionalIdDeleted(msgspec.Struct, frozen=True, tag_field="kind", tag="transaction-gone"):
     id: str
 
 
 Entry = (
     GroupEntry
-    | GroupGone
+    | GroupDeleted
     | OffsetsEntry
-    | OffsetsGone
-    | TopicGone
+    | OffsetsDeleted
+    | TopicDeleted
     | TransactionEntry
     | TransactionOffsets
-    | TransactionGone
+    | TransactionalIdDeleted
 )
 
 _decoder = msgspec.json.Decoder(Entry)
@@ -167,11 +178,11 @@ def encode_entry(entry: Entry) -> bytes:
 def decode_entry(raw: bytes) -> Entry:
     try:
         entry: Entry = _decoder.decode(raw)
-    # Besides its own error the parser lets these through.
+    # The parser can raise these errors besides MsgspecError.
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
         raise DamagedState(
-            "an entry of the groups' and transactions' journal does not read as one",
-            detail=f"{error}; the entry begins {raw[:80]!r}",
-            hint="restore the data directory from a backup; offsets are never dropped to get started",
+            "the journal of groups and transactions has an invalid entry",
+            detail=f"{error}; the entry begins with {raw[:80]!r}",
+            hint="restore the data directory from a backup; the broker does not start, because it would lose offsets",
         ) from error
     return entry

@@ -1,33 +1,42 @@
-"""One group as its members see it: who belongs to it, in which generation, in which state.
+"""A live consumer group: its members, its generation and its state.
 
     Empty ──join──▶ PreparingRebalance ──all joined──▶ CompletingRebalance ──assignment durable──▶ Stable
       ▲                 │    ▲  ▲                            │                                       │
-      └──nobody left────┘    │  └───────member changes───────┘                                       │
-                             └───────────────member joins, changes, leaves or falls silent───────────┘
+      └──all left───────┘    │  └───────member changes───────┘                                       │
+                             └───────────────member joins, changes, leaves or times out──────────────┘
 
-A group is Dead once it is deleted or the coordinator has stopped. No I/O and no clock in here; the rules of
-when to move are in ``rebalancer.py``. Invariants: ``leader`` is a member whenever there are members; every
-static instance points to a member that carries it; every member's size is counted once in the shared budget.
+A group is Dead when it is deleted or the coordinator has stopped. This module has no I/O and no clock.
+``rebalancer.py`` decides when a group changes its state. Invariants: if the group has members, ``leader`` is one of
+them. ``static`` maps every instance id to the id of its member. The shared budget counts every member's size once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from headrace.broker.groups.answers import DescribedGroup, JoinAnswer, ListedGroup
-from headrace.broker.groups.budget import GROUP_BYTES, Budget
 from headrace.broker.groups.entries import GroupEntry, MemberEntry
-from headrace.broker.groups.member import Member, Protocols
-from headrace.broker.groups.pending_members import PendingMember
-from headrace.broker.groups.settings import GroupSettings
-from headrace.broker.groups.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
-from headrace.broker.groups.timers import Timer
-from headrace.broker.sizes import text_bytes
+from headrace.broker.groups.member import (
+    CONSUMER_PROTOCOL_TYPE,
+    Member,
+    PendingMember,
+    Protocols,
+    subscribed_topics,
+)
+from headrace.broker.groups.results import DescribedGroup, JoinResult, ListedGroup
+from headrace.broker.groups.settings import GROUP_BYTES, Budget, GroupSettings, TopicNames
+from headrace.broker.groups.timers import Timer, Timers
+from headrace.broker.limits import text_bytes
 from headrace.wire.codes import ErrorCode
 
-__all__ = ["Group", "State"]
+if TYPE_CHECKING:
+    from headrace.broker.groups.ledger import Ledger
+
+__all__ = ["Group", "GroupContext", "State"]
 
 
 _TOPIC_BYTES = 96
@@ -41,7 +50,7 @@ class State(Enum):
     DEAD = "Dead"
 
 
-_MOVES = {
+_TRANSITIONS = {
     State.EMPTY: {State.PREPARING, State.DEAD},
     State.PREPARING: {State.COMPLETING, State.EMPTY, State.DEAD},
     State.COMPLETING: {State.STABLE, State.PREPARING, State.DEAD},
@@ -63,50 +72,51 @@ class Group:
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
         self.static: dict[str, str] = {}
-        #: Ids given out whose owners have not come back with them yet.
+        #: Member ids that were assigned to clients that have not joined yet.
         self.pending: dict[str, PendingMember] = {}
-        #: Members of this generation that have not asked for their assignment yet.
+        #: Members of this generation that have not sent SyncGroup yet.
         self.unsynced: set[str] = set()
-        #: The topics of all members; None when they cannot be known.
+        #: The topics to which any member is subscribed. None if they are unknown.
         self.topics: frozenset[str] | None = None
-        #: Of its members.
+        #: The estimated memory of its members.
         self.size_bytes = 0
         self.join_timer = Timer(_unset)
         self.sync_timer = Timer(_unset)
-        #: True if somebody joined since the first rebalance was last put off.
-        self.grew_in_delay = False
-        #: The generation whose assignment is being written, so that a leader's second try does not write
-        #: another.
-        self.storing: int | None = None
-        #: When the last member left: settles once the journal has it.
-        self.emptied: asyncio.Future[Exception | None] | None = None
+        #: True if a member joined during the current delay of the first rebalance.
+        self.has_new_member = False
+        #: The generation whose assignments are being written. If the leader retries, they are not written again.
+        self.storing_generation: int | None = None
+        #: Done when the journal has recorded that the last member left.
+        self.empty_state_written: asyncio.Future[Exception | None] | None = None
         self._budget = budget
         self._topics_bytes = 0
-        names = text_bytes(group_id)
-        budget.count(GROUP_BYTES + names, names)
+        names_bytes = text_bytes(group_id)
+        budget.count(GROUP_BYTES + names_bytes, names_bytes)
 
     def release(self) -> None:
-        """The group is forgotten: give back what it counts for."""
-        names = text_bytes(self.id) + text_bytes(self.protocol_type)
-        self._budget.count(-(GROUP_BYTES + names + self.size_bytes + self._topics_bytes), -names)
+        """Return the memory of a removed group to the budget."""
+        names_bytes = text_bytes(self.id) + text_bytes(self.protocol_type)
+        self._budget.count(-(GROUP_BYTES + names_bytes + self.size_bytes + self._topics_bytes), -names_bytes)
 
     # -- state
 
     def enter(self, state: State, now_ms: int) -> None:
-        assert state in _MOVES[self.state], f"group {self.id!r}: no way from {self.state} to {state}"
+        assert state in _TRANSITIONS[self.state], (
+            f"group {self.id!r} cannot change from {self.state} to {state}"
+        )
         self.previous, self.state, self.since_ms = self.state, state, now_ms
 
     def next_generation(self, now_ms: int) -> None:
         self.generation += 1
         self.unsynced.clear()
-        self.storing = None
+        self.storing_generation = None
         if self.members:
             self.protocol = self.elect_protocol()
             self.enter(State.COMPLETING, now_ms)
         else:
             self.protocol = None
             self.enter(State.EMPTY, now_ms)
-        self.note_topics()
+        self.update_topics()
 
     @property
     def all_joined(self) -> bool:
@@ -121,7 +131,7 @@ class Group:
     def add(self, member: Member, protocol_type: str) -> None:
         assert member.id not in self.members
         if not self.members:
-            self._take_protocol_type(protocol_type)
+            self._set_protocol_type(protocol_type)
         if member.instance_id is not None:
             assert member.instance_id not in self.static
             self.static[member.instance_id] = member.id
@@ -139,7 +149,7 @@ class Group:
             self.leader = next(iter(self.members), None)
 
     def replace(self, old_id: str, member: Member) -> None:
-        """A static member came back under a new id and takes the old one's place, as leader too."""
+        """Replace a static member that rejoined with a new id. If the old member was the leader, so is the new one."""
         old = self.members[old_id]
         assert member.instance_id is not None
         assert member.instance_id == old.instance_id
@@ -165,7 +175,7 @@ class Group:
         member.assignment = assignment
 
     def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Whether this is a member, and not one that was replaced under the same instance id."""
+        """Return an error if the id is not a member's, or if another member now has its instance id."""
         if instance_id is not None:
             current = self.static.get(instance_id)
             if current is None:
@@ -175,7 +185,7 @@ class Group:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def elect_joined_leader(self) -> bool:
-        """See to it that the leader is one who has rejoined; False if nobody has."""
+        """Ensure that the leader is a member that rejoined. Returns false if no member rejoined."""
         if self.leader is not None and self.members[self.leader].awaits_join:
             return True
         joined = next((member.id for member in self.members.values() if member.awaits_join), None)
@@ -188,15 +198,15 @@ class Group:
         self.size_bytes += size_bytes
         self._budget.count(size_bytes)
 
-    def _take_protocol_type(self, protocol_type: str | None) -> None:
-        more = text_bytes(protocol_type) - text_bytes(self.protocol_type)
-        self._budget.count(more, more)
+    def _set_protocol_type(self, protocol_type: str | None) -> None:
+        added_bytes = text_bytes(protocol_type) - text_bytes(self.protocol_type)
+        self._budget.count(added_bytes, added_bytes)
         self.protocol_type = protocol_type
 
     # -- protocols
 
     def accepts(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with these could work with those who are here."""
+        """Return whether a member with these protocols can join: all members must share at least one protocol."""
         if self.state is State.EMPTY:
             return bool(protocol_type and protocols)
         if protocol_type != self.protocol_type:
@@ -205,7 +215,10 @@ class Group:
         return any(name in common for name, _ in protocols) if self.members else bool(protocols)
 
     def elect_protocol(self) -> str:
-        """Every member votes for the first of its protocols that all have; the most votes win."""
+        """Return the protocol with the most votes.
+
+        Each member votes for the first protocol in its list that all members support.
+        """
         common = self._common_protocols()
         votes = Counter(
             next(name for name, _ in member.protocols if name in common) for member in self.members.values()
@@ -213,44 +226,44 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def _common_protocols(self) -> set[str]:
-        """The protocols that every member has."""
-        names = ({name for name, _ in member.protocols} for member in self.members.values())
-        return set.intersection(*names) if self.members else set()
+        """Return the protocols that every member supports."""
+        supported = ({name for name, _ in member.protocols} for member in self.members.values())
+        return set.intersection(*supported) if self.members else set()
 
     def is_subscribed(self, topic: str) -> bool:
-        """When a consumer group's topics are not known, any may be one of them."""
+        """Return whether a member subscribes to the topic. If a consumer group's topics are unknown, return true."""
         if self.topics is not None:
             return topic in self.topics
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
-    def note_topics(self) -> None:
-        """Find the topics of all members again, as far as there is room for them."""
+    def update_topics(self) -> None:
+        """Update ``topics`` from the members' subscriptions, if the budget has room."""
         self._budget.count(-self._topics_bytes)
         self.topics, self._topics_bytes = self._subscribed()
         self._budget.count(self._topics_bytes)
 
     def _subscribed(self) -> tuple[frozenset[str] | None, int]:
-        """The topics, None if they cannot be known, and what they take."""
+        """Return the subscribed topics (``None`` if they are unknown) and their estimated memory."""
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return None, 0
         topics: set[str] = set()
         names_left = self._settings.subscribed_names_max
         for member in self.members.values():
-            of_member = subscribed_topics(member.subscription(self.protocol), names_left)
-            if of_member is None:
+            member_topics = subscribed_topics(member.subscription(self.protocol), names_left)
+            if member_topics is None:
                 return None, 0
-            names_left -= len(of_member)
-            topics.update(of_member)
+            names_left -= len(member_topics)
+            topics.update(member_topics)
         size = sum(_TOPIC_BYTES + text_bytes(topic) for topic in topics)
         if size > self._settings.subscribed_bytes_max or not self._budget.has_room(size):
             return None, 0
         return frozenset(topics), size
 
-    # -- answers
+    # -- results
 
-    def join_answer(self, member: Member, *, skip_assignment: bool = False) -> JoinAnswer:
+    def join_result(self, member: Member, *, skip_assignment: bool = False) -> JoinResult:
         leads = member.id == self.leader
-        return JoinAnswer(
+        return JoinResult(
             ErrorCode.NONE,
             member.id,
             self.generation,
@@ -263,10 +276,10 @@ class Group:
             else (),
         )
 
-    def listed(self) -> ListedGroup:
+    def to_listed(self) -> ListedGroup:
         return ListedGroup(self.id, self.protocol_type or "", self.state.value)
 
-    def described(self) -> DescribedGroup:
+    def describe(self) -> DescribedGroup:
         stable = self.state is State.STABLE
         protocol = self.protocol if stable else None
         return DescribedGroup(
@@ -277,10 +290,10 @@ class Group:
             tuple(member.describe(protocol) for member in self.members.values()),
         )
 
-    # -- the journal's form
+    # -- journal entries
 
     def entry(self, assignments: dict[str, bytes] | None = None) -> GroupEntry:
-        """The group as it is, or as it will be with the leader's assignments."""
+        """Return the journal entry of the group, with these assignments or the current ones."""
         return GroupEntry(
             self.id,
             self.generation,
@@ -306,26 +319,40 @@ class Group:
     @classmethod
     def from_entry(cls, entry: GroupEntry, settings: GroupSettings, budget: Budget) -> Group:
         group = cls(entry.group, settings, budget, entry.since_ms)
-        for kept in entry.members:
+        for stored in entry.members:
             member = Member(
-                kept.id,
-                instance_id=kept.instance,
-                client_id=kept.client,
-                client_host=kept.host,
-                rebalance_timeout_ms=kept.rebalance_timeout_ms,
-                session_timeout_ms=kept.session_timeout_ms,
-                protocols=kept.protocols,
-                assignment=kept.assignment,
+                stored.id,
+                instance_id=stored.instance,
+                client_id=stored.client,
+                client_host=stored.host,
+                rebalance_timeout_ms=stored.rebalance_timeout_ms,
+                session_timeout_ms=stored.session_timeout_ms,
+                protocols=stored.protocols,
+                assignment=stored.assignment,
             )
             group.add(member, entry.protocol_type or "")
         group.generation = entry.generation
-        group._take_protocol_type(entry.protocol_type)
+        group._set_protocol_type(entry.protocol_type)
         group.protocol = entry.protocol
         group.leader = entry.leader
         group.state = State.STABLE if entry.members else State.EMPTY
-        group.note_topics()
+        group.update_topics()
         return group
 
 
 def _unset() -> None:
-    raise AssertionError("a group's timer was started without anything to do")
+    raise AssertionError("a group's timer has no action")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupContext:
+    """The groups of a coordinator, and the shared objects that change them."""
+
+    groups: dict[str, Group]
+    settings: GroupSettings
+    budget: Budget
+    ledger: Ledger
+    timers: Timers
+    topics: TopicNames
+    trusted_ms: Callable[[], int]
+    """Returns the time for timestamps that are stored for days (see ``headrace.clock.TrustedTime``)."""

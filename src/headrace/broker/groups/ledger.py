@@ -1,16 +1,16 @@
-"""Writes entries to the journal and applies them once they are durable, in the order in which they were
-submitted.
+"""The ledger writes entries to the journal and applies them, when they are durable, in the order of submission.
 
-Everything that anybody may be told goes through here, so three promises are kept in one place. What is in the
-kept state is on disk. Two entries about the same thing end up in memory as they would after a restart. And a
-caller that goes away, because its connection closed, takes nothing with it: what was submitted is written and
-applied all the same.
+Every change of the coordinators' durable state goes through the ledger. This guarantees three things:
 
-One write is under way at a time, and what is submitted meanwhile goes together in the next one: a slow disk
-makes larger writes, not a longer queue of them.
+- The state in memory is on disk.
+- Entries are applied in the same order at run time as after a restart, so they have the same result.
+- If a caller is cancelled because its connection closed, the entries that it submitted are still written and applied.
 
-The journal takes its snapshots between two writes, and what a write brought is applied before anything else runs:
-so a snapshot never misses an entry that the journal has already counted as written.
+The ledger runs one write at a time. The next write contains all entries that were submitted meanwhile, so a slow disk
+leads to larger writes, not to a longer queue.
+
+The journal creates its snapshots between two writes. The ledger applies the entries of a write before any other task
+runs. So a snapshot contains every entry that the journal has written.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
+from headrace.broker.groups.coordinator_state import CoordinatorState
 from headrace.broker.groups.entries import (
     Entry,
-    TopicGone,
+    TopicDeleted,
+    TransactionalIdDeleted,
     TransactionEntry,
-    TransactionGone,
     decode_entry,
     encode_entry,
 )
-from headrace.broker.groups.kept import Kept
 
 __all__ = ["Journal", "Ledger"]
 
-#: A write that has reached this takes no further entry.
+#: The ledger adds no further entry to a write of this size.
 _WRITE_BYTES_MAX = 4 << 20
 
 Done = Callable[[Exception | None], None]
 
 
 class Journal(Protocol):
-    """What is asked of ``headrace.log.journal.Journal``."""
+    """The part of ``headrace.log.journal.Journal`` that the ledger uses."""
 
     entries: list[bytes]
 
@@ -48,31 +48,31 @@ class Journal(Protocol):
 
 
 class Ledger:
-    def __init__(self, journal: Journal, applied: Callable[[Entry], None]) -> None:
-        """``applied`` is told of every entry that is written from now on, right after it was applied."""
-        self.kept = Kept()
+    def __init__(self, journal: Journal, on_applied: Callable[[Entry], None]) -> None:
+        """Load the journal. The ledger calls ``on_applied`` with each new entry after it has applied the entry."""
+        self.state = CoordinatorState()
         for raw in journal.entries:
-            self.kept.apply(decode_entry(raw))
+            self.state.apply(decode_entry(raw))
         journal.forget_entries()
         journal.on_snapshot(self._snapshot)
         self._journal = journal
-        self._applied = applied
+        self._on_applied = on_applied
         self._waiting: list[tuple[Entry, bytes, Done]] = []
-        #: How many entries about a group are under way.
-        self._unsettled: dict[str, int] = {}
+        #: The number of unwritten entries by group.
+        self._unwritten: dict[str, int] = {}
         self._writer: asyncio.Task[None] | None = None
 
     def submit(self, entry: Entry, done: Done) -> None:
-        """Write the entry. ``done`` is called with ``None`` once it is applied, or with what went wrong."""
+        """Write the entry. ``done`` receives ``None`` when the entry is applied, or the error if the write fails."""
         self._waiting.append((entry, encode_entry(entry), done))
         group = _group_of(entry)
         if group is not None:
-            self._unsettled[group] = self._unsettled.get(group, 0) + 1
+            self._unwritten[group] = self._unwritten.get(group, 0) + 1
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write_all())
 
     def put(self, entry: Entry) -> asyncio.Future[Exception | None]:
-        """As ``submit``, for those who want to wait; the result is the error or ``None``."""
+        """Like ``submit``, but return a future. Its result is the error or ``None``."""
         written: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
         def done(error: Exception | None) -> None:
@@ -83,11 +83,11 @@ class Ledger:
         return written
 
     def is_settled(self, group: str) -> bool:
-        """True if nothing about the group is under way, so that what is kept is all there is."""
-        return group not in self._unsettled
+        """Return whether every submitted entry about the group is written."""
+        return group not in self._unwritten
 
     async def drain(self) -> None:
-        """Return when nothing is under way any more."""
+        """Wait until all submitted entries are written."""
         while (writer := self._writer) is not None:
             await asyncio.wait([writer])
 
@@ -98,44 +98,49 @@ class Ledger:
                 error: Exception | None = None
                 try:
                     await self._journal.write([raw for _, raw, _ in batch])
-                # Whatever went wrong, those who wait must hear of it: they are given the error and decide.
+                # Every caller waits for a result, so each receives the error and handles it.
                 except Exception as failure:
                     error = failure
                 for entry, _, done in batch:
-                    self._settle(entry)
+                    self._count_written(entry)
                     try:
                         if error is None:
-                            self.kept.apply(entry)
-                            self._applied(entry)
+                            self.state.apply(entry)
+                            self._on_applied(entry)
                         done(error)
-                    # A fault in one caller must not keep the others from their answers. The loop reports it.
-                    except Exception as fault:
+                    # A failure in one caller must not stop the others. The event loop reports it.
+                    except Exception as callback_error:
                         asyncio.get_running_loop().call_exception_handler(
-                            {"message": f"a group may be stale after {entry!r:.200}", "exception": fault}
+                            {
+                                "message": f"the coordinator may be out of date after {entry!r:.200}",
+                                "exception": callback_error,
+                            }
                         )
         finally:
             self._writer = None
 
     def _next_batch(self) -> list[tuple[Entry, bytes, Done]]:
-        """What waits, within bounds: it becomes one batch of the journal."""
-        size = taken = 0
-        while taken < len(self._waiting) and (not taken or size < _WRITE_BYTES_MAX):
-            size += len(self._waiting[taken][1])
-            taken += 1
-        batch, self._waiting = self._waiting[:taken], self._waiting[taken:]
+        """Remove and return the waiting entries, up to the size limit. The journal writes them as one batch."""
+        size = count = 0
+        while count < len(self._waiting) and (not count or size < _WRITE_BYTES_MAX):
+            size += len(self._waiting[count][1])
+            count += 1
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
         return batch
 
-    def _settle(self, entry: Entry) -> None:
+    def _count_written(self, entry: Entry) -> None:
         group = _group_of(entry)
         if group is not None:
-            left = self._unsettled.pop(group) - 1
-            if left:
-                self._unsettled[group] = left
+            remaining = self._unwritten.pop(group) - 1
+            if remaining:
+                self._unwritten[group] = remaining
 
     def _snapshot(self) -> Iterator[bytes]:
-        return map(encode_entry, self.kept.snapshot())
+        return map(encode_entry, self.state.snapshot())
 
 
 def _group_of(entry: Entry) -> str | None:
-    """The group that an entry is about, if it is about one."""
-    return None if isinstance(entry, TopicGone | TransactionEntry | TransactionGone) else entry.group
+    """Return the group of an entry, or ``None`` for entries that do not belong to one group."""
+    return (
+        None if isinstance(entry, TopicDeleted | TransactionEntry | TransactionalIdDeleted) else entry.group
+    )

@@ -1,223 +1,224 @@
-"""Joining, syncing, heartbeats and leaving: what each request is checked for, and what it then sets off.
+"""Handles the membership requests: join, sync, heartbeat and leave.
 
-The order of the checks is Apache Kafka's, because a request that is wrong in two ways must get the same
-answer from both.
+The checks have the same order as in Apache Kafka, so a request with two errors gets the same error code as from Kafka.
 """
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from headrace.broker.groups.answers import JoinAnswer, JoinAsk, LeaveAsk, SyncAnswer, SyncAsk
-from headrace.broker.groups.budget import Budget
-from headrace.broker.groups.group import Group, State
-from headrace.broker.groups.ledger import Ledger
+from headrace.broker.groups.group import Group, GroupContext, State
 from headrace.broker.groups.member import Member, member_bytes
-from headrace.broker.groups.rebalancer import Rebalancer, write_error
-from headrace.broker.groups.settings import GroupSettings
-from headrace.broker.sizes import text_bytes
+from headrace.broker.groups.rebalancer import Rebalancer, code_of_write_error
+from headrace.broker.groups.results import JoinRequest, JoinResult, LeavingMember, SyncRequest, SyncResult
+from headrace.broker.limits import text_bytes
 from headrace.wire.codes import ErrorCode
 
 __all__ = ["Membership"]
 
 
 class Membership:
-    def __init__(
-        self,
-        groups: dict[str, Group],
-        settings: GroupSettings,
-        rebalancer: Rebalancer,
-        ledger: Ledger,
-        budget: Budget,
-        trusted_ms: Callable[[], int],
-    ) -> None:
-        self._budget = budget
-        self._groups = groups
-        self._settings = settings
+    def __init__(self, context: GroupContext, rebalancer: Rebalancer) -> None:
+        self._groups = context.groups
+        self._settings = context.settings
+        self._budget = context.budget
+        self._ledger = context.ledger
+        self._trusted_ms = context.trusted_ms
         self._rebalancer = rebalancer
-        self._ledger = ledger
-        self._trusted_ms = trusted_ms
 
     # -- join
 
-    async def join(self, ask: JoinAsk) -> JoinAnswer:
+    async def join(self, request: JoinRequest) -> JoinResult:
         limits = self._settings
-        if not 0 < len(ask.group_id) <= limits.group_id_chars_max:
-            return JoinAnswer(ErrorCode.INVALID_GROUP_ID, ask.member_id)
-        if len(ask.protocol_type) > limits.protocol_type_chars_max:
-            return JoinAnswer(ErrorCode.POLICY_VIOLATION, ask.member_id)
-        if not limits.session_timeout_ms_min <= ask.session_timeout_ms <= limits.session_timeout_ms_max:
-            return JoinAnswer(ErrorCode.INVALID_SESSION_TIMEOUT, ask.member_id)
-        group = self._groups.get(ask.group_id)
+        if not 0 < len(request.group_id) <= limits.group_id_chars_max:
+            return JoinResult(ErrorCode.INVALID_GROUP_ID, request.member_id)
+        if len(request.protocol_type) > limits.protocol_type_chars_max:
+            return JoinResult(ErrorCode.POLICY_VIOLATION, request.member_id)
+        if not limits.session_timeout_ms_min <= request.session_timeout_ms <= limits.session_timeout_ms_max:
+            return JoinResult(ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id)
+        group = self._groups.get(request.group_id)
         if group is None:
-            if ask.member_id:
-                return JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, ask.member_id)
-            if len(self._groups) >= limits.groups_max or not self._fits_new(ask):
-                return JoinAnswer(ErrorCode.POLICY_VIOLATION)
-            if not (ask.protocol_type and ask.protocols):
-                return JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-            group = Group(ask.group_id, limits, self._budget, self._trusted_ms())
+            if request.member_id:
+                return JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+            if len(self._groups) >= limits.groups_max or not self._has_memory_for_group(request):
+                return JoinResult(ErrorCode.POLICY_VIOLATION)
+            if not (request.protocol_type and request.protocols):
+                return JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            group = Group(request.group_id, limits, self._budget, self._trusted_ms())
             self._groups[group.id] = group
-        if not self._has_room(group, ask):
-            if ask.member_id in group.members:
-                # The group shrinks to its limit: whoever comes too late is out, and no longer waited for.
-                self._rebalancer.remove_member(group, group.members[ask.member_id])
+        if not self._has_member_slot(group, request):
+            if request.member_id in group.members:
+                # The limit was lowered below the size of the group. Remove the member, so that the rebalance does not
+                # wait for it.
+                self._rebalancer.remove_member(group, group.members[request.member_id])
                 self._rebalancer.complete_join_if_ready(group)
-            return JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED)
-        if not self._fits(group, ask):
-            return JoinAnswer(ErrorCode.POLICY_VIOLATION, ask.member_id)
-        if not group.accepts(ask.protocol_type, ask.protocols):
-            return JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ask.member_id)
-        waiter: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
-        answer = self._join_known(group, ask, waiter) if ask.member_id else self._join_new(group, ask, waiter)
-        return answer if answer is not None else await waiter
+            return JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        if not self._has_memory(group, request):
+            return JoinResult(ErrorCode.POLICY_VIOLATION, request.member_id)
+        if not group.accepts(request.protocol_type, request.protocols):
+            return JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+        waiter: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
+        result = (
+            self._join_existing(group, request, waiter)
+            if request.member_id
+            else self._join_without_id(group, request, waiter)
+        )
+        return result if result is not None else await waiter
 
-    def _has_room(self, group: Group, ask: JoinAsk) -> bool:
-        most = self._settings.members_per_group_max
-        member = _current(group, ask)
-        if not ask.member_id and len(group.pending) >= most:
+    def _has_member_slot(self, group: Group, request: JoinRequest) -> bool:
+        members_max = self._settings.members_per_group_max
+        member = _current(group, request)
+        if not request.member_id and len(group.pending) >= members_max:
             return False
         if group.state is State.PREPARING:
-            # Those who have rejoined are counted, not those who were members: so a group that is over its
-            # limit, because the limit was lowered, is cut back to it.
+            # Count only the members that rejoined, so that a group shrinks to a lowered limit.
             joined = sum(m.awaits_join for m in group.members.values())
-            return (member is not None and member.awaits_join) or joined < most
-        return group.state is State.EMPTY or member is not None or len(group.members) < most
+            return (member is not None and member.awaits_join) or joined < members_max
+        return group.state is State.EMPTY or member is not None or len(group.members) < members_max
 
-    def _fits_new(self, ask: JoinAsk) -> bool:
-        size = _size(ask)
+    def _has_memory_for_group(self, request: JoinRequest) -> bool:
+        size = _size(request)
         return size <= self._settings.subscription_bytes_max and self._budget.has_room_for(
-            ask.group_id, ask.protocol_type, size
+            request.group_id, request.protocol_type, size
         )
 
-    def _fits(self, group: Group, ask: JoinAsk) -> bool:
-        size = _size(ask)
-        before = _current(group, ask)
-        more = size - (before.size_bytes if before is not None else 0)
-        # Without members the group takes the protocol type of the one who asks.
-        names = 0 if group.members else text_bytes(ask.protocol_type) - text_bytes(group.protocol_type)
+    def _has_memory(self, group: Group, request: JoinRequest) -> bool:
+        size = _size(request)
+        current = _current(group, request)
+        added_bytes = size - (current.size_bytes if current is not None else 0)
+        # A group without members takes over the protocol type of the request.
+        names_bytes = (
+            0 if group.members else text_bytes(request.protocol_type) - text_bytes(group.protocol_type)
+        )
         return (
             size <= self._settings.subscription_bytes_max
-            and group.size_bytes + more <= self._settings.group_bytes_max
-            and self._budget.has_room(more + names, names)
+            and group.size_bytes + added_bytes <= self._settings.group_bytes_max
+            and self._budget.has_room(added_bytes + names_bytes, names_bytes)
         )
 
-    def _join_new(self, group: Group, ask: JoinAsk, waiter: asyncio.Future[JoinAnswer]) -> JoinAnswer | None:
-        member_id = f"{ask.client_id if ask.instance_id is None else ask.instance_id}-{uuid.uuid4()}"
-        if ask.instance_id is not None and ask.instance_id in group.static:
-            self._replace_static(group, ask, member_id, waiter)
-        elif ask.instance_id is None and ask.id_required:
-            if not self._rebalancer.add_pending(group, member_id, ask.session_timeout_ms, ask.connection):
-                # Ids that were given out come back or expire: clients wait a little and ask again.
-                return JoinAnswer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            return JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id)
+    def _join_without_id(
+        self, group: Group, request: JoinRequest, waiter: asyncio.Future[JoinResult]
+    ) -> JoinResult | None:
+        member_id = (
+            f"{request.client_id if request.instance_id is None else request.instance_id}-{uuid.uuid4()}"
+        )
+        if request.instance_id is not None and request.instance_id in group.static:
+            self._replace_static(group, request, member_id, waiter)
+        elif request.instance_id is None and request.id_required:
+            if not self._rebalancer.add_pending(
+                group, member_id, request.session_timeout_ms, request.connection
+            ):
+                # Clients retry this error after a while. By then, other pending ids may have been used or have expired.
+                return JoinResult(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            return JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id)
         else:
-            self._add(group, ask, member_id, waiter)
+            self._add(group, request, member_id, waiter)
         return None
 
-    def _join_known(
-        self, group: Group, ask: JoinAsk, waiter: asyncio.Future[JoinAnswer]
-    ) -> JoinAnswer | None:
-        if ask.member_id in group.pending:
-            if ask.instance_id is not None:
-                # Ids are given out in advance to members without an instance id only.
-                return JoinAnswer(ErrorCode.INVALID_REQUEST, ask.member_id)
-            self._add(group, ask, ask.member_id, waiter)
+    def _join_existing(
+        self, group: Group, request: JoinRequest, waiter: asyncio.Future[JoinResult]
+    ) -> JoinResult | None:
+        if request.member_id in group.pending:
+            if request.instance_id is not None:
+                # Only members without an instance id can have a pending member id.
+                return JoinResult(ErrorCode.INVALID_REQUEST, request.member_id)
+            self._add(group, request, request.member_id, waiter)
             return None
-        error = group.check_member(ask.member_id, ask.instance_id)
+        error = group.check_member(request.member_id, request.instance_id)
         if error is not ErrorCode.NONE:
-            return JoinAnswer(error, ask.member_id)
-        member = group.members[ask.member_id]
-        is_same = member.protocols == ask.protocols
+            return JoinResult(error, request.member_id)
+        member = group.members[request.member_id]
+        is_same = member.protocols == request.protocols
         if group.state is State.COMPLETING and is_same:
-            # Its first answer was lost on the way.
-            return group.join_answer(member)
+            # The member did not receive the first response, so repeat it.
+            return group.join_result(member)
         if group.state is State.STABLE and is_same and group.leader != member.id:
-            # A leader that joins again wants a rebalance, for reasons of its own; a follower without news
-            # does not.
-            return group.join_answer(member)
+            # Only the leader requests a rebalance by joining again with the same protocols.
+            return group.join_result(member)
         member.park_join(waiter)
-        group.update(member, ask.protocols, ask.rebalance_timeout_ms, ask.session_timeout_ms)
+        group.update(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
         self._rebalancer.rebalance(group)
         return None
 
-    def _add(self, group: Group, ask: JoinAsk, member_id: str, waiter: asyncio.Future[JoinAnswer]) -> None:
-        member = _member(ask, member_id)
+    def _add(
+        self, group: Group, request: JoinRequest, member_id: str, waiter: asyncio.Future[JoinResult]
+    ) -> None:
+        member = _member(request, member_id)
         member.park_join(waiter)
-        self._rebalancer.add_member(group, member, ask.protocol_type)
+        self._rebalancer.add_member(group, member, request.protocol_type)
 
     def _replace_static(
-        self, group: Group, ask: JoinAsk, member_id: str, waiter: asyncio.Future[JoinAnswer]
+        self, group: Group, request: JoinRequest, member_id: str, waiter: asyncio.Future[JoinResult]
     ) -> None:
-        """A static member started again. In a stable group it goes on where it was, unnoticed by others."""
-        assert ask.instance_id is not None
-        old = group.members[group.static[ask.instance_id]]
+        """Replace a static member that restarted. In a stable group, it keeps its assignment without a rebalance."""
+        assert request.instance_id is not None
+        old = group.members[group.static[request.instance_id]]
         leader = group.leader or ""
         self._rebalancer.unwatch(old)
-        old.answer_join(JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, old.id))
-        old.answer_sync(SyncAnswer(ErrorCode.FENCED_INSTANCE_ID))
-        member = _member(ask, member_id, old.assignment)
+        old.resolve_join(JoinResult(ErrorCode.FENCED_INSTANCE_ID, old.id))
+        old.resolve_sync(SyncResult(ErrorCode.FENCED_INSTANCE_ID))
+        member = _member(request, member_id, old.assignment)
         member.park_join(waiter)
         group.replace(old.id, member)
         self._rebalancer.watch(group, member)
         if group.state is not State.STABLE or group.elect_protocol() != group.protocol:
-            # While assignments are being made the leader knows it under its old id, so they have to be made
-            # again.
+            # The leader may be assigning partitions to the member's old id, so it must assign again.
             self._rebalancer.rebalance(group)
             return
         generation = group.generation
-        group.note_topics()
+        group.update_topics()
 
-        def stored(error: Exception | None) -> None:
+        def on_written(error: Exception | None) -> None:
             if group.state is not State.STABLE or group.generation != generation:
-                # A rebalance has begun meanwhile. It counts the join that is parked here, and will answer it.
+                # A rebalance started meanwhile, and will respond to the parked join.
                 return
             if group.members.get(member.id) is not member:
                 return
             if error is None:
-                answer = group.join_answer(member, skip_assignment=True)
-                if not ask.can_skip_assignment:
-                    # An older client that hears that it leads makes assignments, and nobody waits for any.
-                    answer = replace(answer, leader=leader, skip_assignment=False, members=())
-                member.answer_join(answer)
+                result = group.join_result(member, skip_assignment=True)
+                if not request.can_skip_assignment:
+                    # An older client would assign partitions if the response named it as the leader, but no member
+                    # waits for an assignment. So the response names the old member id as the leader.
+                    result = replace(result, leader=leader, skip_assignment=False, members=())
+                member.resolve_join(result)
                 self._rebalancer.watch(group, member)
                 return
             self._rebalancer.unwatch(member)
-            member.answer_join(JoinAnswer(write_error(error)))
+            member.resolve_join(JoinResult(code_of_write_error(error)))
             group.replace(member.id, old)
-            group.note_topics()
+            group.update_topics()
             self._rebalancer.watch(group, old)
 
-        self._ledger.submit(group.entry(), stored)
+        self._ledger.submit(group.entry(), on_written)
 
     # -- sync
 
-    async def sync(self, ask: SyncAsk) -> SyncAnswer:
-        if not ask.group_id:
-            return SyncAnswer(ErrorCode.INVALID_GROUP_ID)
-        group = self._groups.get(ask.group_id)
+    async def sync(self, request: SyncRequest) -> SyncResult:
+        if not request.group_id:
+            return SyncResult(ErrorCode.INVALID_GROUP_ID)
+        group = self._groups.get(request.group_id)
         if group is None or group.state is State.EMPTY:
-            return SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID)
-        error = group.check_member(ask.member_id, ask.instance_id)
+            return SyncResult(ErrorCode.UNKNOWN_MEMBER_ID)
+        error = group.check_member(request.member_id, request.instance_id)
         if error is not ErrorCode.NONE:
-            return SyncAnswer(error)
-        if ask.generation != group.generation:
-            return SyncAnswer(ErrorCode.ILLEGAL_GENERATION)
-        if _differs(ask.protocol_type, group.protocol_type) or _differs(ask.protocol, group.protocol):
-            return SyncAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            return SyncResult(error)
+        if request.generation != group.generation:
+            return SyncResult(ErrorCode.ILLEGAL_GENERATION)
+        if _differs(request.protocol_type, group.protocol_type) or _differs(request.protocol, group.protocol):
+            return SyncResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if group.state is State.PREPARING:
-            return SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS)
-        member = group.members[ask.member_id]
-        self._rebalancer.synced(group, member.id)
+            return SyncResult(ErrorCode.REBALANCE_IN_PROGRESS)
+        member = group.members[request.member_id]
+        self._rebalancer.record_sync(group, member.id)
         if group.state is State.STABLE:
-            return SyncAnswer(ErrorCode.NONE, group.protocol_type, group.protocol, member.assignment)
-        waiter: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
+            return SyncResult(ErrorCode.NONE, group.protocol_type, group.protocol, member.assignment)
+        waiter: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
         member.park_sync(waiter)
         if member.id == group.leader:
-            self._rebalancer.store_assignments(group, dict(ask.assignments))
+            self._rebalancer.store_assignments(group, dict(request.assignments))
         return await waiter
 
     # -- heartbeat
@@ -238,61 +239,65 @@ class Membership:
 
     # -- leave
 
-    async def leave(self, group_id: str, leaving: Sequence[LeaveAsk]) -> ErrorCode | list[ErrorCode]:
-        """One error for each who leaves, in their order, or one for the whole request."""
+    async def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> ErrorCode | list[ErrorCode]:
+        """Remove members. Returns one error code per member, in order, or one for the whole request."""
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID
         group = self._groups.get(group_id)
         if group is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
         errors = []
-        for ask in leaving:
-            # Administrators name the instance and leave the member id empty: they do not know it.
-            member_id = ask.member_id or group.static.get(ask.instance_id or "", "")
+        for request in leaving:
+            # An administrator sends only the instance id, not the member id.
+            member_id = request.member_id or group.static.get(request.instance_id or "", "")
             if member_id in group.pending:
                 self._rebalancer.drop_pending(group, member_id)
                 errors.append(ErrorCode.NONE)
                 continue
-            error = group.check_member(member_id, ask.instance_id)
+            error = group.check_member(member_id, request.instance_id)
             if error is ErrorCode.NONE:
                 self._rebalancer.remove_member(group, group.members[member_id])
             errors.append(error)
         if ErrorCode.NONE not in errors or group.state is State.EMPTY:
             return errors
-        # Kafka rebalances also if only an id went that nobody had joined with yet.
+        # As in Kafka, rebalance even if the request removed only a pending member id.
         self._rebalancer.rebalance(group)
-        failure = await _emptied(group)
-        return errors if failure is None else write_error(failure)
+        failure = await _wait_until_empty_is_written(group)
+        return errors if failure is None else code_of_write_error(failure)
 
 
-async def _emptied(group: Group) -> Exception | None:
-    """If nobody is left, wait until the journal has that."""
-    return await group.emptied if group.state is State.EMPTY and group.emptied is not None else None
+async def _wait_until_empty_is_written(group: Group) -> Exception | None:
+    """If the group is empty, wait until the journal has recorded that. Returns the error if the write failed."""
+    return (
+        await group.empty_state_written
+        if group.state is State.EMPTY and group.empty_state_written is not None
+        else None
+    )
 
 
-def _size(ask: JoinAsk) -> int:
-    """What the member will take; an id that it has yet to be given is made from its client or instance id."""
-    member_id = ask.member_id or ask.instance_id or ask.client_id
-    return member_bytes(member_id, ask.instance_id, ask.client_id, ask.protocols)
+def _size(request: JoinRequest) -> int:
+    """Return the estimated memory of the member. A new member's id is derived from its instance id or client id."""
+    member_id = request.member_id or request.instance_id or request.client_id
+    return member_bytes(member_id, request.instance_id, request.client_id, request.protocols)
 
 
-def _current(group: Group, ask: JoinAsk) -> Member | None:
-    """The member that asks, or whose place it takes."""
-    return group.members.get(ask.member_id or group.static.get(ask.instance_id or "", ""))
+def _current(group: Group, request: JoinRequest) -> Member | None:
+    """Return the existing member that sent the request, or the static member that it would replace."""
+    return group.members.get(request.member_id or group.static.get(request.instance_id or "", ""))
 
 
-def _member(ask: JoinAsk, member_id: str, assignment: bytes = b"") -> Member:
+def _member(request: JoinRequest, member_id: str, assignment: bytes = b"") -> Member:
     return Member(
         member_id,
-        instance_id=ask.instance_id,
-        client_id=ask.client_id,
-        client_host=ask.client_host,
-        rebalance_timeout_ms=ask.rebalance_timeout_ms,
-        session_timeout_ms=ask.session_timeout_ms,
-        protocols=ask.protocols,
+        instance_id=request.instance_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        session_timeout_ms=request.session_timeout_ms,
+        protocols=request.protocols,
         assignment=assignment,
     )
 
 
-def _differs(asked: str | None, current: str | None) -> bool:
-    return asked is not None and current is not None and asked != current
+def _differs(sent: str | None, current: str | None) -> bool:
+    return sent is not None and current is not None and sent != current

@@ -1,11 +1,12 @@
-"""Fetch: what there is from each offset on, at once if there is enough, else when there is or when the
-client's patience ends.
+"""Fetch: return the records from each requested offset on.
 
-Bytes that are in the page cache are read on the spot; a read that would wait for the disk goes to a thread,
-so that one who reads old data holds up nobody else. What is in the archive has threads of its own; an answer waits for
-it half a second, and goes out without it then, so that an archive that hangs does not keep the other partitions of the
-same request. A reader of committed records gets what lies below the last stable
-offset, and is told which transactions in it were aborted: it leaves those out by itself.
+The broker responds when it has ``min_bytes`` of records, or after the client's ``max_wait_ms`` at the latest.
+
+The event loop reads bytes that are in the page cache. A thread performs each read that would wait for the disk, so a
+client that reads old data does not delay other clients. Archive reads have their own threads. After half a second, the
+broker responds without the archived records, so a hanging archive does not delay the other partitions of the request.
+A ``read_committed`` client receives the records below the last stable offset and a list of the aborted transactions in
+them. The client itself skips the aborted records.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.archive_reads import ReadIsLate
-from headrace.broker.fetch_sessions import FetchSession, SessionRefused, Wanted
-from headrace.broker.partition import Partition
+from headrace.broker.net.fetch_sessions import FetchedPartition, FetchSession, SessionRefused
+from headrace.broker.permissions import Operation, Permission, Resource
+from headrace.broker.storage.archive_access import ReadIsLate
+from headrace.broker.storage.partition import Partition
 from headrace.errors import CorruptBatch, OffsetOutOfRange, StorageError
 from headrace.log.reader import ReadPlan, Slice
 from headrace.wire import messages as m
@@ -25,127 +27,140 @@ from headrace.wire.codes import ErrorCode
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
-    from headrace.broker.request import Request
+    from headrace.broker.net.request import Request
 
-__all__ = ["Fetching", "begin"]
+__all__ = ["PERMISSIONS", "PendingFetch", "begin"]
+
+PERMISSIONS = (Permission(Operation.READ, Resource.TOPIC),)
 
 _ARCHIVE_WAIT_S = 0.5
 _ABORTED_BYTES = 128
 
 
-def begin(broker: Broker, request: Request) -> Fetching:
-    return Fetching(broker, request)
+def begin(broker: Broker, request: Request) -> PendingFetch:
+    return PendingFetch(broker, request)
 
 
 @dataclass(frozen=True, slots=True)
 class _Cold:
-    """What must be read in a thread. Its bytes count before they are there, or many together would have no limit."""
+    """A read of bytes that are not in memory. A thread performs the read.
 
-    wanted: Wanted
+    Its size counts against the response limit before the read ends. Otherwise many such reads could exceed the limit.
+    """
+
+    target: FetchedPartition
     partition: Partition
     size: int
     whole_first: bool
     is_archived: bool
 
 
-class Fetching:
-    """One fetch under way. ``attempt`` may be called again and again until it gives the response."""
+class PendingFetch:
+    """A fetch in progress. The caller repeats ``attempt`` until it returns a response."""
 
     def __init__(self, broker: Broker, request: Request) -> None:
         message = request.message
         self._broker = broker
-        # Not the message itself: a fetch may wait for long, and has its partitions in the session already.
+        # The message is not stored: a fetch can wait for a long time, and its session already has the partitions.
         self._max_bytes: int = message.max_bytes
         self._min_bytes: int = message.min_bytes
         self._is_replica = max(message.replica_id, message.replica_state.replica_id) >= 0
         self._committed = bool(message.isolation_level)
-        self._names_unknown = False
+        self._has_unknown_partition = False
         self.found_bytes = 0
-        """Of records, in the last attempt."""
+        """Bytes of records that the last attempt found."""
         self.max_wait_s = max(message.max_wait_ms, 0) / 1000
         self._cold: list[_Cold] = []
         self._cold_bytes = 0
-        self._goes_out = False
-        """With what there is: the archive was waited for long enough, and the client comes again; or it has given
-        something, which is not kept while more is waited for.
+        self._must_respond = False
+        """Whether the next attempt must respond with the records read so far.
+
+        It must if the wait for the archive is over: the client then fetches the other records later. It must also if
+        the archive returned records, because these must not remain in memory while the fetch waits.
         """
-        self._read: dict[tuple[bytes | str, int], Slice | StorageError] = {}
+        self._finished_reads: dict[tuple[bytes | str, int], Slice | StorageError] = {}
         self.session: FetchSession | None = None
-        self.refused: ErrorCode | None = None
+        self.session_error: ErrorCode | None = None
         try:
             self.session = broker.fetch_sessions.begin(request.version, message)
         except SessionRefused as error:
-            self.refused = error.code
+            self.session_error = error.code
 
     @property
     def is_cold(self) -> bool:
-        """Whether the last attempt met bytes that the disk must be waited for."""
+        """Whether the last attempt needs bytes that are not in memory."""
         return bool(self._cold)
 
     def partitions(self) -> list[Partition]:
         assert self.session is not None
-        found = (self._find(wanted) for wanted in self.session.wanted.values())
-        return [partition for partition in found if isinstance(partition, Partition)]
+        partitions = (self._find(target) for target in self.session.partitions.values())
+        return [partition for partition in partitions if isinstance(partition, Partition)]
 
     def attempt(self, *, last: bool) -> Any | None:
-        """The response if there is enough to say, or if this is the ``last`` attempt; else ``None``."""
+        """Return the response if it has enough records or an error, or if this is the ``last`` attempt.
+
+        Otherwise return ``None``.
+        """
         if self.session is None:
-            return m.FetchResponse(error_code=self.refused, session_id=0)
-        last = last or self._goes_out
+            return m.FetchResponse(error_code=self.session_error, session_id=0)
+        last = last or self._must_respond
         self._cold = []
         self._cold_bytes = 0
-        self._names_unknown = False
-        answers: list[tuple[Wanted, Any]] = []
+        self._has_unknown_partition = False
+        results: list[tuple[FetchedPartition, Any]] = []
         budget = min(self._max_bytes, self._broker.fetch_bytes_max)
         total = 0
         has_error = False
         incremental = self.session.incremental
-        for wanted in self.session.wanted.values():
-            if incremental and self._is_quiet(wanted):
+        for target in self.session.partitions.values():
+            if incremental and self._is_unchanged(target):
                 continue
-            answer, size = self._answer(wanted, budget - self._cold_bytes, nothing_yet=total == 0)
-            total += len(answer.records)
+            data, size = self._respond_for(target, budget - self._cold_bytes, response_is_empty=total == 0)
+            total += len(data.records)
             budget -= size
-            has_error = has_error or bool(answer.error_code)
-            answers.append((wanted, answer))
+            has_error = has_error or bool(data.error_code)
+            results.append((target, data))
         self.found_bytes = total
         if self._cold and not last:
             return None
         if not (last or has_error or total >= self._min_bytes):
-            self._read.clear()
+            self._finished_reads.clear()
             return None
-        return self._respond(answers)
+        return self._respond(results)
 
-    async def warm(self) -> None:
-        """Read in threads what the last attempt could not have at once: the disk one by one, the archive beside it."""
+    async def read_cold(self) -> None:
+        """Read in threads the bytes that the last attempt did not find in memory.
+
+        Disk reads run one after another, archive reads run concurrently.
+        """
         await asyncio.gather(
-            self._warm([cold for cold in self._cold if not cold.is_archived]),
-            *(self._warm([cold]) for cold in self._cold if cold.is_archived),
+            self._read_in_threads([cold for cold in self._cold if not cold.is_archived]),
+            *(self._read_in_threads([cold]) for cold in self._cold if cold.is_archived),
         )
 
-    async def _warm(self, all_cold: list[_Cold]) -> None:
-        for cold in all_cold:
-            key = cold.wanted.key
+    async def _read_in_threads(self, reads: list[_Cold]) -> None:
+        for cold in reads:
+            key = cold.target.key
             try:
                 plan = cold.partition.reader.plan(
-                    cold.wanted.fetch_offset,
+                    cold.target.fetch_offset,
                     cold.size,
                     whole_first=cold.whole_first,
                     committed=self._committed,
                 )
                 if plan is not None:
-                    piece = cold.partition.reader.finish(*await self._fetched(plan))
-                    self._read[key] = piece
-                    self._goes_out = self._goes_out or (cold.is_archived and len(piece) > 0)
+                    records = cold.partition.reader.finish(*await self._fetch_bytes(plan))
+                    self._finished_reads[key] = records
+                    self._must_respond = self._must_respond or (cold.is_archived and len(records) > 0)
             except ReadIsLate:
-                self._goes_out = True
-                self._read[key] = Slice(memoryview(b""), cold.wanted.fetch_offset)
+                self._must_respond = True
+                self._finished_reads[key] = Slice(memoryview(b""), cold.target.fetch_offset)
             except StorageError as error:
-                self._read[key] = error
+                self._finished_reads[key] = error
             except OSError as error:
-                self._read[key] = StorageError(f"a segment cannot be read: {error}")
+                self._finished_reads[key] = StorageError(f"cannot read a segment: {error}")
 
-    async def _fetched(self, plan: ReadPlan) -> tuple[ReadPlan, bytes | bytearray]:
+    async def _fetch_bytes(self, plan: ReadPlan) -> tuple[ReadPlan, bytes | bytearray]:
         if plan.segment.is_archived:
             return await self._broker.partitions.archive_reads.fetch(plan, _ARCHIVE_WAIT_S)
         plan.segment.pin()
@@ -156,79 +171,82 @@ class Fetching:
         assert data is not None
         return plan, data
 
-    def _find(self, wanted: Wanted) -> Partition | ErrorCode:
+    def _find(self, target: FetchedPartition) -> Partition | ErrorCode:
         if self._is_replica:
-            # Another broker that wants to copy from this one: there are no copies here.
+            # Another broker sent the request to replicate a partition. This cluster has no replicas.
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        name = wanted.topic
+        name = target.topic
         if isinstance(name, bytes):
-            found = self._broker.topic_name(name)
-            if found is None:
+            topic_name = self._broker.topic_name(name)
+            if topic_name is None:
                 return ErrorCode.UNKNOWN_TOPIC_ID
-            name = found
-        partition = self._broker.partition(name, wanted.partition)
+            name = topic_name
+        partition = self._broker.partition(name, target.partition)
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else partition
 
-    def _is_quiet(self, wanted: Wanted) -> bool:
-        """Whether a partition has nothing that its reader does not have or know already. Of a session's many, most
-        are so at any time; they are passed over here, for the price of a look.
+    def _is_unchanged(self, target: FetchedPartition) -> bool:
+        """Return whether a partition has neither new records nor new offsets for this client.
+
+        At any time, this is true for most partitions of a session. This check skips them at low cost.
         """
-        partition = self._find(wanted)
+        partition = self._find(target)
         return (
             isinstance(partition, Partition)
-            and 0 <= wanted.fetch_offset == wanted.told_high_watermark == partition.high_watermark
-            and wanted.told_start_offset == partition.start_offset <= wanted.fetch_offset
-            and wanted.leader_epoch in (-1, partition.leader_epoch)
-            and wanted.last_fetched_epoch in (-1, partition.leader_epoch)
+            and 0 <= target.fetch_offset == target.sent_high_watermark == partition.high_watermark
+            and target.sent_start_offset == partition.start_offset <= target.fetch_offset
+            and target.leader_epoch in (-1, partition.leader_epoch)
+            and target.last_fetched_epoch in (-1, partition.leader_epoch)
         )
 
-    def _answer(self, wanted: Wanted, budget: int, *, nothing_yet: bool) -> tuple[Any, int]:
-        """What is said of a partition, and what of the budget that costs."""
-        partition = self._find(wanted)
+    def _respond_for(
+        self, target: FetchedPartition, budget: int, *, response_is_empty: bool
+    ) -> tuple[Any, int]:
+        """Return the response for a partition, and how many bytes of the budget it uses."""
+        partition = self._find(target)
         if not isinstance(partition, Partition):
-            answer = self._blank(wanted, partition)
+            data = self._blank(target, partition)
             if partition is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                self._names_unknown = True
-                # Kafka's list is empty for what it does not know, and null where reading failed.
-                answer.aborted_transactions = []
-            return answer, 0
-        answer = self._blank(wanted, ErrorCode.NONE)
+                self._has_unknown_partition = True
+                # As in Kafka, this list is empty for an unknown partition, and null if the read failed.
+                data.aborted_transactions = []
+            return data, 0
+        data = self._blank(target, ErrorCode.NONE)
         try:
-            refusal = self._check_epochs(wanted, partition, answer)
+            refusal = self._check_epochs(target, partition, data)
             if refusal is not None:
-                return self._blank(wanted, refusal), 0
-            answer.high_watermark = partition.high_watermark
-            answer.last_stable_offset = partition.last_stable_offset
-            answer.log_start_offset = partition.start_offset
+                return self._blank(target, refusal), 0
+            data.high_watermark = partition.high_watermark
+            data.last_stable_offset = partition.last_stable_offset
+            data.log_start_offset = partition.start_offset
             if self._committed:
-                answer.aborted_transactions = []
-            if answer.diverging_epoch.epoch >= 0:
-                return answer, 0
-            piece = self._piece(wanted, partition, budget, nothing_yet=nothing_yet)
+                data.aborted_transactions = []
+            if data.diverging_epoch.epoch >= 0:
+                return data, 0
+            records = self._slice(target, partition, budget, response_is_empty=response_is_empty)
         except OffsetOutOfRange:
-            return self._blank(wanted, ErrorCode.OFFSET_OUT_OF_RANGE), 0
+            return self._blank(target, ErrorCode.OFFSET_OUT_OF_RANGE), 0
         except CorruptBatch as error:
-            self._broker.say_damage(error)
-            return self._blank(wanted, ErrorCode.CORRUPT_MESSAGE), 0
+            self._broker.report_damage(error)
+            return self._blank(target, ErrorCode.CORRUPT_MESSAGE), 0
         except (StorageError, OSError):
-            return self._blank(wanted, ErrorCode.KAFKA_STORAGE_ERROR), 0
-        if piece is None:
-            return answer, 0
-        answer.records = piece.data
+            return self._blank(target, ErrorCode.KAFKA_STORAGE_ERROR), 0
+        if records is None:
+            return data, 0
+        data.records = records.data
         if self._committed:
-            answer.aborted_transactions = [
+            data.aborted_transactions = [
                 m.FetchResponse.AbortedTransaction(
                     producer_id=aborted.producer_id, first_offset=aborted.first_offset
                 )
-                for aborted in partition.aborted_between(wanted.fetch_offset, piece.next_offset)
+                for aborted in partition.aborted_between(target.fetch_offset, records.next_offset)
             ]
-        return answer, piece.read_bytes + _ABORTED_BYTES * len(answer.aborted_transactions or ())
+        return data, records.read_bytes + _ABORTED_BYTES * len(data.aborted_transactions or ())
 
     @staticmethod
-    def _blank(wanted: Wanted, code: ErrorCode) -> Any:
-        """What is said of a partition of which nothing is known yet, or nothing but an error."""
+    def _blank(target: FetchedPartition, code: ErrorCode) -> Any:
+        """Return a response for a partition that has no records, only the error code."""
         return m.FetchResponse.PartitionData(
-            partition_index=wanted.partition,
+            partition_index=target.partition,
             error_code=code,
             high_watermark=-1,
             aborted_transactions=None,
@@ -236,76 +254,79 @@ class Fetching:
         )
 
     @staticmethod
-    def _check_epochs(wanted: Wanted, partition: Partition, answer: Any) -> ErrorCode | None:
-        if wanted.leader_epoch >= 0:
-            if wanted.leader_epoch < partition.leader_epoch:
+    def _check_epochs(target: FetchedPartition, partition: Partition, data: Any) -> ErrorCode | None:
+        if target.leader_epoch >= 0:
+            if target.leader_epoch < partition.leader_epoch:
                 return ErrorCode.FENCED_LEADER_EPOCH
-            if wanted.leader_epoch > partition.leader_epoch:
+            if target.leader_epoch > partition.leader_epoch:
                 return ErrorCode.UNKNOWN_LEADER_EPOCH
-        if wanted.last_fetched_epoch >= 0:
-            epoch, end = partition.end_of_epoch(wanted.last_fetched_epoch)
+        if target.last_fetched_epoch >= 0:
+            epoch, end = partition.end_of_epoch(target.last_fetched_epoch)
             if epoch < 0:
                 return ErrorCode.OFFSET_OUT_OF_RANGE
-            if epoch < wanted.last_fetched_epoch or end < wanted.fetch_offset:
-                answer.diverging_epoch.epoch = epoch
-                answer.diverging_epoch.end_offset = end
+            if epoch < target.last_fetched_epoch or end < target.fetch_offset:
+                data.diverging_epoch.epoch = epoch
+                data.diverging_epoch.end_offset = end
         return None
 
-    def _piece(self, wanted: Wanted, partition: Partition, budget: int, *, nothing_yet: bool) -> Slice | None:
-        read_before = self._read.get(wanted.key)
-        if isinstance(read_before, StorageError):
-            raise read_before
-        if read_before is not None and (len(read_before) or not nothing_yet):
-            return read_before
-        size = max(0, min(wanted.max_bytes, budget))
+    def _slice(
+        self, target: FetchedPartition, partition: Partition, budget: int, *, response_is_empty: bool
+    ) -> Slice | None:
+        finished_read = self._finished_reads.get(target.key)
+        if isinstance(finished_read, StorageError):
+            raise finished_read
+        if finished_read is not None and (len(finished_read) or not response_is_empty):
+            return finished_read
+        size = max(0, min(target.max_bytes, budget))
         plan = partition.reader.plan(
-            wanted.fetch_offset, size, whole_first=nothing_yet, committed=self._committed
+            target.fetch_offset, size, whole_first=response_is_empty, committed=self._committed
         )
         if plan is None:
             return None
-        # The first batch comes whole for one partition. An archive that is late must not be the one for long.
+        # The first batch of the response is sent whole, even if it exceeds the limit. This applies to disk and archive
+        # separately, so that a slow archive does not block the partitions on disk.
         is_archived = plan.segment.is_archived
-        whole_first = nothing_yet and not any(cold.is_archived == is_archived for cold in self._cold)
+        whole_first = response_is_empty and not any(cold.is_archived == is_archived for cold in self._cold)
         if not size and not whole_first:
             return None
         data = plan.fetch(wait=False)
         if data is None:
-            self._cold.append(_Cold(wanted, partition, plan.size, whole_first, is_archived))
+            self._cold.append(_Cold(target, partition, plan.size, whole_first, is_archived))
             self._cold_bytes += plan.size
             return None
         return partition.reader.finish(plan, data)
 
-    def _respond(self, answers: list[tuple[Wanted, Any]]) -> Any:
+    def _respond(self, results: list[tuple[FetchedPartition, Any]]) -> Any:
         assert self.session is not None
-        if self._names_unknown and self.session.id:
+        if self._has_unknown_partition and self.session.id:
             self._broker.fetch_sessions.close(self.session)
         response = m.FetchResponse(session_id=self.session.id)
         topics: dict[bytes | str, Any] = {}
-        for wanted, answer in answers:
-            if self.session.incremental and not self._is_news(wanted, answer):
+        for target, data in results:
+            if self.session.incremental and not self._has_changes(target, data):
                 continue
-            wanted.told_high_watermark = answer.high_watermark
-            wanted.told_start_offset = answer.log_start_offset
-            if answer.records:
-                # An answer has a limit: next time the others come first, so that none is starved.
-                self.session.wanted.move_to_end(wanted.key)
-            topic = topics.get(wanted.topic)
+            target.sent_high_watermark = data.high_watermark
+            target.sent_start_offset = data.log_start_offset
+            if data.records:
+                # The response size is limited, so the next response serves the other partitions first.
+                self.session.partitions.move_to_end(target.key)
+            topic = topics.get(target.topic)
             if topic is None:
-                topic = topics[wanted.topic] = m.FetchResponse.FetchableTopicResponse()
-                if isinstance(wanted.topic, bytes):
-                    topic.topic_id = wanted.topic
+                topic = topics[target.topic] = m.FetchResponse.FetchableTopicResponse()
+                if isinstance(target.topic, bytes):
+                    topic.topic_id = target.topic
                 else:
-                    topic.topic = wanted.topic
+                    topic.topic = target.topic
                 response.responses.append(topic)
-            topic.partitions.append(answer)
+            topic.partitions.append(data)
         return response
 
     @staticmethod
-    def _is_news(wanted: Wanted, answer: Any) -> bool:
+    def _has_changes(target: FetchedPartition, data: Any) -> bool:
         return bool(
-            answer.error_code
-            or len(answer.records)
-            or answer.diverging_epoch.epoch >= 0
-            or answer.high_watermark != wanted.told_high_watermark
-            or answer.log_start_offset != wanted.told_start_offset
+            data.error_code
+            or len(data.records)
+            or data.diverging_epoch.epoch >= 0
+            or data.high_watermark != target.sent_high_watermark
+            or data.log_start_offset != target.sent_start_offset
         )

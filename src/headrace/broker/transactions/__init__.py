@@ -1,25 +1,29 @@
-"""Transactions: who holds a transactional id, what is part of its transaction, and how it ends everywhere at once."""
+"""Transactions: the producer that owns each transactional id, its open transaction, and its commit or abort."""
 
-from headrace.broker.transactions.answers import (
-    DescribedTransaction,
-    EndAnswer,
-    InitAnswer,
-    ListedTransaction,
-)
 from headrace.broker.transactions.coordinator import TransactionCoordinator
-from headrace.broker.transactions.ports import MarkedPartition, MarkedPartitions, ProducerIds
-from headrace.broker.transactions.settings import TransactionSettings
+from headrace.broker.transactions.interface import (
+    DescribedTransaction,
+    EndResult,
+    InitResult,
+    ListedTransaction,
+    MarkedPartition,
+    MarkedPartitions,
+    ProducerIds,
+    TransactionContext,
+    TransactionSettings,
+)
 from headrace.broker.transactions.transaction import State
 
 __all__ = [
     "DescribedTransaction",
-    "EndAnswer",
-    "InitAnswer",
+    "EndResult",
+    "InitResult",
     "ListedTransaction",
     "MarkedPartition",
     "MarkedPartitions",
     "ProducerIds",
     "State",
+    "TransactionContext",
     "TransactionCoordinator",
     "TransactionSettings",
 ]

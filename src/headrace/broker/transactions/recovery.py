@@ -1,15 +1,15 @@
-"""What a start does about transactions, when all partitions are open and before anything is served.
+"""The recovery of transactions at start. It runs when all partitions are open, before the broker serves requests.
 
-Every partition knows which transactions are open in it. Each of them is one of these:
+Every partition records its open transactions. Recovery distinguishes three cases:
 
-1. named by a decision whose marker was lost: it is marked as was decided;
-2. of the producer and epoch that hold a transactional id now: it is open, and goes on, with its time-out anew;
-3. anything else (the id was forgotten, or has a newer epoch): it is aborted.
+1. The journal has decided the transaction, but the crash lost its marker. Recovery writes the marker again.
+2. The transaction's producer and epoch still own a transactional id. The transaction stays open, with a new timeout.
+3. Otherwise (the id expired or has a newer epoch), recovery aborts the transaction.
 
-Offsets that are pending for a transaction say that it is open as well, even if it wrote to no partition.
+A transaction with pending offsets is open too, even if it did not write to a partition.
 
-When all markers are on disk the decisions that named partitions are said again without them: what begins at the
-same offset later, after a power loss has cut the log, must not be taken for what was decided.
+When the markers are on disk, recovery rewrites the decisions without them. Otherwise, after a power loss has truncated
+the log, a later transaction could begin at the same offset, and the old decision would apply to that transaction.
 """
 
 from __future__ import annotations
@@ -19,129 +19,128 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from headrace.broker.groups.entries import Touched
-from headrace.broker.groups.ledger import Ledger
-from headrace.broker.groups.topic_names import TopicNames
-from headrace.broker.transactions.endings import Endings
-from headrace.broker.transactions.ports import MarkedPartitions, OpenTransaction, Written
+from headrace.broker.groups.entries import PendingMarker
+from headrace.broker.transactions.completion import TransactionCompletion
+from headrace.broker.transactions.interface import OpenTransaction, TransactionContext, Written
 from headrace.broker.transactions.transaction import State, Transaction
 from headrace.errors import StorageError
 
-__all__ = ["recover"]
+__all__ = ["recover_transactions"]
 
 _log = logging.getLogger("headrace.broker")
 
 
-async def recover(
-    transactions: Mapping[str, Transaction],
-    ledger: Ledger,
-    partitions: MarkedPartitions,
-    topics: TopicNames,
-    endings: Endings,
+async def recover_transactions(
+    transactions: Mapping[str, Transaction], context: TransactionContext, completion: TransactionCompletion
 ) -> None:
-    """Bring ids and partitions together again; ``transactions`` are the ids as the journal has them."""
-    entries = ledger.kept.transactions
+    """Recover the open transactions. ``transactions`` has every transactional id of the journal."""
+    ledger, partitions, topics = context.ledger, context.partitions, context.topics
+    entries = ledger.state.transactions
     decided = {
-        (one.topic, one.partition, one.producer, one.first_offset): (entry.id, one)
-        for entry in entries.values()
-        for one in entry.touched
+        marker.key: (entry.id, marker) for entry in entries.values() for marker in entry.pending_markers
     }
-    holders = {transaction.producer: transaction for transaction in transactions.values()}
+    owners = {transaction.producer: transaction for transaction in transactions.values()}
     syncs: list[asyncio.Future[None]] = []
     for name, index, partition in list(partitions.all()):
-        if partition.is_lost:
-            # Its files cannot be read. What was decided about it stays in the journal.
-            _keep(transactions, decided, topics.id_of(name), index)
+        if partition.needs_restart:
+            # The partition's files cannot be read, so the journal must retain its pending markers.
+            _keep_markers(transactions, decided, topics.id_of(name), index)
             continue
-        for producer, one in list(partition.open_transactions().items()):
-            found = decided.get((topics.id_of(name) or b"", index, producer, one.first_offset))
-            holder = holders.get(producer)
-            if found is None and holder is not None and one.producer_epoch == holder.epoch:
-                _join(holder, name, index, one)
+        for producer, open_transaction in list(partition.open_transactions().items()):
+            decision = decided.get(
+                (topics.id_of(name) or b"", index, producer, open_transaction.first_offset)
+            )
+            owner = owners.get(producer)
+            if decision is None and owner is not None and open_transaction.producer_epoch == owner.epoch:
+                _continue_transaction(owner, name, index, open_transaction)
                 continue
-            epoch, committed = one.producer_epoch, False
-            if found is not None:
-                epoch, committed = found[1].epoch, found[1].committed
-            elif holder is not None:
-                epoch = max(epoch, holder.epoch)
-            mark = partial(endings.mark_one, name, index, producer, epoch, committed=committed)
-            waits = None
-            if found is not None:
-                waits = transactions[found[0]]
-                _keep_one(transactions, *found)
-            elif holder is not None:
-                waits = holder
-            marked = partial(_marked, endings, transactions, found)
+            epoch, committed = open_transaction.producer_epoch, False
+            if decision is not None:
+                epoch, committed = decision[1].epoch, decision[1].committed
+            elif owner is not None:
+                epoch = max(epoch, owner.epoch)
+            mark = partial(completion.write_marker, name, index, producer, epoch, committed=committed)
+            waiting_transaction = None
+            if decision is not None:
+                waiting_transaction = transactions[decision[0]]
+                _keep_marker(transactions, *decision)
+            elif owner is not None:
+                waiting_transaction = owner
+            on_marked = partial(_forget_when_synced, completion, transactions, decision)
             try:
                 written = mark()
             except StorageError as error:
-                _log.error("a transaction stays open in %s-%d for now: %s", name, index, error)
-                if waits is not None:
-                    waits.held_up += 1
-                endings.mark_later(mark, partial(_let_go, waits, marked))
+                _log.error("cannot write a transaction marker to %s-%d: %s; retrying", name, index, error)
+                if waiting_transaction is not None:
+                    waiting_transaction.unwritten_markers += 1
+                completion.mark_later(mark, partial(_after_retry, waiting_transaction, on_marked))
                 continue
-            marked(written)
+            on_marked(written)
             if written is not None and written.durable is not None:
                 syncs.append(written.durable)
-    for transactional_id in ledger.kept.pending.transactions():
+    for transactional_id in ledger.state.pending.transactions():
         transaction = transactions[transactional_id]
         transaction.state = State.ONGOING
-        transaction.groups |= ledger.kept.pending.groups_of(transactional_id)
+        transaction.groups |= ledger.state.pending.groups_of(transactional_id)
     await asyncio.gather(*syncs, return_exceptions=True)
-    said = [
-        ledger.put(transaction.entry(ended=_ended(entries[transaction.id].ended), decides=False))
+    writes = [
+        ledger.put(transaction.entry(ended=_is_commit(entries[transaction.id].ended), decides=False))
         for transaction in transactions.values()
-        if len(entries[transaction.id].touched) != len(transaction.unsynced)
+        if len(entries[transaction.id].pending_markers) != len(transaction.unsynced)
     ]
-    for failure in await asyncio.gather(*said):
+    for failure in await asyncio.gather(*writes):
         if failure is not None:
-            _log.error("decided transactions are not known to be settled: %s", failure)
+            _log.error(
+                "cannot record that transactions have their markers: %s; the next start retries", failure
+            )
 
 
-def _join(transaction: Transaction, name: str, index: int, one: OpenTransaction) -> None:
+def _continue_transaction(
+    transaction: Transaction, name: str, index: int, open_transaction: OpenTransaction
+) -> None:
     if transaction.state is not State.ONGOING:
         transaction.state = State.ONGOING
-        transaction.began_ms = one.since_ms
-    transaction.began_ms = min(transaction.began_ms, one.since_ms)
+        transaction.began_ms = open_transaction.since_ms
+    transaction.began_ms = min(transaction.began_ms, open_transaction.since_ms)
     transaction.partitions.add((name, index))
 
 
-def _keep(
+def _keep_markers(
     transactions: Mapping[str, Transaction],
-    decided: Mapping[tuple[bytes, int, int, int], tuple[str, Touched]],
+    decided: Mapping[tuple[bytes, int, int, int], tuple[str, PendingMarker]],
     topic_id: bytes | None,
     index: int,
 ) -> None:
-    for (topic, partition, _, _), (transactional_id, touched) in decided.items():
+    for (topic, partition, _, _), (transactional_id, marker) in decided.items():
         if (topic, partition) == (topic_id, index):
-            _keep_one(transactions, transactional_id, touched)
+            _keep_marker(transactions, transactional_id, marker)
 
 
-def _keep_one(transactions: Mapping[str, Transaction], transactional_id: str, touched: Touched) -> None:
-    key = (touched.topic, touched.partition, touched.producer, touched.first_offset)
-    transactions[transactional_id].unsynced[key] = touched
+def _keep_marker(
+    transactions: Mapping[str, Transaction], transactional_id: str, marker: PendingMarker
+) -> None:
+    transactions[transactional_id].unsynced[marker.key] = marker
 
 
-def _marked(
-    endings: Endings,
+def _forget_when_synced(
+    completion: TransactionCompletion,
     transactions: Mapping[str, Transaction],
-    found: tuple[str, Touched] | None,
+    decision: tuple[str, PendingMarker] | None,
     written: Written | None,
 ) -> None:
-    """A marker is written. Its decision is carried along until it is on disk."""
-    if found is not None:
-        transaction, touched = transactions[found[0]], found[1]
-        key = (touched.topic, touched.partition, touched.producer, touched.first_offset)
-        endings.when_synced(written, lambda: endings.forget(transaction, [key]))
+    """Drop the pending marker when the written marker is on disk. Until then, journal entries repeat it."""
+    if decision is not None:
+        transaction, marker = transactions[decision[0]], decision[1]
+        completion.when_synced(written, lambda: completion.forget(transaction, [marker.key]))
 
 
-def _let_go(
-    transaction: Transaction | None, marked: Callable[[Written | None], None], written: Written | None
+def _after_retry(
+    transaction: Transaction | None, on_marked: Callable[[Written | None], None], written: Written | None
 ) -> None:
     if transaction is not None:
-        transaction.held_up -= 1
-    marked(written)
+        transaction.unwritten_markers -= 1
+    on_marked(written)
 
 
-def _ended(ended: str | None) -> bool | None:
+def _is_commit(ended: str | None) -> bool | None:
     return None if ended is None else ended == "commit"

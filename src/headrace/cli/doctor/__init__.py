@@ -1,13 +1,14 @@
-"""``headrace doctor``: what is missing on this machine, and how to get it."""
+"""``headrace doctor``: check what this machine lacks to run an app, and print how to fix it."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli.options import Data
 from headrace.cli.session import Session
 from headrace.cli.verb import Command, build, verb
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["command", "doctor"]
 
 _MARKS = {"ok": ("✓", "\x1b[32m"), "missing": ("✗", "\x1b[31m"), "optional": ("·", "\x1b[33m")}
-_OFF = "\x1b[0m"
+_RESET = "\x1b[0m"
 
 
 @verb(
@@ -33,9 +34,9 @@ _OFF = "\x1b[0m"
         (
             "Marks",
             """
-            ✓  there, and in order
-            ✗  needed, and missing; the exit code is then 1
-            ·  could be better; nothing fails for it
+            ✓  fine
+            ✗  required, but missing; the exit code is then 1
+            ·  optional: everything works without it
             """,
         )
     ],
@@ -44,78 +45,74 @@ def doctor(
     session: Session,
     app: Annotated[
         str | None,
-        typer.Argument(metavar="MODULE:APP", help="Look at this app as well, and only at what it needs."),
+        typer.Argument(
+            metavar="MODULE:APP", help="Also check this app, and skip checks that it does not need."
+        ),
     ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", "-d", metavar="DIR", help="Where the log, state and views are kept."),
-    ] = None,
+    data: Data = None,
     fix: Annotated[
         bool,
-        typer.Option(
-            "--fix", help="Get what can be had without asking: jars, and Spark's classes in advance."
-        ),
+        typer.Option("--fix", help="Download the jars, and create the archive of Spark's classes."),
     ] = False,
 ) -> int:
-    """Say what is missing on this machine, and how to get it.
+    """Check what this machine lacks to run an app.
 
-    Python packages, Java, jars, the port or the brokers, the data directory, disk and memory; with an app also its
-    mistakes and the stores of its views. Nothing is started or changed, but by --fix.
+    It checks Python packages, Java, jars, the port or the brokers, the data directory, disk and memory. With an app it
+    also checks the app's declarations and the stores of its views. For each problem it prints the next step. Without
+    --fix it does not change the machine.
     """
-    from headrace.cli.settings import settings_for
 
-    settings = settings_for(session, data=data)
+    settings = session.settings(data=data)
     if fix:
         _fix(session, settings)
     findings = _findings(settings, app)
-    _show(session, findings)
-    return 1 if any(one.state == "missing" for one in findings) else 0
+    _print_findings(session, findings)
+    return 1 if any(finding.state == "missing" for finding in findings) else 0
 
 
 def _findings(settings: Settings, name: str | None) -> list[Finding]:
-    from headrace.cli.doctor.app import load_for_a_look, look_at_stores
-    from headrace.cli.doctor.machine import look_at_data, look_at_log, look_at_python
-    from headrace.cli.doctor.spark import look_at_spark
+    from headrace.cli.doctor.app import check_app, check_stores
+    from headrace.cli.doctor.machine import check_data_dir, check_log, check_python
+    from headrace.cli.doctor.spark import check_spark
 
-    loaded, told = (None, []) if name is None else load_for_a_look(name)
-    findings = [*look_at_python()]
-    if loaded is None or loaded.flows:
-        findings += look_at_spark(settings)
-    findings += [*look_at_data(settings), *look_at_log(settings), *told]
-    if loaded is not None:
-        findings += look_at_stores(loaded, settings)
+    app, app_findings = (None, []) if name is None else check_app(name)
+    findings = [*check_python()]
+    if app is None or app.flows:
+        findings += check_spark(settings)
+    findings += [*check_data_dir(settings), *check_log(settings), *app_findings]
+    if app is not None:
+        findings += check_stores(app, settings)
     return findings
 
 
 def _fix(session: Session, settings: Settings) -> None:
     from headrace.errors import HeadraceError
-    from headrace.flow.training import train
+    from headrace.flow.spark.training_run import train
 
     try:
         train(settings, say=session.out.note)
     except HeadraceError as error:
-        # The look that follows says what is still missing, and how to get it.
+        # The checks that follow report what is still missing.
         session.out.warn(f"{error.message}{f': {error.detail}' if error.detail else ''}")
 
 
-def _show(session: Session, findings: list[Finding]) -> None:
-    from headrace.cli.output import colour_wanted
+def _print_findings(session: Session, findings: list[Finding]) -> None:
+    from headrace.cli.output import uses_colour
 
-    coloured = colour_wanted(sys.stdout)
-    for one in findings:
+    coloured = uses_colour(sys.stdout)
+    for finding in findings:
         if session.out.as_json:
-            session.out.json_line(
-                {"check": one.check, "state": one.state, "text": one.text, "hint": one.hint}
-            )
+            session.out.json_line(asdict(finding))
             continue
-        mark, colour = _MARKS[one.state]
-        session.out.text(f"{colour}{mark}{_OFF} {one.text}" if coloured else f"{mark} {one.text}")
-        if one.hint:
-            session.out.text(f"    next step: {one.hint}" if one.state == "missing" else f"    {one.hint}")
-    absent = sum(one.state == "missing" for one in findings)
+        mark, colour = _MARKS[finding.state]
+        session.out.text(f"{colour}{mark}{_RESET} {finding.text}" if coloured else f"{mark} {finding.text}")
+        if finding.hint:
+            is_missing = finding.state == "missing"
+            session.out.text(f"    next step: {finding.hint}" if is_missing else f"    {finding.hint}")
+    absent = sum(finding.state == "missing" for finding in findings)
     if not session.out.as_json:
         session.out.text("")
-        session.out.text(f"{absent} missing" if absent else "all that is needed is there")
+        session.out.text(f"{absent} missing" if absent else "nothing is missing")
 
 
 def command() -> Command:

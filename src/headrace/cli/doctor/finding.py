@@ -1,4 +1,4 @@
-"""What the doctor found: it is there, it is missing, or one can do without."""
+"""A finding of ``headrace doctor``. Its state is ok, missing or optional."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Finding:
     state: State
     text: str
     hint: str = ""
-    """The next step, where there is one."""
+    """The next step, if any."""
 
 
 def fine(check: str, text: str) -> Finding:
@@ -28,5 +28,5 @@ def missing(check: str, text: str, hint: str) -> Finding:
 
 
 def optional(check: str, text: str, hint: str) -> Finding:
-    """Not as good as it could be, and nothing fails for it."""
+    """An improvement that the app does not require."""
     return Finding(check, "optional", text, hint)

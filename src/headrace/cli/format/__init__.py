@@ -1,6 +1,5 @@
-"""Percent formats, as rpk has them: ``-f '%k %v\\n'`` prints with ``consume`` and reads with ``produce``.
+"""Percent formats like those of rpk: ``consume -f '%k %v\\n'`` prints records, ``produce -f`` parses them.
 
-``template`` takes the text apart, ``numbers``, ``texts`` and ``stamps`` know the modifiers in braces,
-``printer`` writes records as bytes and ``reader`` takes them out of a stream of bytes. Nothing in here
-touches a file or a broker.
+``template`` splits a format into literals and fields. ``modifiers`` prints and parses single values. ``printer`` turns
+records into bytes, and ``reader`` parses records from a ``source`` of bytes. This package accesses no files or brokers.
 """

@@ -1,23 +1,20 @@
-"""Records as bytes, by a percent format.
+"""Prints records as bytes in a percent format.
 
-A format is compiled once into a list of small functions, one per part, so that printing a record is a walk
-over them.
+The format is compiled once into a list of functions, one per part. Printing a record calls the functions in order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.cli.format.numbers import number_form
-from headrace.cli.format.stamps import stamp_printer
-from headrace.cli.format.template import Field, FormatError, take_apart
-from headrace.cli.format.texts import text_printer
+from headrace.cli.format.modifiers import number_form, text_printer, timestamp_printer
+from headrace.cli.format.template import Field, FormatError, split_format
 from headrace.cli.record import Header, Record
 
 __all__ = ["Printer", "compile_printer"]
 
 Printer = Callable[[Record, int], bytes]
-"""Takes a record and how many were printed up to and including it."""
+"""Takes a record and the number of records printed so far, including this record."""
 
 _TEXTS: dict[str, Callable[[Record], bytes]] = {
     "t": lambda record: record.topic.encode(),
@@ -35,7 +32,7 @@ _NUMBERS: dict[str, Callable[[Record], int]] = {
     "[": lambda record: record.log_start,
     "]": lambda record: record.high_watermark,
 }
-_NOT_TOLD = {"x": "the producer id", "y": "the producer epoch", "|": "the last stable offset"}
+_UNAVAILABLE = {"x": "the producer id", "y": "the producer epoch", "|": "the last stable offset"}
 _FIELDS = (
     "%t %k %v (text), %T %K %V (their lengths), %h{…} %H (headers), %p %o %e %d %a{timestamp-type} %[ %] %i"
 )
@@ -43,7 +40,7 @@ _FIELDS = (
 
 def _header_printer(template: str) -> Callable[[Header], bytes]:
     steps: list[Callable[[Header], bytes]] = []
-    for part in take_apart(template):
+    for part in split_format(template):
         steps.append(_header_step(part))
     return lambda header: b"".join([step(header) for step in steps])
 
@@ -65,7 +62,7 @@ def _header_step(part: bytes | Field) -> Callable[[Header], bytes]:
         case "V":
             count = number_form(part.modifier)
             return lambda header: count.write(len(header[1] or b""))
-    raise FormatError(f"%{part.letter} is not part of a header", hint="inside %h{…} there are %k %v %K %V")
+    raise FormatError(f"%{part.letter} is not a field of a header", hint="inside %h{…} use %k %v %K %V")
 
 
 def _step(part: bytes | Field) -> Printer:
@@ -83,29 +80,29 @@ def _step(part: bytes | Field) -> Printer:
         form = number_form(modifier)
         return lambda record, count: form.write(count)
     if letter == "d":
-        stamp = stamp_printer(modifier)
+        stamp = timestamp_printer(modifier)
         return lambda record, count: stamp(record.timestamp)
     if letter == "h":
         if modifier is None:
-            raise FormatError("%h needs to be told how a header looks", hint="e.g. %h{%k=%v }")
+            raise FormatError("%h needs a format for each header", hint="e.g. %h{%k=%v }")
         each = _header_printer(modifier)
         return lambda record, count: b"".join([each(header) for header in record.headers])
     if letter == "a":
         name, _, form_name = (modifier or "").partition(";")
         if name != "timestamp-type":
             raise FormatError(
-                f"%a{{{name}}} is not told to clients of this kind",
-                hint="there is %a{timestamp-type}: 0 or 1",
+                f"%a{{{name}}} is not available to this client",
+                hint="use %a{timestamp-type}, which prints 0 (create time) or 1 (log append time)",
             )
         form = number_form(form_name or None)
         return lambda record, count: form.write(record.timestamp_type)
-    if letter in _NOT_TOLD:
-        raise FormatError(f"%{letter} ({_NOT_TOLD[letter]}) is not told to clients of this kind")
-    raise FormatError(f"%{letter} is no field of a record", hint=f"there are: {_FIELDS}")
+    if letter in _UNAVAILABLE:
+        raise FormatError(f"%{letter} ({_UNAVAILABLE[letter]}) is not available to this client")
+    raise FormatError(f"%{letter} is not a field of a record", hint=f"use one of: {_FIELDS}")
 
 
 def compile_printer(template: str) -> Printer:
-    steps = [_step(part) for part in take_apart(template)]
+    steps = [_step(part) for part in split_format(template)]
 
     def write(record: Record, count: int) -> bytes:
         return b"".join([step(record, count) for step in steps])

@@ -1,9 +1,8 @@
-"""Records out of a stream of bytes, by a percent format.
+"""Parses records from a stream of bytes in a percent format.
 
-A field ends where its stated length says (``%K{big32}%k``), or at the literal text that follows it
-(``%k,%v\\n``), or at the end of the input. The delimiter of the very last field may be missing at the end
-of the input, since the last line of a file often lacks its new line. Anything else that does not match
-stops the reading with the number of the record.
+A field ends after its length (``%K{big32}%k``), at the literal text that follows it (``%k,%v\\n``), or at the end of
+the input. The last delimiter of the input can be missing, because the last line of a file often has no newline. Any
+other mismatch is an error with the number of the record.
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from headrace.cli.format.numbers import NumberForm, number_form
+from headrace.cli.format.modifiers import InputError, NumberForm, number_form, text_decoder
 from headrace.cli.format.source import Source
-from headrace.cli.format.template import Field, FormatError, Part, take_apart
-from headrace.cli.format.texts import InputError, text_decoder
+from headrace.cli.format.template import Field, FormatError, Part, split_format
 from headrace.cli.record import Header, Record
 
 __all__ = ["Reader", "compile_reader"]
@@ -29,14 +27,14 @@ _NAMES = {
     "d": "timestamp",
     "H": "number of headers",
 }
-_FIELDS = "%t %k %v (text), %T %K %V (lengths, before what they measure), %H %h{…} (headers), %p, %d"
+_FIELDS = "%t %k %v (text), %T %K %V (lengths, before their fields), %H %h{…} (headers), %p, %d"
 
 Values = dict[str, bytes | int | list[Header]]
 Step = Callable[[Source, Values], None]
 
 
-class _Ended(Exception):
-    """The stream ended; ``what`` was being read."""
+class _InputEnded(Exception):
+    """The stream ended inside ``what``."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -48,9 +46,9 @@ def _literal(expected: bytes, *, last: bool) -> Step:
             return
         found = source.exactly(len(expected))
         if found is None:
-            raise _Ended(f"{expected!r}")
+            raise _InputEnded(f"{expected!r}")
         if found != expected:
-            raise InputError(f"expected {expected!r} and found {found!r}")
+            raise InputError(f"expected {expected!r}, found {found!r}")
 
     return step
 
@@ -69,7 +67,7 @@ def _number(letter: str, form: NumberForm) -> Step:
     def step(source: Source, values: Values) -> None:
         data = read(source)
         if data is None:
-            raise _Ended(name)
+            raise _InputEnded(name)
         try:
             match form.kind:
                 case "digits":
@@ -81,7 +79,9 @@ def _number(letter: str, form: NumberForm) -> Step:
                 case "big" | "little":
                     values[letter] = int.from_bytes(data, form.kind)
         except (ValueError, KeyError):
-            raise InputError(f"the {name} {data[:40]!r} is not a number of the stated form") from None
+            raise InputError(
+                f"the {name} {data[:40]!r} does not match the number type in the format"
+            ) from None
 
     return step
 
@@ -99,7 +99,7 @@ def _sized_text(letter: str, size_letter: str, decode: Callable[[bytes], bytes])
         assert isinstance(size, int)
         data = source.exactly(size)
         if data is None:
-            raise _Ended(_NAMES[letter])
+            raise _InputEnded(_NAMES[letter])
         values[letter] = decode(data)
 
     return step
@@ -109,13 +109,13 @@ def _delimited_text(letter: str, delimiter: bytes, decode: Callable[[bytes], byt
     def step(source: Source, values: Values) -> None:
         data, delimited = source.until(delimiter)
         if not delimited and not last:
-            raise _Ended(_NAMES[letter])
+            raise _InputEnded(_NAMES[letter])
         values[letter] = decode(data)
 
     return step
 
 
-def _open_text(letter: str, decode: Callable[[bytes], bytes]) -> Step:
+def _text_to_end(letter: str, decode: Callable[[bytes], bytes]) -> Step:
     def step(source: Source, values: Values) -> None:
         values[letter] = decode(source.rest())
 
@@ -126,7 +126,7 @@ def _json_text(letter: str, decode: Callable[[bytes], bytes]) -> Step:
     def step(source: Source, values: Values) -> None:
         data = source.json_value()
         if data is None:
-            raise _Ended(_NAMES[letter])
+            raise _InputEnded(_NAMES[letter])
         values[letter] = decode(data)
 
     return step
@@ -137,7 +137,7 @@ def _headers(steps: Sequence[Step]) -> Step:
         count = values["H"]
         assert isinstance(count, int)
         if count > HEADERS_MAX:
-            raise InputError(f"the input states {count} headers, more than {HEADERS_MAX}")
+            raise InputError(f"the input has {count} headers (maximum {HEADERS_MAX})")
         headers: list[Header] = []
         for _ in range(count):
             header: Values = {}
@@ -154,7 +154,7 @@ def _headers(steps: Sequence[Step]) -> Step:
 
 def _compile(parts: Sequence[Part], *, letters: str, whole: bool) -> list[Step]:
     steps: list[Step] = []
-    known: set[str] = set()
+    seen: set[str] = set()
     index = 0
     while index < len(parts):
         part = parts[index]
@@ -164,73 +164,73 @@ def _compile(parts: Sequence[Part], *, letters: str, whole: bool) -> list[Step]:
             continue
         letter, modifier = part.letter, part.modifier
         if letter not in letters:
-            raise FormatError(f"%{letter} is not something to read here", hint=f"there are: {_FIELDS}")
-        if letter in known:
+            raise FormatError(f"%{letter} is not a field of the input", hint=f"use one of: {_FIELDS}")
+        if letter in seen:
             raise FormatError(f"%{letter} appears twice")
-        known.add(letter)
+        seen.add(letter)
         if letter in "TKVHpd":
             if modifier and modifier.isdecimal():
                 steps.append(_constant(letter, int(modifier)))
             else:
                 steps.append(_number(letter, number_form(modifier)))
         elif letter == "h":
-            if "H" not in known:
-                raise FormatError("%h needs to know how many headers there are", hint="e.g. %H{2}%h{%k=%v;}")
-            steps.append(_headers(_compile(take_apart(modifier or ""), letters="kvKV", whole=False)))
+            if "H" not in seen:
+                raise FormatError("%h needs the number of headers before it", hint="e.g. %H{2}%h{%k=%v;}")
+            steps.append(_headers(_compile(split_format(modifier or ""), letters="kvKV", whole=False)))
         else:
             decode = text_decoder(modifier)
             size_letter = letter.upper()
-            following = parts[index] if index < len(parts) else None
-            if size_letter in known:
+            next_part = parts[index] if index < len(parts) else None
+            if size_letter in seen:
                 steps.append(_sized_text(letter, size_letter, decode))
             elif modifier == "json":
                 steps.append(_json_text(letter, decode))
-            elif isinstance(following, bytes):
+            elif isinstance(next_part, bytes):
                 index += 1
                 last = whole and index == len(parts)
-                steps.append(_delimited_text(letter, following, decode, last=last))
-            elif following is None and whole:
-                steps.append(_open_text(letter, decode))
+                steps.append(_delimited_text(letter, next_part, decode, last=last))
+            elif next_part is None and whole:
+                steps.append(_text_to_end(letter, decode))
             else:
-                after = f"%{following.letter}" if isinstance(following, Field) else "its header"
+                after = f"%{next_part.letter}" if isinstance(next_part, Field) else "its header"
                 raise FormatError(
-                    f"nothing says where %{letter} ends and {after} begins",
-                    hint=f"put text between them, or a length before: %{size_letter}{{big32}}%{letter}",
+                    f"the format does not define where %{letter} ends and {after} begins",
+                    hint=f"put text between them, or a length first: %{size_letter}{{big32}}%{letter}",
                 )
     for size_letter, letter in (*_SIZES.items(), ("H", "h")):
-        if size_letter in known and letter not in known:
-            raise FormatError(f"%{size_letter} measures %{letter}, which does not follow")
+        if size_letter in seen and letter not in seen:
+            raise FormatError(f"%{size_letter} must be followed by %{letter}")
     return steps
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
     steps: list[Step]
-    spaced: bool
-    """White space before a record means nothing: the format begins with JSON, which ends by itself."""
+    skips_space: bool
+    """Whether to skip white space before a record: the format begins with JSON, which needs no delimiter."""
 
     def read(self, source: Source, *, topic: str) -> Iterator[Record]:
-        """The records of a stream; ``topic`` is for those whose input names none."""
-        number = 0
+        """Parse the records of a stream. ``topic`` is the topic of records without a topic in the input."""
+        record_number = 0
         while True:
-            if self.spaced:
+            if self.skips_space:
                 source.skip_space()
             if source.at_end():
                 return
-            number += 1
-            before = source.taken
+            record_number += 1
+            before = source.consumed
             values: Values = {}
             try:
                 for step in self.steps:
                     step(source, values)
-            except _Ended as ended:
-                raise InputError(f"record {number}: the input ended inside the {ended.what}") from None
-            except InputError as error:
-                raise InputError(f"record {number}: {error.message}", hint=error.hint) from None
-            if source.taken == before:
+            except _InputEnded as error_at_end:
                 raise InputError(
-                    f"record {number}: by this format a record is nothing, so it would never end"
-                )
+                    f"record {record_number}: the input ended inside the {error_at_end.what}"
+                ) from None
+            except InputError as error:
+                raise InputError(f"record {record_number}: {error.message}", hint=error.hint) from None
+            if source.consumed == before:
+                raise InputError(f"record {record_number}: the format matches zero bytes")
             yield _record(values, topic)
 
 
@@ -253,9 +253,9 @@ def _record(values: Values, topic: str) -> Record:
 
 
 def compile_reader(template: str) -> Reader:
-    parts = take_apart(template)
+    parts = split_format(template)
     if not any(isinstance(part, Field) for part in parts):
-        raise FormatError(f"the format {template!r} reads nothing", hint=r"e.g. -f '%k,%v\n'")
+        raise FormatError(f"the format {template!r} has no fields", hint=r"e.g. -f '%k,%v\n'")
     steps = _compile(parts, letters="tkvTKVHhpd", whole=True)
     first = parts[0]
-    return Reader(steps, spaced=isinstance(first, Field) and first.modifier == "json")
+    return Reader(steps, skips_space=isinstance(first, Field) and first.modifier == "json")

@@ -1,11 +1,11 @@
-"""Bytes from a stream, taken by length or up to a delimiter, with a bound on how much is held at once."""
+"""A buffered stream of bytes that is read by length or up to a delimiter. The size of a field is limited."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 
-from headrace.cli.format.texts import InputError
+from headrace.cli.format.modifiers import InputError
 
 __all__ = ["FIELD_BYTES_MAX", "Source"]
 
@@ -16,7 +16,7 @@ _JSON_SPACE = b" \t\r\n"
 
 
 class Source:
-    """``read`` returns the next bytes as soon as there are any, and nothing at the end."""
+    """``read`` returns the next bytes as soon as they arrive, and empty bytes at the end."""
 
     def __init__(self, read: Callable[[], bytes], *, field_bytes_max: int = FIELD_BYTES_MAX) -> None:
         self._read = read
@@ -27,12 +27,12 @@ class Source:
         self._ended = False
 
     @property
-    def taken(self) -> int:
-        """How many bytes have been taken so far."""
+    def consumed(self) -> int:
+        """The number of bytes consumed so far."""
         return self._dropped + self._at
 
     def _fill(self) -> bool:
-        """Fetch more; False at the end of the stream."""
+        """Read more; False at the end of the stream."""
         if self._ended:
             return False
         if self._at > _KEEP_BYTES:
@@ -42,7 +42,7 @@ class Source:
         if len(self._buffer) - self._at > self._field_bytes_max:
             raise InputError(
                 f"one field of the input is longer than {self._field_bytes_max} bytes",
-                hint="is the delimiter in the format the one that the input has?",
+                hint="check that the input contains the format's delimiter",
             )
         data = self._read()
         self._ended = not data
@@ -58,16 +58,18 @@ class Source:
         return self._at >= len(self._buffer) and not self._fill()
 
     def exactly(self, size: int) -> bytes | None:
-        """``size`` bytes, or None if the stream ends before."""
+        """Read ``size`` bytes; None if the stream ends earlier."""
         if size > self._field_bytes_max:
-            raise InputError(f"the input states a length of {size} bytes, more than {self._field_bytes_max}")
+            raise InputError(f"the input has a length of {size} bytes (maximum {self._field_bytes_max})")
         while len(self._buffer) - self._at < size:
             if not self._fill():
                 return None
         return self._take(self._at + size)
 
     def until(self, delimiter: bytes) -> tuple[bytes, bool]:
-        """Everything before the delimiter, which is taken too; False if the stream ended without one."""
+        """Read the bytes before the delimiter, and consume the delimiter too. If the stream has no delimiter, return
+        the rest of the stream and False.
+        """
         searched = self._at
         while (found := self._buffer.find(delimiter, searched)) < 0:
             searched = max(self._at, len(self._buffer) - len(delimiter) + 1)
@@ -96,7 +98,7 @@ class Source:
             self._at += 1
 
     def json_value(self) -> bytes | None:
-        """The bytes of one JSON value, found by its brackets and quotes alone; they are not checked here."""
+        """Read the bytes of one JSON value. Brackets and quotes delimit it; the JSON is not validated here."""
         self.skip_space()
         depth, in_string, escaped, scan = 0, False, False, 0
         while True:

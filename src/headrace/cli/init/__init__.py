@@ -1,4 +1,4 @@
-"""``headrace init``: a small app that runs, to change into one's own."""
+"""``headrace init``: create a small app that runs, as a starting point."""
 
 from __future__ import annotations
 
@@ -39,35 +39,39 @@ class InitRefused(CliError):
 def init(
     session: Session,
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Where to; made if missing. Without it, the current folder.")
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="Folder for the app; created if missing (default: the current folder).",
+        ),
     ] = Path(),
 ) -> None:
-    """Make a small app that runs.
+    """Create a small app that runs.
 
-    A topic, a flow and a view in app.py; its settings, a test, and a README with the commands to go on with. No file
-    that is there is overwritten.
+    It writes app.py with a topic, a flow and a view, settings, a test, and a README with the next commands. It never
+    overwrites a file.
     """
     folder = directory.absolute()
     name = re.sub(r"[^a-z0-9_-]+", "-", folder.name.lower()).strip("-_") or "app"
-    there = [file for file in _FILES if (folder / file).exists()]
-    if there:
+    existing = [file for file in _FILES if (folder / file).exists()]
+    if existing:
         raise InitRefused(
-            f"{', '.join(there)} {'is' if len(there) == 1 else 'are'} already in {folder}; nothing was written",
+            f"{', '.join(existing)} {'is' if len(existing) == 1 else 'are'} already in {folder}; nothing was written",
             hint="name another folder: headrace init DIR",
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file, source in _FILES.items():
             text = (_TEMPLATE / source).read_text(encoding="utf-8").replace("{{name}}", name)
-            # "x": what somebody else has written meanwhile is not overwritten either.
-            with open(folder / file, "x", encoding="utf-8") as made:
-                made.write(text)
+            # Mode "x" fails if another process has created the file since the check.
+            with open(folder / file, "x", encoding="utf-8") as created:
+                created.write(text)
     except OSError as error:
         raise InitRefused(
-            f"{error.filename or folder} cannot be written: {error.strerror or error}",
-            hint="name a folder that you may write to",
+            f"cannot write {error.filename or folder}: {error.strerror or error}",
+            hint="name a folder that you can write to",
         ) from error
-    session.out.note(f"made {', '.join(_FILES)} in {folder}")
+    session.out.note(f"created {', '.join(_FILES)} in {folder}")
     session.out.note(f"run it: {'' if folder == Path.cwd() else f'cd {directory} && '}headrace run app:app")
 
 

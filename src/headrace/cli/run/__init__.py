@@ -1,4 +1,4 @@
-"""``headrace run``: a whole app on this machine."""
+"""``headrace run``: run a whole app on this machine."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.listening import PgListen
+from headrace.cli.options import AppName, Data, Master, PgListen, StopAfter
 from headrace.cli.session import Session
 from headrace.cli.verb import Command, build, verb
-from headrace.settings.page_place import USUAL_LISTEN
+from headrace.settings import DEFAULT_SERVE_LISTEN
 
 __all__ = ["command", "run"]
 
@@ -29,39 +29,43 @@ __all__ = ["command", "run"]
 )
 def run(
     session: Session,
-    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The app, as Python would import it.")],
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", "-d", metavar="DIR", help="Where the log, state and views are kept."),
-    ] = None,
+    app: AppName,
+    data: Data = None,
     listen: Annotated[
         str | None,
-        typer.Option("--listen", "-l", metavar="HOST:PORT", help="Where the embedded broker listens."),
+        typer.Option(
+            "--listen",
+            "-l",
+            metavar="HOST:PORT",
+            help="Address of the embedded broker (default: the setting log.listen).",
+        ),
     ] = None,
-    master: Annotated[
-        str | None, typer.Option("--master", metavar="URL", help="Spark's master; otherwise this machine.")
-    ] = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option("--for", metavar="SECONDS", help="Stop by itself; otherwise with Ctrl-C.", min=1),
-    ] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Prove every view at the end.")] = False,
+    master: Master = None,
+    seconds: StopAfter = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Verify every view at the end.")] = False,
     verify_every: Annotated[
         int | None,
         typer.Option(
-            "--verify-every", metavar="SECONDS", min=1, help="Prove every view again and again, beside it."
+            "--verify-every",
+            metavar="SECONDS",
+            min=1,
+            help="Verify every view at this interval while the app runs (default: never).",
         ),
     ] = None,
     metrics: Annotated[
         str | None,
-        typer.Option("--metrics", metavar="HOST:PORT", help="Answer Prometheus there."),
+        typer.Option(
+            "--metrics",
+            metavar="HOST:PORT",
+            help="Serve /metrics for Prometheus at this address (default: off).",
+        ),
     ] = None,
     serve: Annotated[
         str | None,
         typer.Option(
             "--serve",
             metavar="HOST:PORT",
-            help=f"Where the page is, and views are read; otherwise {USUAL_LISTEN} or a free port. off: nowhere.",
+            help=f"Address of the web UI and HTTP API (default: {DEFAULT_SERVE_LISTEN} or a free port); off: none.",
         ),
     ] = None,
     pg_listen: PgListen = None,
@@ -70,7 +74,7 @@ def run(
         typer.Option(
             "--feed",
             metavar="MODULE:FUNCTION",
-            help="Run feed(cluster, stop) beside it, to write events.",
+            help="Call this function in a thread, as FUNCTION(cluster, stop), to write events.",
         ),
     ] = None,
     watch: Annotated[
@@ -82,23 +86,26 @@ def run(
     backup: Annotated[
         Path | None,
         typer.Option(
-            "--backup", metavar="FOLDER", help="Where the embedded broker keeps a continuous backup."
+            "--backup",
+            metavar="FOLDER",
+            help="Folder for a continuous backup by the embedded broker (default: no backup).",
         ),
     ] = None,
     rebuild_changed: Annotated[
         bool,
-        typer.Option("--rebuild-changed", help="Start a new generation of flows whose function was changed."),
+        typer.Option("--rebuild-changed", help="Start a new generation of flows whose function changed."),
     ] = False,
 ) -> int:
     """Run a whole app on this machine: log, flows and views.
 
-    Without -b an embedded broker is started. It keeps running until Ctrl-C; starting it again goes on exactly where it
-    stopped. A flow or view that fails is told of, and the others go on; the exit code is then 1, as it is when a proof
-    has found a view that is not as derived. Lags are watched: what is about to be lost is told before it is.
+    Without -b it starts an embedded broker. The app runs until Ctrl-C; the next start continues exactly where it
+    stopped. If a flow or view fails, the others continue, and the exit code is 1. The exit code is also 1 if a
+    verification finds a difference between a view and the log. The command watches lag, and warns before retention
+    deletes unread records.
     """
-    from headrace.cli.run.show import Asked, run_app
+    from headrace.cli.run.app_run import RunOptions, run_app
 
-    asked = Asked(
+    options = RunOptions(
         app,
         data,
         listen,
@@ -114,7 +121,7 @@ def run(
         serve=serve,
         pg_listen=pg_listen,
     )
-    return run_app(session, asked)
+    return run_app(session, options)
 
 
 def command() -> Command:

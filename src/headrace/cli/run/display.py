@@ -1,23 +1,26 @@
-"""How a running app shows itself: in place on a terminal, plain lines elsewhere, JSON lines for programs."""
+"""The display of a running app: redrawn in place on a terminal, otherwise lines of text or JSON."""
 
 from __future__ import annotations
 
+import sqlite3
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.app import App
-from headrace.cli.run.watching import Watched
 from headrace.cli.session import Session
-from headrace.model.flow import DELIVERIES
-from headrace.runtime.look import FlowLook, Look, ViewLook
+from headrace.model.declarations import DELIVERIES
+from headrace.runtime.summary import FlowSummary, RunSummary, ViewSummary
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-__all__ = ["Display", "choose_display"]
+__all__ = ["Display", "QueryRows", "choose_display", "run_query"]
+
+_ROWS = 10
 
 _FLOW_HEADINGS = (
     "flow",
@@ -35,8 +38,35 @@ _FLOW_HEADINGS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class QueryRows:
+    """The first rows of a --watch query."""
+
+    sql: str
+    columns: list[str] = field(default_factory=list)
+    rows: list[tuple[object, ...]] = field(default_factory=list)
+    trouble: str = ""
+    """The error, if the query failed."""
+
+
+def run_query(path: Path, sql: str) -> QueryRows:
+    """Run a query, read only, over the SQLite file of the app's views."""
+    try:
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)
+    except sqlite3.Error as error:
+        return QueryRows(sql, trouble=str(error))
+    try:
+        cursor = connection.execute(sql)
+        rows = cursor.fetchmany(_ROWS)
+        return QueryRows(sql, [column[0] for column in cursor.description or ()], rows)
+    except sqlite3.Error as error:
+        return QueryRows(sql, trouble=str(error))
+    finally:
+        connection.close()
+
+
 class Display:
-    """Plain lines; the base of the others."""
+    """Prints plain lines. Base class of the other two displays."""
 
     every_s = 5.0
 
@@ -50,33 +80,31 @@ class Display:
     def __exit__(self, *_: object) -> None:
         return None
 
-    def tell(self, line: str) -> None:
+    def note(self, line: str) -> None:
         self.session.out.note(line)
 
     def warn(self, line: str) -> None:
-        """What must not be missed."""
         self.session.out.warn(line)
 
-    def show(self, look: Look, watched: list[Watched]) -> None:
-        say = self.session.out.text
-        for flow in look.flows:
-            say(f"{look.at_s:6.1f} s  flow {_flow_line(flow)}")
-        for view in look.views:
-            say(f"{look.at_s:6.1f} s  view {_view_line(view)}")
-        for alert in look.alerts:
-            say(
-                f"{look.at_s:6.1f} s  alert {alert.alert}: {alert.text}, since {_time(1_000 * alert.since_ms)}"
-            )
-        for one in watched:
-            for row in one.rows:
-                say(f"{look.at_s:6.1f} s  {' | '.join(map(_cell, row))}")
+    def show(self, summary: RunSummary, queries: list[QueryRows]) -> None:
+        write = self.session.out.text
+        elapsed = f"{summary.at_s:6.1f} s"
+        for flow in summary.flows:
+            write(f"{elapsed}  flow {_flow_line(flow)}")
+        for view in summary.views:
+            write(f"{elapsed}  view {_view_line(view)}")
+        for alert in summary.alerts:
+            write(f"{elapsed}  alert {alert.alert}: {alert.text}, since {_time(1_000 * alert.since_ms)}")
+        for query in queries:
+            for row in query.rows:
+                write(f"{elapsed}  {' | '.join(map(_cell, row))}")
         self.session.out.flush()
 
 
 class JsonDisplay(Display):
     every_s = 2.0
 
-    def tell(self, line: str) -> None:
+    def note(self, line: str) -> None:
         self._line("note", line)
 
     def warn(self, line: str) -> None:
@@ -86,9 +114,9 @@ class JsonDisplay(Display):
         self.session.out.json_line({"kind": kind, "text": line})
         self.session.out.flush()
 
-    def show(self, look: Look, watched: list[Watched]) -> None:
+    def show(self, summary: RunSummary, queries: list[QueryRows]) -> None:
         self.session.out.json_line(
-            {"kind": "look", **asdict(look), "watched": [asdict(one) for one in watched]}
+            {"kind": "summary", **asdict(summary), "watched": [asdict(query) for query in queries]}
         )
         self.session.out.flush()
 
@@ -107,8 +135,8 @@ class LiveDisplay(Display):
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def show(self, look: Look, watched: list[Watched]) -> None:
-        self._live.update(_panel(self.app, look, watched), refresh=True)
+    def show(self, summary: RunSummary, queries: list[QueryRows]) -> None:
+        self._live.update(_panel(self.app, summary, queries), refresh=True)
 
 
 def choose_display(session: Session, app: App) -> Display:
@@ -117,30 +145,26 @@ def choose_display(session: Session, app: App) -> Display:
     return (LiveDisplay if sys.stdout.isatty() else Display)(session, app)
 
 
-def _flow_line(flow: FlowLook) -> str:
+def _flow_line(flow: FlowSummary) -> str:
     return (
-        f"{flow.name}: {flow.state}{f' ({flow.why})' if flow.why else ''}{_latency(flow)}, batch {_dash(flow.batch)},"
+        f"{flow.name}: {flow.state}{f' ({flow.why})' if flow.why else ''}{_latency(flow)}, batch {_cell(flow.batch)},"
         f" {flow.rows_per_s:.0f}/s, in {flow.rows_in}, out {flow.rows_out}, lag {flow.lag},"
         f" watermark {_time(flow.watermark_us)}, state {flow.state_rows}, late {flow.late}, dead {flow.dead}"
     )
 
 
-def _latency(flow: FlowLook) -> str:
-    """What a reader of its topic must know."""
+def _latency(flow: FlowSummary) -> str:
+    """Show at-least-once delivery, because readers of the topic must handle repeated records."""
     return f", realtime ({DELIVERIES['realtime']})" if flow.latency == "realtime" else ""
 
 
-def _view_line(view: ViewLook) -> str:
+def _view_line(view: ViewSummary) -> str:
     return (
         f"{view.name}: {view.state}{f' ({view.why})' if view.why else ''}, {view.per_s:.0f}/s,"
         f" applied {view.applied}, lag {view.lag}, dead {view.dead}"
         f"{f', foreign {view.foreign}' if view.foreign else ''}{f', repeats {view.repeats}' if view.repeats else ''}"
         f"{f', {view.verified}' if view.verified else ''}"
     )
-
-
-def _dash(value: object) -> str:
-    return "-" if value is None else str(value)
 
 
 def _cell(value: object) -> str:
@@ -151,18 +175,18 @@ def _time(micros: int | None) -> str:
     return "-" if micros is None else datetime.fromtimestamp(micros / 1e6, UTC).strftime("%H:%M:%S")
 
 
-def _panel(app: App, look: Look, watched: list[Watched]) -> RenderableType:
+def _panel(app: App, summary: RunSummary, queries: list[QueryRows]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [Text(f"{app.name}   {look.at_s:.0f} s", style="bold")]
+    parts: list[RenderableType] = [Text(f"{app.name}   {summary.at_s:.0f} s", style="bold")]
     flows = _table("flows", _FLOW_HEADINGS)
-    for flow in look.flows:
+    for flow in summary.flows:
         flows.add_row(
             flow.name + _latency(flow),
             _state(flow.state),
             str(flow.generation),
-            _dash(flow.batch),
+            _cell(flow.batch),
             f"{flow.rows_per_s:,.0f}",
             f"{flow.rows_in:,}",
             f"{flow.rows_out:,}",
@@ -173,10 +197,10 @@ def _panel(app: App, look: Look, watched: list[Watched]) -> RenderableType:
             f"{flow.dead:,}",
         )
     parts.append(flows)
-    proofs = ("proof",) if any(view.verified for view in look.views) else ()
-    repeats = ("repeats",) if any(view.repeats for view in look.views) else ()
+    proofs = ("proof",) if any(view.verified for view in summary.views) else ()
+    repeats = ("repeats",) if any(view.repeats for view in summary.views) else ()
     views = _table("views", ("view", "state", "events/s", "applied", "lag", "dead", *repeats, *proofs))
-    for view in look.views:
+    for view in summary.views:
         views.add_row(
             view.name,
             _state(view.state),
@@ -189,23 +213,24 @@ def _panel(app: App, look: Look, watched: list[Watched]) -> RenderableType:
         )
     parts.append(views)
     parts += [
-        Text(f"alert {one.alert}: {one.text}, since {_time(1_000 * one.since_ms)}", style="bold red")
-        for one in look.alerts
+        Text(f"alert {alert.alert}: {alert.text}, since {_time(1_000 * alert.since_ms)}", style="bold red")
+        for alert in summary.alerts
     ]
-    for one in watched:
-        if one.rows:
-            table = _table(one.sql, tuple(one.columns), left=True)
-            for row in one.rows:
+    for query in queries:
+        if query.rows:
+            table = _table(query.sql, tuple(query.columns), left=True)
+            for row in query.rows:
                 table.add_row(*map(_cell, row))
             parts.append(table)
-    troubles = {one.name: one.why for one in look.flows} | {one.name: one.why for one in look.views}
-    parts += [Text(f"{name}: {why}", style="yellow") for name, why in troubles.items() if why]
+    reasons = {flow.name: flow.why for flow in summary.flows}
+    reasons |= {view.name: view.why for view in summary.views}
+    parts += [Text(f"{name}: {why}", style="yellow") for name, why in reasons.items() if why]
     parts += [
-        Text(f"{view.name}: {view.foreign:,} records in its topic are not of its flow", style="red")
-        for view in look.views
+        Text(f"{view.name}: {view.foreign:,} records of its topic were not written by its flow", style="red")
+        for view in summary.views
         if view.foreign
     ]
-    parts.append(Text("Ctrl-C ends it; starting again goes on where it stopped", style="dim"))
+    parts.append(Text("Ctrl-C stops the app; the next start continues where it stopped", style="dim"))
     return Group(*parts)
 
 
@@ -213,12 +238,12 @@ def _table(title: str, headings: tuple[str, ...], *, left: bool = False) -> Tabl
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", expand=False)
-    for at, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if left or at < 2 else "right")
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if left or index < 2 else "right")
     return table
 
 
-def _proof(view: ViewLook) -> str:
+def _proof(view: ViewSummary) -> str:
     return f"[bold red]{view.verified}[/]" if view.differs else view.verified
 
 

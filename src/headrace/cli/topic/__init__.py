@@ -1,4 +1,4 @@
-"""``headrace topic``: one verb per file."""
+"""``headrace topic``: create, list, describe, change and delete topics."""
 
 from __future__ import annotations
 
@@ -9,12 +9,8 @@ __all__ = ["command"]
 
 def command() -> Noun:
     from headrace.cli.topic.add_partitions import add_partitions
-    from headrace.cli.topic.alter import alter
-    from headrace.cli.topic.create import create
-    from headrace.cli.topic.delete import delete
-    from headrace.cli.topic.describe import describe
-    from headrace.cli.topic.list import list_topics
-    from headrace.cli.topic.trim import trim
+    from headrace.cli.topic.changes import alter, create, delete, trim
+    from headrace.cli.topic.listing import describe, list_topics
 
     return noun(
         "topic",

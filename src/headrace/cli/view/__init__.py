@@ -1,4 +1,4 @@
-"""``headrace view``: one verb per file."""
+"""``headrace view``: list, describe, follow, rebuild and replace the views of an app."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ __all__ = ["command"]
 
 
 def command() -> Noun:
-    from headrace.cli.view.describe import describe
+    from headrace.cli.view.changes import rebuild, switch
     from headrace.cli.view.follow import follow
-    from headrace.cli.view.list import list_views
-    from headrace.cli.view.rebuild import rebuild
-    from headrace.cli.view.switch import switch
+    from headrace.cli.view.listing import describe, list_views
 
     return noun(
         "view",

@@ -9,23 +9,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.errors import UsageError
+from headrace.cli.options import AppName, Data, Views
 from headrace.cli.session import Session
 from headrace.cli.verb import verb
-from headrace.cli.view.options import AppName, Data, Views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.app import App
-    from headrace.model.view import View
-    from headrace.runtime.followed import Followed
-    from headrace.views.follower import Follower
+    from headrace.errors import HeadraceError
+    from headrace.follow.follower import Follower
+    from headrace.model.declarations import View
+    from headrace.runtime.followers import Followers
 
 __all__ = ["follow"]
 
 _LINE_S = 5.0
 _POLL_S = 0.05
-_AGAIN_S = 10.0
+_RESTART_S = 10.0
 
 
 @verb(
@@ -33,8 +34,8 @@ _AGAIN_S = 10.0
     examples="""
     headrace view follow examples.shop:app
     headrace view follow examples.shop:app revenue -b kafka:9092
-    headrace view follow examples.shop:app --exit           stop when all of them are up to date
-    headrace view follow examples.shop:app --group views    in several places: they share the views
+    headrace view follow examples.shop:app --exit           stop when all views are up to date
+    headrace view follow examples.shop:app --group views    several processes share the views
     """,
 )
 def follow(
@@ -42,126 +43,137 @@ def follow(
     app: AppName,
     views: Views = None,
     data: Data = None,
-    leave: Annotated[bool, typer.Option("--exit", help="Stop when the views are up to date.")] = False,
+    exit_: Annotated[
+        bool, typer.Option("--exit", help="Stop when the views are up to date (default: run until Ctrl-C).")
+    ] = False,
     group: Annotated[
         str | None,
-        typer.Option("--group", "-g", metavar="NAME", help="Share the views with all who name this group."),
+        typer.Option(
+            "--group", "-g", metavar="NAME", help="Share the views with all processes of this group."
+        ),
     ] = None,
 ) -> int:
     """Keep views up to date with the log, until interrupted.
 
-    Whoever else follows one of them is replaced, and told so. Where no broker answers, it is waited for. Processes of
-    one group share the views out among them, and take over what one of them leaves; their stores must be reachable
-    from each.
+    It replaces another follower of the same view, which stops with an error. If no broker responds, the command waits
+    for a broker. Processes of one group share the views, and take over the views of a process that ends. Each process
+    of a group must be able to connect to the stores.
     """
-    from headrace.cli.stopping import Stopping
-    from headrace.cli.view.options import checked_app, data_dir, views_of
-    from headrace.runtime.followed import Followed
+    from headrace.cli.app_loader import load_checked_app, views_of
+    from headrace.cli.interrupt import Interrupt
+    from headrace.runtime.followers import Followers
 
-    if group is not None and (leave or views):
+    if group is not None and (exit_ or views):
         raise UsageError(
-            "--group goes with neither --exit nor names of views",
-            hint="all processes of a group share all views, until they are interrupted",
+            "--group cannot be combined with --exit or names of views",
+            hint="the processes of a group share all views, until they are interrupted",
         )
-    loaded = checked_app(app)
+    loaded = load_checked_app(app)
     wanted = views_of(loaded, views)
-    make = _maker(session, loaded, wanted, data_dir(session, data))
-    followed = Followed(make)
+    followers = Followers(_follower_factory(session, loaded, wanted, session.data_dir(data)))
     try:
-        with Stopping() as stopping:
+        with Interrupt() as interrupt:
             if group is not None:
-                _share(session, loaded, group, followed, lambda: stopping.asked)
+                _share(session, loaded, group, followers, lambda: interrupt.requested)
             else:
-                followed.begin(range(len(wanted)))
-                _watch(session, followed, lambda: stopping.asked, leave=leave)
+                followers.start(range(len(wanted)))
+                _follow_all(session, followers, lambda: interrupt.requested, stop_at_end=exit_)
     finally:
-        followed.end_all()
-        session.out.table([_row(one) for one in followed.followers], empty="no views")
-    if followed.failed:
-        assert followed.failed[0].error is not None
-        raise followed.failed[0].error
+        followers.stop_all()
+        session.out.table([_row(follower) for follower in followers.all], empty="no views")
+    if followers.failed:
+        assert followers.failed[0].error is not None
+        raise followers.failed[0].error
     return 0
 
 
-def _maker(session: Session, app: App, views: Sequence[View], data: Path) -> Callable[[int], Follower]:
-    from headrace.cli.settings import cluster_of
-    from headrace.views.follower import Follower
-    from headrace.views.opening import open_store
+def _follower_factory(
+    session: Session, app: App, views: Sequence[View], data: Path
+) -> Callable[[int], Follower]:
+    from headrace.follow.follower import Follower
+    from headrace.stores.registry import open_writer
 
-    cluster = cluster_of(session)
+    cluster = session.cluster(check=False)
 
-    def make(place: int) -> Follower:
-        view = views[place]
+    def create(index: int) -> Follower:
+        view = views[index]
         return Follower(
             view,
             app.flows,
             cluster,
-            lambda: open_store(view, app.name, data),
-            tell=session.out.note,
+            lambda: open_writer(view, app.name, data),
+            print_line=session.out.note,
             max_rows=session.loaded.settings.views.max_rows,
         )
 
-    return make
+    return create
 
 
-def _watch(session: Session, followed: Followed, asked: Callable[[], bool], *, leave: bool) -> None:
-    """Until all have failed, or someone asks, or there is nothing left to do."""
-    telling = _Telling(session, followed)
-    while not asked() and followed.running:
+def _follow_all(
+    session: Session, followers: Followers, stop_requested: Callable[[], bool], *, stop_at_end: bool
+) -> None:
+    """Return when all followers have failed or a stop is requested. With ``stop_at_end``, also return when all views
+    are up to date.
+    """
+    reporter = _Reporter(session, followers)
+    while not stop_requested() and followers.running:
         time.sleep(_POLL_S)
-        telling.tell()
-        if leave and all(one.status.state == "following" and not one.status.lag for one in followed.running):
+        reporter.report()
+        if stop_at_end and all(
+            follower.status.state == "following" and not follower.status.lag for follower in followers.running
+        ):
             return
 
 
-def _share(session: Session, app: App, group: str, followed: Followed, asked: Callable[[], bool]) -> None:
+def _share(
+    session: Session, app: App, group: str, followers: Followers, stop_requested: Callable[[], bool]
+) -> None:
     from headrace.cli.reach import check_reachable
-    from headrace.cli.settings import cluster_of
-    from headrace.runtime.sharing import Sharing
+    from headrace.runtime.followers import SharedViews
 
-    def begin(places: list[int]) -> None:
-        followed.begin(places)
-        _say("follows", places)
+    def start(indexes: list[int]) -> None:
+        followers.start(indexes)
+        note("following", indexes)
 
-    def end(places: list[int]) -> None:
-        followed.end(places)
-        _say("gives up", places)
+    def stop(indexes: list[int]) -> None:
+        followers.stop(indexes)
+        note("no longer following", indexes)
 
-    def _say(what: str, places: list[int]) -> None:
-        if places:
-            session.out.note(f"{what} {', '.join(app.views[place].name for place in places)}")
+    def note(verb: str, indexes: list[int]) -> None:
+        if indexes:
+            session.out.note(f"{verb} {', '.join(app.views[index].name for index in indexes)}")
 
     check_reachable(session.bootstrap)
-    telling = _Telling(session, followed)
-    looked = time.monotonic()
-    with Sharing(cluster_of(session), app.name, group, len(app.views), begin, end) as sharing:
-        while not asked():
-            sharing.look(_POLL_S)
-            telling.tell()
-            if time.monotonic() - looked >= _AGAIN_S:
-                looked = time.monotonic()
-                followed.begin_replaced()
-        followed.end_all()
+    reporter = _Reporter(session, followers)
+    restarted = time.monotonic()
+    with SharedViews(session.cluster(), app.name, group, len(app.views), start, stop) as shared:
+        while not stop_requested():
+            shared.poll(_POLL_S)
+            reporter.report()
+            if time.monotonic() - restarted >= _RESTART_S:
+                restarted = time.monotonic()
+                followers.restart_replaced()
+        followers.stop_all()
 
 
-class _Telling:
-    """Lines for a person: what fails, once, and now and then how far each view is."""
+class _Reporter:
+    """Prints each failure once, and a line per view every five seconds."""
 
-    def __init__(self, session: Session, followed: Followed) -> None:
+    def __init__(self, session: Session, followers: Followers) -> None:
         self._session = session
-        self._followed = followed
-        self._told: set[int] = set()
-        self._lined = time.monotonic()
+        self._followers = followers
+        self._reported: list[HeadraceError] = []
+        self._printed = time.monotonic()
 
-    def tell(self) -> None:
-        for part in self._followed.failed:
-            if id(part.error) not in self._told:
-                self._told.add(id(part.error))
+    def report(self) -> None:
+        for part in self._followers.failed:
+            if part.error is not None and not any(error is part.error for error in self._reported):
+                self._reported.append(part.error)
                 self._session.out.warn(f"{part.name} has stopped: {part.error}")
-        if time.monotonic() - self._lined >= _LINE_S:
-            self._lined = time.monotonic()
-            for one in self._followed.running:
-                self._session.out.note(_line(one))
+        if time.monotonic() - self._printed >= _LINE_S:
+            self._printed = time.monotonic()
+            for follower in self._followers.running:
+                self._session.out.note(_line(follower))
 
 
 def _row(follower: Follower) -> dict[str, object]:
@@ -179,5 +191,5 @@ def _row(follower: Follower) -> dict[str, object]:
 
 def _line(follower: Follower) -> str:
     status = follower.status
-    why = f" ({status.reason})" if status.reason else ""
-    return f"{status.view}: {status.state}{why}, {status.applied} applied, {status.lag} behind, {status.dead} dead"
+    reason = f" ({status.reason})" if status.reason else ""
+    return f"{status.view}: {status.state}{reason}, {status.applied} applied, {status.lag} behind, {status.dead} dead"

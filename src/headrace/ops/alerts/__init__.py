@@ -1,1 +1,1 @@
-"""Rules about lags that fire before something is lost, and what they have said."""
+"""Alerts: rules about lag that fire before retention deletes unread records, and the history of alerts."""

@@ -1,94 +1,104 @@
-"""The topic of an app's alerts: written by one watcher at a time, read by anybody.
+"""The topic of an app's alerts. One watcher at a time writes to it; any process can read it.
 
-Whoever opens it last for writing has it; the log refuses what the one before writes from then on. So no change is
-written twice, and none is judged by somebody who does not know the last.
+The watcher that opened the topic last owns it, and the log rejects writes of earlier watchers. So no change is written
+twice, and every watcher knows the last record before it evaluates a rule.
+
+``<app>.alerts`` has one partition and is compacted. The key is ``<alert>/<what>/<name>``. The value is an
+``AlertRecord`` as JSON, written when the alert starts to fire and when it is resolved. The last record of a key is the
+current state. Earlier records are retained for at least a week.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+import msgspec
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import LogError, from_kafka
-from headrace.client.reading import read
-from headrace.model.alert import alerts_topic
-from headrace.ops.alerts.record import AlertRecord, decode, encode
+from headrace.client.errors import LogError
+from headrace.client.records import read
+from headrace.client.transactional_writer import OutgoingRecord, TransactionalWriter, WriterRefused
+from headrace.model.declarations import alerts_topic
 
-__all__ = ["AlertLog", "WatcherReplaced", "history", "last_records"]
+__all__ = [
+    "AlertLog",
+    "AlertRecord",
+    "WatcherReplaced",
+    "decode",
+    "encode",
+    "history",
+    "key_of",
+    "last_records",
+]
+
 
 _HISTORY_MS = 7 * 86_400_000
-_FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
 
 
 class WatcherReplaced(LogError):
     def __init__(self, app: str) -> None:
         super().__init__(
-            f"somebody else watches app {app!r} now, and alerts are theirs to write",
+            f"another watcher of app {app!r} was started and owns its alerts now",
             name="ALERTS-FENCED",
-            hint="only one may: the one that was started last has it",
+            hint="run one watcher per app; the watcher that was started last owns the alerts",
         )
 
 
 class AlertLog:
-    """Open, it is the only one that can write."""
+    """Writes alerts. Opening it fences earlier watchers of the app."""
 
     def __init__(self, cluster: Cluster, app: str) -> None:
         self._cluster = cluster
         self._app = app
         self._topic = alerts_topic(app)
-        self._producer: Producer = cluster.producer(
-            {
-                "transactional.id": f"headrace.alerts.{app}",
-                "linger.ms": 0,
-                "retry.backoff.ms": 10,
-                "transaction.timeout.ms": int(cluster.timeout_s * 1_000) + 1_000,
-                "message.timeout.ms": int(cluster.timeout_s * 1_000),
-            }
-        )
+        timeout_ms = int(cluster.timeout_s * 1_000)
         try:
-            self._producer.init_transactions(cluster.timeout_s)
-        except KafkaException as error:
-            raise self._told(error, "opening") from error
+            self._writer = TransactionalWriter(
+                cluster,
+                f"headrace.alerts.{app}",
+                f"alerts of app {app!r}",
+                timeout_ms=timeout_ms + 1_000,
+                wait_s=cluster.timeout_s,
+                properties={"message.timeout.ms": timeout_ms, "retry.backoff.ms": 10},
+            )
+        except LogError as error:
+            raise self._translate(error) from error
 
     def write(self, changes: Sequence[AlertRecord]) -> None:
-        """All of them are in the log when this returns, or none is."""
+        """Write the changes in one transaction."""
         configs = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(_HISTORY_MS)}
         self._cluster.ensure_topic(self._topic, 1, configs)
         try:
-            self._producer.begin_transaction()
-            for one in changes:
-                key, value = encode(one)
-                self._producer.produce(self._topic, key=key, value=value)
-            self._producer.commit_transaction(self._cluster.timeout_s)
-        except KafkaException as error:
-            told = self._told(error, "writing to")
-            if not isinstance(told, WatcherReplaced):
-                # Opened anew, it may write: brokers forget the id of a writer that had nothing to say for a week.
-                told.retriable = True
-            raise told from error
+            self._writer.begin()
+            self._writer.send(OutgoingRecord(self._topic, *encode(change)) for change in changes)
+            self._writer.commit()
+        except LogError as error:
+            translated = self._translate(error)
+            if not isinstance(translated, WatcherReplaced):
+                # A new writer can succeed: brokers expire a producer that has not written for a week.
+                translated.retriable = True
+            raise translated from error
 
     def close(self) -> None:
-        """What is under way is given up: it is written again, or was not meant any more."""
-        self._producer.purge()
-        self._producer.flush(1.0)
+        """Close the writer. A transaction that is not committed is aborted."""
+        self._writer.close()
 
-    def _told(self, error: KafkaException, doing: str) -> LogError:
-        if error.args[0].code() in _FENCED:
+    def _translate(self, error: LogError) -> LogError:
+        if isinstance(error, WriterRefused) and error.has_new_owner:
             return WatcherReplaced(self._app)
-        return from_kafka(error, f"{doing} {self._topic!r}")
+        return error
 
 
 def last_records(cluster: Cluster, app: str) -> dict[str, AlertRecord]:
-    """By key: what holds."""
-    return {one.key: one for one in _records(cluster, app)}
+    """Return the current record of each key."""
+    return {record.key: record for record in _records(cluster, app)}
 
 
-def history(cluster: Cluster, app: str, at_most: int) -> list[AlertRecord]:
-    """The newest come last."""
-    return list(deque(_records(cluster, app), at_most))
+def history(cluster: Cluster, app: str, count_max: int) -> list[AlertRecord]:
+    """Return the newest records, oldest first."""
+    return list(deque(_records(cluster, app), count_max))
 
 
 def _records(cluster: Cluster, app: str) -> Iterator[AlertRecord]:
@@ -96,7 +106,53 @@ def _records(cluster: Cluster, app: str) -> Iterator[AlertRecord]:
     if cluster.topic(topic) is None:
         return
     starts, ends = cluster.starts(topic), cluster.ends(topic)
-    for message in read(cluster, topic, {one: (starts[one], end) for one, end in ends.items()}):
-        found = decode(message.value() or b"")
-        if found is not None:
-            yield found
+    for message in read(cluster, topic, {number: (starts[number], end) for number, end in ends.items()}):
+        decoded = decode(message.value() or b"")
+        if decoded is not None:
+            yield decoded
+
+
+class AlertRecord(msgspec.Struct, frozen=True):
+    app: str
+    alert: str
+    what: str
+    """``flow``, ``view`` or ``group``."""
+    name: str
+    state: Literal["firing", "resolved"]
+    at_ms: int
+    """When the state changed."""
+    since_ms: int
+    """When the rule became true."""
+    when: str
+    """The text of the rule."""
+    text: str
+    """A sentence that describes the alert."""
+    measures: dict[str, float | None] = {}
+    """The measured values at ``at_ms``. A value is null if it is unknown, or if no loss is expected."""
+
+    @property
+    def key(self) -> str:
+        return key_of(self.alert, self.what, self.name)
+
+    def row(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+
+_decoder = msgspec.json.Decoder(AlertRecord)
+
+
+def key_of(alert: str, what: str, name: str) -> str:
+    return f"{alert}/{what}/{name}"
+
+
+def encode(record: AlertRecord) -> tuple[bytes, bytes]:
+    """Return the key and the value."""
+    return record.key.encode(), msgspec.json.encode(record)
+
+
+def decode(value: bytes) -> AlertRecord | None:
+    """Return None if the value is not an ``AlertRecord``."""
+    try:
+        return _decoder.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

@@ -1,7 +1,7 @@
-"""Which alerts fire, and what changes with a look at the lags.
+"""The states of alerts: which alerts fire, and which states change with new lags.
 
-``judge`` says what changes; it counts once ``accept`` is told that the log has it. So what could not be written is
-found again with the next look, and what the log says fires does not fire again after a restart.
+``evaluate`` returns changes. The caller writes them to the log and then calls ``accept``. So a change that could not be
+written is returned again for the next lags. After a restart, an alert that fires in the log does not fire again.
 """
 
 from __future__ import annotations
@@ -10,74 +10,84 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.model.rule import MEASURES, Condition, Rule
-from headrace.ops.alerts.record import AlertRecord, key_of
+from headrace.ops.alerts.alert_log import AlertRecord, key_of
 from headrace.ops.lag.lag import Lag
 
 __all__ = ["AlertStates"]
 
 
 class AlertStates:
-    """``before`` are the last records of the log."""
+    """``previous`` has the last record of each alert in the log."""
 
-    def __init__(self, app: str, before: Iterable[AlertRecord] = ()) -> None:
+    def __init__(self, app: str, previous: Iterable[AlertRecord] = ()) -> None:
         self._app = app
         self._firing: dict[str, AlertRecord] = {}
         self._held_since: dict[str, tuple[float, int]] = {}
-        """Of rules that hold and do not count yet: since when, by both clocks."""
-        self.recall(before)
+        """For rules that are true but do not fire yet: when they became true, in steady seconds and in wall-clock
+        milliseconds."""
+        self.load(previous)
 
-    def recall(self, before: Iterable[AlertRecord]) -> None:
-        """What the log says counts. What has held and was not written yet goes on: a log that was away for a moment
-        must not put off what is to hold for a while.
+    def load(self, previous: Iterable[AlertRecord]) -> None:
+        """Load the state from the log. A rule that is true but does not fire yet keeps its start time. Otherwise a
+        short outage of the log would delay an alert with a minimum duration.
         """
-        self._firing = {one.key: one for one in before if one.state == "firing"}
+        self._firing = {record.key: record for record in previous if record.state == "firing"}
 
     @property
     def firing(self) -> list[AlertRecord]:
         return [self._firing[key] for key in sorted(self._firing)]
 
-    def judge(
+    def evaluate(
         self, rules: Mapping[str, Rule], lags: Sequence[Lag], at_s: float, now_ms: int
     ) -> list[AlertRecord]:
         changes = []
         held: dict[str, tuple[float, int]] = {}
-        seen = set()
+        evaluated_keys = set()
         for alert, rule in rules.items():
             for lag in lags:
                 reader = lag.reader
-                if not rule.subject.takes(reader.what, reader.name):
+                if not rule.subject.matches(reader.what, reader.name):
                     continue
                 key = key_of(alert, reader.what, reader.name)
-                seen.add(key)
+                evaluated_keys.add(key)
                 holds = rule.holds(lag.measures)
-                before = self._firing.get(key)
+                previous = self._firing.get(key)
                 if holds is None:
-                    # Not known is no change: what fires goes on, and what has held is still believed to.
+                    # An unknown value changes no state: an alert continues to fire, and a true rule stays true.
                     if key in self._held_since:
                         held[key] = self._held_since[key]
-                elif holds and before is None:
+                elif holds and previous is None:
                     since_s, since_ms = held[key] = self._held_since.get(key, (at_s, now_ms))
                     if at_s - since_s >= rule.for_s:
                         changes.append(self._record("firing", alert, rule, lag, now_ms, since_ms))
-                elif not holds and before is not None:
-                    changes.append(self._record("resolved", alert, rule, lag, now_ms, before.since_ms))
-        changes += [_over(one, rules, now_ms) for key, one in self._firing.items() if key not in seen]
+                elif not holds and previous is not None:
+                    changes.append(self._record("resolved", alert, rule, lag, now_ms, previous.since_ms))
+        changes += [
+            _resolved(record, rules, now_ms)
+            for key, record in self._firing.items()
+            if key not in evaluated_keys
+        ]
         self._held_since = held
         return changes
 
     def accept(self, changes: Iterable[AlertRecord]) -> None:
-        for one in changes:
-            self._held_since.pop(one.key, None)
-            if one.state == "firing":
-                self._firing[one.key] = one
+        for record in changes:
+            self._held_since.pop(record.key, None)
+            if record.state == "firing":
+                self._firing[record.key] = record
             else:
-                self._firing.pop(one.key, None)
+                self._firing.pop(record.key, None)
 
     def _record(
         self, state: str, alert: str, rule: Rule, lag: Lag, now_ms: int, since_ms: int
     ) -> AlertRecord:
         measures = {name: lag.measures[name] for name in MEASURES}
-        said = " and ".join(dict.fromkeys(_said(one, measures) for one in rule.conditions))
+        true_conditions = [condition for condition in rule.conditions if condition.holds(lag.measures)]
+        text = " and ".join(
+            dict.fromkeys(
+                _condition_text(condition, measures) for condition in true_conditions or rule.conditions
+            )
+        )
         return AlertRecord(
             self._app,
             alert,
@@ -87,33 +97,33 @@ class AlertStates:
             now_ms,
             since_ms,
             rule.text,
-            f"{lag.reader.what} {lag.reader.name}: {said}",
+            f"{lag.reader.what} {lag.reader.name}: {text}",
             {name: None if value is None or math.isinf(value) else value for name, value in measures.items()},
         )
 
 
-def _over(one: AlertRecord, rules: Mapping[str, Rule], now_ms: int) -> AlertRecord:
-    """What was taken away cannot fire: the rule, or what it is on."""
-    why = "is not there any more" if one.alert in rules else "is no longer watched by this rule"
+def _resolved(record: AlertRecord, rules: Mapping[str, Rule], now_ms: int) -> AlertRecord:
+    """Return the last record of an alert whose rule or subject was removed."""
+    why = "no longer exists" if record.alert in rules else "is no longer watched by this rule"
     return AlertRecord(
-        one.app,
-        one.alert,
-        one.what,
-        one.name,
+        record.app,
+        record.alert,
+        record.what,
+        record.name,
         "resolved",
         now_ms,
-        one.since_ms,
-        one.when,
-        f"{one.what} {one.name} {why}",
+        record.since_ms,
+        record.when,
+        f"{record.what} {record.name} {why}",
     )
 
 
-def _said(condition: Condition, measures: Mapping[str, float | None]) -> str:
+def _condition_text(condition: Condition, measures: Mapping[str, float | None]) -> str:
     value = measures[condition.measure]
     match condition.measure:
         case "time_to_loss":
-            left = "nothing can be lost" if value is None or math.isinf(value) else f"{_time(value)} to loss"
-            return "past its limit" if value == 0 else left
+            text = "no loss expected" if value is None or math.isinf(value) else f"{_time(value)} to loss"
+            return "retention can delete unread records now" if value == 0 else text
         case "age":
             return f"age {_time(value or 0.0)}"
         case "bytes":

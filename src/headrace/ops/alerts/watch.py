@@ -1,7 +1,6 @@
-"""Watches an app: measures, judges by the rules, and says what changes, to the log first and to people then.
+"""Watches an app for alerts: measures lags, evaluates the rules, writes changes to the log and prints them.
 
-It outlasts a log that does not answer: what could not be judged or written is judged again at the next look. It ends
-when somebody else has taken over.
+While the log does not respond, the watcher retries. It ends when another watcher takes over.
 """
 
 from __future__ import annotations
@@ -18,12 +17,9 @@ from headrace.client.errors import LogError, from_kafka
 from headrace.clock import Clock, SystemClock
 from headrace.errors import HeadraceError
 from headrace.model.rule import Rule
-from headrace.ops.alerts.alert_log import AlertLog, last_records
-from headrace.ops.alerts.record import AlertRecord
+from headrace.ops.alerts.alert_log import AlertLog, AlertRecord, last_records
 from headrace.ops.alerts.states import AlertStates
-from headrace.ops.lag.lag import Lag
-from headrace.ops.lag.meter import LagMeter
-from headrace.ops.lag.reader import Reader
+from headrace.ops.lag.monitor import LagMonitor
 
 __all__ = ["AlertWatch"]
 
@@ -31,90 +27,88 @@ _TIMEOUT_S = 10.0
 
 
 class AlertWatch:
-    """``readers`` says where everything is; ``warn`` takes what begins to fire, ``tell`` what is over."""
+    """``warn`` prints alerts that fire. ``note`` prints alerts that are resolved."""
 
     def __init__(
         self,
         cluster: Cluster,
-        app: str,
+        monitor: LagMonitor,
         rules: Mapping[str, Rule],
-        readers: Callable[[], Sequence[Reader]],
         every_s: float,
         *,
-        tell: Callable[[str], None],
+        note: Callable[[str], None],
         warn: Callable[[str], None],
         clock: Clock | None = None,
     ) -> None:
-        # One client for all who share the cluster; and an end that does not wait long for a log that is gone.
+        # Create the admin client first, so that the copy shares it. The copy has a short timeout, so that a stop does
+        # not wait long for a log that does not respond.
         cluster.admin()
         self._cluster = dataclasses.replace(cluster, timeout_s=min(cluster.timeout_s, _TIMEOUT_S))
-        self._app = app
+        self._app = monitor.app.name
+        self._monitor = monitor
         self.rules = rules
-        self._readers = readers
         self._every_s = every_s
-        self._tell = tell
+        self._note = note
         self._warn = warn
         self._clock = clock or SystemClock()
-        self.lags: Sequence[Lag] = ()
-        """Of the last look; a new list each time, so that any thread may read it."""
         self.firing: Sequence[AlertRecord] = ()
         self.fired: dict[str, int] = dict.fromkeys(rules, 0)
-        """How often each has begun to, since the start."""
-        self.looked_ms: int | None = None
-        """When it last looked and all was judged and written."""
-        self._troubled = False
-        self._states = AlertStates(app)
+        """How often each alert started to fire since this process started."""
+        self.evaluated_ms: int | None = None
+        """When the rules were last evaluated and all changes were written."""
+        self._is_waiting = False
+        self._states = AlertStates(self._app)
 
     def run(self, stop: threading.Event) -> None:
-        with contextlib.closing(LagMeter(self._cluster, self._clock)) as meter:
-            while not stop.is_set():
-                with self._outlasting(), self._open() as (log, states):
-                    while not stop.is_set():
-                        self._look(meter, log, states)
-                        stop.wait(self._every_s)
-                stop.wait(min(1.0, self._every_s))
+        while not stop.is_set():
+            with self._retrying(), self._open() as log:
+                while not stop.is_set():
+                    self._evaluate(log)
+                    stop.wait(self._every_s)
+            stop.wait(min(1.0, self._every_s))
 
-    def look_once(self) -> None:
-        """What must hold for a while cannot begin to fire by it. Raises what is outlasted otherwise."""
-        with contextlib.closing(LagMeter(self._cluster, self._clock)) as meter, self._open() as (log, states):
-            self._look(meter, log, states)
+    def evaluate_once(self) -> None:
+        """Evaluate the rules once. A rule with a minimum duration cannot start to fire. No error is retried."""
+        with self._open() as log:
+            self._evaluate(log)
 
     @contextlib.contextmanager
-    def _open(self) -> Iterator[tuple[AlertLog, AlertStates]]:
+    def _open(self) -> Iterator[AlertLog]:
         with contextlib.closing(AlertLog(self._cluster, self._app)) as log:
-            # Only now: whoever wrote before can no longer.
+            # Read the last records only now, because earlier watchers can no longer write.
             states = self._states
-            states.recall(last_records(self._cluster, self._app).values())
+            states.load(last_records(self._cluster, self._app).values())
             if not self.firing:
-                for one in states.firing:
-                    self._tell(f"alert {one.alert} fires still: {one.text}")
+                for record in states.firing:
+                    self._note(f"alert {record.alert} is still firing: {record.text}")
             self.firing = states.firing
-            yield log, states
+            yield log
 
-    def _look(self, meter: LagMeter, log: AlertLog, states: AlertStates) -> None:
-        self.lags = meter.look(self._readers())
+    def _evaluate(self, log: AlertLog) -> None:
+        states = self._states
+        lags = [*self._monitor.measure(full=True).lags.values(), *self._monitor.measure_groups()]
         now_ms = self._clock.now_ms()
-        changes = states.judge(self.rules, self.lags, self._clock.steady(), now_ms)
+        changes = states.evaluate(self.rules, lags, self._clock.steady(), now_ms)
         if changes:
             log.write(changes)
             states.accept(changes)
-            for one in changes:
-                self._say(one)
+            for record in changes:
+                self._report(record)
         self.firing = states.firing
-        self.looked_ms = now_ms
-        if self._troubled:
-            self._troubled = False
-            self._tell("alerts are watched again")
+        self.evaluated_ms = now_ms
+        if self._is_waiting:
+            self._is_waiting = False
+            self._note("watching for alerts again")
 
-    def _say(self, one: AlertRecord) -> None:
-        if one.state == "firing":
-            self.fired[one.alert] = self.fired.get(one.alert, 0) + 1
-            self._warn(f"alert {one.alert}: {one.text} ({one.when})")
+    def _report(self, record: AlertRecord) -> None:
+        if record.state == "firing":
+            self.fired[record.alert] = self.fired.get(record.alert, 0) + 1
+            self._warn(f"alert {record.alert}: {record.text} ({record.when})")
         else:
-            self._tell(f"alert {one.alert} is over: {one.text}")
+            self._note(f"alert {record.alert} is resolved: {record.text}")
 
     @contextlib.contextmanager
-    def _outlasting(self) -> Iterator[None]:
+    def _retrying(self) -> Iterator[None]:
         try:
             yield
         except HeadraceError as error:
@@ -122,17 +116,17 @@ class AlertWatch:
                 raise
             self._wait(error)
         except (KafkaException, TimeoutError) as error:
-            told = _told(error)
-            if not told.retriable:
-                raise told from error
-            self._wait(told)
+            translated = _translate(error)
+            if not translated.retriable:
+                raise translated from error
+            self._wait(translated)
 
     def _wait(self, error: HeadraceError) -> None:
-        if not self._troubled:
-            self._troubled = True
-            self._warn(f"alerts cannot be watched: {error.message}; it is tried again")
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._warn(f"cannot watch for alerts: {error.message}; retrying")
 
 
-def _told(error: KafkaException | TimeoutError) -> LogError:
+def _translate(error: KafkaException | TimeoutError) -> LogError:
     cause = error if isinstance(error, KafkaException) else KafkaError(KafkaError._TIMED_OUT)
     return from_kafka(cause, "watching for alerts")

@@ -1,1 +1,1 @@
-"""Dead letters: what there is, what they say, and writing them back to where they came from, each once."""
+"""Dead letters: read them, and write each letter back to its original topic once."""

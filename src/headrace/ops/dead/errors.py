@@ -1,12 +1,12 @@
-"""What keeps dead letters from being found or written back.
+"""Errors when dead letters are read or replayed.
 
 DeadError
-├── NoDeadTopic        HR-DEAD-TOPIC       the app has no such topic of dead letters
-├── NoSuchLetter       HR-DEAD-LETTER      there is no letter at the place, or none any more
-├── TooManyLetters     HR-DEAD-MANY        more letters are named than one replay takes
-└── ReplayStopped      HR-DEAD-STOPPED     the log has not taken them in time; what was written is, and is noted
+├── NoDeadTopic        HR-DEAD-TOPIC       the app has no dead-letter topic of this name
+├── NoSuchLetter       HR-DEAD-LETTER      no letter exists at this partition and offset
+├── TooManyLetters     HR-DEAD-MANY        more letters are named than one replay accepts
+└── ReplayStopped      HR-DEAD-STOPPED     the log did not respond in time; the written letters are marked
 
-That one letter cannot be written back is no error, but a part of the result.
+If a single letter cannot be written back, the result of the replay reports it, and no error is raised.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""A dead letter: a record as it came, where it came from, and why it was not taken.
+"""A dead letter: an unchanged record, with its origin and the reason why it was rejected.
 
-Two writers are understood, by the headers that they add. What is left without them is the record's own.
+Headrace and Spring write dead letters, and each adds its own headers. The other headers are the record's own.
 
-    __headrace.errors.*    exception, message, topic, partition, offset; all texts
-    kafka_dlt-*            Spring's: original-topic a text, original-partition 4 bytes, original-offset 8,
-                           exception-fqcn and exception-message texts
+    __headrace.errors.*    exception, message, topic, partition, offset; all are text
+    kafka_dlt-*            of Spring: original-topic (text), original-partition (4 bytes), original-offset (8 bytes),
+                           exception-fqcn and exception-message (text)
 
-Headers of an earlier replay (``__headrace.replay.*``) are no more the record's own than these.
+Headers of an earlier replay (``__headrace.replay.*``) are not the record's own either.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Literal
 import msgspec
 from confluent_kafka import Message
 
-__all__ = ["ERRORS", "REPLAY", "Header", "Letter", "Origin", "Place", "own_headers"]
+__all__ = ["ERRORS", "REPLAY", "Header", "Letter", "Origin", "RecordId", "own_headers"]
 
 ERRORS = "__headrace.errors."
 REPLAY = "__headrace.replay."
@@ -29,8 +29,8 @@ _TEXT_CHARS_MAX = 2_000
 Header = tuple[str, bytes | None]
 
 
-class Place(msgspec.Struct, frozen=True, order=True):
-    """Of a record in the log."""
+class RecordId(msgspec.Struct, frozen=True, order=True):
+    """The coordinates of a record in the log."""
 
     topic: str
     partition: int
@@ -46,36 +46,36 @@ class Origin(msgspec.Struct, frozen=True):
     offset: int | None = None
 
     def __str__(self) -> str:
-        return "/".join(str(one) for one in (self.topic, self.partition, self.offset) if one is not None)
+        return "/".join(str(part) for part in (self.topic, self.partition, self.offset) if part is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    place: Place
+    record_id: RecordId
     at_ms: int
     key: bytes | None
     value: bytes | None
     headers: tuple[Header, ...]
-    """The record's own."""
+    """The record's own headers."""
     origin: Origin | None
-    """None where nobody says."""
+    """None if the letter does not name its origin."""
     exception: str
     reason: str
     writer: Literal["headrace", "spring", ""]
 
     @property
     def id(self) -> bytes:
-        """Of the record that it is about: a follower that was killed may write the letter again, and that is the same.
+        """The id of the rejected record. If a killed follower wrote the letter twice, both letters have the same id.
 
-        The bytes are a part of it, since a topic that was made anew has the same offsets again.
+        It includes key and value, because a topic that was deleted and created again reuses its offsets.
         """
         origin = self.origin
         if origin is None or origin.partition is None or origin.offset is None:
-            named: tuple[object, ...] = ("letter", *msgspec.structs.astuple(self.place))
+            named: tuple[object, ...] = ("letter", *msgspec.structs.astuple(self.record_id))
         else:
             named = ("origin", origin.topic, origin.partition, origin.offset)
-        told = msgspec.msgpack.encode([*named, self.key, self.value])
-        return hashlib.sha256(told).hexdigest().encode()
+        encoded = msgspec.msgpack.encode([*named, self.key, self.value])
+        return hashlib.sha256(encoded).hexdigest().encode()
 
     @property
     def size_bytes(self) -> int:
@@ -85,18 +85,18 @@ class Letter:
     @classmethod
     def of(cls, message: Message) -> Letter:
         headers = _headers(message)
-        named = {name for name, _ in headers}
-        place = Place(message.topic() or "", message.partition() or 0, message.offset() or 0)
+        names = {name for name, _ in headers}
+        record_id = RecordId(message.topic() or "", message.partition() or 0, message.offset() or 0)
         writer: Literal["headrace", "spring", ""] = ""
         origin, exception, reason = None, "", ""
-        if any(name.startswith(ERRORS) for name in named):
+        if any(name.startswith(ERRORS) for name in names):
             writer = "headrace"
             last = dict(headers)
-            origin = _origin(*(last.get(f"{ERRORS}{one}") for one in ("topic", "partition", "offset")))
+            origin = _origin(*(last.get(f"{ERRORS}{name}") for name in ("topic", "partition", "offset")))
             exception, reason = _text(last.get(f"{ERRORS}exception")), _text(last.get(f"{ERRORS}message"))
-        elif any(name.startswith(_SPRING) for name in named):
+        elif any(name.startswith(_SPRING) for name in names):
             writer = "spring"
-            # What a letter went through after it was one is added behind: the first says where it began.
+            # A letter that fails again gets more headers at the end. The first headers name its origin.
             first, last = dict(reversed(headers)), dict(headers)
             origin = _spring_origin(first)
             exception = _text(
@@ -104,19 +104,21 @@ class Letter:
             )
             reason = _text(last.get(f"{_SPRING}exception-message"))
         return cls(
-            *(place, message.timestamp()[1], message.key(), message.value(), own_headers(message)),
+            *(record_id, message.timestamp()[1], message.key(), message.value(), own_headers(message)),
             *(origin, exception, reason, writer),
         )
 
 
 def own_headers(message: Message) -> tuple[Header, ...]:
-    """Those that whoever wrote the record gave it: none of a letter's, and none of an earlier replay's."""
-    return tuple(one for one in _headers(message) if not one[0].startswith((ERRORS, REPLAY, _SPRING)))
+    """Return the headers of the record's producer, without headers of a dead letter or of an earlier replay."""
+    return tuple(
+        header for header in _headers(message) if not header[0].startswith((ERRORS, REPLAY, _SPRING))
+    )
 
 
 def _headers(message: Message) -> list[Header]:
-    given: Iterable[tuple[str, object]] = message.headers() or ()  # type: ignore[assignment]
-    return [(name, data if isinstance(data, bytes) else None) for name, data in given]
+    headers: Iterable[tuple[str, object]] = message.headers() or ()  # type: ignore[assignment]
+    return [(name, data if isinstance(data, bytes) else None) for name, data in headers]
 
 
 def _text(data: bytes | None) -> str:
@@ -141,5 +143,5 @@ def _spring_origin(headers: dict[str, bytes | None]) -> Origin | None:
     for name, size in (("partition", 4), ("offset", 8)):
         data = headers.get(f"{_SPRING}original-{name}")
         numbers.append(int.from_bytes(data, signed=True) if data is not None and len(data) == size else None)
-    known = [None if one is None or one < 0 else one for one in numbers]
+    known = [None if number is None or number < 0 else number for number in numbers]
     return Origin(_text(topic), *known)

@@ -1,32 +1,37 @@
-"""Letters of a topic: the newest first in pages, those at some places, or all of them from the oldest on."""
+"""Reads dead letters: pages of the newest letters, letters at chosen offsets, or all letters from the oldest.
+
+``original_headers`` reads the headers of rejected records. A flow does not read headers, so its letters do not have
+them. The original record has them while it is in the log.
+"""
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.client.cluster import Cluster
-from headrace.client.reading import read
+from headrace.client.errors import MissingTopic
+from headrace.client.records import read
 from headrace.ops.dead.errors import NoSuchLetter
-from headrace.ops.dead.letter import Letter
+from headrace.ops.dead.letter import Header, Letter, own_headers
 
-__all__ = ["LetterPage", "letters_at", "letters_between", "newest_letters"]
+__all__ = ["LetterPage", "letters_at", "letters_between", "newest_letters", "original_headers"]
 
-_WIDER = 8
+_WIDEN_FACTOR = 8
 _BYTES_MAX = 64 << 20
-_NEAR = 500
-"""Offsets between two letters for which one goes on reading, rather than asking anew."""
+_GAP_MAX = 300
+"""Up to this distance in offsets, it is cheaper to read the records between two letters than to send a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class LetterPage:
     letters: list[Letter]
     before: Mapping[int, int]
-    """Per partition, behind the newest letter that is not on this page or on one before it."""
+    """Per partition, the offset before which the next page reads."""
     at_end: bool
-    """Whether there is nothing older."""
+    """Whether no older letters exist."""
 
 
 def newest_letters(
@@ -36,90 +41,113 @@ def newest_letters(
     before: Mapping[int, int] | None = None,
     bytes_max: int = _BYTES_MAX,
 ) -> LetterPage:
-    """The newest ones by the log's time, and within a partition by their place. Where so many would be more than
-    ``bytes_max``, the page ends earlier.
+    """Return the newest letters, at most ``bytes_max`` in total. They are ordered by the log's timestamp, and
+    within a partition by offset.
     """
     starts, ends = cluster.starts(topic), cluster.ends(topic)
-    bounds = {one: min(ends[one], (before or ends).get(one, ends[one])) for one in ends}
-    found: list[Letter] = []
-    reach = limit
-    while len(found) < limit and any(bounds[one] > starts[one] for one in bounds):
-        ranges = {one: (max(starts[one], bounds[one] - reach), bounds[one]) for one in bounds}
-        piled: dict[int, deque[Letter]] = {one: deque() for one in ranges}
-        cut: set[int] = set()
-        held = sum(one.size_bytes for one in found)
+    bounds = {number: min(end, (before or ends).get(number, end)) for number, end in ends.items()}
+    page: list[Letter] = []
+    range_size = limit
+    while len(page) < limit and any(bounds[number] > starts[number] for number in bounds):
+        ranges = {
+            number: (max(starts[number], bound - range_size), bound) for number, bound in bounds.items()
+        }
+        read_letters: dict[int, deque[Letter]] = {number: deque() for number in ranges}
+        truncated: set[int] = set()
+        read_bytes = sum(letter.size_bytes for letter in page)
         for message in read(cluster, topic, ranges):
             letter = Letter.of(message)
-            piled[letter.place.partition].append(letter)
-            held += letter.size_bytes
-            while held > bytes_max:
-                number, pile = max(piled.items(), key=lambda one: len(one[1]))
-                if len(pile) == 1:
+            read_letters[letter.record_id.partition].append(letter)
+            read_bytes += letter.size_bytes
+            while read_bytes > bytes_max:
+                number, letters = max(read_letters.items(), key=lambda item: len(item[1]))
+                if len(letters) == 1:
                     break
-                held -= pile.popleft().size_bytes
-                cut.add(number)
-        taken = _newest(piled, limit - len(found))
-        found += taken
-        for one, (low, _) in ranges.items():
-            mine = [letter.place.offset for letter in taken if letter.place.partition == one]
-            # What was read and not taken comes with the next page.
-            whole = one not in cut and len(mine) == len(piled[one])
-            bounds[one] = low if whole else min(mine, default=bounds[one])
-        if cut:
+                read_bytes -= letters.popleft().size_bytes
+                truncated.add(number)
+        newest = _newest(read_letters, limit - len(page))
+        page += newest
+        for number, (low, _) in ranges.items():
+            offsets = [letter.record_id.offset for letter in newest if letter.record_id.partition == number]
+            # Letters that were read but not returned are on the next page.
+            returned_all = number not in truncated and len(offsets) == len(read_letters[number])
+            bounds[number] = low if returned_all else min(offsets, default=bounds[number])
+        if truncated:
             break
-        if not taken:
-            # Nothing but ends of transactions: they may be many.
-            reach *= _WIDER
-    return LetterPage(found, bounds, all(bounds[one] <= starts[one] for one in bounds))
+        if not newest:
+            # The range had only transaction markers, and more can follow.
+            range_size *= _WIDEN_FACTOR
+    return LetterPage(page, bounds, all(bounds[number] <= starts[number] for number in bounds))
 
 
-def _newest(piled: Mapping[int, Sequence[Letter]], limit: int) -> list[Letter]:
-    heap = [(-pile[-1].at_ms, one) for one, pile in piled.items() if pile]
+def _newest(by_partition: Mapping[int, Sequence[Letter]], limit: int) -> list[Letter]:
+    heap = [(-letters[-1].at_ms, number) for number, letters in by_partition.items() if letters]
     heapq.heapify(heap)
-    found: list[Letter] = []
-    left = {one: len(pile) for one, pile in piled.items()}
-    while heap and len(found) < limit:
-        _, one = heapq.heappop(heap)
-        left[one] -= 1
-        found.append(piled[one][left[one]])
-        if left[one]:
-            heapq.heappush(heap, (-piled[one][left[one] - 1].at_ms, one))
-    return found
+    newest: list[Letter] = []
+    remaining = {number: len(letters) for number, letters in by_partition.items()}
+    while heap and len(newest) < limit:
+        _, number = heapq.heappop(heap)
+        remaining[number] -= 1
+        newest.append(by_partition[number][remaining[number]])
+        if remaining[number]:
+            heapq.heappush(heap, (-by_partition[number][remaining[number] - 1].at_ms, number))
+    return newest
 
 
-def letters_at(cluster: Cluster, topic: str, places: Sequence[tuple[int, int]]) -> Iterator[Letter]:
-    """Those at these partitions and offsets, in their order; raises for one that is not there."""
+def letters_at(cluster: Cluster, topic: str, coordinates: Sequence[tuple[int, int]]) -> Iterator[Letter]:
+    """Return the letters at these partitions and offsets, sorted. Raise ``NoSuchLetter`` if a letter is missing."""
     starts, ends = cluster.starts(topic), cluster.ends(topic)
-    for partition, offset in places:
+    by_partition: dict[int, set[int]] = {}
+    for partition, offset in coordinates:
         if partition not in ends or not starts[partition] <= offset < ends[partition]:
-            held = (
-                f"partition {partition} holds {starts[partition]} to {ends[partition]}"
+            existing = (
+                f"partition {partition} starts at {starts[partition]} and ends at {ends[partition]}"
                 if partition in ends
-                else f"there are {len(ends)} partitions"
+                else f"the topic has {len(ends)} partitions"
             )
-            raise NoSuchLetter(f"topic {topic!r} has no letter at {partition}/{offset}: {held}")
-    for partition, stretch in _stretches(places):
-        wanted = set(stretch)
-        for message in read(cluster, topic, {partition: (min(stretch), max(stretch) + 1)}):
-            if message.offset() in wanted:
-                wanted.discard(message.offset() or 0)
-                yield Letter.of(message)
-        if wanted:
-            raise NoSuchLetter(f"topic {topic!r} has no letter at {partition}/{min(wanted)}")
-
-
-def _stretches(places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, list[int]]]:
-    held: list[int] = []
-    number = -1
-    for partition, offset in sorted(set(places)):
-        if held and (partition != number or offset - held[-1] > _NEAR):
-            yield number, held
-            held = []
-        number = partition
-        held.append(offset)
-    if held:
-        yield number, held
+            raise NoSuchLetter(f"topic {topic!r} has no letter at {partition}/{offset}: {existing}")
+        by_partition.setdefault(partition, set()).add(offset)
+    for partition, offsets in sorted(by_partition.items()):
+        for begin, end in _ranges_of(sorted(offsets)):
+            wanted = {offset for offset in offsets if begin <= offset < end}
+            for message in read(cluster, topic, {partition: (begin, end)}):
+                if message.offset() in wanted:
+                    wanted.discard(message.offset() or 0)
+                    yield Letter.of(message)
+            if wanted:
+                raise NoSuchLetter(f"topic {topic!r} has no letter at {partition}/{min(wanted)}")
 
 
 def letters_between(cluster: Cluster, topic: str, ranges: Mapping[int, tuple[int, int]]) -> Iterator[Letter]:
     return (Letter.of(message) for message in read(cluster, topic, ranges))
+
+
+def original_headers(cluster: Cluster, letters: Iterable[Letter]) -> dict[bytes, tuple[Header, ...]]:
+    """Return the original headers by the letter's id, without letters whose record was deleted or replaced."""
+    wanted: dict[tuple[str, int], dict[int, Letter]] = {}
+    for letter in letters:
+        origin = letter.origin
+        if origin is not None and origin.partition is not None and origin.offset is not None:
+            wanted.setdefault((origin.topic, origin.partition), {})[origin.offset] = letter
+    headers: dict[bytes, tuple[Header, ...]] = {}
+    for (topic, partition), by_offset in wanted.items():
+        try:
+            starts, ends = cluster.starts(topic), cluster.ends(topic)
+        except MissingTopic:
+            continue
+        low, high = starts.get(partition, 0), ends.get(partition, 0)
+        for begin, end in _ranges_of([offset for offset in sorted(by_offset) if low <= offset < high]):
+            for message in read(cluster, topic, {partition: (begin, end)}):
+                letter = by_offset.get(message.offset() or 0)  # type: ignore[assignment]
+                if letter is not None and (message.key(), message.value()) == (letter.key, letter.value):
+                    headers[letter.id] = own_headers(message)
+    return headers
+
+
+def _ranges_of(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Return ranges that contain these sorted offsets. After a large gap, a new range begins."""
+    begin = 0
+    for index, offset in enumerate(offsets):
+        if index + 1 == len(offsets) or offsets[index + 1] - offset > _GAP_MAX:
+            yield offsets[begin], offset + 1
+            begin = index + 1

@@ -1,38 +1,54 @@
-"""Which letters were written back: a copy of the topic of marks, in a file that can be thrown away.
+"""A mark is a record that a dead letter was written back.
 
-The copy is a SQLite file with the offset up to which it has been read, in one transaction with what was read. It may be
-behind the topic, after a crash, or be gone: it reads on. Several processes may share it: what they write in it is in
-the topic, and of two marks of one letter the one with the higher offset stays.
+It is in the topic ``headrace.replays.<app>``. It is written in the transaction that writes the letter
+back. Its key is the letter's id, and the last mark of a key is current. ``Marks`` is an index of that topic. If a
+letter has two marks, the index stores the mark with the higher offset, in whatever order the marks are added.
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from confluent_kafka import Message
 
 from headrace.client.cluster import Cluster
-from headrace.client.copy_file import open_copy
-from headrace.client.reading import read
-from headrace.ops.dead.mark import Mark, marks_topic
+from headrace.client.topic_index import IndexLayout, TopicIndex
+from headrace.ops.dead.letter import Origin, RecordId
 
-__all__ = ["Marks", "marks_path"]
+__all__ = ["Mark", "Marks", "marks_path", "marks_topic"]
 
-_AT_ONCE = 1_000
-_FORMAT = 1
-_TABLES = """
+
+class Mark(msgspec.Struct, frozen=True):
+    letter: RecordId
+    origin: Origin
+    to: RecordId
+    """The record that was written back."""
+    at_ms: int
+    job: str
+    """The replay that wrote the letter. When this replay resumes after an error, it does not write the letter again."""
+
+
+def marks_topic(app: str) -> str:
+    return f"headrace.replays.{app}"
+
+
+_LAYOUT = IndexLayout(
+    version=1,
+    table="marks",
+    create="""
 CREATE TABLE marks (id BLOB PRIMARY KEY, at INTEGER NOT NULL, dead TEXT NOT NULL, mark BLOB NOT NULL) WITHOUT ROWID;
 CREATE INDEX by_topic ON marks (dead);
-CREATE TABLE place (only INTEGER PRIMARY KEY CHECK (only = 0), topic_id TEXT NOT NULL, next INTEGER NOT NULL);
-"""
-_NOTE = """
+""",
+    insert="""
 INSERT INTO marks VALUES (?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET at = excluded.at, dead = excluded.dead, mark = excluded.mark
 WHERE excluded.at > marks.at
-"""
+""",
+)
 _decoder = msgspec.json.Decoder(Mark)
 
 
@@ -41,87 +57,45 @@ def marks_path(data: Path, app: str) -> Path:
 
 
 class Marks:
-    """For any thread. Without a path, the copy is in memory and read anew each time."""
+    """An index of the marks. It is thread-safe. Without a path the index is in memory and starts empty."""
 
     def __init__(self, path: Path | None, cluster: Cluster, app: str) -> None:
         self._cluster = cluster
         self.topic = marks_topic(app)
-        self._lock = threading.RLock()
-        self._database = open_copy(path, _TABLES, _FORMAT)
+        self._index = TopicIndex(cluster, self.topic, path, _LAYOUT, _row)
 
     def close(self) -> None:
-        with self._lock:
-            self._database.close()
+        self._index.close()
 
     def ensure_topic(self) -> None:
-        """Marks are kept for good: without its mark, a letter could be written back again."""
+        """Create the topic unless it exists. It retains marks forever: without its mark, a letter could be written back
+        twice.
+        """
         configs = {"cleanup.policy": "compact", "retention.ms": "-1", "retention.bytes": "-1"}
         self._cluster.ensure_topic(self.topic, 1, configs)
 
-    def catch_up(self, *, all_of_it: bool = False) -> None:
-        """Read on. ``all_of_it`` is for whoever has seen to it that nobody else writes: what was committed a moment ago
-        may not be visible yet, and is waited for, up to what was written at all.
-        """
-        with self._lock:
-            topic = self._cluster.topic(self.topic)
-            start = end = 0
-            if topic is not None:
-                start = self._cluster.starts(self.topic)[0]
-                end = self._cluster.ends(self.topic, committed=not all_of_it)[0]
-            topic_id = topic.id if topic else ""
-            found = self._database.execute("SELECT topic_id, next FROM place").fetchone()
-            # A log that was restored from a backup may end before what was read.
-            if found is None or found[0] != topic_id or (all_of_it and found[1] > end):
-                with self._changing():
-                    self._database.execute("DELETE FROM marks")
-                    self._database.execute("REPLACE INTO place VALUES (0, ?, ?)", (topic_id, start))
-                begin = start
-            else:
-                begin = max(start, found[1])
-            if begin < end:
-                self._note_from(begin, end)
+    def catch_up(self, *, is_owner: bool = False) -> None:
+        """Read to the end of the topic. ``is_owner`` means that no other process can write to it now."""
+        self._index.catch_up(is_owner=is_owner)
 
-    def _note_from(self, begin: int, end: int) -> None:
-        """In pieces: nobody else who has the file open waits for the log."""
-        held: list[tuple[bytes, int, Mark]] = []
-        for one in self._read(begin, end):
-            held.append(one)
-            if len(held) >= _AT_ONCE:
-                self.note(held, held[-1][1] + 1)
-                held = []
-        self.note(held, end)
-
-    def _read(self, begin: int, end: int) -> Iterator[tuple[bytes, int, Mark]]:
-        for message in read(self._cluster, self.topic, {0: (begin, end)}):
-            # What is no mark is not ours.
-            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-                mark = _decoder.decode(message.value() or b"")
-                yield message.key() or b"", message.offset() or 0, mark
-
-    def note(self, marks: Iterable[tuple[bytes, int, Mark]], end: int) -> None:
-        """What is in the topic before ``end``, with its offsets, besides what is noted already."""
-        with self._lock, self._changing():
-            told = ((key, at, one.letter.topic, msgspec.json.encode(one)) for key, at, one in marks)
-            self._database.executemany(_NOTE, told)
-            self._database.execute("UPDATE place SET next = max(next, ?)", (end,))
+    def add(self, marks: Iterable[tuple[bytes, int, Mark]], end: int) -> None:
+        """Add marks with their offsets. All marks before offset ``end`` are then known."""
+        self._index.add(
+            ((key, at, mark.letter.topic, msgspec.json.encode(mark)) for key, at, mark in marks), end
+        )
 
     def find(self, key: bytes) -> Mark | None:
-        with self._lock:
-            found = self._database.execute("SELECT mark FROM marks WHERE id = ?", (key,)).fetchone()
-        return None if found is None else _decoder.decode(found[0])
+        rows = self._index.query("SELECT mark FROM marks WHERE id = ?", key)
+        return _decoder.decode(rows[0][0]) if rows else None
 
     def counts(self) -> dict[str, int]:
-        """By the topic of dead letters, how many of its letters were written back."""
-        with self._lock:
-            return dict(self._database.execute("SELECT dead, count(*) FROM marks GROUP BY dead").fetchall())
+        """Return how many letters of each dead-letter topic were written back."""
+        return dict(self._index.query("SELECT dead, count(*) FROM marks GROUP BY dead"))
 
-    @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._database.execute("COMMIT")
-        except BaseException:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            raise
+
+def _row(message: Message) -> tuple[Any, ...] | None:
+    """Return None if the record is not a mark."""
+    value = message.value() or b""
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+        return message.key() or b"", message.offset() or 0, _decoder.decode(value).letter.topic, value
+    return None

@@ -1,1 +1,1 @@
-"""How far everything that reads the log is behind it, and how long until retention takes what is unread."""
+"""The lag of flows, views and groups, and the time until retention deletes records that they have not read."""

@@ -1,4 +1,4 @@
-"""How fast counts grow, from what they were at the last few looks: a fixed number of them for each."""
+"""Growth rates of counters. Each counter has a bounded number of recent samples."""
 
 from __future__ import annotations
 
@@ -9,41 +9,48 @@ from dataclasses import dataclass
 __all__ = ["Rate", "Rates"]
 
 _WINDOW_S = 60.0
-_LOOKS_MAX = 16
+_SAMPLES_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
     per_s: float
-    """Over the window, or since the first look."""
+    """The rate over the window, or since the first sample."""
     last_per_s: float
-    """Since the last look."""
+    """The rate over the last few seconds: since the newest sample that is at least a sixteenth of the window old."""
 
 
 class Rates:
-    """``window_s`` is how far back the longer of the two rates goes."""
+    """Computes rates. ``window_s`` is the window of ``Rate.per_s``."""
 
     def __init__(self, window_s: float = _WINDOW_S) -> None:
         self._window_s = window_s
-        self._looks: dict[Hashable, deque[tuple[float, int]]] = {}
+        self._step_s = window_s / _SAMPLES_MAX
+        self._samples: dict[Hashable, deque[tuple[float, int]]] = {}
 
-    def note(self, key: Hashable, at_s: float, count: int) -> Rate | None:
-        """None at the first look. A count that went back begins anew: it is another one now."""
-        looks = self._looks.setdefault(key, deque())
-        if looks and (count < looks[-1][1] or at_s <= looks[-1][0]):
-            looks.clear()
-        while looks and (
-            len(looks) >= _LOOKS_MAX or (len(looks) > 1 and at_s - looks[0][0] > self._window_s)
-        ):
-            looks.popleft()
-        before = (looks[0], looks[-1]) if looks else None
-        looks.append((at_s, count))
-        if before is None:
-            return None
-        (first_s, first), (last_s, last) = before
-        return Rate((count - first) / (at_s - first_s), (count - last) / (at_s - last_s))
+    def add_sample(self, key: Hashable, at_s: float, count: int) -> Rate | None:
+        """Add a sample and return the rate; None for the first sample. A count that decreases discards the earlier
+        samples, because the counter was recreated.
+        """
+        samples = self._samples.setdefault(key, deque())
+        if samples and (count < samples[-1][1] or at_s <= samples[-1][0]):
+            samples.clear()
+        while len(samples) > 1 and at_s - samples[0][0] > self._window_s:
+            samples.popleft()
+        rate = None
+        if samples:
+            first_s, first = samples[0]
+            recent = (sample for sample in reversed(samples) if at_s - sample[0] >= self._step_s)
+            last_s, last = next(recent, samples[0])
+            rate = Rate((count - first) / (at_s - first_s), (count - last) / (at_s - last_s))
+        # Replace the newest sample if it is too close to its predecessor. This bounds the number of samples, however
+        # often the caller adds samples.
+        if len(samples) > 1 and samples[-1][0] - samples[-2][0] < self._step_s:
+            samples.pop()
+        samples.append((at_s, count))
+        return rate
 
-    def keep(self, keys: Collection[Hashable]) -> None:
-        """Forgets all others."""
-        for key in [one for one in self._looks if one not in keys]:
-            del self._looks[key]
+    def retain(self, keys: Collection[Hashable]) -> None:
+        """Remove the samples of all other keys."""
+        for key in [key for key in self._samples if key not in keys]:
+            del self._samples[key]

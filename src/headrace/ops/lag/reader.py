@@ -1,57 +1,75 @@
-"""Something that reads the log: a flow, a view or a consumer group, and where it is.
+"""A reader of the log: a flow, a view or a consumer group, with its position.
 
-Who knows where a reader is differs: a flow's progress is in the log, a group's commits with the brokers, a view's
-position in its store or with its follower. From here on all of them are the same.
+A flow's position comes from its progress topic, a group's position from its committed offsets, and a view's position
+from its store or its follower. The lag of all readers is measured in the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Protocol
 
-from headrace.client.flow_lag import reached
-from headrace.client.progress_log import Progress
+from headrace.client.progress import Progress, reached
 from headrace.model.progress import Batch, Generation
 
-__all__ = ["Partition", "Reader", "ViewPlace", "flow_reader", "view_reader"]
+__all__ = ["Partition", "Reader", "ViewPosition", "flow_reader", "view_reader"]
 
 Partition = tuple[str, int]
-"""Topic, as the log names it, and number."""
+"""Topic name in the log, and partition number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    what: Literal["flow", "view", "group"]
+    what: Literal["flow", "view", "served", "group"]
+    """``view`` is a view's follower. ``served`` is the old part of a view, which serves queries during a rebuild."""
     name: str
     state: str
-    at: Mapping[Partition, int] = field(default_factory=dict)
-    """What it reads next."""
+    offsets: Mapping[Partition, int] = field(default_factory=dict)
+    """By partition, the next offset to read."""
     topics: tuple[str, ...] = ()
-    """Of which it reads every partition, also those that ``at`` does not have."""
-    begun: bool = True
-    """Whether it reads a partition that is not in ``at`` from offset 0; otherwise from whatever comes first now."""
-    committed: bool = True
-    """Whether it reads committed records only."""
-    known: bool = True
-    """Whether its lag can be said; ``state`` says why not."""
+    """Topics of which the reader reads every partition, including partitions that are not in ``offsets``."""
+    has_started: bool = True
+    """Whether the reader has started. If it has, a partition that is not in ``offsets`` counts from offset 0. If it has
+    not, such a partition counts from its current start offset."""
+    read_committed: bool = True
+    """Whether the reader reads only committed records."""
+    lag_known: bool = True
+    """False if the lag is unknown; ``state`` gives the reason."""
     at_end: bool = False
-    """Whether it is known to have everything, though offsets may lie behind it that are no records."""
+    """Whether the reader has read all records. Transaction markers can still follow its offset."""
     generation: int | None = None
     batch: int | None = None
     batches: int | None = None
-    """That the flow has committed and the view does not have yet."""
+    """Batches that the flow has committed and the view has not applied."""
     dead: int | None = None
 
     @property
     def log_topics(self) -> set[str]:
-        """All that must be looked at for its lag."""
-        return {*self.topics, *(topic for topic, _ in self.at)} if self.known else set()
+        """The topics that determine the reader's lag."""
+        return {*self.topics, *(topic for topic, _ in self.offsets)} if self.lag_known else set()
+
+
+class StoredPosition(Protocol):
+    """The position type of stores and followers. This package does not import them."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def offsets(self) -> Mapping[int, int]: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def dead(self) -> int: ...
+    @property
+    def stored_ms(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
-class ViewPlace:
-    """How far a view has come, as its store or its follower says; without a topic it has not begun."""
+class ViewPosition:
+    """A view's position from its store or its follower. ``topic`` is empty if the view is not built."""
 
     state: str
     topic: str = ""
@@ -59,21 +77,36 @@ class ViewPlace:
     generation: int = 0
     batch: int = -1
     dead: int = 0
+    stored_ms: int = 0
+
+    @classmethod
+    def of(cls, state: str, position: StoredPosition | None) -> ViewPosition:
+        if position is None:
+            return cls(state)
+        return cls(
+            state,
+            position.topic,
+            position.offsets,
+            position.generation,
+            position.batch,
+            position.dead,
+            position.stored_ms,
+        )
 
 
 def flow_reader(name: str, generation: Generation, last: Batch | None) -> Reader:
-    at: dict[Partition, int] = {}
+    offsets: dict[Partition, int] = {}
     topics: list[str] = []
-    for one in generation.inputs:
-        # Tables are read to their end at every batch; how far is no sign of how late the flow is.
-        if one.kind == "events":
-            topics.append(one.log)
-            at |= {(one.log, number): offset for number, offset in reached(one, last).items()}
+    for source in generation.inputs:
+        # Every batch reads tables to their end, so tables do not add to the flow's lag.
+        if source.kind == "events":
+            topics.append(source.log)
+            offsets |= {(source.log, number): offset for number, offset in reached(source, last).items()}
     return Reader(
         "flow",
         name,
         "begun",
-        at,
+        offsets,
         tuple(topics),
         generation=generation.generation,
         batch=last.batch if last else None,
@@ -81,18 +114,22 @@ def flow_reader(name: str, generation: Generation, last: Batch | None) -> Reader
     )
 
 
-def view_reader(name: str, place: ViewPlace, newest: Progress | None) -> Reader:
-    """``newest`` is how far the flow is that writes its topic, where one does: then its generation is not 0."""
-    at = {(place.topic, number): offset for number, offset in place.offsets.items()}
-    plain = Reader("view", name, place.state, at, (place.topic,), dead=place.dead)
-    if not place.generation:
-        return plain
-    of_flow = replace(plain, generation=place.generation, batch=place.batch)
-    if newest is None or newest.generation.generation != place.generation:
-        there = "none" if newest is None else newest.generation.generation
-        return replace(of_flow, known=False, state=f"{place.state}; the flow's generation is {there}")
-    batches = max(0, (newest.last.batch if newest.last else -1) - place.batch)
-    # Behind the last batch there is nothing but the end of its transaction, which is no record. In real time rows are
-    # there before their batch is.
+def view_reader(name: str, position: ViewPosition, newest: Progress | None) -> Reader:
+    """Create the reader of a view. ``newest`` is the progress of the flow that writes the view's topic, if any. The
+    generation of a view is 0 if no flow writes its topic.
+    """
+    offsets = {(position.topic, number): offset for number, offset in position.offsets.items()}
+    reader = Reader("view", name, position.state, offsets, (position.topic,), dead=position.dead)
+    if not position.generation:
+        return reader
+    flow_view_reader = replace(reader, generation=position.generation, batch=position.batch)
+    if newest is None or newest.generation.generation != position.generation:
+        current = "none" if newest is None else newest.generation.generation
+        return replace(
+            flow_view_reader, lag_known=False, state=f"{position.state}; the flow's generation is {current}"
+        )
+    batches = max(0, (newest.last.batch if newest.last else -1) - position.batch)
+    # After the last batch, the topic has only a transaction marker. A real-time flow writes rows before it commits
+    # their batch, so its topic can have more rows.
     at_end = batches == 0 and newest.generation.latency != "realtime"
-    return replace(of_flow, batches=batches, at_end=at_end)
+    return replace(flow_view_reader, batches=batches, at_end=at_end)

@@ -1,1 +1,1 @@
-"""The log as an operator meets it: all topics, their records and how to find one, and consumer groups."""
+"""Routes with which operators inspect the log: all topics, their records, and consumer groups."""

@@ -1,7 +1,7 @@
-"""The process that searches, one topic once: ``python -m headrace.serve.console.search_worker``.
+"""The process that runs one search: ``python -m headrace.serve.console.search_worker``.
 
-What an expression takes, in time and memory, is taken here, and not from the server: it can be killed at any moment,
-and ends by itself when the server is gone. The first line of its answer says that the expression can be read.
+The process limits the time and memory of an expression. The server can kill it at any time, and it exits when the
+server has exited. Its first line of output is ``{}`` if the expression is valid.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import msgspec
 from headrace.client.cluster import Cluster
 from headrace.clock import SystemClock
 from headrace.errors import HeadraceError
-from headrace.serve.console.errors import SearchEnded
-from headrace.serve.console.search import Ask, search
+from headrace.serve.console.search import SearchJob, search
 from headrace.serve.console.sieve import sieve_of
 from headrace.serve.console.where import Where
-from headrace.serve.problem import problem_of
+from headrace.serve.errors import SearchEnded
+from headrace.serve.http.problem import problem_of
 
-__all__ = ["Job", "main"]
+__all__ = ["WorkerInput", "main"]
 
 _GRACE_S = 30
 
 
-class Job(msgspec.Struct, frozen=True):
+class WorkerInput(msgspec.Struct, frozen=True):
     bootstrap: str
     properties: dict[str, str]
     memory_bytes: int
-    ask: Ask
+    job: SearchJob
 
 
 def main() -> None:
@@ -40,28 +40,28 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
-    signal.alarm(int(job.ask.time_s) + _GRACE_S)
-    _limit_memory(job.memory_bytes)
+    task = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerInput)
+    signal.alarm(int(task.job.time_s) + _GRACE_S)
+    _limit_memory(task.memory_bytes)
     try:
-        where = Where(job.ask.where)
+        where = Where(task.job.where)
         sink.write(b"{}\n")
         sink.flush()
-        cluster = Cluster(job.bootstrap, job.properties)
-        for line in search(cluster, job.ask, SystemClock(), sieve_of(job.ask.where), where.matches):
+        cluster = Cluster(task.bootstrap, task.properties)
+        for line in search(cluster, task.job, SystemClock(), sieve_of(task.job.where), where.matches):
             sink.write(line)
             sink.flush()
     except (HeadraceError, MemoryError) as error:
-        told = error if isinstance(error, HeadraceError) else _too_much(job.memory_bytes)
-        sink.write(b'{"problem":' + problem_of(told, "").body + b"}\n")
+        problem = error if isinstance(error, HeadraceError) else _memory_error(task.memory_bytes)
+        sink.write(b'{"problem":' + problem_of(problem, "").body + b"}\n")
         sink.flush()
     except BrokenPipeError:
         pass
-    # The client's threads may be in the middle of something, and nobody waits for it.
+    # Exit without joining the Kafka client's threads.
     os._exit(0)
 
 
-def _too_much(memory_bytes: int) -> SearchEnded:
+def _memory_error(memory_bytes: int) -> SearchEnded:
     return SearchEnded(
         f"the search needs more than {memory_bytes >> 20} MiB of memory", hint="write a shorter expression"
     )

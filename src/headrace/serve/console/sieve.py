@@ -1,8 +1,8 @@
-"""What a record must have for an expression to be true of it, found in its bytes before anything is decoded.
+"""A sieve: a cheap test on a record's bytes, which runs before the expression is evaluated.
 
-A sieve lets through all records of which the expression is true, and some others: those are evaluated. It may never
-keep back a true one, so it knows how else JSON can write the same: texts with escapes, numbers with exponents, or with
-more digits than a double has.
+A sieve passes every record that matches the expression, and some others. Only the records that pass are evaluated. A
+sieve must never drop a match. So it allows for all ways in which JSON can write a value: escapes in strings, exponents,
+and numbers with more digits than a double has.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from headrace.serve.console.expression import Every, OneOf, Part, Said, parts_of
+from headrace.serve.console.expression import And, Comparison, Condition, Or, parse_condition
 
 __all__ = ["Sieve", "sieve_of"]
 
 Sieve = Callable[[Any], bool]
-"""Of a message."""
+"""Returns False for a Kafka message that certainly does not match."""
 
 _SPACE = rb"[ \t\n\r]*"
 _NUMBER_MAX = Decimal(2**53)
 _EXACT_MAX = Decimal(10**9)
-# A double near a number of this size is told apart by six digits behind the point, of a larger one by none.
-_LONG = rb"-?[0-9]+\.[0-9]{7}"
-_BROKEN = rb"-?[0-9]+\.[0-9]"
-_RAISED = rb"-?[0-9]+(?:\.[0-9]+)?[eE]"
+# Up to _EXACT_MAX, six fractional digits identify a double. Above it, any number with a fraction must pass.
+_SEVEN_DECIMALS = rb"-?[0-9]+\.[0-9]{7}"
+_FRACTION = rb"-?[0-9]+\.[0-9]"
+_EXPONENT = rb"-?[0-9]+(?:\.[0-9]+)?[eE]"
 _ANY_NUMBER = rb"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 _RELATIONS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.le,
@@ -37,46 +37,50 @@ _RELATIONS: dict[str, Callable[[float, float], bool]] = {
 
 
 def sieve_of(where: str) -> Sieve | None:
-    """None where nothing can be said before a record is looked into."""
+    """Return None if no test on the raw bytes is possible for the expression."""
     try:
-        return _sieve(parts_of(where))
+        return _sieve(parse_condition(where))
     except UnicodeEncodeError:
         return None
 
 
-def _sieve(part: Part) -> Sieve | None:
-    match part:
-        case Every(parts):
-            found = [one for one in map(_sieve, parts) if one is not None]
-            if len(found) == 2:
-                first, second = found
+def _sieve(condition: Condition) -> Sieve | None:
+    match condition:
+        case And(parts):
+            sieves = [sieve for sieve in map(_sieve, parts) if sieve is not None]
+            if len(sieves) == 2:
+                first, second = sieves
                 return lambda message: first(message) and second(message)
             return (
-                (lambda message: all(one(message) for one in found))
-                if len(found) > 1
-                else next(iter(found), None)
+                (lambda message: all(sieve(message) for sieve in sieves))
+                if len(sieves) > 1
+                else next(iter(sieves), None)
             )
-        case OneOf(parts):
-            either = [_sieve(one) for one in parts]
-            known = [one for one in either if one is not None]
-            return None if len(known) < len(either) else lambda message: any(one(message) for one in known)
-        case Said(root="key", path=()):
-            return _plain(part, lambda message: message.key())
-        case Said(root="text", path=()):
-            return _plain(part, lambda message: message.value())
-        case Said(root="value"):
-            return _in_value(part)
-        case Said(root="headers", path=(str(),)):
-            return _in_headers(part)
+        case Or(parts):
+            part_sieves = [_sieve(part) for part in parts]
+            usable = [sieve for sieve in part_sieves if sieve is not None]
+            return (
+                None
+                if len(usable) < len(part_sieves)
+                else lambda message: any(sieve(message) for sieve in usable)
+            )
+        case Comparison(root="key", path=()):
+            return _plain(condition, lambda message: message.key())
+        case Comparison(root="text", path=()):
+            return _plain(condition, lambda message: message.value())
+        case Comparison(root="value"):
+            return _in_value(condition)
+        case Comparison(root="headers", path=(str(),)):
+            return _in_headers(condition)
     return None
 
 
-def _plain(said: Said, raw_of: Callable[[Any], bytes | None]) -> Sieve | None:
-    """Of what is text as it is: the same bytes, since UTF-8 has one way to write a text."""
-    if not isinstance(said.literal, str):
+def _plain(comparison: Comparison, raw_of: Callable[[Any], bytes | None]) -> Sieve | None:
+    """Compare raw bytes. This is exact, because UTF-8 encodes each text in only one way."""
+    if not isinstance(comparison.literal, str):
         return None
-    wanted = said.literal.encode()
-    match said.how:
+    wanted = comparison.literal.encode()
+    match comparison.operator:
         case "==":
             return lambda message: raw_of(message) == wanted
         case "contains":
@@ -88,67 +92,76 @@ def _plain(said: Said, raw_of: Callable[[Any], bytes | None]) -> Sieve | None:
     return None
 
 
-def _in_headers(said: Said) -> Sieve | None:
-    name = said.path[0]
-    if said.how == "==" and isinstance(said.literal, str):
-        wanted = (name, said.literal.encode())
+def _in_headers(comparison: Comparison) -> Sieve | None:
+    name = comparison.path[0]
+    if comparison.operator == "==" and isinstance(comparison.literal, str):
+        wanted = (name, comparison.literal.encode())
         return lambda message: wanted in (message.headers() or ())
-    return lambda message: any(one == name for one, _ in message.headers() or ())
+    return lambda message: any(header == name for header, _ in message.headers() or ())
 
 
-def _in_value(said: Said) -> Sieve | None:
-    if isinstance(said.literal, str) and said.how in ("==", "contains", "startsWith", "endsWith"):
-        # Of a value that is no JSON, all of it is the text; within JSON a whole text stands in quotes.
-        quoted = said.path and said.how == "=="
-        return _holding(f'"{said.literal}"'.encode() if quoted else said.literal.encode())
-    name = said.path[-1] if said.path else None
+def _in_value(comparison: Comparison) -> Sieve | None:
+    if isinstance(comparison.literal, str) and comparison.operator in (
+        "==",
+        "contains",
+        "startsWith",
+        "endsWith",
+    ):
+        # Inside JSON, a text that equals the literal is quoted. A value that is not JSON is one unquoted text.
+        quoted = comparison.path and comparison.operator == "=="
+        return _value_contains(f'"{comparison.literal}"'.encode() if quoted else comparison.literal.encode())
+    name = comparison.path[-1] if comparison.path else None
     if not isinstance(name, str):
         return None
     field = f'"{name}"'.encode()
-    literal = said.literal
-    if said.how in _RELATIONS and isinstance(literal, Decimal):
-        return _beyond(field, _RELATIONS[said.how], float(literal))
-    if said.how != "==":
-        return _holding(field)
+    literal = comparison.literal
+    if comparison.operator in _RELATIONS and isinstance(literal, Decimal):
+        return _field_is_within(field, _RELATIONS[comparison.operator], float(literal))
+    if comparison.operator != "==":
+        return _value_contains(field)
     if isinstance(literal, Decimal):
         number = _number(literal)
-        return _holding(field) if number is None else _fitting(field, number)
-    return _fitting(field, {True: b"true", False: b"false"}.get(literal, b"null"))  # type: ignore[arg-type]
+        return _value_contains(field) if number is None else _field_matches(field, number)
+    return _field_matches(field, {True: b"true", False: b"false"}.get(literal, b"null"))  # type: ignore[arg-type]
 
 
-def _holding(wanted: bytes) -> Sieve:
-    def holds(message: Any) -> bool:
+def _value_contains(wanted: bytes) -> Sieve:
+    def passes(message: Any) -> bool:
         raw = message.value()
         return raw is not None and (wanted in raw or b"\\" in raw)
 
-    return holds
+    return passes
 
 
-def _fitting(field: bytes, literal: bytes) -> Sieve:
+def _field_matches(field: bytes, literal: bytes) -> Sieve:
     search = re.compile(re.escape(field) + _SPACE + b":" + _SPACE + b"(?:" + literal + b")").search
 
-    def fits(message: Any) -> bool:
+    def passes(message: Any) -> bool:
         raw = message.value()
         return raw is not None and (b"\\" in raw or (field in raw and search(raw) is not None))
 
-    return fits
+    return passes
 
 
-def _beyond(field: bytes, beyond: Callable[[float, float], bool], wanted: float) -> Sieve:
-    """What is beyond a number is so as a double too, or is the same double."""
-    every = re.compile(re.escape(field) + _SPACE + b":" + _SPACE + b"(" + _ANY_NUMBER + b")").finditer
+def _field_is_within(field: bytes, relation: Callable[[float, float], bool], wanted: float) -> Sieve:
+    """Compare as doubles and accept equality: rounding never reverses the order of two numbers, but can make them
+    equal.
+    """
+    find_numbers = re.compile(re.escape(field) + _SPACE + b":" + _SPACE + b"(" + _ANY_NUMBER + b")").finditer
 
-    def fits(message: Any) -> bool:
+    def passes(message: Any) -> bool:
         raw = message.value()
         if raw is None:
             return False
-        return b"\\" in raw or any(beyond(float(one[1]), wanted) for one in every(raw))
+        return b"\\" in raw or any(relation(float(match[1]), wanted) for match in find_numbers(raw))
 
-    return fits
+    return passes
 
 
 def _number(wanted: Decimal) -> bytes | None:
-    """How JSON may write a number that is equal, or None where doubles are too coarse for it."""
+    """Return a pattern that matches all ways to write the number in JSON, or None if a double cannot represent
+    the number precisely enough.
+    """
     if abs(wanted) >= _NUMBER_MAX:
         return None
     whole, _, rest = format(abs(wanted), "f").partition(".")
@@ -158,5 +171,5 @@ def _number(wanted: Decimal) -> bytes | None:
     sign = b"-?" if wanted == 0 else b"-" if wanted < 0 else b""
     digits = str(int(whole)).encode()
     plain = digits + (rb"\." + rest.encode() + b"0*" if rest else rb"(?:\.0*)?") + b"(?![0-9.eE])"
-    coarse = _LONG if abs(wanted) <= _EXACT_MAX else _BROKEN
-    return sign + plain + b"|" + coarse + b"|" + _RAISED
+    imprecise = _SEVEN_DECIMALS if abs(wanted) <= _EXACT_MAX else _FRACTION
+    return sign + plain + b"|" + imprecise + b"|" + _EXPONENT

@@ -1,7 +1,8 @@
-"""A topic with all that is known of it: configs, partitions, what becomes of its records, and who is at either end."""
+"""Collects the details of a topic: its configs, partitions, retention, writers and readers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,13 +11,14 @@ from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType  # 
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.client.errors import TopicMissing, from_kafka
-from headrace.client.places import Bounds, Partition
-from headrace.ops.log_dirs import sizes_of
-from headrace.ops.outlook import WINDOW_MS, outlook
-from headrace.serve.console.log_topics import LogTopic, first_since
+from headrace.client.errors import MissingTopic, from_kafka
+from headrace.client.offset_spec import Bounds, Partition
+from headrace.model.declarations import Flow
+from headrace.ops.outlook import WINDOW_MS, outlook, sizes_of
+from headrace.serve.console.documents import LogPartition, TopicConfig, TopicUser
+from headrace.serve.console.topics import LogTopic, first_since
 
-__all__ = ["ends_of", "topic_detail"]
+__all__ = ["exclusive_writer", "topic_detail", "topic_users"]
 
 _SOURCES = {
     ConfigSource.DYNAMIC_TOPIC_CONFIG.value: "topic",
@@ -24,83 +26,116 @@ _SOURCES = {
 }
 
 
-def topic_detail(cluster: Cluster, found: LogTopic, now_ms: int) -> dict[str, Any]:
-    configs = _configs(cluster, found.name)
-    places = {(found.name, number): one for number, one in found.bounds.items()}
-    before = _before(cluster, places, now_ms)
-    future = outlook(places, before, sizes_of(cluster, places), configs)
-    leaders = _leaders(cluster, found.name)
+_SUFFIXES = {
+    "progress": "flow {name}",
+    "late": "flow {name}",
+    "dead": "flow or view {name}",
+    "alerts": "app {name}",
+}
+_OWNED_TOPIC = re.compile(rf"(?P<name>.+)\.(?P<suffix>{'|'.join(_SUFFIXES)})")
+_GENERATION = re.compile(r"(?P<name>.+)\.g[0-9]+")
+
+
+def exclusive_writer(topic: str) -> str:
+    """Return the only component that may write the topic, or an empty text if anyone may write it.
+
+    The component would mistake a record of another writer for its own. Several apps can share a log, and a server knows
+    only the names of its own app. So this function recognizes the topics of all apps by their suffixes.
+    """
+    if topic.startswith("__"):
+        return "the log"
+    if topic.startswith("headrace."):
+        return "Headrace"
+    if match := _OWNED_TOPIC.fullmatch(topic):
+        return _SUFFIXES[match["suffix"]].format(name=match["name"])
+    if match := _GENERATION.fullmatch(topic):
+        return f"the flow that writes {match['name']}"
+    return ""
+
+
+def topic_users(app: App, topic: str, groups: Sequence[str]) -> dict[str, Any]:
+    """Return the writers and readers that the app declares. ``groups`` are further readers: consumer groups."""
+    writers = [TopicUser("flow", flow.name) for flow in app.flows if _writes(app, flow, topic)]
+    readers = [
+        TopicUser("flow", flow.name)
+        for flow in app.flows
+        if any(source.name == topic for source in (*flow.streams, *flow.tables))
+    ]
+    readers += [TopicUser("view", view.name) for view in app.views if view.topic.name == topic]
+    readers += [TopicUser("group", name) for name in groups]
+    return {"written_by": writers, "read_by": readers}
+
+
+def _writes(app: App, flow: Flow, topic: str) -> bool:
+    if topic in (flow.progress_topic, flow.late_topic, flow.dead_topic):
+        return True
+    return any(declared.name == topic and app.writer_of(declared) is flow for declared in app.topics)
+
+
+def topic_detail(cluster: Cluster, topic: LogTopic, now_ms: int) -> dict[str, Any]:
+    """Return those fields of ``LogTopicDetail`` that come from the log."""
+    configs = _configs(cluster, topic.name)
+    bounds = {(topic.name, number): bounds for number, bounds in topic.bounds.items()}
+    window_starts = _window_starts(cluster, bounds, now_ms)
+    forecast = outlook(bounds, window_starts, sizes_of(cluster, bounds), configs)
+    leaders = _leaders(cluster, topic.name)
     return {
-        **found.told(),
-        **future.row(),
-        "configs": configs,
+        **topic.summary(),
+        **forecast.row(),
+        "configs": [TopicConfig(**config) for config in configs],
         "partition_list": [
-            {
-                "partition": number,
-                "start": bounds.start,
-                "end": bounds.end,
-                "records": bounds.end - bounds.start,
-                "bytes": found.sizes.get(number),
+            LogPartition(
+                partition=number,
+                start=bounds.start,
+                end=bounds.end,
+                records=bounds.end - bounds.start,
+                bytes=topic.sizes.get(number),
                 **leaders.get(number, {}),
-            }
-            for number, bounds in sorted(found.bounds.items())
+            )
+            for number, bounds in sorted(topic.bounds.items())
         ],
     }
 
 
-def ends_of(app: App, topic: str, groups: Sequence[str]) -> dict[str, Any]:
-    """Who writes it and who reads it, as far as the app says, and the groups that have committed there."""
-    writers = [{"kind": "flow", "name": one.name} for one in app.flows if _writes(app, one, topic)]
-    readers = [
-        {"kind": "flow", "name": flow.name}
-        for flow in app.flows
-        if any(one.name == topic for one in (*flow.streams, *flow.tables))
-    ]
-    readers += [{"kind": "view", "name": view.name} for view in app.views if view.topic.name == topic]
-    readers += [{"kind": "group", "name": name} for name in groups]
-    return {"written_by": writers, "read_by": readers}
-
-
-def _writes(app: App, flow: Any, topic: str) -> bool:
-    beside = topic in (flow.progress_topic, flow.late_topic, flow.dead_topic)
-    return beside or any(one.name == topic and app.writer_of(one) is flow for one in app.topics)
-
-
-def _before(cluster: Cluster, places: Mapping[Partition, Bounds], now_ms: int) -> dict[Partition, int]:
-    found = first_since(cluster, places, now_ms - WINDOW_MS)
-    return {one: found[one] if found.get(one, -1) >= 0 else limits.end for one, limits in places.items()}
+def _window_starts(cluster: Cluster, bounds: Mapping[Partition, Bounds], now_ms: int) -> dict[Partition, int]:
+    """Return, by partition, the first offset in the forecast's time window, or the end if the window has no record."""
+    offsets = first_since(cluster, bounds, now_ms - WINDOW_MS)
+    return {
+        partition: offsets[partition] if offsets.get(partition, -1) >= 0 else limits.end
+        for partition, limits in bounds.items()
+    }
 
 
 def _configs(cluster: Cluster, topic: str) -> list[dict[str, Any]]:
     resource = ConfigResource(ResourceType.TOPIC, topic)
     try:
-        asked = cluster.admin().describe_configs([resource], request_timeout=cluster.timeout_s)
-        entries = cluster.answer(next(iter(asked.values())))
+        futures = cluster.admin().describe_configs([resource], request_timeout=cluster.timeout_s)
+        entries = cluster.wait_for(next(iter(futures.values())))
     except KafkaException as error:
-        raise from_kafka(error, f"asking for the configs of topic {topic!r}", topic=topic) from error
+        raise from_kafka(error, f"describing the configs of topic {topic!r}", topic=topic) from error
     return [
         {
             "config": entry.name,
             "value": "(hidden)" if entry.is_sensitive else entry.value,
             "source": _SOURCES.get(int(entry.source), "broker"),
         }
-        for entry in sorted(entries.values(), key=lambda one: str(one.name))
+        for entry in sorted(entries.values(), key=lambda entry: str(entry.name))
     ]
 
 
 def _leaders(cluster: Cluster, topic: str) -> dict[int, dict[str, Any]]:
-    asked = cluster.admin().describe_topics(TopicCollection([topic]), request_timeout=cluster.timeout_s)
+    futures = cluster.admin().describe_topics(TopicCollection([topic]), request_timeout=cluster.timeout_s)
     try:
-        described = cluster.answer(asked[topic])
+        described = cluster.wait_for(futures[topic])
     except KafkaException as error:
-        raise from_kafka(error, f"asking for topic {topic!r}", topic=topic) from error
+        raise from_kafka(error, f"describing topic {topic!r}", topic=topic) from error
     if not described.partitions:
-        raise TopicMissing(topic)
+        raise MissingTopic(topic)
     return {
-        one.id: {
-            "leader": None if one.leader is None else one.leader.id,
-            "replicas": [node.id for node in one.replicas],
-            "in_sync": [node.id for node in one.isr],
+        partition.id: {
+            "leader": None if partition.leader is None else partition.leader.id,
+            "replicas": [node.id for node in partition.replicas],
+            "in_sync": [node.id for node in partition.isr],
         }
-        for one in described.partitions
+        for partition in described.partitions
     }

@@ -1,14 +1,18 @@
-"""An expression in CEL of a record: true, false, or neither, where it asks for what the record does not have.
+"""Evaluates a CEL (Common Expression Language) expression on a record.
 
-    key, value, text     text where they are UTF-8, bytes otherwise; a value that is JSON is what it says, and text is
-                         the value as it is written; null where there is none
-    headers              by name
-    time, timestamp      when it was written
-    partition, offset    where it lies
-    size                 bytes of the value; as a function, size(text) is the bytes of a text too
+The result is true, false, or an error, for example if the expression reads a field that the record does not have. The
+expression can use these names:
 
-CEL has no loops but those over what a record has, no names but these, and nothing that reaches out of it. How long an
-evaluation takes, and how much memory, is for the process to bound in which it runs.
+    key                  text if it is UTF-8, otherwise bytes; null if the record has no key
+    value                decoded if it is JSON, otherwise text or bytes; null if the record has no value
+    text                 the raw value as text; null if it is not UTF-8
+    headers              a map by name
+    time, timestamp      the record's timestamp
+    partition, offset    where the record is in the topic
+    size                 size of the value in bytes; the function size(text) also exists
+
+CEL can loop only over data of the record and has no side effects. The process in which it runs limits its time and
+memory.
 """
 
 from __future__ import annotations
@@ -25,15 +29,17 @@ from typing import Any
 
 import msgspec
 
-from headrace.model.extras import ExtraMissing
-from headrace.serve.console.errors import WhereUnfit
+from headrace.model.errors import MissingExtra
+from headrace.serve.errors import InvalidExpression
 
 __all__ = ["VARIABLES", "WHERE_CHARS_MAX", "Where"]
 
 WHERE_CHARS_MAX = 2_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_PLACE = re.compile(r"<input>:([0-9]+):([0-9]+): ([^\n]*)")
-_BOUND = re.compile(r"\.(?:all|exists|exists_one|existsOne|map|filter)\(\s*([A-Za-z_][A-Za-z0-9_]*)\s*,")
+_LOCATION = re.compile(r"<input>:([0-9]+):([0-9]+): ([^\n]*)")
+_LOOP_VARIABLE = re.compile(
+    r"\.(?:all|exists|exists_one|existsOne|map|filter)\(\s*([A-Za-z_][A-Za-z0-9_]*)\s*,"
+)
 _FUNCTIONS = frozenset(
     (
         *("size", "contains", "startsWith", "endsWith", "matches", "has", "type", "dyn"),
@@ -44,7 +50,7 @@ _FUNCTIONS = frozenset(
     )
 )
 _FUNCTION_HINT = (
-    "texts have contains, startsWith, endsWith, matches and size; matches('(?i)...') does not look at case"
+    "text has the functions contains, startsWith, endsWith, matches and size; matches('(?i)...') ignores case"
 )
 _TYPES = frozenset(
     ("bool", "bytes", "double", "duration", "int", "list", "map", "null_type", "string", "timestamp", "uint")
@@ -71,8 +77,8 @@ def _text_or_bytes(raw: bytes | str | None) -> str | bytes | None:
 
 
 def _text(message: Any) -> str | None:
-    found = _text_or_bytes(message.value())
-    return found if isinstance(found, str) else None
+    value = _text_or_bytes(message.value())
+    return value if isinstance(value, str) else None
 
 
 def _time(message: Any) -> datetime | None:
@@ -97,72 +103,76 @@ VARIABLES: Mapping[str, Callable[[Any], Any]] = {
 
 
 class Where:
-    """Raises WhereUnfit, with the place, for what cannot be read."""
+    """A parsed expression. Raises InvalidExpression, with line and column, if it is invalid."""
 
     def __init__(self, text: str) -> None:
         if len(text) > WHERE_CHARS_MAX:
-            raise WhereUnfit(f"where has more than {WHERE_CHARS_MAX} characters")
+            raise InvalidExpression(f"the expression in where has more than {WHERE_CHARS_MAX} characters")
         try:
             self._program = _engine().compile(text)
         except ValueError as error:
-            raise _unfit(text, str(error)) from None
-        told = self._program.references()
-        bound = {*_BOUND.findall(text), *_TYPES}
-        for name in told["variables"]:
+            raise _invalid(str(error)) from None
+        references = self._program.references()
+        bound = {*_LOOP_VARIABLE.findall(text), *_TYPES}
+        for name in references["variables"]:
             if name not in VARIABLES and name not in bound:
-                raise _unknown(text, name, f"there is no {name!r}", f"a record has {', '.join(VARIABLES)}")
-        for name in told["functions"]:
+                raise _unknown(text, name, f"unknown name {name!r}", f"the names are {', '.join(VARIABLES)}")
+        for name in references["functions"]:
             if name.isidentifier() and name not in _FUNCTIONS:
-                raise _unknown(text, name, f"there is no function {name!r}", _FUNCTION_HINT)
-        self._made = [(name, VARIABLES[name]) for name in told["variables"] if name in VARIABLES]
+                raise _unknown(text, name, f"unknown function {name!r}", _FUNCTION_HINT)
+        self._variables = [(name, VARIABLES[name]) for name in references["variables"] if name in VARIABLES]
 
     def matches(self, message: Any) -> bool | None:
-        """None where it cannot be said."""
+        """Evaluate the expression. Return None if the evaluation fails or the result is not a boolean."""
         try:
-            found = self._program.execute({name: make(message) for name, make in self._made})
+            result = self._program.execute({name: read(message) for name, read in self._variables})
         except (KeyboardInterrupt, SystemExit, MemoryError):
             raise
-        except BaseException:  # A panic of the engine is no Exception, and no reason to end a search.
+        except (
+            BaseException
+        ):  # A panic of the CEL engine is not an Exception. A panic must not end the search.
             return None
-        return found if isinstance(found, bool) else None
+        return result if isinstance(result, bool) else None
 
 
-def _unfit(text: str, told: str) -> WhereUnfit:
-    found = _PLACE.search(told)
-    line, column, what = (int(found[1]), int(found[2]), found[3]) if found else (1, 1, told[:200])
+def _invalid(error: str) -> InvalidExpression:
+    match = _LOCATION.search(error)
+    line, column, what = (int(match[1]), int(match[2]), match[3]) if match else (1, 1, error[:200])
     return _at(
-        line, column, what.removeprefix("Syntax error: ")[:200], "as in: value.amount > 5 && key == 'a'"
+        line, column, what.removeprefix("Syntax error: ")[:200], "for example: value.amount > 5 && key == 'a'"
     )
 
 
-def _unknown(text: str, name: str, what: str, hint: str) -> WhereUnfit:
-    found = re.search(rf"(?<![\w.]){re.escape(name)}\b", text) or re.search(rf"\b{re.escape(name)}\b", text)
-    before = text[: found.start()] if found else ""
+def _unknown(text: str, name: str, what: str, hint: str) -> InvalidExpression:
+    occurrence = re.search(rf"(?<![\w.]){re.escape(name)}\b", text) or re.search(
+        rf"\b{re.escape(name)}\b", text
+    )
+    before = text[: occurrence.start()] if occurrence else ""
     return _at(before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1, what, hint)
 
 
-def _at(line: int, column: int, what: str, hint: str) -> WhereUnfit:
-    return WhereUnfit(
-        f"where, at {line}:{column}: {what}", hint=hint, members={"line": line, "column": column}
+def _at(line: int, column: int, what: str, hint: str) -> InvalidExpression:
+    return InvalidExpression(
+        f"error in where at {line}:{column}: {what}", hint=hint, members={"line": line, "column": column}
     )
 
 
 def _engine() -> ModuleType:
-    """The extension alone: the package around it brings a command line, which takes longer to load than a search."""
+    """Load only the extension module. The package also imports its command line, which takes longer than a search."""
     package = find_spec("cel")
     for folder in (package and package.submodule_search_locations) or ():
         for suffix in EXTENSION_SUFFIXES:
             path = Path(folder) / f"cel{suffix}"
             if path.is_file():
                 loader = ExtensionFileLoader("cel.cel", str(path))
-                # It can be made once in a process, by whatever name.
+                # The extension can be initialized only once per process.
                 module = sys.modules.get(loader.name)
                 if module is None:
                     module = module_from_spec(ModuleSpec(loader.name, loader, origin=str(path)))
                     loader.exec_module(module)
                     sys.modules[loader.name] = module
                 return module
-    raise ExtraMissing(
-        "common-expression-language is not installed, and searching with an expression needs it",
-        hint="pip install 'headrace[serve]'",
+    raise MissingExtra(
+        "searching with an expression needs common-expression-language, which is not installed",
+        hint="install it: pip install 'headrace[serve]'",
     )

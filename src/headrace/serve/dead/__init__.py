@@ -1,1 +1,1 @@
-"""Dead letters over HTTP: what there is, what they say, and writing them back."""
+"""Dead letters over HTTP: list their topics, read them, and write them back."""

@@ -1,1 +1,1 @@
-"""The operator's page: what an app is doing, in a browser, from the same server that serves its views."""
+"""The web UI for operators, which shows the state of an app. The server of the views also serves the web UI."""

@@ -1,1 +1,1 @@
-"""Verifications that somebody asks for over HTTP."""
+"""Verifies views over HTTP: compares their rows with the rows derived from the log."""

@@ -1,28 +1,68 @@
-"""The port to whoever can derive a view again: a run that has Spark, and the flows' functions compiled."""
+"""Provers verify a view. A running app provides a prover with Spark; the server has its own prover without Spark."""
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import Protocol
 
-from headrace.ops.report import Report
-from headrace.ops.verify import Count, Say
+from headrace.app import App
+from headrace.client.cluster import Cluster
+from headrace.ops.verify.report import Report
+from headrace.ops.verify.verifier import Count, Say, Verifier
+from headrace.serve.errors import ProofNotAvailable
+from headrace.settings import Settings
 
-__all__ = ["Prover"]
+__all__ = ["PlainProver", "Prover"]
 
 
 class Prover(Protocol):
-    """For any thread."""
+    """Thread-safe."""
 
     def expect_can(self, view: str) -> None:
-        """Raises ProofElsewhere with the reason and the next step for one that cannot be verified here, or not yet."""
+        """Raise ProofNotAvailable if this process cannot verify the view, or cannot verify it yet."""
 
     def verify(self, view: str, say: Say, count: Count) -> Report:
-        """Waits until it is done. Raises CannotVerify, or what the log or the store says; what ``say`` and ``count``
-        raise ends it.
+        """Verify the view. Block until the proof ends.
+
+        Raises CannotVerify, or an error of the log or the store. If ``say`` or ``count`` raises an error, the proof
+        ends.
         """
 
     def tasks(self) -> tuple[int, int] | None:
-        """Of the proof under way, the tasks that Spark has done and has in all; None where it does none."""
+        """Return how many Spark tasks of the current proof are finished, and how many it has. None if it has none."""
 
     def stop_verifying(self) -> None:
-        """So that whoever ends need not wait for it."""
+        """Cancel the current proof. Return before the proof has ended."""
+
+
+class PlainProver:
+    """Verifies views whose topic no flow writes. These views do not need Spark."""
+
+    def __init__(self, app: App, cluster: Cluster, data: Path) -> None:
+        self._app = app
+        self._cluster = cluster
+        self._settings = dataclasses.replace(Settings(), data=data)
+
+    def expect_can(self, name: str) -> None:
+        view = next(view for view in self._app.views if view.name == name)
+        flow = self._app.writer_of(view.topic)
+        if flow is not None:
+            raise ProofNotAvailable(
+                f"view {name!r} is derived by flow {flow.name!r} with Spark, which this server does not run",
+                hint=f"run headrace verify MODULE:APP {name}, or start the server with headrace run --serve",
+            )
+
+    def verify(self, name: str, say: Say, count: Count) -> Report:
+        self.expect_can(name)
+        view = next(view for view in self._app.views if view.name == name)
+        with Verifier(
+            None, self._cluster, self._app, self._settings, (), {}, say=say, count=count
+        ) as verifier:
+            return verifier.view(view)
+
+    def tasks(self) -> None:
+        return None
+
+    def stop_verifying(self) -> None:
+        """Do nothing: the next call of ``say`` or ``count`` raises and ends the proof."""

@@ -1,12 +1,15 @@
-"""One statement in an engine of its own: DuckDB in memory, shut off from everything, over copies of what it needs.
+"""Runs one SQL statement in its own in-memory DuckDB database, over copies of the rows that the statement needs.
 
-    1  each store is opened, and says where its views stand
-    2  the statement is explained over empty tables: which columns and rows does it need?
-    3  these are read, within the same transactions, into the engine's memory
-    4  the stores are left, and the statement runs
+The database has no access to files or the network. The steps are:
 
-So a position holds for the whole statement, however long it runs, and no store is held up by it. A column that is not
-needed is not there: should it be asked for all the same, that is an error, not a wrong answer.
+    1  open each store and read the columns of its views
+    2  run EXPLAIN for the statement over empty tables, to find the columns and rows that it needs
+    3  copy these rows into the database, in the same transactions of the stores
+    4  close the stores and run the statement
+
+All rows of a view therefore come from one position, however long the statement runs, and a statement never blocks a
+store. Columns that the plan does not need are not copied. If the statement reads one of them anyway, it fails: it
+never returns a wrong result.
 """
 
 from __future__ import annotations
@@ -22,21 +25,28 @@ import msgspec
 import pyarrow as pa
 
 from headrace.clock import Clock
-from headrace.serve.errors import NotServing, ViewMoved
-from headrace.serve.pgwire.catalogue import build
-from headrace.serve.pgwire.parameters import put_parameters
-from headrace.serve.pgwire.turning import turn, without_rows
-from headrace.serve.sql.column_types import arrow_schema, engine_type, quoted
-from headrace.serve.sql.errors import SqlRefused, SqlTooLong, SqlTooMuch, SqlUnfit
-from headrace.serve.sql.messages import Source, Stood, ToAnswer
-from headrace.serve.sql.planning import Need, needs_of
-from headrace.serve.sql.reading import Reading, not_built, opened
-from headrace.serve.sql.statement import Statement, read_statement
-from headrace.views.position import Position, Shape, Standing
+from headrace.serve.errors import (
+    SqlInvalid,
+    SqlLimitExceeded,
+    SqlRefused,
+    SqlTimedOut,
+    Unavailable,
+    ViewChanged,
+)
+from headrace.serve.sql.messages import QueryRequest, Source, SourcePosition
+from headrace.serve.sql.plan import table_scans
+from headrace.serve.sql.result import engine_type, quoted
+from headrace.serve.sql.statement import ParsedStatement, parse_statement
+from headrace.serve.sql.wire.catalog import build
+from headrace.serve.sql.wire.dialect import set_limit_zero, translate_tree
+from headrace.serve.sql.wire.parameters import put_parameters
+from headrace.stores.arrow import ArrowReader, TableScan, arrow_schema
+from headrace.stores.position import Position, ViewSchema, ViewState
+from headrace.stores.registry import StoreLocation, open_arrow_reader
 
-__all__ = ["Engine", "Ran", "troubles"]
+__all__ = ["Engine", "Execution", "translate_errors"]
 
-_TRIES = 3
+_ATTEMPTS = 3
 _CONFIG = {
     "access_mode": "automatic",
     "allow_community_extensions": "false",
@@ -48,27 +58,27 @@ _CONFIG = {
     "temp_directory": "",
     "threads": "2",
 }
-_WRITTEN = "SELECT json_deserialize_sql(?::JSON)"
-_STREAMED = {
+_TREE_TO_SQL = "SELECT json_deserialize_sql(?::JSON)"
+_STREAM_ERRORS = {
     "INTERRUPT Error": duckdb.InterruptException,
     "Out of Memory Error": duckdb.OutOfMemoryException,
 }
 
 
-class Ran:
-    """A statement that gives its rows, a piece at a time."""
+class Execution:
+    """A running statement. ``reader`` returns its rows in batches."""
 
     def __init__(
-        self, columns: list[tuple[str, str]], reader: pa.RecordBatchReader, stood: list[Stood]
+        self, columns: list[tuple[str, str]], reader: pa.RecordBatchReader, positions: list[SourcePosition]
     ) -> None:
         self.columns = columns
-        """Names and the engine's types."""
+        """Column names and DuckDB types."""
         self.reader = reader
-        self.stood = stood
+        self.positions = positions
 
 
-class _Moved(Exception):
-    """A view has other columns, or another position, than it had a moment ago."""
+class _ViewChanged(Exception):
+    """A view changed its columns or position between two reads."""
 
 
 class Engine:
@@ -89,168 +99,204 @@ class Engine:
         self.connection.close()
 
     def lock(self) -> None:
-        """No setting can be changed any more."""
+        """Forbid further changes of DuckDB's settings."""
         self.connection.execute("SET lock_configuration = true")
 
-    def read(self, sql: str, *, catalogue: bool = False) -> Statement:
-        return read_statement(self.connection, sql, catalogue=catalogue)
+    def parse(self, sql: str, *, catalogue: bool = False) -> ParsedStatement:
+        return parse_statement(self.connection, sql, catalogue=catalogue)
 
     @contextlib.contextmanager
-    def running(self, ask: ToAnswer, clock: Clock, kept: dict[str, Any]) -> Iterator[Ran]:
-        """What cannot be answered raises: also while rows are taken."""
-        deadline = clock.steady() + ask.time_s
+    def running(
+        self, request: QueryRequest, clock: Clock, connections: dict[tuple[str, str], Any]
+    ) -> Iterator[Execution]:
+        """Run the statement. Its errors can also occur later, while the caller reads rows."""
+        deadline = clock.steady() + request.time_s
 
-        def left() -> float:
+        def remaining_s() -> float:
             seconds = deadline - clock.steady()
             if seconds <= 0:
-                raise SqlTooLong(ask.time_s)
+                raise SqlTimedOut(request.time_s)
             return seconds
 
-        with troubles(ask), _interrupted(self.connection, ask.time_s):
-            sql = self._prepared(ask)
-            parameters = [] if ask.wire else list(ask.parameters)
-            stood = self._filled(ask, sql, parameters, left, kept)
+        with translate_errors(request), _interrupted(self.connection, request.time_s):
+            sql = self._prepare(request)
+            parameters = [] if request.wire else list(request.parameters)
+            positions = self._fill(request, sql, parameters, remaining_s, connections)
             self.lock()
-            with _nothing_opens():
+            with _no_descriptors():
                 self.connection.execute(sql, parameters)
-                columns = [(str(one[0]), str(one[1])) for one in self.connection.description or ()]
+                columns = [(str(column[0]), str(column[1])) for column in self.connection.description or ()]
                 with _encoding():
-                    yield Ran(columns, self.connection.to_arrow_reader(2_048), stood)
+                    yield Execution(columns, self.connection.to_arrow_reader(2_048), positions)
 
-    def _prepared(self, ask: ToAnswer) -> str:
-        """Tables that it asks for by words get names of their own."""
-        statement = self.read(ask.sql, catalogue=ask.wire)
+    def _prepare(self, request: QueryRequest) -> str:
+        """Return the SQL to run. Tables replace searches, and constants replace parameters of the wire protocol."""
+        statement = self.parse(request.sql, catalogue=request.wire)
         changed = bool(statement.searches)
-        if ask.wire and turn(statement.tree, catalogue=statement.catalogue):
-            build(self.connection, ask.listed, ask.user, ask.database)
+        if request.wire and translate_tree(statement.tree, catalogue=statement.catalogue):
+            build(self.connection, request.listed, request.user, request.database)
             changed = True
-        if ask.parameters and ask.wire:
-            put_parameters(statement.tree, ask.parameters, ask.parameter_types)
+        if request.parameters and request.wire:
+            put_parameters(statement.tree, request.parameters, request.parameter_types)
             changed = True
-        if ask.looks:
-            without_rows(statement.tree)
+        if request.describe_only:
+            set_limit_zero(statement.tree)
             changed = True
         if not changed:
-            return ask.sql
+            return request.sql
         for node in statement.searches:
-            view, words = (one["value"]["value"] for one in node.pop("function")["children"])
+            view, words = (child["value"]["value"] for child in node.pop("function")["children"])
             node |= {
                 "type": "BASE_TABLE",
                 "catalog_name": "",
                 "schema_name": "public",
-                "table_name": searched(view, words),
+                "table_name": search_table(view, words),
                 "alias": node.get("alias") or "search",
                 "column_name_alias": node.get("column_name_alias") or [],
                 "at_clause": None,
             }
         tree = msgspec.json.encode({"error": False, "statements": [statement.tree]}).decode()
-        return str(self._one(_WRITTEN, tree))
+        return str(self._fetch_value(_TREE_TO_SQL, tree))
 
-    def _one(self, sql: str, *parameters: Any) -> Any:
-        found = self.connection.execute(sql, list(parameters)).fetchone()
-        assert found is not None
-        return found[0]
+    def _fetch_value(self, sql: str, *parameters: Any) -> Any:
+        row = self.connection.execute(sql, list(parameters)).fetchone()
+        assert row is not None
+        return row[0]
 
-    # What it is about
+    # Copy the rows
 
-    def _filled(
-        self, ask: ToAnswer, sql: str, parameters: list[Any], left: Callable[[], float], kept: dict[str, Any]
-    ) -> list[Stood]:
-        for _ in range(_TRIES):
+    def _fill(
+        self,
+        request: QueryRequest,
+        sql: str,
+        parameters: list[Any],
+        remaining_s: Callable[[], float],
+        connections: dict[tuple[str, str], Any],
+    ) -> list[SourcePosition]:
+        for _ in range(_ATTEMPTS):
             with contextlib.ExitStack() as stack:
-                readings: dict[str, Reading] = {}
-                for source in ask.sources:
-                    if source.store not in readings:
-                        readings[source.store] = stack.enter_context(opened(source, left, kept))
+                readers: dict[StoreLocation, ArrowReader] = {}
+                for source in request.sources:
+                    if source.store not in readers:
+                        reader = stack.enter_context(
+                            open_arrow_reader(source.store, remaining_s, connections)
+                        )
+                        if reader is None:
+                            raise _not_built(source.view)
+                        readers[source.store] = reader
                 try:
-                    return self._filled_from(ask, sql, parameters, readings)
-                except _Moved:
-                    self._emptied(len(ask.sources))
-        raise ViewMoved("a view was replaced while it was read, again and again", hint="ask again")
+                    return self._fill_from(request, sql, parameters, readers)
+                except _ViewChanged:
+                    self._drop_tables(len(request.sources))
+        raise ViewChanged(f"a view changed during each of {_ATTEMPTS} attempts to read it", hint="retry")
 
-    def _filled_from(
-        self, ask: ToAnswer, sql: str, parameters: list[Any], readings: dict[str, Reading]
-    ) -> list[Stood]:
-        standings = [self._standing(one, readings[one.store]) for one in ask.sources]
-        shapes = [one.shape for one in standings]
-        for at, (source, shape) in enumerate(zip(ask.sources, shapes, strict=True)):
-            self._declare(at, source, shape)
-        needs = needs_of(self.connection, sql, parameters, shapes)
-        found: dict[str, Position] = {}
-        stood = []
-        for at, (source, shape, need) in enumerate(zip(ask.sources, shapes, needs, strict=True)):
-            standing = self._copied(at, source, shape, need, readings[source.store])
-            if found.setdefault(source.view, standing.position) != standing.position:
-                raise _Moved
-            self._declare(at, source, shape, need.columns)
-            stood.append(Stood(source.name, standing.position, shape.tell()))
-        return [one for at, one in enumerate(stood) if not ask.sources[at].words]
+    def _fill_from(
+        self,
+        request: QueryRequest,
+        sql: str,
+        parameters: list[Any],
+        readers: dict[StoreLocation, ArrowReader],
+    ) -> list[SourcePosition]:
+        schemas = [self._schema(source, readers[source.store]) for source in request.sources]
+        for index, (source, schema) in enumerate(zip(request.sources, schemas, strict=True)):
+            self._declare(index, source, schema)
+        scans = table_scans(self.connection, sql, parameters, schemas)
+        positions_by_view: dict[str, Position] = {}
+        positions: list[SourcePosition] = []
+        for index, (source, schema, scan) in enumerate(zip(request.sources, schemas, scans, strict=True)):
+            position = self._copy(index, source, schema, scan, readers[source.store]).position
+            if positions_by_view.setdefault(source.view, position) != position:
+                raise _ViewChanged
+            self._declare(index, source, schema, scan.columns)
+            positions.append(SourcePosition(source.name, position, schema.to_json()))
+        return [position for index, position in enumerate(positions) if not request.sources[index].words]
 
     @staticmethod
-    def _standing(source: Source, reading: Reading) -> Standing:
-        standing = reading.standing(source.view)
-        if standing is None:
-            raise not_built(source.view)
-        if standing.fault:
-            raise NotServing(f"view {source.view!r} is not as it was written: {standing.fault}")
-        names = [one.lower() for one in standing.shape.names]
+    def _schema(source: Source, reader: ArrowReader) -> ViewSchema:
+        schema = _check_serving(source.view, reader.state(source.view)).schema
+        names = [name.lower() for name in schema.names]
         if len({*names}) < len(names):
             raise SqlRefused(
-                f"view {source.view!r} has columns that differ by large and small letters only, which SQL does not"
+                f"view {source.view!r} has columns whose names differ only by case; SQL ignores case"
             )
-        return standing
+        return schema
 
-    def _declare(self, at: int, source: Source, shape: Shape, there: tuple[int, ...] | None = None) -> None:
-        """The table, empty, and the view upon it that has the names; later again, without what was not read."""
-        if there is None:
-            columns = ", ".join(f"c{n} {engine_type(one)}" for n, one in enumerate(shape.fields))
-            self.connection.execute(f"CREATE TABLE plan.t{at} ({columns})")
+    def _declare(
+        self, index: int, source: Source, schema: ViewSchema, columns_read: tuple[int, ...] | None = None
+    ) -> None:
+        """Create the empty table, and a DuckDB view that shows the table's columns under their real names.
+
+        With ``columns_read``, replace the DuckDB view by one that raises an error if any other column is read.
+        """
+        if columns_read is None:
+            columns = ", ".join(f"c{n} {engine_type(field)}" for n, field in enumerate(schema.fields))
+            self.connection.execute(f"CREATE TABLE plan.t{index} ({columns})")
         selected = ", ".join(
-            f"c{n} AS {quoted(one.name)}"
-            if there is None or n in there
-            else f"error('column was not read')::{engine_type(one)} AS {quoted(one.name)}"
-            for n, one in enumerate(shape.fields)
+            f"c{n} AS {quoted(field.name)}"
+            if columns_read is None or n in columns_read
+            else f"error('column was not read')::{engine_type(field)} AS {quoted(field.name)}"
+            for n, field in enumerate(schema.fields)
         )
-        name = searched(source.name, source.words) if source.words else source.name
+        name = search_table(source.name, source.words) if source.words else source.name
         self.connection.execute(
-            f"CREATE OR REPLACE VIEW public.{quoted(name)} AS SELECT {selected} FROM plan.t{at}"  # noqa: S608
+            f"CREATE OR REPLACE VIEW public.{quoted(name)} AS SELECT {selected} FROM plan.t{index}"  # noqa: S608
         )
 
-    def _emptied(self, count: int) -> None:
-        for at in range(count):
-            self.connection.execute(f"DROP TABLE IF EXISTS plan.t{at}")
+    def _drop_tables(self, count: int) -> None:
+        for index in range(count):
+            self.connection.execute(f"DROP TABLE IF EXISTS plan.t{index}")
 
-    def _copied(self, at: int, source: Source, shape: Shape, need: Need, reading: Reading) -> Standing:
-        read = reading.read(source.view, need, source.words)
-        if read.standing.shape != shape:
-            raise _Moved
-        trouble: list[BaseException] = []
+    def _copy(
+        self, index: int, source: Source, schema: ViewSchema, scan: TableScan, reader: ArrowReader
+    ) -> ViewState:
+        read = reader.read(source.view, scan, source.words)
+        if read is None:
+            raise _not_built(source.view)
+        state = _check_serving(source.view, read.state)
+        if state.schema != schema:
+            raise _ViewChanged
+        errors: list[BaseException] = []
 
         def batches() -> Iterator[pa.RecordBatch]:
-            # Through the engine an error would come without its kind.
+            # Keep the original exception, because DuckDB raises one of its own type instead.
             try:
                 yield from read.batches
             except BaseException as error:
-                trouble.append(error)
+                errors.append(error)
                 raise
 
-        schema = arrow_schema([shape.fields[n] for n in need.columns])
-        into = ", ".join(f"c{n}" for n in need.columns)
-        taken = ", ".join(schema.names)
-        self.connection.register("incoming", pa.RecordBatchReader.from_batches(schema, batches()))
+        arrow = arrow_schema([schema.fields[n] for n in scan.columns])
+        into = ", ".join(f"c{n}" for n in scan.columns)
+        selected = ", ".join(arrow.names)
+        self.connection.register("incoming", pa.RecordBatchReader.from_batches(arrow, batches()))
         try:
-            self.connection.execute(f"INSERT INTO plan.t{at} ({into}) SELECT {taken} FROM incoming")  # noqa: S608
+            self.connection.execute(f"INSERT INTO plan.t{index} ({into}) SELECT {selected} FROM incoming")  # noqa: S608
         except duckdb.Error:
-            if trouble:
-                raise trouble[0] from None
+            if errors:
+                raise errors[0] from None
             raise
         finally:
             self.connection.unregister("incoming")
-        return read.standing
+        return state
 
 
-def searched(view: str, words: str) -> str:
-    """What the rows of a view that have the words are called; no view's name has a colon."""
+def _check_serving(view: str, state: ViewState | None) -> ViewState:
+    if state is None:
+        raise _not_built(view)
+    if state.fault:
+        raise Unavailable(f"view {view!r} has rows that do not match its position: {state.fault}")
+    return state
+
+
+def _not_built(view: str) -> Unavailable:
+    return Unavailable(
+        f"view {view!r} has no data yet",
+        hint="start its follower: headrace run, or headrace view follow",
+    )
+
+
+def search_table(view: str, words: str) -> str:
+    """Return the table name for a search. It cannot equal a view's name, which never contains a colon."""
     return f"search:{view}:{words}"
 
 
@@ -266,8 +312,8 @@ def _interrupted(connection: duckdb.DuckDBPyConnection, time_s: float) -> Iterat
 
 
 @contextlib.contextmanager
-def _nothing_opens() -> Iterator[None]:
-    """No file, no socket: the kernel gives out no descriptor any more."""
+def _no_descriptors() -> Iterator[None]:
+    """Make the kernel refuse new file descriptors, so that the statement can open no file or socket."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
@@ -278,45 +324,46 @@ def _nothing_opens() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _encoding() -> Iterator[None]:
-    """A type or a value that Arrow, Python or JSON cannot hold is an error of the statement. The engine's own errors
-    come through Arrow's stream without their kind.
+    """Report a value that Arrow, Python or JSON cannot represent as an error of the statement.
+
+    Arrow's stream hides the type of DuckDB's errors, so this function restores the type from the message.
     """
     try:
         yield
     except MemoryError:
-        # Arrow's is an ArrowException, too.
+        # Arrow's out-of-memory error is a MemoryError and also an ArrowException.
         raise
     except (pa.ArrowException, msgspec.DecodeError, OSError, OverflowError, ValueError) as error:
-        told = _first(error)
-        for text, kind in _STREAMED.items():
-            if text in told:
-                raise kind(told) from None
-        raise SqlUnfit(
-            f"the answer has a value that cannot be encoded: {told}",
-            hint="cast it to text: value::VARCHAR",
+        reason = _message(error)
+        for text, kind in _STREAM_ERRORS.items():
+            if text in reason:
+                raise kind(reason) from None
+        raise SqlInvalid(
+            f"the result has a value that cannot be encoded: {reason}",
+            hint="cast the value to text: value::VARCHAR",
         ) from None
 
 
 @contextlib.contextmanager
-def troubles(ask: ToAnswer) -> Iterator[None]:
-    """The engine's errors as ours."""
-    memory = f"{ask.memory_bytes >> 20} MiB"
+def translate_errors(request: QueryRequest) -> Iterator[None]:
+    """Translate DuckDB's errors into Headrace's errors."""
+    memory = f"{request.memory_bytes >> 20} MiB"
     try:
         yield
     except duckdb.InterruptException:
-        raise SqlTooLong(ask.time_s) from None
+        raise SqlTimedOut(request.time_s) from None
     except (duckdb.OutOfMemoryException, MemoryError):
-        raise SqlTooMuch(
+        raise SqlLimitExceeded(
             f"the statement needs more than {memory} of memory",
-            hint="ask for fewer columns or rows, or raise serve.sql_memory_mb",
+            hint="select fewer columns or rows, or raise serve.sql_memory_mb",
         ) from None
     except (duckdb.PermissionException, duckdb.FatalException) as error:
-        raise SqlRefused(f"that is not allowed here: {_first(error)}") from None
+        raise SqlRefused(f"the statement is not allowed: {_message(error)}") from None
     except duckdb.Error as error:
-        raise SqlUnfit(f"the statement does not fit: {_first(error)}") from None
+        raise SqlInvalid(f"the statement is invalid: {_message(error)}") from None
     except RecursionError:
-        raise SqlUnfit("the statement is nested too deeply") from None
+        raise SqlInvalid("the statement is nested too deeply") from None
 
 
-def _first(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return str(error).strip()[:600]

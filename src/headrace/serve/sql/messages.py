@@ -1,7 +1,7 @@
-"""What the server and a process that answers SQL say to each other: length, then MessagePack.
+"""Messages between the server and a SQL worker process. Each message is a length, followed by MessagePack.
 
-The process runs what strangers write, so nothing of it is believed beyond its shape: no pickles, and a bound for each
-message.
+The worker runs untrusted SQL. The server therefore decodes its messages with a fixed schema, never with pickle, and
+limits their size.
 """
 
 from __future__ import annotations
@@ -10,26 +10,27 @@ import struct
 
 import msgspec
 
-from headrace.views.position import Position
+from headrace.stores.position import Position
+from headrace.stores.registry import StoreLocation
 
 __all__ = [
     "LENGTH_BYTES",
-    "Answered",
     "Column",
     "Failed",
-    "Listed",
+    "ListedView",
+    "ParseRequest",
     "Parsed",
+    "QueryRequest",
+    "QueryResponse",
     "Reply",
     "Request",
     "Source",
-    "Stood",
-    "ToAnswer",
-    "ToParse",
-    "Words",
-    "framed",
-    "length_of",
-    "read_reply",
-    "read_request",
+    "SourcePosition",
+    "TableRef",
+    "decode_length",
+    "decode_reply",
+    "decode_request",
+    "encode_frame",
 ]
 
 _LENGTH = struct.Struct(">Q")
@@ -38,79 +39,69 @@ Parameter = None | bool | int | float | str
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A view, and where it is."""
+    """A view and the location of its store."""
 
     name: str
-    """What the statement calls it."""
+    """The name in the statement."""
     view: str
-    kind: str
-    """Of its store."""
-    place: str
-    """A path, or an address, which may name a variable of the environment."""
-    under: str = ""
-    """The schema, or the prefix of keys."""
+    store: StoreLocation
     words: str = ""
-    """Only rows that have these, of a full-text index."""
-
-    @property
-    def store(self) -> str:
-        """Equal for what is read in one transaction."""
-        alone = self.view if self.kind == "redis" else ""
-        return f"{self.kind}\0{self.place}\0{self.under}\0{alone}"
+    """If not empty, read only the rows that match these words in the view's full-text index."""
 
 
-class Words(msgspec.Struct, frozen=True):
-    """``search('view', 'words')`` of a statement."""
+class TableRef(msgspec.Struct, frozen=True):
+    """A table in a statement: the name of a view, or ``search('view', 'words')``."""
 
     name: str
-    words: str
+    words: str = ""
+    """The words of a search; empty for a plain table name."""
 
 
-class ToParse(msgspec.Struct, frozen=True, tag=True):
+class ParseRequest(msgspec.Struct, frozen=True, tag=True):
     sql: str
     catalogue: bool = False
-    """Whether the system's tables may be asked for."""
+    """Whether the statement may read the system tables."""
 
 
-class Listed(msgspec.Struct, frozen=True):
-    """A view for the catalogue: its columns, as ``Shape`` tells them."""
+class ListedView(msgspec.Struct, frozen=True):
+    """A view for the system tables, with its encoded ``ViewSchema``."""
 
     name: str
-    shape: str
+    schema: str
 
 
-class ToAnswer(msgspec.Struct, frozen=True, tag=True):
+class QueryRequest(msgspec.Struct, frozen=True, tag=True):
     sql: str
     parameters: list[Parameter | list[str | None]]
-    """Arrays only with ``rows``."""
+    """Arrays are allowed only if ``result_format`` is ``rows``."""
     sources: list[Source]
     time_s: float
     rows_max: int
     bytes_max: int
     memory_bytes: int
-    form: str = "json"
-    """``json``, ``arrow``, or ``rows`` of the PostgreSQL protocol."""
+    result_format: str = "json"
+    """``json``, ``arrow``, or ``rows`` (messages of PostgreSQL's protocol)."""
     binary: list[bool] = []
-    """With ``rows``: which columns are wanted so; one for all, or one for each."""
-    listed: list[Listed] = []
-    """With ``rows``: what the catalogue shows."""
+    """With ``rows``: whether to encode columns in binary format. One value for all columns, or one for each."""
+    listed: list[ListedView] = []
+    """With ``rows``: the views that the system tables list."""
     user: str = ""
     database: str = ""
     parameter_types: list[int] = []
-    looks: bool = False
-    """With ``rows``: whether only the columns are asked for, and no row."""
+    describe_only: bool = False
+    """With ``rows``: return the columns but no rows."""
 
     @property
     def wire(self) -> bool:
-        return self.form == "rows"
+        return self.result_format == "rows"
 
 
 class Parsed(msgspec.Struct, frozen=True, tag=True):
     names: list[str]
-    """Tables of the statement, as it spells them."""
+    """The tables that the statement names, in its upper and lower case."""
     bound: list[str]
-    """Names that the statement makes itself, with WITH."""
-    words: list[Words]
+    """Names that a WITH clause defines."""
+    words: list[TableRef]
     catalogue: bool
     parameters: int
 
@@ -121,21 +112,21 @@ class Column(msgspec.Struct, frozen=True):
     oid: int = 0
 
 
-class Stood(msgspec.Struct, frozen=True):
-    """Where a view stood whose rows were read."""
+class SourcePosition(msgspec.Struct, frozen=True):
+    """The position at which a view was read."""
 
     name: str
     position: Position
-    shape: str
+    schema: str
 
 
-class Answered(msgspec.Struct, frozen=True, tag=True):
+class QueryResponse(msgspec.Struct, frozen=True, tag=True):
     columns: list[Column]
-    stood: list[Stood]
+    positions: list[SourcePosition]
     rows: int
     body: bytes
-    tired: bool = False
-    """Whether the process has grown so much that another should take its place."""
+    must_restart: bool = False
+    """Whether the server must replace the process, because it uses too much memory."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -147,26 +138,26 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     retriable: bool = False
 
 
-Request = ToParse | ToAnswer
-Reply = Parsed | Answered | Failed
+Request = ParseRequest | QueryRequest
+Reply = Parsed | QueryResponse | Failed
 
 _encoder = msgspec.msgpack.Encoder()
 _requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 
 
-def framed(message: Request | Reply) -> bytes:
+def encode_frame(message: Request | Reply) -> bytes:
     body = _encoder.encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
-def length_of(head: bytes) -> int:
+def decode_length(head: bytes) -> int:
     return int(_LENGTH.unpack(head)[0])
 
 
-def read_request(body: bytes) -> Request:
+def decode_request(body: bytes) -> Request:
     return _requests.decode(body)
 
 
-def read_reply(body: bytes) -> Reply:
+def decode_reply(body: bytes) -> Reply:
     return _replies.decode(body)

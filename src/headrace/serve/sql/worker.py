@@ -1,7 +1,7 @@
-"""The process that answers statements, one at a time: ``python -m headrace.serve.sql.worker``.
+"""A SQL worker process, which runs one statement at a time: ``python -m headrace.serve.sql.worker``.
 
-It can be killed at any moment. It ends by itself when the server is gone: its input ends, or, in the midst of a
-statement, the kernel's alarm comes. Should memory be taken that the engine does not count, the kernel gives no more.
+The server can kill the process at any time. If the server dies, the process exits too: its input ends, or, during a
+statement, the kernel's alarm ends it. The kernel limits the memory that DuckDB does not count.
 """
 
 from __future__ import annotations
@@ -18,94 +18,98 @@ import pyarrow as pa
 
 from headrace.clock import SystemClock
 from headrace.errors import HeadraceError
-from headrace.serve.pgwire.rows import oid_of, row_bytes
-from headrace.serve.problem import problem_of
-from headrace.serve.sql.engine import Engine, troubles
-from headrace.serve.sql.errors import SqlTooMuch, SqlUnfit
+from headrace.serve.errors import SqlInvalid, SqlLimitExceeded
+from headrace.serve.http.problem import problem_of
+from headrace.serve.sql.engine import Engine, translate_errors
 from headrace.serve.sql.messages import (
     LENGTH_BYTES,
-    Answered,
     Column,
     Failed,
     Parsed,
+    ParseRequest,
+    QueryRequest,
+    QueryResponse,
     Reply,
-    ToAnswer,
-    ToParse,
-    framed,
-    length_of,
-    read_request,
+    decode_length,
+    decode_request,
+    encode_frame,
 )
 from headrace.serve.sql.result import arrow_bytes, json_bytes
+from headrace.serve.sql.wire.rows import oid_of, row_bytes
 
 __all__ = ["main"]
 
 _PARSE_S = 10.0
 _PARSE_BYTES = 256 << 20
 _ALARM_GRACE_S = 5
-_ROOM_BYTES = 384 << 20
-"""For the process itself, its threads, and an answer that is being made."""
+_OVERHEAD_BYTES = 384 << 20
+"""Memory for the process itself, its threads, and the response."""
 
 
 class Worker:
     def __init__(self) -> None:
-        self._kept: dict[str, Any] = {}
+        self._connections: dict[tuple[str, str], Any] = {}
         self._clock = SystemClock()
-        # Reading a statement runs nothing of it, and changes nothing here.
+        # One engine can parse all statements, because parsing does not change it.
         self._parser = Engine(_PARSE_BYTES)
         self._parser.lock()
-        self._at_first = _resident_bytes()
+        self._initial_resident_bytes = _resident_bytes()
 
-    def answer(self, asked: ToParse | ToAnswer) -> Reply:
-        signal.alarm(int(asked.time_s if isinstance(asked, ToAnswer) else _PARSE_S) + _ALARM_GRACE_S)
+    def answer(self, request: ParseRequest | QueryRequest) -> Reply:
+        signal.alarm(int(request.time_s if isinstance(request, QueryRequest) else _PARSE_S) + _ALARM_GRACE_S)
         try:
-            return self._parsed(asked) if isinstance(asked, ToParse) else self._answered(asked)
+            return self._parse(request) if isinstance(request, ParseRequest) else self._query(request)
         except HeadraceError as error:
             status = problem_of(error, "").status
             return Failed(status, error.code, error.message, error.detail, error.hint, error.retriable)
         finally:
             signal.alarm(0)
 
-    def _parsed(self, asked: ToParse) -> Parsed:
-        ask = ToAnswer(asked.sql, [], [], _PARSE_S, 0, 0, _PARSE_BYTES)
-        with troubles(ask):
-            found = self._parser.read(asked.sql, catalogue=asked.catalogue)
-        return Parsed(found.names, found.bound, found.words, found.catalogue, found.parameters)
+    def _parse(self, request: ParseRequest) -> Parsed:
+        limits = QueryRequest(request.sql, [], [], _PARSE_S, 0, 0, _PARSE_BYTES)
+        with translate_errors(limits):
+            parsed = self._parser.parse(request.sql, catalogue=request.catalogue)
+        return Parsed(parsed.names, parsed.bound, parsed.words, parsed.catalogue, parsed.parameters)
 
-    def _answered(self, ask: ToAnswer) -> Answered:
-        _limit_memory(ask.memory_bytes)
+    def _query(self, request: QueryRequest) -> QueryResponse:
+        _limit_memory(request.memory_bytes)
         try:
             with (
-                contextlib.closing(Engine(ask.memory_bytes)) as engine,
-                engine.running(ask, self._clock, self._kept) as ran,
+                contextlib.closing(Engine(request.memory_bytes)) as engine,
+                engine.running(request, self._clock, self._connections) as execution,
             ):
-                types = [kind for _, kind in ran.columns]
+                types = [kind for _, kind in execution.columns]
                 binary = (
-                    ask.binary * len(types) if len(ask.binary) == 1 else ask.binary or [False] * len(types)
+                    request.binary * len(types)
+                    if len(request.binary) == 1
+                    else request.binary or [False] * len(types)
                 )
-                if ask.wire and len(binary) != len(types):
-                    raise SqlUnfit(f"{len(binary)} forms for {len(types)} columns")
-                columns = [Column(name, kind) for name, kind in ran.columns]
-                if ask.wire:
+                if request.wire and len(binary) != len(types):
+                    raise SqlInvalid(f"the client sent {len(binary)} result formats for {len(types)} columns")
+                columns = [Column(name, kind) for name, kind in execution.columns]
+                if request.wire:
                     columns = [
-                        Column(name, kind, oid_of(kind, binary=one))
-                        for (name, kind), one in zip(ran.columns, binary, strict=True)
+                        Column(name, kind, oid_of(kind, binary=is_binary))
+                        for (name, kind), is_binary in zip(execution.columns, binary, strict=True)
                     ]
-                    rows, body = row_bytes(ran.reader, types, binary, ask.rows_max, ask.bytes_max)
-                elif ask.form == "arrow":
-                    rows, body = arrow_bytes(ran.reader, ask.rows_max, ask.bytes_max)
+                    rows, body = row_bytes(
+                        execution.reader, types, binary, request.rows_max, request.bytes_max
+                    )
+                elif request.result_format == "arrow":
+                    rows, body = arrow_bytes(execution.reader, request.rows_max, request.bytes_max)
                 else:
-                    rows, body = json_bytes(ran.reader, types, ask.rows_max, ask.bytes_max)
-            return Answered(columns, ran.stood, rows, body, self._is_tired(ask))
+                    rows, body = json_bytes(execution.reader, types, request.rows_max, request.bytes_max)
+            return QueryResponse(columns, execution.positions, rows, body, self._must_restart(request))
         except MemoryError:
-            raise SqlTooMuch(
-                f"the statement needs more than {ask.memory_bytes >> 20} MiB of memory",
-                hint="ask for fewer columns or rows, or raise serve.sql_memory_mb",
+            raise SqlLimitExceeded(
+                f"the statement needs more than {request.memory_bytes >> 20} MiB of memory",
+                hint="select fewer columns or rows, or raise serve.sql_memory_mb",
             ) from None
         finally:
             _limit_memory(None)
 
-    def _is_tired(self, ask: ToAnswer) -> bool:
-        return _resident_bytes() - self._at_first > ask.memory_bytes // 2
+    def _must_restart(self, request: QueryRequest) -> bool:
+        return _resident_bytes() - self._initial_resident_bytes > request.memory_bytes // 2
 
 
 def _resident_bytes() -> int:
@@ -118,25 +122,25 @@ def _data_bytes() -> int:
 
 def _limit_memory(memory_bytes: int | None) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    soft = hard if memory_bytes is None else _data_bytes() + memory_bytes + _ROOM_BYTES
+    soft = hard if memory_bytes is None else _data_bytes() + memory_bytes + _OVERHEAD_BYTES
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def main() -> None:
-    # Interrupting the server must not end what it answers: it stops us itself.
+    # Ignore Ctrl-C, because the server stops this process itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     source, sink = _pipes()
-    # Loaded now: later, when a time is first made, nothing can be opened.
+    # Load time zones now: while a statement runs, the process cannot open files.
     pa.scalar(0, pa.timestamp("us", tz="UTC")).as_py()
     worker = Worker()
     while len(head := source.read(LENGTH_BYTES)) == LENGTH_BYTES:
-        sink.write(framed(worker.answer(read_request(source.read(length_of(head))))))
+        sink.write(encode_frame(worker.answer(decode_request(source.read(decode_length(head))))))
         sink.flush()
 
 
 def _pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Nothing that prints by mistake comes in between."""
+    """Return the input and output for messages. Redirect stdout to stderr, so that prints do not mix with messages."""
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return sys.stdin.buffer, sink

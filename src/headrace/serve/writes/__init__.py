@@ -1,1 +1,3 @@
-"""Records into the log, on behalf of whoever asks over HTTP; with a request id, once however often they ask."""
+"""Writes records to the log over HTTP. With an Idempotency-Key, repeating a request does not write its records
+twice.
+"""

@@ -1,12 +1,12 @@
-// Where one is on the page: the hash holds the section, the path behind it, and what was asked for.
+// The address within the page. The URL's hash contains the section, the path in the section, and the query.
 
 export function parse(hash) {
-  const [place, asked = ""] = hash.replace(/^#?\/?/, "").split(/\?(.*)/s);
-  const [section = "", ...path] = place.split("/").filter(Boolean).map(decoded);
-  return { section, path, query: Object.fromEntries(new URLSearchParams(asked)) };
+  const [pathText, queryText = ""] = hash.replace(/^#?\/?/, "").split(/\?(.*)/s);
+  const [section = "", ...path] = pathText.split("/").filter(Boolean).map(decodePart);
+  return { section, path, query: Object.fromEntries(new URLSearchParams(queryText)) };
 }
 
-function decoded(text) {
+function decodePart(text) {
   try {
     return decodeURIComponent(text);
   } catch {
@@ -15,13 +15,13 @@ function decoded(text) {
 }
 
 export function address(section, path = [], query = {}) {
-  const place = [section, ...path].map((one) => encodeURIComponent(one)).join("/");
-  const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
-  const asked = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
-  return `#/${place}${asked ? `?${asked}` : ""}`;
+  const pathText = [section, ...path].map((part) => encodeURIComponent(part)).join("/");
+  const entries = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const queryText = new URLSearchParams(entries.map(([name, value]) => [name, String(value)])).toString();
+  return `#/${pathText}${queryText ? `?${queryText}` : ""}`;
 }
 
-/** `replace` keeps the way back free of what was only typed or clicked through. */
+/** Go to an address. With `replace`, the browser history gets no new entry; use it for intermediate steps such as typing. */
 export function go(section, path = [], query = {}, { replace = false } = {}) {
   const hash = address(section, path, query);
   if (hash === location.hash) return;
@@ -31,7 +31,7 @@ export function go(section, path = [], query = {}, { replace = false } = {}) {
   } else location.hash = hash;
 }
 
-/** The server names places by their parts: ["topics", "orders"]. A path as text will do too; nothing else is a link. */
+/** Return the link for a path: an array of parts from the server, such as ["topics", "orders"], or a text. Otherwise return "". */
 export function linkTo(path) {
   if (Array.isArray(path)) return path.length > 0 ? address(path[0], path.slice(1)) : "";
   return typeof path === "string" && path !== "" ? `#/${path.replace(/^#?\/?/, "")}` : "";

@@ -1,12 +1,12 @@
-// Asking the server: JSON, lines and events, with the token of whoever looks at the page.
+// Sends requests to the server with the token of this tab, and reads JSON, lines or events.
 
 import { parse } from "/client/exchange.js";
-import { stored } from "/page/stored.js";
+import { safeStorage } from "/page/storage.js";
 
 const TOKEN = "headrace.token";
 const LINE_CHARS_MAX = 64 * 1024 * 1024;
 
-/** What went wrong, with the next step. `status` is 0 where no answer came. */
+/** An error with a hint. `status` is 0 if no response arrived. */
 export class Problem extends Error {
   constructor({ code = "", title = "", detail = "", hint = "", status = 0 }) {
     super(detail || title);
@@ -15,18 +15,17 @@ export class Problem extends Error {
   }
 }
 
-let asking = null;
-let ask = () => Promise.resolve(false);
+let pendingPrompt = null;
+let promptForToken = () => Promise.resolve(false);
 
-/** The frame gives a function that asks for a token, and says whether one was given. */
-export function onTokenWanted(wanted) {
-  ask = wanted;
+/** Set the function that prompts for a token and resolves to true if the user entered one. */
+export function onTokenNeeded(prompt) {
+  promptForToken = prompt;
 }
 
-/** Whether somebody is being asked for a token right now. */
-export const isAsking = () => asking !== null;
+export const isPromptingForToken = () => pendingPrompt !== null;
 
-const session = stored(() => sessionStorage);
+const session = safeStorage(() => sessionStorage);
 
 export const token = { get: () => session.get(TOKEN) ?? "", set: (text) => session.set(TOKEN, text || null) };
 
@@ -39,59 +38,59 @@ function address(path, params) {
   return text ? `${path}?${text}` : path;
 }
 
-async function problemOf(answer) {
-  let told = {};
+async function problemOf(response) {
+  let body = {};
   try {
-    told = JSON.parse(await answer.text());
+    body = JSON.parse(await response.text());
   } catch {
-    // Something in between may have answered with anything.
+    // A proxy can respond with any body.
   }
   return new Problem({
-    status: answer.status,
-    code: told.code ?? "",
-    title: told.title ?? answer.statusText,
-    detail: told.detail ?? `the server answered with ${answer.status}`,
-    hint: told.next ?? "",
+    status: response.status,
+    code: body.code ?? "",
+    title: body.title ?? response.statusText,
+    detail: body.detail ?? `the server responded with ${response.status}`,
+    hint: body.next ?? "",
   });
 }
 
 async function request(path, options = {}) {
   for (;;) {
-    const sent = token.get();
-    const headers = { ...options.headers, ...(sent ? { Authorization: `Bearer ${sent}` } : {}) };
-    let answer;
+    const sentToken = token.get();
+    const headers = { ...options.headers, ...(sentToken ? { Authorization: `Bearer ${sentToken}` } : {}) };
+    let response;
     try {
-      answer = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit" });
+      response = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit" });
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      const detail = "the server does not answer";
-      throw new Problem({ code: "HR-PAGE-NO-ANSWER", title: "No answer", detail, hint: "see whether it runs; the page tries again" });
+      const detail = "the server does not respond";
+      throw new Problem({ code: "HR-PAGE-NO-ANSWER", title: "No response", detail, hint: "check that the server runs; the page retries" });
     }
-    if (answer.ok) return answer;
-    const problem = await problemOf(answer);
+    if (response.ok) return response;
+    const problem = await problemOf(response);
     if (problem.status !== 401) throw problem;
-    if (token.get() !== sent) continue; // One was given meanwhile.
-    // Requests that wait for a token wait for the same one, and are then repeated: none was carried out.
-    asking ??= Promise.resolve(ask(sent !== "")).finally(() => (asking = null));
-    if (!(await asking)) throw problem;
+    if (token.get() !== sentToken) continue; // The user entered a token for another request meanwhile.
+    // All waiting requests share one prompt. They can then be repeated, because the server executed none of them.
+    pendingPrompt ??= Promise.resolve(promptForToken(sentToken !== "")).finally(() => (pendingPrompt = null));
+    if (!(await pendingPrompt)) throw problem;
   }
 }
 
-const posted = (body, options) => ({
+const postOptions = (body, options) => ({
   ...options,
   method: "POST",
   headers: { "Content-Type": "application/json", ...options?.headers },
   body: typeof body === "string" ? body : JSON.stringify(body ?? {}),
 });
 
-async function json(answer, exact) {
-  const text = await answer.text();
+async function json(response, exact) {
+  const text = await response.text();
   return text === "" ? null : exact ? parse(text) : JSON.parse(text);
 }
 
-/** Calls `onLine` with each line of an answer; what is left without an end of line counts as one. */
-async function readLines(answer, onLine) {
-  const reader = answer.body.getReader();
+/** Call `onLine` with each line of a response. The last line needs no line break. */
+async function readLines(response, onLine) {
+  const reader = response.body.getReader();
   const decoder = new TextDecoder();
   let rest = "";
   try {
@@ -100,36 +99,36 @@ async function readLines(answer, onLine) {
       rest += done ? decoder.decode() : decoder.decode(value, { stream: true });
       const lines = rest.split("\n");
       rest = done ? "" : lines.pop();
-      if (rest.length > LINE_CHARS_MAX) throw new Problem({ detail: `a line of more than ${LINE_CHARS_MAX} characters` });
+      if (rest.length > LINE_CHARS_MAX) throw new Problem({ detail: `a line of the response has more than ${LINE_CHARS_MAX} characters` });
       for (const line of lines) onLine(line.replace(/\r$/, ""));
       if (done) return;
     }
   } catch (error) {
     if (error.name === "AbortError" || error instanceof Problem) throw error;
-    throw new Problem({ code: "HR-PAGE-CUT", title: "Cut off", detail: "the answer ended in its middle", hint: "ask again" });
+    throw new Problem({ code: "HR-PAGE-CUT", title: "Connection lost", detail: "the connection was lost before the end of the response", hint: "retry" });
   } finally {
     reader.cancel().catch(() => {});
   }
 }
 
 export const api = {
-  /** `exact`: numbers that a double does not hold come as BigInt, or as their text. */
+  /** With `exact`, a number that a double cannot represent becomes a BigInt or a text. */
   get: async (path, params, { signal, exact = false } = {}) => json(await request(address(path, params), { signal }), exact),
 
-  /** A body that is a text is JSON already. */
-  post: async (path, body, { signal, headers, exact = false } = {}) => json(await request(path, posted(body, { signal, headers })), exact),
+  /** A string body must be JSON text. It is sent unchanged. */
+  post: async (path, body, { signal, headers, exact = false } = {}) => json(await request(path, postOptions(body, { signal, headers })), exact),
 
-  /** NDJSON: `onLine` takes each line as it comes. With a body of null it is a GET. */
+  /** Read NDJSON, and call `onLine` with each line as it arrives. With a null body, send a GET request. */
   lines: async (path, body, onLine, signal) => {
-    const answer = await request(path, body === null ? { signal } : posted(body, { signal }));
-    await readLines(answer, (line) => line && onLine(JSON.parse(line)));
+    const response = await request(path, body === null ? { signal } : postOptions(body, { signal }));
+    await readLines(response, (line) => line && onLine(JSON.parse(line)));
   },
 
-  /** Server-sent events: `onEvent` takes the data of each. EventSource cannot send a token. */
+  /** Read server-sent events, and call `onEvent` with the data of each. The browser's EventSource cannot send a token. */
   events: async (path, params, onEvent, signal) => {
-    const answer = await request(address(path, params), { signal, headers: { Accept: "text/event-stream" } });
+    const response = await request(address(path, params), { signal, headers: { Accept: "text/event-stream" } });
     let data = [];
-    await readLines(answer, (line) => {
+    await readLines(response, (line) => {
       if (line.startsWith("data:")) data.push(line.slice(5).trimStart());
       else if (line === "" && data.length > 0) {
         const text = data.join("\n");

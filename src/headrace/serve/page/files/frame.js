@@ -1,8 +1,8 @@
-// The page around its sections: where one is, what is wrong, and the ways to elsewhere.
+// The page around its sections: navigation, health line, search field, and dialogs.
 
 import { html, render, useEffect, useErrorBoundary, useState } from "/page/vendor/ui.js";
 import { address, go, parse } from "/page/address.js";
-import { api, onTokenWanted } from "/page/api.js";
+import { api, onTokenNeeded } from "/page/api.js";
 import { HealthLine } from "/page/health.js";
 import { HelpDialog } from "/page/help.js";
 import { Jump } from "/page/jump.js";
@@ -13,21 +13,21 @@ import { TokenDialog } from "/page/token_dialog.js";
 import { Button, Empty, ProblemBox } from "/page/parts/box.js";
 
 function useAddress() {
-  const [place, setPlace] = useState(() => parse(location.hash));
+  const [route, setRoute] = useState(() => parse(location.hash));
   useEffect(() => {
-    const changed = () => setPlace(parse(location.hash));
+    const changed = () => setRoute(parse(location.hash));
     addEventListener("hashchange", changed);
     return () => removeEventListener("hashchange", changed);
   }, []);
-  return place;
+  return route;
 }
 
 function useNow() {
   const [now, setNow] = useState(null);
   const [link, setLink] = useState({ connected: false, problem: null });
   useEffect(() => {
-    const heard = (state) => setLink((before) => (before.connected && state.connected ? before : state));
-    return followNow(setNow, heard);
+    const update = (state) => setLink((before) => (before.connected && state.connected ? before : state));
+    return followNow(setNow, update);
   }, []);
   return [now, link];
 }
@@ -46,21 +46,21 @@ function badgeOf(section, now) {
   try {
     return (now && section.badge?.(now)) || "";
   } catch {
-    return ""; // A badge must not take the page with it.
+    return ""; // A failing badge must not break the page.
   }
 }
 
 const Nav = ({ current, now }) => html`
   <nav class="nav" aria-label="Sections">
     <ul>
-      ${sections.map((one) => {
-        const badge = badgeOf(one, now);
-        // On a phone there is room for one word.
-        const [first, ...rest] = one.title.split(" ");
-        return html`<li key=${one.id}>
-          <a href=${address(one.id)} class="nav-link" aria-current=${one.id === current ? "page" : undefined} data-test=${`nav-${one.id}`}
-            title=${`${one.title} (g ${one.key})`}>
-            <span class="nav-icon" aria-hidden="true">${one.icon}</span>
+      ${sections.map((section) => {
+        const badge = badgeOf(section, now);
+        // A narrow screen has space for only one word.
+        const [first, ...rest] = section.title.split(" ");
+        return html`<li key=${section.id}>
+          <a href=${address(section.id)} class="nav-link" aria-current=${section.id === current ? "page" : undefined} data-test=${`nav-${section.id}`}
+            title=${`${section.title} (g ${section.key})`}>
+            <span class="nav-icon" aria-hidden="true">${section.icon}</span>
             <span class="nav-title">${first}${rest.length > 0 && html`<span class="wide-only"> ${rest.join(" ")}</span>`}</span>
             ${badge && html`<span class="badge" aria-label=${`${badge} need attention`}>${badge}</span>`}
           </a>
@@ -72,48 +72,48 @@ const Nav = ({ current, now }) => html`
 const Lost = ({ link, known }) => {
   if (link.connected || !link.problem) return null;
   const { problem } = link;
-  const silent = problem.status === 0;
+  const isUnreachable = problem.status === 0;
   return html`<div class="lost" role="alert" data-test="lost">
-    <strong>${silent ? "The connection to the server is lost." : "The server refuses the numbers of now."}</strong>
-    <span>${silent ? (known ? "What is shown is how it was. " : "") + "The page keeps trying." : `${problem.detail}${problem.hint ? `; ${problem.hint}` : ""}`}</span>
+    <strong>${isUnreachable ? "The connection to the server is lost." : "The server refuses live numbers."}</strong>
+    <span>${isUnreachable ? (known ? "The page shows the last known state. " : "") + "Reconnecting…" : `${problem.detail}${problem.hint ? `; ${problem.hint}` : ""}`}</span>
   </div>`;
 };
 
-/** What goes wrong in a section stays in it: the ways to others remain. */
-function Section({ section, ...given }) {
-  const [error, again] = useErrorBoundary();
+/** An error in a section leaves the rest of the page usable. */
+function Section({ section, ...sectionProps }) {
+  const [error, reset] = useErrorBoundary();
   if (error) {
-    const problem = { title: "This section failed", detail: String(error.message ?? error), hint: "open it again, or load the page again", code: "" };
-    return html`<${ProblemBox} problem=${problem} /><${Button} onClick=${again}>Open it again<//>`;
+    const problem = { title: "This section failed", detail: String(error.message ?? error), hint: "open the section again, or reload the page", code: "" };
+    return html`<${ProblemBox} problem=${problem} /><${Button} onClick=${reset}>Open again<//>`;
   }
-  return html`<${section.View} ...${given} />`;
+  return html`<${section.View} ...${sectionProps} />`;
 }
 
 function Page() {
-  const place = useAddress();
+  const route = useAddress();
   const [now, link] = useNow();
   const [theme, switchTheme] = useTheme();
   const [app, setApp] = useState(null);
   const [help, setHelp] = useState(false);
-  const [wanted, setWanted] = useState(null);
+  const [tokenPrompt, setTokenPrompt] = useState(null);
   useEffect(() => {
-    onTokenWanted((refused) => new Promise((resolve) => setWanted({ refused, done: (given) => (setWanted(null), resolve(given)) })));
+    onTokenNeeded((refused) => new Promise((resolve) => setTokenPrompt({ refused, done: (isEntered) => (setTokenPrompt(null), resolve(isEntered)) })));
   }, []);
   useEffect(() => {
     if (link.connected) api.get("/v1/app").then(setApp, () => {});
   }, [link.connected]);
   useEffect(() => followKeys(sections, go, { help: () => setHelp((shown) => !shown) }), []);
 
-  const current = place.section || sections[0]?.id;
-  const section = sections.find((one) => one.id === current);
+  const current = route.section || sections[0]?.id;
+  const section = sections.find((section) => section.id === current);
   useEffect(() => {
-    document.title = `${[...place.path.slice(0, 2).reverse(), section?.title ?? "Not here", app?.app].filter(Boolean).join(" – ")} – Headrace`;
-  }, [place, section, app]);
+    document.title = `${[...route.path.slice(0, 2).reverse(), section?.title ?? "Unknown section", app?.app].filter(Boolean).join(" – ")} – Headrace`;
+  }, [route, section, app]);
 
   return html`
     <a class="skip" href=${location.hash || "#/"} onClick=${(event) => (event.preventDefault(), document.getElementById("main").focus())}>Skip to the section</a>
     <header class="top">
-      <a class="brand" href="#/" aria-label="Headrace, to the start">
+      <a class="brand" href="#/" aria-label="Headrace: start page">
         <svg viewBox="0 0 32 32" width="20" height="20" aria-hidden="true"><path d="M3 11c5-5 8-5 13 0s8 5 13 0M3 21c5-5 8-5 13 0s8 5 13 0" fill="none" stroke="currentColor" stroke-width="3.4" stroke-linecap="round" /></svg>
         <span class="brand-name">Headrace</span>
       </a>
@@ -129,10 +129,10 @@ function Page() {
     <main id="main" tabindex="-1" class=${`main section-${current}`} data-test=${`section-${current}`}>
       <${Lost} link=${link} known=${now !== null} />
       ${section
-        ? html`<${Section} key=${section.id} section=${section} path=${place.path} query=${place.query} now=${now} go=${go} api=${api} />`
-        : html`<${Empty} title="There is no such section" text=${`The address names "${current ?? ""}", which this page does not have.`} action=${html`<a class="button" href="#/">To the start</a>`} />`}
+        ? html`<${Section} key=${section.id} section=${section} path=${route.path} query=${route.query} now=${now} go=${go} api=${api} />`
+        : html`<${Empty} title="No such section" text=${`The page has no section "${current ?? ""}".`} action=${html`<a class="button" href="#/">Go to the start page</a>`} />`}
     </main>
-    ${wanted && html`<${TokenDialog} ...${wanted} />`}
+    ${tokenPrompt && html`<${TokenDialog} ...${tokenPrompt} />`}
     ${help && html`<${HelpDialog} sections=${sections} onClose=${() => setHelp(false)} />`}`;
 }
 

@@ -1,22 +1,22 @@
-// The keyboard: "g" and a section's letter, "/" to find, "?" for help. Keys that are typed into a field are left alone.
+// Keyboard shortcuts: "g" and a section's letter, "/" to search, "?" for help. Keys typed into a field are ignored.
 
-const typing = (target) => target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName);
+const isField = (target) => target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName);
 
-/** Returns what ends it. */
+/** Listen to the keyboard. Return a function that stops listening. */
 export function followKeys(sections, go, { help }) {
-  let going = false;
+  let awaitsSection = false;
   const pressed = (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === "Escape" && typing(event.target) && !event.target.closest("dialog")) {
+    if (event.key === "Escape" && isField(event.target) && !event.target.closest("dialog")) {
       event.target.blur();
       return;
     }
-    if (typing(event.target) || document.querySelector("dialog[open]")) return;
+    if (isField(event.target) || document.querySelector("dialog[open]")) return;
     if (event.key === "Shift") return;
-    const where = going;
-    going = !where && event.key === "g";
-    if (where) {
-      const section = sections.find((one) => one.key === event.key);
+    const expectedSection = awaitsSection;
+    awaitsSection = !expectedSection && event.key === "g";
+    if (expectedSection) {
+      const section = sections.find((section) => section.key === event.key);
       if (section) {
         event.preventDefault();
         go(section.id);

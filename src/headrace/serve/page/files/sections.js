@@ -1,4 +1,4 @@
-// The sections of the page, in the order of its navigation. A new one is a line above and a line in the list.
+// The sections of the page, in the order of its navigation. A new section needs an import and an entry in the list.
 
 import graph from "/page/sections/graph.js";
 import flows from "/page/sections/flows.js";

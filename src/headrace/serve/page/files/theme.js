@@ -1,4 +1,4 @@
-// Before the first paint: what was chosen, or what the system says. Read by styles as data-theme on the root.
+// Sets data-theme on the root element before the first paint: the theme that the user chose, or that of the system.
 
 (() => {
   const root = document.documentElement;
@@ -7,7 +7,7 @@
     try {
       return localStorage.getItem("headrace.theme");
     } catch {
-      return null; // Storage may be forbidden.
+      return null; // Storage can be forbidden.
     }
   };
   const apply = () => {

@@ -1,4 +1,4 @@
-// The small parts that every section is made of.
+// The components that all sections share.
 
 import { html, useEffect, useId, useRef, useState, h } from "/page/vendor/ui.js";
 
@@ -14,13 +14,13 @@ export const Empty = ({ title, text, action }) => html`
 export const ProblemBox = ({ problem }) =>
   problem &&
   html`<div class="problem" role="alert" data-test="problem">
-    <strong>${problem.title || "It did not work"}</strong>
+    <strong>${problem.title || "The request failed"}</strong>
     <p>${problem.detail || problem.message || String(problem)}</p>
     ${problem.hint && html`<p class="problem-hint">${problem.hint}</p>`}
     ${problem.code && html`<code class="problem-code">${problem.code}</code>`}
   </div>`;
 
-/** `unit` stands behind the value, `note` below it. */
+/** `unit` is shown after the value, `note` below it. */
 export const Stat = ({ label, value, unit, note, state, title }) => html`
   <div class=${`stat ${state ?? ""}`} title=${title} data-test=${`stat-${String(label).toLowerCase().replace(/\W+/g, "-")}`}>
     <div class="stat-label">${label}</div>
@@ -28,26 +28,26 @@ export const Stat = ({ label, value, unit, note, state, title }) => html`
     ${note && html`<div class="stat-note">${note}</div>`}
   </div>`;
 
-/** `tabs`: [{id, title, count, href}]. With `href` they are links, and the address is what is chosen. */
+/** `tabs`: [{id, title, count, href}]. With `href`, the tabs are links, and the address selects the tab. */
 export const Tabs = ({ tabs, current, onChange, label = "Parts" }) => {
-  const linked = tabs.some((one) => one.href);
-  if (linked) {
+  const hasLinks = tabs.some((tab) => tab.href);
+  if (hasLinks) {
     return html`<nav class="tabs" aria-label=${label}>
-      ${tabs.map((one) => html`<a key=${one.id} href=${one.href} class="tab" aria-current=${one.id === current ? "true" : undefined} data-test=${`tab-${one.id}`}>${one.title}${one.count !== undefined && html` <span class="tab-count">${one.count}</span>`}</a>`)}
+      ${tabs.map((tab) => html`<a key=${tab.id} href=${tab.href} class="tab" aria-current=${tab.id === current ? "true" : undefined} data-test=${`tab-${tab.id}`}>${tab.title}${tab.count !== undefined && html` <span class="tab-count">${tab.count}</span>`}</a>`)}
     </nav>`;
   }
   const pressed = (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
     event.preventDefault();
-    const at = tabs.findIndex((one) => one.id === current);
+    const at = tabs.findIndex((tab) => tab.id === current);
     const next = (at + step + tabs.length) % tabs.length;
     onChange(tabs[next].id);
     event.currentTarget.children[next].focus();
   };
   return html`<div class="tabs" role="tablist" aria-label=${label} onKeyDown=${pressed}>
-    ${tabs.map((one) => html`<button key=${one.id} type="button" role="tab" class="tab" aria-selected=${one.id === current} tabindex=${one.id === current ? 0 : -1}
-      onClick=${() => onChange(one.id)} data-test=${`tab-${one.id}`}>${one.title}${one.count !== undefined && html` <span class="tab-count">${one.count}</span>`}</button>`)}
+    ${tabs.map((tab) => html`<button key=${tab.id} type="button" role="tab" class="tab" aria-selected=${tab.id === current} tabindex=${tab.id === current ? 0 : -1}
+      onClick=${() => onChange(tab.id)} data-test=${`tab-${tab.id}`}>${tab.title}${tab.count !== undefined && html` <span class="tab-count">${tab.count}</span>`}</button>`)}
   </div>`;
 };
 
@@ -56,7 +56,7 @@ export const Button = ({ onClick, kind = "default", busy = false, disabled = fal
     ${busy && html`<span class="spinner" aria-hidden="true"></span>`}${children}
   </button>`;
 
-/** The browser's own dialog keeps the focus inside, closes by Esc, and gives the focus back. */
+/** The browser's dialog keeps the focus inside and closes on Esc. When it closes, the focus returns to the previous element. */
 export function Dialog({ title, onClose, children, wide = false }) {
   const box = useRef(null);
   const id = useId();
@@ -69,7 +69,7 @@ export function Dialog({ title, onClose, children, wide = false }) {
     event.preventDefault();
     onClose();
   };
-  // A selection that was dragged out of a field ends beside the dialog, and closes nothing.
+  // Dragging a selection out of a field must not close the dialog.
   const pressed = useRef(null);
   const clicked = (event) => event.target === box.current && pressed.current === box.current && onClose();
   return html`<dialog ref=${box} class=${`dialog ${wide ? "wide" : ""}`} aria-labelledby=${id} onCancel=${cancelled} onMouseDown=${(event) => (pressed.current = event.target)} onClick=${clicked} data-test="dialog">
@@ -80,16 +80,16 @@ export function Dialog({ title, onClose, children, wide = false }) {
   </dialog>`;
 }
 
-/** One control as its child, which gets the label, the hint and the error. */
+/** The only child is the input. The label, the hint and the error refer to it. */
 export function Field({ label, hint, error, children }) {
   const id = useId();
-  const control = Array.isArray(children) ? children.find((one) => one && typeof one === "object") : children;
-  const told = error || hint ? `${id}-told` : undefined;
-  const named = control && h(control.type, { ...control.props, id: control.props.id ?? id, "aria-describedby": told, "aria-invalid": error ? "true" : undefined });
+  const control = Array.isArray(children) ? children.find((child) => child && typeof child === "object") : children;
+  const descriptionId = error || hint ? `${id}-description` : undefined;
+  const labelledInput = control && h(control.type, { ...control.props, id: control.props.id ?? id, "aria-describedby": descriptionId, "aria-invalid": error ? "true" : undefined });
   return html`<div class=${`field ${error ? "wrong" : ""}`}>
     <label for=${control?.props.id ?? id}>${label}</label>
-    ${named}
-    ${told && html`<p id=${told} class=${error ? "field-error" : "field-hint"}>${error || hint}</p>`}
+    ${labelledInput}
+    ${descriptionId && html`<p id=${descriptionId} class=${error ? "field-error" : "field-hint"}>${error || hint}</p>`}
   </div>`;
 }
 
@@ -105,7 +105,7 @@ export function Copy({ text, label = "Copy" }) {
     try {
       await navigator.clipboard.writeText(text);
     } catch {
-      return; // Without a right to the clipboard nothing is said to be copied.
+      return; // The page has no permission for the clipboard, so do not show that the text was copied.
     }
     setDone(true);
   };
@@ -120,11 +120,11 @@ const KINDS = {
   bad: ["bad", "failed", "firing", "dead", "lost", "error", "stopped", "differs", "critical", "killed"],
 };
 
-/** Of any state that is told, how to colour it; what is not known has no colour. */
+/** Return the colour class of a state, or an empty text for an unknown state. */
 export function kindOf(state) {
   const word = String(state ?? "").toLowerCase();
   return Object.keys(KINDS).find((kind) => KINDS[kind].includes(word)) ?? "";
 }
 
 export const State = ({ state, kind = kindOf(state), title }) => html`
-  <span class=${`state ${kind}`} title=${title}><span class=${`dot ${kind}`} aria-hidden="true"></span>${state || "not known"}</span>`;
+  <span class=${`state ${kind}`} title=${title}><span class=${`dot ${kind}`} aria-hidden="true"></span>${state || "unknown"}</span>`;

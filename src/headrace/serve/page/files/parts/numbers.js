@@ -1,12 +1,12 @@
-// Numbers as people read them: three digits, a unit, and a dash for what is not known.
+// Formats numbers for people: three digits and a unit, or a dash for an unknown value.
 
 const NONE = "–";
-const known = (n) => n !== null && n !== undefined && !Number.isNaN(Number(n));
+const isKnown = (n) => n !== null && n !== undefined && !Number.isNaN(Number(n));
 
 function short(n, step, units) {
   let value = Math.abs(Number(n));
   let at = 0;
-  // Before rounding would write 1000 of the smaller unit.
+  // The factor 0.9995 ensures that rounding never results in 1000 of the smaller unit.
   while (value >= step * 0.9995 && at < units.length - 1) {
     value /= step;
     at += 1;
@@ -18,17 +18,17 @@ function short(n, step, units) {
 
 /** 1234567 → "1.23 M" */
 export function count(n) {
-  if (!known(n)) return NONE;
+  if (!isKnown(n)) return NONE;
   if (Math.abs(Number(n)) < 10_000 && Number.isInteger(Number(n))) return Number(n).toLocaleString("en");
   return short(n, 1000, ["", "k", "M", "G", "T", "P"]).join(" ").trim();
 }
 
-/** All digits, in groups of three. */
-export const exactly = (n) => (known(n) ? BigInt(Math.trunc(Number(n))).toString().replace(/\B(?=(\d{3})+$)/g, ",") : NONE);
+/** 1234567 → "1,234,567" */
+export const exactly = (n) => (isKnown(n) ? BigInt(Math.trunc(Number(n))).toString().replace(/\B(?=(\d{3})+$)/g, ",") : NONE);
 
 /** 1234 → "1.23 k/s" */
 export function rate(n) {
-  if (!known(n)) return NONE;
+  if (!isKnown(n)) return NONE;
   const value = Number(n);
   if (value !== 0 && Math.abs(value) < 0.095) return "< 0.1/s";
   const [text, unit] = short(Math.abs(value) < 10 ? Math.round(value * 10) / 10 : Math.abs(value) < 1000 ? Math.round(value) : value, 1000, ["", "k", "M", "G"]);
@@ -36,7 +36,7 @@ export function rate(n) {
 }
 
 /** 1536 → "1.5 KiB" */
-export const bytes = (n) => (known(n) ? short(Math.round(Number(n)), 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]).join(" ") : NONE);
+export const bytes = (n) => (isKnown(n) ? short(Math.round(Number(n)), 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]).join(" ") : NONE);
 
 const SPANS = [
   [86_400, "d", 3_600, "h"],
@@ -46,7 +46,7 @@ const SPANS = [
 
 /** Seconds → "250 ms", "1.5 s", "2 min 5 s", "3 d 4 h" */
 export function duration(s) {
-  if (!known(s)) return NONE;
+  if (!isKnown(s)) return NONE;
   const value = Math.abs(Number(s));
   const sign = Number(s) < 0 ? "-" : "";
   if (value === 0) return "0 s";
@@ -64,23 +64,23 @@ export function duration(s) {
   return `${sign}${Math.round(value)} s`;
 }
 
-/** A moment in milliseconds → "5 s ago", "in 2 min". */
+/** Milliseconds since the epoch → "5 s ago", "in 2 min". */
 export function ago(ms, now_ms = Date.now()) {
-  if (!known(ms)) return NONE;
+  if (!isKnown(ms)) return NONE;
   const s = (now_ms - Number(ms)) / 1000;
   if (Math.abs(s) < 1) return "now";
   const words = duration(Math.abs(s) < 60 ? Math.round(Math.abs(s)) : Math.abs(s)).split(" ").slice(0, 2).join(" ");
   return s >= 0 ? `${words} ago` : `in ${words}`;
 }
 
-const two = (n, width = 2) => String(n).padStart(width, "0");
+const pad = (n, width = 2) => String(n).padStart(width, "0");
 
-/** A moment in milliseconds → "14:03:27", with its day if it is another one. Local time. */
+/** Milliseconds since the epoch → "14:03:27" in local time, with the date if it is not today. */
 export function time(ms, now_ms = Date.now()) {
-  if (!known(ms)) return NONE;
+  if (!isKnown(ms)) return NONE;
   const at = new Date(Number(ms));
   if (Number.isNaN(at.getTime())) return NONE;
-  const clock = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+  const clock = `${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}`;
   const today = new Date(now_ms).toDateString() === at.toDateString();
-  return today ? clock : `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock}`;
+  return today ? clock : `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())} ${clock}`;
 }

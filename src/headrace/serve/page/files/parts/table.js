@@ -1,26 +1,26 @@
-// A table of any length: only the rows in sight are there. Sorted by its heads, found in by words, walked by keys.
+// A table of any length, which renders only the visible rows. Users can sort, filter, and move with the keyboard.
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "/page/vendor/ui.js";
 
 const ROW_PX = 34;
-const AROUND = 12;
+const OVERSCAN = 12;
 const NATURAL_MAX = 200;
 const FLASH_MS = 5_000;
 
 const valueOf = (column, row) => (column.value ? column.value(row) : row[column.id]);
 
 function compare(a, b) {
-  // What is not known comes last in either order.
-  const none = (one) => one === null || one === undefined || one === "" || Number.isNaN(one);
+  // Unknown values come last in both orders.
+  const none = (value) => value === null || value === undefined || value === "" || Number.isNaN(value);
   if (none(a) || none(b)) return none(a) - none(b) || 0;
   if (typeof a === "string" || typeof b === "string") return String(a).localeCompare(String(b), "en", { numeric: true, sensitivity: "base" });
   return a < b ? -1 : a > b ? 1 : 0;
 }
 
 function sorted(rows, columns, order) {
-  const column = order && columns.find((one) => one.id === order.id);
+  const column = order && columns.find((column) => column.id === order.id);
   if (!column) return rows;
-  const none = (one) => one === null || one === undefined || one === "";
+  const none = (value) => value === null || value === undefined || value === "";
   const keyed = rows.map((row, at) => [valueOf(column, row), at, row]);
   keyed.sort(([a, at], [b, bt]) => (none(a) || none(b) ? compare(a, b) : compare(a, b) * (order.down ? -1 : 1)) || at - bt);
   return keyed.map(([, , row]) => row);
@@ -30,14 +30,14 @@ function matching(rows, columns, words) {
   const wanted = words.trim().toLowerCase().split(/\s+/).filter(Boolean);
   if (wanted.length === 0) return rows;
   return rows.filter((row) => {
-    const text = columns.map((one) => valueOf(one, row) ?? "").join(" ").toLowerCase();
+    const text = columns.map((column) => valueOf(column, row) ?? "").join(" ").toLowerCase();
     return wanted.every((word) => text.includes(word));
   });
 }
 
 /**
- * Which rows have other values than a moment ago, by their keys: how often, so that each change is seen, and when, so that an old
- * one is not seen again by whoever scrolls.
+ * Return the changed rows by key: how often they changed, so that each change flashes, and when, so that scrolling does not
+ * flash an old change again.
  */
 function useChanges(rows, columns, keyOf, wanted) {
   const before = useRef(new Map());
@@ -47,7 +47,7 @@ function useChanges(rows, columns, keyOf, wanted) {
     const seen = new Map();
     for (const row of rows) {
       const key = keyOf(row);
-      const text = columns.map((one) => String(valueOf(one, row))).join("\u0000");
+      const text = columns.map((column) => String(valueOf(column, row))).join("\u0000");
       seen.set(key, text);
       const old = before.current.get(key);
       if (before.current.size > 0 && old !== text) turns.current.set(key, { turn: (turns.current.get(key)?.turn ?? 0) + 1, at: performance.now() });
@@ -59,10 +59,10 @@ function useChanges(rows, columns, keyOf, wanted) {
 }
 
 /**
- * `columns`: [{id, title, value(row), show(row), align: "right", sort: true, width, phone: false, about}]; `phone: false` leaves
- * a column out on narrow screens. `order`: {id, down} at first. `wrap`: rows as high as they are, for short tables.
+ * `columns`: [{id, title, value(row), show(row), align: "right", sort: true, width, phone: false, about}]. `phone: false` hides
+ * a column on narrow screens. `order`: the initial order {id, down}. `wrap`: rows have their natural height; for short tables.
  */
-export function Table({ columns, rows, rowKey, onOpen, empty = "There is nothing here.", find = false, flash = false, order = null, wrap = false, label = "", selected }) {
+export function Table({ columns, rows, rowKey, onOpen, empty = "No rows.", find = false, flash = false, order = null, wrap = false, label = "", selected }) {
   const keyOf = rowKey ?? ((row) => row.id ?? row.name);
   const box = useRef(null);
   const [words, setWords] = useState("");
@@ -74,12 +74,12 @@ export function Table({ columns, rows, rowKey, onOpen, empty = "There is nothing
   const focusing = useRef(false);
 
   const natural = wrap && shown.length <= NATURAL_MAX;
-  const first = natural ? 0 : Math.max(0, Math.floor(view.top / ROW_PX) - AROUND);
-  const last = natural ? shown.length : Math.min(shown.length, Math.ceil((view.top + view.height) / ROW_PX) + AROUND);
+  const first = natural ? 0 : Math.max(0, Math.floor(view.top / ROW_PX) - OVERSCAN);
+  const last = natural ? shown.length : Math.min(shown.length, Math.ceil((view.top + view.height) / ROW_PX) + OVERSCAN);
   const at = Math.min(active, Math.max(0, shown.length - 1));
 
-  // Also where the wheel has left the row that keys were at.
-  const wayIn = at >= first && at < last ? at : first;
+  // If the active row is scrolled out of view, the first rendered row gets the focus instead.
+  const focusable = at >= first && at < last ? at : first;
 
   useEffect(() => {
     const measured = () => box.current && setView({ top: box.current.scrollTop, height: box.current.clientHeight });
@@ -110,7 +110,7 @@ export function Table({ columns, rows, rowKey, onOpen, empty = "There is nothing
   };
   const pressed = (event) => {
     if (event.target.tagName !== "TR") return;
-    // Rows may have moved below the focus, which stays with its row.
+    // The rows can have changed their order. The focus stays with its row.
     const at = Number(event.target.dataset.at);
     const page = Math.max(1, Math.floor(view.height / ROW_PX) - 2);
     const steps = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + page, PageUp: at - page, Home: 0, End: shown.length - 1 };
@@ -124,13 +124,13 @@ export function Table({ columns, rows, rowKey, onOpen, empty = "There is nothing
   };
   const clicked = (event, row, index) => {
     setActive(index);
-    // A link or button inside the row is its own.
+    // Links and buttons in the row handle their own clicks.
     if (onOpen && !event.target.closest("a, button, input, select, label") && getSelection().isCollapsed) onOpen(row);
   };
   const sortBy = (column) => setBy((old) => (old?.id !== column.id ? { id: column.id, down: column.align === "right" } : { id: column.id, down: !old.down }));
 
   const side = (column) => `${column.align === "right" ? "right" : ""} ${column.phone === false ? "wide-cell" : ""}`;
-  const foundNone = rows.length > 0 && shown.length === 0;
+  const isFilteredEmpty = rows.length > 0 && shown.length === 0;
   return html`<div class="table">
     ${find && html`<div class="table-find">
       <input type="search" data-find data-test="find" aria-label=${`Find in ${label || "this table"}`} placeholder="Find  ( / )" value=${words} onInput=${(event) => (setWords(event.target.value), setActive(0))} />
@@ -138,9 +138,9 @@ export function Table({ columns, rows, rowKey, onOpen, empty = "There is nothing
     </div>`}
     <div class="table-box" ref=${box} onScroll=${() => setView({ top: box.current.scrollTop, height: box.current.clientHeight })} onKeyDown=${pressed}>
       <table class=${natural ? "natural" : "fixed"} aria-rowcount=${shown.length + 1} aria-label=${label || undefined}>
-        <colgroup>${columns.map((one) => html`<col key=${one.id} class=${one.phone === false ? "wide-cell" : ""} style=${one.width ? { width: typeof one.width === "number" ? `${one.width}px` : one.width } : undefined} />`)}</colgroup>
-        <thead><tr aria-rowindex="1">${columns.map((one) => html`<th key=${one.id} scope="col" class=${side(one)} title=${one.about} aria-sort=${by?.id === one.id ? (by.down ? "descending" : "ascending") : undefined}>
-          ${one.sort === false || !one.title ? one.title : html`<button type="button" class="sort" onClick=${() => sortBy(one)}>${one.title}<span class="sort-mark" aria-hidden="true">${by?.id === one.id ? (by.down ? "▾" : "▴") : ""}</span></button>`}
+        <colgroup>${columns.map((column) => html`<col key=${column.id} class=${column.phone === false ? "wide-cell" : ""} style=${column.width ? { width: typeof column.width === "number" ? `${column.width}px` : column.width } : undefined} />`)}</colgroup>
+        <thead><tr aria-rowindex="1">${columns.map((column) => html`<th key=${column.id} scope="col" class=${side(column)} title=${column.about} aria-sort=${by?.id === column.id ? (by.down ? "descending" : "ascending") : undefined}>
+          ${column.sort === false || !column.title ? column.title : html`<button type="button" class="sort" onClick=${() => sortBy(column)}>${column.title}<span class="sort-mark" aria-hidden="true">${by?.id === column.id ? (by.down ? "▾" : "▴") : ""}</span></button>`}
         </th>`)}</tr></thead>
         <tbody>
           ${first > 0 && html`<tr key="above" aria-hidden="true" class="spacer" style=${{ height: `${first * ROW_PX}px` }}><td colspan=${columns.length}></td></tr>`}
@@ -148,15 +148,15 @@ export function Table({ columns, rows, rowKey, onOpen, empty = "There is nothing
             const index = first + offset;
             const key = keyOf(row);
             const change = flash ? changes.get(key) : undefined;
-            return html`<tr key=${String(key)} data-at=${index} data-key=${String(key)} aria-rowindex=${index + 2} tabindex=${index === wayIn ? 0 : -1} aria-selected=${selected !== undefined && selected === key ? "true" : undefined}
+            return html`<tr key=${String(key)} data-at=${index} data-key=${String(key)} aria-rowindex=${index + 2} tabindex=${index === focusable ? 0 : -1} aria-selected=${selected !== undefined && selected === key ? "true" : undefined}
               class=${`${onOpen ? "opens" : ""} ${change && performance.now() - change.at < FLASH_MS ? `flash-${change.turn % 2}` : ""}`} onClick=${(event) => clicked(event, row, index)} onFocus=${() => index !== at && setActive(index)}>
-              ${columns.map((one) => html`<td key=${one.id} class=${side(one)}>${one.show ? one.show(row) : (valueOf(one, row) ?? "–")}</td>`)}
+              ${columns.map((column) => html`<td key=${column.id} class=${side(column)}>${column.show ? column.show(row) : (valueOf(column, row) ?? "–")}</td>`)}
             </tr>`;
           })}
           ${last < shown.length && html`<tr key="below" aria-hidden="true" class="spacer" style=${{ height: `${(shown.length - last) * ROW_PX}px` }}><td colspan=${columns.length}></td></tr>`}
         </tbody>
       </table>
-      ${shown.length === 0 && html`<div class="table-empty" data-test="empty">${foundNone ? `Nothing here has "${words}" in it.` : empty}</div>`}
+      ${shown.length === 0 && html`<div class="table-empty" data-test="empty">${isFilteredEmpty ? `No row contains "${words}".` : empty}</div>`}
     </div>
   </div>`;
 }

@@ -1,34 +1,34 @@
-// Dead letters: which topics have some, what each says, and writing them back to where they came from.
+// The section for dead letters: their topics, the letters of each topic, and their replay.
 
 import { html } from "/page/vendor/ui.js";
-import { useAsked } from "/page/asked.js";
+import { usePolled } from "/page/requests.js";
 import { Empty, Panel, ProblemBox } from "/page/parts/box.js";
 import { bytes, exactly } from "/page/parts/numbers.js";
 import { Table } from "/page/parts/table.js";
 import { Letters } from "/page/sections/dead/letters.js";
 
 const EVERY_MS = 5_000;
-const KINDS = { flow: "flow", view: "view", spring: "Spring, of topic" };
+const KINDS = { flow: "flow", view: "view", spring: "Spring, topic" };
 
 const COLUMNS = [
   { id: "topic", title: "Topic", value: (row) => row.topic, show: (row) => html`<strong>${row.topic}</strong>` },
   { id: "of", title: "Letters of", value: (row) => `${KINDS[row.kind]} ${row.of}` },
-  { id: "letters", title: "Letters", about: "All that are in the topic, also those that were written back", value: (row) => row.letters, show: (row) => html`<span class=${row.letters > row.replayed ? "dead-some" : ""}>${row.exact ? "" : "about "}${exactly(row.letters)}</span>`, align: "right" },
+  { id: "letters", title: "Letters", about: "All letters in the topic, including those written back", value: (row) => row.letters, show: (row) => html`<span class=${row.letters > row.replayed ? "dead-some" : ""}>${row.exact ? "" : "about "}${exactly(row.letters)}</span>`, align: "right" },
   { id: "replayed", title: "Written back", value: (row) => row.replayed, show: (row) => exactly(row.replayed), align: "right" },
   { id: "bytes", title: "Size", value: (row) => row.bytes, show: (row) => bytes(row.bytes), align: "right", phone: false },
 ];
 
 function View({ path, now, go, api }) {
-  const [told, problem] = useAsked(api, path.length === 0 ? "/v1/dead" : null, EVERY_MS);
-  const topics = told?.topics ?? null;
-  if (path.length > 0) return html`<${Letters} key=${path[0]} topic=${path[0]} place=${path.slice(1)} now=${now} go=${go} api=${api} />`;
-  if (!topics) return problem ? html`<${ProblemBox} problem=${problem} />` : html`<p class="quiet">Asking for the topics of dead letters…</p>`;
-  const letters = topics.reduce((sum, one) => sum + one.letters, 0);
-  return html`<div class="page-head"><h1>Dead letters</h1><span class="quiet">${letters === 0 ? "there are none" : `${exactly(letters)} in all`}</span></div>
+  const [data, problem] = usePolled(api, path.length === 0 ? "/v1/dead" : null, EVERY_MS);
+  const topics = data?.topics ?? null;
+  if (path.length > 0) return html`<${Letters} key=${path[0]} topic=${path[0]} letterPath=${path.slice(1)} now=${now} go=${go} api=${api} />`;
+  if (!topics) return problem ? html`<${ProblemBox} problem=${problem} />` : html`<p class="quiet">Loading the dead-letter topics…</p>`;
+  const letters = topics.reduce((sum, topic) => sum + topic.letters, 0);
+  return html`<div class="page-head"><h1>Dead letters</h1><span class="quiet">${letters === 0 ? "none" : `${exactly(letters)} in total`}</span></div>
     ${problem && html`<${ProblemBox} problem=${problem} />`}
     ${topics.length === 0
-      ? html`<${Empty} title="Nothing can have dead letters" text="A value that a flow or a view cannot take is kept here with the reason. The app has neither." />`
-      : html`<${Panel}><${Table} label="Topics of dead letters" columns=${COLUMNS} rows=${topics} rowKey=${(row) => row.topic} onOpen=${(row) => go("dead", [row.topic])} order=${{ id: "letters", down: true }} find=${topics.length > 8} /><//>`}`;
+      ? html`<${Empty} title="No dead-letter topics" text="A value that a flow or a view rejects is stored with the reason. This app has no flows and no views." />`
+      : html`<${Panel}><${Table} label="Dead-letter topics" columns=${COLUMNS} rows=${topics} rowKey=${(row) => row.topic} onOpen=${(row) => go("dead", [row.topic])} order=${{ id: "letters", down: true }} find=${topics.length > 8} /><//>`}`;
 }
 
 export default {

@@ -1,4 +1,4 @@
-// A drawing that is moved and scaled: by mouse, fingers, wheel and keys. Moving it changes one attribute and nothing else.
+// An SVG that pans and zooms by mouse, touch, wheel and keys. It changes only one transform attribute.
 
 import { html, useEffect, useImperativeHandle, useLayoutEffect, useRef } from "/page/vendor/ui.js";
 
@@ -7,11 +7,11 @@ const SCALE_MAX = 2;
 const READABLE = 0.72;
 const FAR = 0.5;
 
-const clamp = (value, least, most) => Math.max(least, Math.min(most, value));
+const clamp = (value, minimum, maximum) => Math.max(minimum, Math.min(maximum, value));
 
 /**
- * `hold`: a ref that gets {fit, zoom, show(box)}. `size`: of what is drawn; `boxes`: for the overview of what is large;
- * `first`: the box that must be in sight from the beginning, and when it becomes another.
+ * `hold`: a ref that is set to {fit, zoom, show(box)}. `size`: the size of the drawing. `boxes`: the cards of the overview map.
+ * `first`: the box to show at the start, and again whenever `first` changes.
  */
 export function Canvas({ size, boxes, hold, label, first, children, onBackground }) {
   const svg = useRef(null);
@@ -22,24 +22,24 @@ export function Canvas({ size, boxes, hold, label, first, children, onBackground
   const drawn = useRef(size);
   drawn.current = size;
   const fingers = useRef(new Map());
-  const moved = useRef(0);
+  const dragDistance = useRef(0);
 
-  const room = () => {
+  const viewportSize = () => {
     const { clientWidth: width, clientHeight: height } = svg.current;
     return { width: width || 1, height: height || 1 };
   };
-  const whole = () => {
-    const { width, height } = room();
+  const fitScale = () => {
+    const { width, height } = viewportSize();
     return Math.min(width / drawn.current.width, height / drawn.current.height, 1.1);
   };
   const apply = () => {
-    // What watches its size is told once more when it goes.
+    // The resize observer can call this function once more after unmounting.
     if (!stage.current) return;
     const { x, y, k } = at.current;
     stage.current.setAttribute("transform", `translate(${x.toFixed(1)} ${y.toFixed(1)}) scale(${k.toFixed(4)})`);
     svg.current.classList.toggle("far", k < FAR);
-    map.current.classList.toggle("needed", k > whole() * 1.15);
-    const { width, height } = room();
+    map.current.classList.toggle("needed", k > fitScale() * 1.15);
+    const { width, height } = viewportSize();
     for (const [name, value] of Object.entries({ x: -x / k, y: -y / k, width: width / k, height: height / k })) frame.current.setAttribute(name, value.toFixed(0));
   };
   const zoomAt = (factor, px, py) => {
@@ -48,16 +48,16 @@ export function Canvas({ size, boxes, hold, label, first, children, onBackground
     at.current = { k: to, x: px - ((px - x) / k) * to, y: py - ((py - y) / k) * to };
     apply();
   };
-  const fit = (least = 0) => {
-    const { width, height } = room();
-    const k = clamp(Math.max(whole(), least), SCALE_MIN, SCALE_MAX);
-    // What does not fit begins at its beginning.
+  const fit = (minimum = 0) => {
+    const { width, height } = viewportSize();
+    const k = clamp(Math.max(fitScale(), minimum), SCALE_MIN, SCALE_MAX);
+    // If the drawing does not fit, show its top left corner.
     at.current = { k, x: Math.max((width - size.width * k) / 2, 0), y: Math.max((height - size.height * k) / 2, 0) };
     apply();
   };
-  /** Moves as little as is needed to have a box in sight. */
+  /** Move as little as needed to make a box visible. */
   const show = (box, centred = false) => {
-    const { width, height } = room();
+    const { width, height } = viewportSize();
     const { k } = at.current;
     let { x, y } = at.current;
     const margin = 24;
@@ -72,7 +72,7 @@ export function Canvas({ size, boxes, hold, label, first, children, onBackground
     apply();
   };
   const zoom = (factor) => {
-    const { width, height } = room();
+    const { width, height } = viewportSize();
     zoomAt(factor, width / 2, height / 2);
   };
   useImperativeHandle(hold, () => ({ fit: () => fit(), zoom, show }), [size]);
@@ -81,13 +81,13 @@ export function Canvas({ size, boxes, hold, label, first, children, onBackground
 
   useEffect(() => {
     const box = svg.current;
-    const place = (event) => {
+    const pointIn = (event) => {
       const { left, top } = box.getBoundingClientRect();
       return [event.clientX - left, event.clientY - top];
     };
     const wheeled = (event) => {
       event.preventDefault();
-      if (event.ctrlKey || event.metaKey) zoomAt(Math.exp(-event.deltaY * 0.01), ...place(event));
+      if (event.ctrlKey || event.metaKey) zoomAt(Math.exp(-event.deltaY * 0.01), ...pointIn(event));
       else {
         const unit = event.deltaMode === 1 ? 16 : 1;
         const sideways = event.shiftKey && event.deltaX === 0;
@@ -95,7 +95,7 @@ export function Canvas({ size, boxes, hold, label, first, children, onBackground
         apply();
       }
     };
-    // Without passive: false the browser would scroll as well.
+    // Without passive: false, the browser would also scroll the page.
     box.addEventListener("wheel", wheeled, { passive: false });
     const watch = new ResizeObserver(apply);
     watch.observe(box);
@@ -108,32 +108,32 @@ export function Canvas({ size, boxes, hold, label, first, children, onBackground
   const down = (event) => {
     if (event.button !== 0) return;
     fingers.current.set(event.pointerId, [event.clientX, event.clientY]);
-    moved.current = 0;
+    dragDistance.current = 0;
   };
   const move = (event) => {
     const before = fingers.current.get(event.pointerId);
     if (!before) return;
-    const here = [event.clientX, event.clientY];
+    const point = [event.clientX, event.clientY];
     const all = [...fingers.current.values()];
-    fingers.current.set(event.pointerId, here);
-    const [dx, dy] = [here[0] - before[0], here[1] - before[1]];
-    moved.current += Math.abs(dx) + Math.abs(dy);
-    if (moved.current > 4 && !svg.current.hasPointerCapture(event.pointerId)) svg.current.setPointerCapture(event.pointerId);
+    fingers.current.set(event.pointerId, point);
+    const [dx, dy] = [point[0] - before[0], point[1] - before[1]];
+    dragDistance.current += Math.abs(dx) + Math.abs(dy);
+    if (dragDistance.current > 4 && !svg.current.hasPointerCapture(event.pointerId)) svg.current.setPointerCapture(event.pointerId);
     if (all.length === 2) {
-      const other = all.find((one) => one !== before);
-      const reach = (one) => Math.hypot(one[0] - other[0], one[1] - other[1]) || 1;
+      const other = all.find((position) => position !== before);
+      const distanceTo = (from) => Math.hypot(from[0] - other[0], from[1] - other[1]) || 1;
       const { left, top } = svg.current.getBoundingClientRect();
-      zoomAt(reach(here) / reach(before), (here[0] + other[0]) / 2 - left, (here[1] + other[1]) / 2 - top);
+      zoomAt(distanceTo(point) / distanceTo(before), (point[0] + other[0]) / 2 - left, (point[1] + other[1]) / 2 - top);
     } else {
       at.current = { ...at.current, x: at.current.x + dx, y: at.current.y + dy };
       apply();
     }
   };
   const up = (event) => fingers.current.delete(event.pointerId);
-  // What ends a drag opens nothing.
+  // Ignore the click that ends a drag.
   const clicked = (event) => {
-    // A key clicks without a detail, and drags nothing.
-    if (event.detail !== 0 && moved.current > 4) {
+    // A click by the keyboard has detail 0.
+    if (event.detail !== 0 && dragDistance.current > 4) {
       event.preventDefault();
       event.stopPropagation();
     } else if (!event.target.closest("a")) onBackground?.();
@@ -159,7 +159,7 @@ export function Canvas({ size, boxes, hold, label, first, children, onBackground
       <g ref=${stage}>${children}</g>
     </svg>
     <svg ref=${map} class="graph-map" viewBox=${`0 0 ${size.width} ${size.height}`} aria-hidden="true" onPointerDown=${jumped} onPointerMove=${jumped}>
-      ${boxes.map((one) => html`<rect key=${one.id} class=${one.tone} x=${one.x} y=${one.y} width=${one.width} height=${one.height} />`)}
+      ${boxes.map((box) => html`<rect key=${box.id} class=${box.tone} x=${box.x} y=${box.y} width=${box.width} height=${box.height} />`)}
       <rect ref=${frame} class="graph-frame" />
     </svg>`;
 }

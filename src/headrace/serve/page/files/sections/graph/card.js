@@ -1,17 +1,17 @@
-// A part and a line of the graph. Each is drawn again only when what it says has changed.
+// A card and a line of the graph. Each is redrawn only when its texts or numbers change.
 
 import { Component, html } from "/page/vendor/ui.js";
 
 const FONT = "550 14px system-ui, sans-serif";
 const measure = document.createElement("canvas").getContext("2d");
-const fitting = new Map();
-const FITTING_MAX = 5_000;
+const truncatedTexts = new Map();
+const TRUNCATED_MAX = 5_000;
 
-/** The text, cut to a width; names have no spaces to break at. */
-function fitted(text, width) {
+/** Truncate a text to a width. Names have no spaces, so they cannot wrap. */
+function truncate(text, width) {
   const key = `${width}|${text}`;
-  const known = fitting.get(key);
-  if (known !== undefined) return known;
+  const cached = truncatedTexts.get(key);
+  if (cached !== undefined) return cached;
   measure.font = FONT;
   let cut = text;
   if (measure.measureText(text).width > width) {
@@ -19,8 +19,8 @@ function fitted(text, width) {
     while (length > 1 && measure.measureText(`${text.slice(0, length)}…`).width > width) length -= 1;
     cut = `${text.slice(0, length)}…`;
   }
-  if (fitting.size >= FITTING_MAX) fitting.clear();
-  fitting.set(key, cut);
+  if (truncatedTexts.size >= TRUNCATED_MAX) truncatedTexts.clear();
+  truncatedTexts.set(key, cut);
   return cut;
 }
 
@@ -34,7 +34,7 @@ const ICONS = {
 
 const differ = (a, b) => Object.keys(b).some((name) => a[name] !== b[name]);
 
-/** Its props are texts, numbers and truths, so that "the same" is easily seen. */
+/** A shallow comparison detects all changes, because all props are texts, numbers, booleans or the same function. */
 export class Card extends Component {
   shouldComponentUpdate(next) {
     return differ(this.props, next);
@@ -48,7 +48,7 @@ export class Card extends Component {
         ${kind === "group" && html`<rect class="card-behind" x="5" y="-5" width=${width} height=${height} rx="6" />`}
         <rect class="card-box" width=${width} height=${height} rx=${kind === "source" ? height / 2 : 6} />
         <g class="card-icon" transform=${`translate(12 ${height / 2 - 7})`}>${ICONS[kind]}</g>
-        <text class="card-name" x="34" y=${third ? 20 : height / 2 - 4} >${fitted(name, text)}</text>
+        <text class="card-name" x="34" y=${third ? 20 : height / 2 - 4} >${truncate(name, text)}</text>
         <text class="card-second" x="34" y=${third ? 37 : height / 2 + 13} data-test="second">${second}</text>
         ${third && html`<text class="card-second" x="34" y="53">${third}</text>`}
         ${mark && html`<g class="card-mark" transform=${`translate(${width - 14} 14)`}><path d="M0 -8L8 0L0 8L-8 0z" /><text text-anchor="middle" y="4">!</text></g>`}

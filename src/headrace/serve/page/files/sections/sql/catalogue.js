@@ -1,9 +1,9 @@
-// The views that a statement may name, and their columns: to be looked at, and put into the statement.
+// The views and columns that a statement can use, with buttons that insert their names.
 
 import { ProblemBox } from "/page/parts/box.js";
 import { exactly } from "/page/parts/numbers.js";
 import { html, useState } from "/page/vendor/ui.js";
-import { storeText } from "../views/standings.js";
+import { storeText } from "../views/status.js";
 import { kindText } from "../views/values.js";
 import { quoted } from "./names.js";
 
@@ -11,7 +11,7 @@ export function Catalogue({ views, api, onInsert }) {
   return html`
     <nav class="sql-catalogue" aria-label="Views and columns">
       <h2>Views</h2>
-      ${views.map((one) => html`<${Entry} key=${one.view} view=${one} api=${api} onInsert=${onInsert} />`)}
+      ${views.map((view) => html`<${Entry} key=${view.view} view=${view} api=${api} onInsert=${onInsert} />`)}
     </nav>`;
 }
 
@@ -24,20 +24,20 @@ function Entry({ view, api, onInsert }) {
     try {
       setColumns((await api.get(`/v1/views/${encodeURIComponent(view.view)}`)).columns);
       setProblem(null);
-    } catch (trouble) {
-      setProblem(trouble);
+    } catch (error) {
+      setProblem(error);
     }
   };
   return html`
     <details class="sql-entry" onToggle=${opened} data-view=${view.view}>
       <summary><span class="sql-entry-name">${view.view}</span> <small>${onRead ? "not in SQL" : view.rows === null ? storeText(view.store) : `${exactly(view.rows)} rows`}</small></summary>
-      ${onRead ? html`<p class="sql-note">It is computed on read, and SQL is answered from stores.</p>` : html`
+      ${onRead ? html`<p class="sql-note">This view is computed on each read. SQL can read only views with a store.</p>` : html`
         <button type="button" class="sql-name" onClick=${() => onInsert(quoted(view.view))}>${quoted(view.view)} <small>the view</small></button>`}
       ${problem ? html`<${ProblemBox} problem=${problem} />` : ""}
-      ${(onRead ? [] : columns ?? []).map((one) => html`
-        <button type="button" key=${one.name} class="sql-name" onClick=${() => onInsert(quoted(one.name))} data-column=${one.name}>
-          ${one.key ? html`<b title="of the key">${one.name}</b>` : one.name} <small>${kindText(one.kind)}</small>
+      ${(onRead ? [] : columns ?? []).map((column) => html`
+        <button type="button" key=${column.name} class="sql-name" onClick=${() => onInsert(quoted(column.name))} data-column=${column.name}>
+          ${column.key ? html`<b title="part of the key">${column.name}</b>` : column.name} <small>${kindText(column.kind)}</small>
         </button>`)}
-      ${columns && columns.length === 0 ? html`<p class="sql-note">It has nothing to read yet.</p>` : ""}
+      ${columns && columns.length === 0 ? html`<p class="sql-note">No rows yet.</p>` : ""}
     </details>`;
 }

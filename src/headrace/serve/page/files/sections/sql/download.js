@@ -1,9 +1,9 @@
-// An answer as a file.
+// Saves a result as a file.
 
 import { stringify } from "/client/headrace.js";
 import { textOf } from "../views/values.js";
 
-/** Objects by column; of two columns with one name the later one gets a number. */
+/** Encode the rows as JSON objects. If two columns have the same name, the later one gets a number. */
 export function asJson({ columns, rows }) {
   const names = [];
   for (const { name } of columns) {
@@ -14,10 +14,10 @@ export function asJson({ columns, rows }) {
   return `[${rows.map((row) => stringify(Object.fromEntries(row.map((value, at) => [names[at], value])))).join(",\n ")}]\n`;
 }
 
-/** RFC 4180. A text that a spreadsheet would take for a formula gets an apostrophe in front; JSON has it as it is. */
+/** Encode the rows as CSV (RFC 4180). Texts that a spreadsheet would treat as formulas are prefixed with an apostrophe. */
 export function asCsv({ columns, rows }) {
   const line = (values) => values.map(field).join(",");
-  return `${[columns.map((one) => one.name), ...rows].map(line).join("\r\n")}\r\n`;
+  return `${[columns.map((column) => column.name), ...rows].map(line).join("\r\n")}\r\n`;
 }
 
 function field(value) {

@@ -1,4 +1,4 @@
-// Statements that were asked before, in this browser: the last ones, each once.
+// The last statements that were run in this browser, without duplicates.
 
 const KEY = "headrace.sql.history";
 const ENTRIES_MAX = 50;
@@ -6,20 +6,20 @@ export const STATEMENT_CHARS_MAX = 10_000;
 
 export function history() {
   try {
-    const told = JSON.parse(localStorage.getItem(KEY) ?? "[]");
-    const fits = (one) => typeof one?.sql === "string" && typeof one.at_ms === "number";
-    return Array.isArray(told) ? told.filter(fits).slice(0, ENTRIES_MAX) : [];
+    const entries = JSON.parse(localStorage.getItem(KEY) ?? "[]");
+    const fits = (entry) => typeof entry?.sql === "string" && typeof entry.at_ms === "number";
+    return Array.isArray(entries) ? entries.filter(fits).slice(0, ENTRIES_MAX) : [];
   } catch {
-    return []; // Storage may be forbidden, or have what nobody here wrote.
+    return []; // Storage can be forbidden, or contain data of another program.
   }
 }
 
-/** What the history is with this one in it. */
+/** Add a statement. Return the new history. */
 export function remember(sql, at_ms = Date.now()) {
   if (sql.length > STATEMENT_CHARS_MAX) return history();
-  const kept = [{ sql, at_ms }, ...history().filter((one) => one.sql !== sql)].slice(0, ENTRIES_MAX);
-  store(kept);
-  return kept;
+  const entries = [{ sql, at_ms }, ...history().filter((entry) => entry.sql !== sql)].slice(0, ENTRIES_MAX);
+  store(entries);
+  return entries;
 }
 
 export function forget() {
@@ -27,10 +27,10 @@ export function forget() {
   return [];
 }
 
-function store(kept) {
+function store(entries) {
   try {
-    localStorage.setItem(KEY, JSON.stringify(kept));
+    localStorage.setItem(KEY, JSON.stringify(entries));
   } catch {
-    // Full, or forbidden: a history is no reason to fail.
+    // Storage is full or forbidden; the history is optional.
   }
 }

@@ -1,4 +1,4 @@
-// Names and types of SQL.
+// Names and types in SQL.
 
 const RESERVED = new Set(
   ("all analyse analyze and any array as asc asymmetric both case cast check collate column constraint create default desc describe distinct do else end except false fetch for foreign" +
@@ -6,13 +6,13 @@ const RESERVED = new Set(
     " summarize symmetric table then to trailing true union unique unpivot using variadic when where window with").split(" "),
 );
 
-/** A name as a statement takes it. */
+/** Quote a name if SQL requires it. */
 export const quoted = (name) => (/^[a-z_][a-z0-9_]*$/.test(name) && !RESERVED.has(name) ? name : `"${name.replaceAll('"', '""')}"`);
 
 export const isNumberType = (type) => /^(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DOUBLE|FLOAT|REAL|DECIMAL)/.test(type);
 export const isTimeType = (type) => /^(TIMESTAMP|DATE)/.test(type);
 
-/** A moment in milliseconds; a time without a zone is taken for UTC, as the server's are. */
+/** Parse a time to milliseconds since the epoch. A time without a zone is UTC, as on the server. */
 export function momentOf(text) {
   if (typeof text !== "string") return NaN;
   return Date.parse(/T\d/.test(text) && !/(Z|[+-]\d\d:?\d\d)$/.test(text) ? `${text}Z` : text);

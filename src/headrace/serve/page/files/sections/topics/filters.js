@@ -1,28 +1,28 @@
-// Filters that were saved, by topic, in this browser.
+// Stores filters by topic, in this browser.
 
-import { kept } from "/page/stored.js";
+import { localStore } from "/page/storage.js";
 
-const KEPT = "headrace.filters";
-const KEPT_MAX = 50;
+const STORAGE_KEY = "headrace.filters";
+const FILTERS_MAX = 50;
 
 function all() {
   try {
-    const found = JSON.parse(kept.get(KEPT) ?? "{}");
-    return found && typeof found === "object" ? found : {};
+    const parsed = JSON.parse(localStore.get(STORAGE_KEY) ?? "{}");
+    return parsed && typeof parsed === "object" ? parsed : {};
   } catch {
     return {};
   }
 }
 
 export function filtersOf(topic) {
-  const found = all()[topic];
-  return Array.isArray(found) ? found.filter((one) => typeof one?.name === "string" && typeof one?.where === "string") : [];
+  const parsed = all()[topic];
+  return Array.isArray(parsed) ? parsed.filter((entry) => typeof entry?.name === "string" && typeof entry?.where === "string") : [];
 }
 
-/** One of the same name is replaced; with an empty `where` it is forgotten. */
+/** Save a filter, or replace the one with the same name. An empty `where` removes it. */
 export function saveFilter(topic, name, where) {
-  const others = filtersOf(topic).filter((one) => one.name !== name);
-  const made = where ? [...others, { name, where }].slice(-KEPT_MAX) : others;
-  kept.set(KEPT, JSON.stringify({ ...all(), [topic]: made }));
-  return made;
+  const others = filtersOf(topic).filter((filter) => filter.name !== name);
+  const filters = where ? [...others, { name, where }].slice(-FILTERS_MAX) : others;
+  localStore.set(STORAGE_KEY, JSON.stringify({ ...all(), [topic]: filters }));
+  return filters;
 }

@@ -1,55 +1,55 @@
-// The rows of a view, or of a query of it, as they change: every step of the log, none lost and none twice.
+// The live rows of a view or query, from a subscription.
 
 import { Headrace } from "/client/headrace.js";
 import { token } from "/page/api.js";
 import { useEffect, useRef, useState } from "/page/vendor/ui.js";
-import { inOrder, keyText } from "./values.js";
+import { rowOrder, keyText } from "./values.js";
 
 export const LIVE_ROWS_MAX = 10_000;
 const NOTHING = { rows: null, position: null, state: "connecting", problem: null, steps: 0, changed: 0, gone: 0, at: 0 };
 
-/** What is live of ``asked`` ({filter, prefix, from, to}); ``told`` is the view with its columns, null for nothing. */
-export function useLive(told, asked, sort) {
+/** Return the live rows of ``query`` ({filter, prefix, from, to}). ``schema`` is the view with its columns, or null to stop. */
+export function useLive(schema, query, sort) {
   const [live, setLive] = useState(NOTHING);
   const order = useRef(null);
-  order.current = told && inOrder(sort, told.columns, told.key);
-  const sorting = useRef(() => {});
-  const question = JSON.stringify(asked);
+  order.current = schema && rowOrder(sort, schema.columns, schema.key);
+  const resort = useRef(() => {});
+  const queryKey = JSON.stringify(query);
   useEffect(() => {
-    if (!told) return undefined;
-    const over = new AbortController();
-    const kept = new Map();
-    const counted = { steps: 0, changed: 0, gone: 0, at: 0 };
+    if (!schema) return undefined;
+    const controller = new AbortController();
+    const rowsByKey = new Map();
+    const counters = { steps: 0, changed: 0, gone: 0, at: 0 };
     const draw = (position) => setLive((last) => ({
-      ...last, ...counted, state: "live", problem: null, position: position ?? last.position,
-      rows: [...kept.values()].sort(order.current),
+      ...last, ...counters, state: "live", problem: null, position: position ?? last.position,
+      rows: [...rowsByKey.values()].sort(order.current),
     }));
-    sorting.current = () => kept.size && draw(null);
+    resort.current = () => rowsByKey.size && draw(null);
     const onstate = (state) => setLive((last) => ({ ...last, state }));
     const follow = async () => {
       const remote = new Headrace(location.origin, { token: () => token.get(), plainText: true });
-      const options = { ...JSON.parse(question), signal: over.signal, onstate, rowsMax: LIVE_ROWS_MAX };
-      for await (const change of remote.view(told.view).changes(options)) {
-        if (change.whole) kept.clear();
-        for (const row of change.rows) kept.set(keyText(change.key, row), row);
-        for (const row of change.gone) counted.gone += kept.delete(keyText(change.key, row)) ? 1 : 0;
-        if (kept.size > LIVE_ROWS_MAX) throw { code: "HR-PAGE-LIVE", detail: `there are more than ${LIVE_ROWS_MAX} rows by now`, hint: "narrow the search" };
+      const options = { ...JSON.parse(queryKey), signal: controller.signal, onstate, rowsMax: LIVE_ROWS_MAX };
+      for await (const change of remote.view(schema.view).changes(options)) {
+        if (change.whole) rowsByKey.clear();
+        for (const row of change.rows) rowsByKey.set(keyText(change.key, row), row);
+        for (const row of change.gone) counters.gone += rowsByKey.delete(keyText(change.key, row)) ? 1 : 0;
+        if (rowsByKey.size > LIVE_ROWS_MAX) throw { code: "HR-PAGE-LIVE", detail: `the query now has more than ${LIVE_ROWS_MAX} rows`, hint: "narrow the search" };
         if (!change.whole) {
-          counted.steps += 1;
-          counted.changed += change.rows.length;
-          if (change.rows.length + change.gone.length) counted.at = Date.now();
+          counters.steps += 1;
+          counters.changed += change.rows.length;
+          if (change.rows.length + change.gone.length) counters.at = Date.now();
         }
         draw(change.position);
       }
     };
     setLive(NOTHING);
     follow().catch((error) => {
-      if (over.signal.aborted) return;
+      if (controller.signal.aborted) return;
       const { code = "", status = 0, hint = "", detail = error.message } = error;
       setLive((last) => ({ ...last, state: "ended", problem: { code, status, hint, detail, title: "Not live" } }));
     });
-    return () => over.abort();
-  }, [told?.view, told?.answered_by, question]);
-  useEffect(() => sorting.current(), [sort]);
-  return told ? live : null;
+    return () => controller.abort();
+  }, [schema?.view, schema?.answered_by, queryKey]);
+  useEffect(() => resort.current(), [sort]);
+  return schema ? live : null;
 }

@@ -1,63 +1,63 @@
-// One row with all its columns, as it is now.
+// Shows one row with all its columns, and loads it again every two seconds.
 
 import { stringify } from "/client/headrace.js";
 import { Copy, Panel, ProblemBox } from "/page/parts/box.js";
 import { html, useEffect, useState } from "/page/vendor/ui.js";
-import { placeText, repeated } from "./standings.js";
+import { positionText, poll } from "./status.js";
 import { kindText, quotedName, textOf } from "./values.js";
 
 const EVERY_MS = 2_000;
-/** A browser takes these in a path for steps. */
-const STEPS = ["", ".", ".."];
+/** A browser would resolve these keys as path segments, so their rows are read with a filter. */
+const DOT_SEGMENTS = ["", ".", ".."];
 
-async function look(api, told, key, signal) {
-  const path = `/v1/views/${encodeURIComponent(told.view)}/rows`;
-  if (!STEPS.includes(key)) return api.get(`${path}/${encodeURIComponent(key)}`, {}, { signal, exact: true });
-  const filter = `${quotedName(told.key[0])} = ${JSON.stringify(key)}`;
+async function fetchRow(api, schema, key, signal) {
+  const path = `/v1/views/${encodeURIComponent(schema.view)}/rows`;
+  if (!DOT_SEGMENTS.includes(key)) return api.get(`${path}/${encodeURIComponent(key)}`, {}, { signal, exact: true });
+  const filter = `${quotedName(schema.key[0])} = ${JSON.stringify(key)}`;
   const { rows, position } = await api.get(path, { filter, limit: 1 }, { signal, exact: true });
   if (rows.length) return { row: rows[0], position };
   throw { status: 404 };
 }
 
-export function Row({ told, rowKey, api, onClose }) {
-  const [found, setFound] = useState({ row: null, position: null, problem: null, gone: false });
+export function Row({ schema, rowKey, api, onClose }) {
+  const [result, setResult] = useState({ row: null, position: null, problem: null, deleted: false });
   useEffect(() => {
-    setFound({ row: null, position: null, problem: null, gone: false });
-    return repeated(EVERY_MS, async (signal) => {
+    setResult({ row: null, position: null, problem: null, deleted: false });
+    return poll(EVERY_MS, async (signal) => {
       try {
-        setFound({ ...(await look(api, told, rowKey, signal)), problem: null, gone: false });
+        setResult({ ...(await fetchRow(api, schema, rowKey, signal)), problem: null, deleted: false });
       } catch (problem) {
         if (signal.aborted) return;
-        if (problem.status === 404) setFound({ row: null, position: null, problem: null, gone: true });
-        else setFound((last) => ({ ...last, problem }));
+        if (problem.status === 404) setResult({ row: null, position: null, problem: null, deleted: true });
+        else setResult((last) => ({ ...last, problem }));
       }
     });
-  }, [told.view, told.answered_by, rowKey]);
+  }, [schema.view, schema.answered_by, rowKey]);
   useEffect(() => {
     const close = (event) => event.key === "Escape" && !event.defaultPrevented && onClose();
     addEventListener("keydown", close);
     return () => removeEventListener("keydown", close);
   }, [onClose]);
-  const { row } = found;
+  const { row } = result;
   return html`
     <aside class="view-row" aria-label=${`row ${rowKey}`} data-test="row">
       <${Panel} title="Row" aside=${html`
         ${row ? html`<${Copy} text=${stringify(row)} label="Copy as JSON" />` : ""}
         <button type="button" class="view-link" onClick=${onClose} data-test="close-row">Close</button>`}>
         <p class="view-row-key"><code>${rowKey}</code></p>
-        ${found.problem ? html`<${ProblemBox} problem=${found.problem} />` : ""}
-        ${found.gone ? html`<p class="view-lead">No row has this key: it was deleted, or never there.</p>` : ""}
+        ${result.problem ? html`<${ProblemBox} problem=${result.problem} />` : ""}
+        ${result.deleted ? html`<p class="view-lead">No row has this key: it was deleted or never existed.</p>` : ""}
         ${row
           ? html`
               <dl class="view-row-values">
-                ${told.columns.map((one) => html`
-                  <div key=${one.name}>
-                    <dt>${one.name}${one.key ? html` <small class="view-key-mark">key</small>` : ""}<small>${kindText(one.kind)}</small></dt>
-                    <dd class=${row[one.name] === null ? "value-null" : ""} data-column=${one.name}>${pretty(row[one.name])}</dd>
+                ${schema.columns.map((column) => html`
+                  <div key=${column.name}>
+                    <dt>${column.name}${column.key ? html` <small class="view-key-mark">key</small>` : ""}<small>${kindText(column.kind)}</small></dt>
+                    <dd class=${row[column.name] === null ? "value-null" : ""} data-column=${column.name}>${pretty(row[column.name])}</dd>
                   </div>`)}
               </dl>
-              <p class="view-note">As of ${placeText(found.position)}.</p>`
-          : !found.gone && !found.problem ? html`<p class="view-note">Asking…</p>` : ""}
+              <p class="view-note">As of ${positionText(result.position)}.</p>`
+          : !result.deleted && !result.problem ? html`<p class="view-note">Loading…</p>` : ""}
       <//>
     </aside>`;
 }
@@ -65,5 +65,5 @@ export function Row({ told, rowKey, api, onClose }) {
 function pretty(value) {
   if (value === null || value === undefined) return "null";
   if (typeof value !== "object") return textOf(value);
-  return html`<pre>${JSON.stringify(value, (_, one) => (typeof one === "bigint" ? String(one) : one), 2)}</pre>`;
+  return html`<pre>${JSON.stringify(value, (_, field) => (typeof field === "bigint" ? String(field) : field), 2)}</pre>`;
 }

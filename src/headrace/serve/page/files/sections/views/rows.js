@@ -1,129 +1,129 @@
-// The rows of a view: found by the server, a page at a time, or live.
+// Shows the rows of a view: page by page from the server, or live.
 
 import { Button, Panel, ProblemBox } from "/page/parts/box.js";
 import { ago, exactly } from "/page/parts/numbers.js";
 import { Table } from "/page/parts/table.js";
 import { html, useEffect, useMemo, useRef, useState } from "/page/vendor/ui.js";
 import { useLive } from "./live.js";
-import { isAsked, Search } from "./search.js";
-import { placeText } from "./standings.js";
+import { isFiltered, Search } from "./search.js";
+import { positionText } from "./status.js";
 import { cell, isComparable, isNumeric, keyText, kindText, quotedName, sortParts, textOf } from "./values.js";
 
 const PAGE_ROWS = 200;
-const KEPT_ROWS_MAX = 10_000;
+const ROWS_MAX = 10_000;
 
-/** ``told`` is the view with its columns, ``total`` how many rows it has, where that is known. */
-export function Rows({ told, total, query, api, selected, onAsk, onOpen }) {
+/** ``schema`` is the view with its columns. ``total`` is its number of rows, if known. */
+export function Rows({ schema, total, query, api, selected, onSearch, onOpen }) {
   const { filter, prefix, from, to, match, sort } = query;
   const isLive = query.live === "1" && !match;
-  const live = useLive(isLive ? told : null, { filter, prefix, from, to }, sort);
-  const paged = usePages(api, told, isLive ? null : { filter, prefix, from, to, match, sort });
+  const live = useLive(isLive ? schema : null, { filter, prefix, from, to }, sort);
+  const paged = usePages(api, schema, isLive ? null : { filter, prefix, from, to, match, sort });
   const shown = isLive ? live.rows : paged.rows;
   const problem = isLive ? live.problem : paged.problem;
-  const columns = useMemo(() => told.columns.map((one) => ({
-    id: one.name,
-    title: html`<${Head} column=${one} sort=${match ? null : sort} onSort=${(next) => onAsk({ ...query, sort: next })} />`,
+  const columns = useMemo(() => schema.columns.map((column) => ({
+    id: column.name,
+    title: html`<${Head} column=${column} sort=${match ? null : sort} onSort=${(next) => onSearch({ ...query, sort: next })} />`,
     sort: false,
-    about: `${kindText(one.kind)}${one.optional ? ", or null" : ""}${one.key ? "; of the key" : ""}`,
-    align: isNumeric(one.kind) ? "right" : undefined,
-    value: (row) => textOf(row[one.name]),
-    show: (row) => cell(row[one.name], one.kind),
-  })), [JSON.stringify(told.columns), JSON.stringify(query)]);
-  const rowKey = (row) => keyText(told.key, row);
+    about: `${kindText(column.kind)}${column.optional ? ", or null" : ""}${column.key ? "; part of the key" : ""}`,
+    align: isNumeric(column.kind) ? "right" : undefined,
+    value: (row) => textOf(row[column.name]),
+    show: (row) => cell(row[column.name], column.kind),
+  })), [JSON.stringify(schema.columns), JSON.stringify(query)]);
+  const rowKey = (row) => keyText(schema.key, row);
   return html`
     <div class="view-rows">
-      <${Search} told=${told} query=${query} onAsk=${onAsk} />
+      <${Search} schema=${schema} query=${query} onSearch=${onSearch} />
       ${problem ? html`<${ProblemBox} problem=${problem} />` : ""}
       <div class="view-status">
-        ${isLive ? html`<${LiveLine} live=${live} />` : html`<${PageLine} paged=${paged} total=${isAsked(query) ? null : total} />`}
+        ${isLive ? html`<${LiveLine} live=${live} />` : html`<${PageLine} paged=${paged} total=${isFiltered(query) ? null : total} />`}
       </div>
       ${shown === null
-        ? problem ? "" : html`<p class="view-note">Asking…</p>`
+        ? problem ? "" : html`<p class="view-note">Loading…</p>`
         : html`<${Panel} data-test="rows"><${Table} columns=${columns} rows=${shown} rowKey=${rowKey} onOpen=${(row) => onOpen(rowKey(row))}
-            flash=${isLive} label=${`rows of ${told.view}`} selected=${selected}
-            empty=${isAsked(query) ? "No row fits this search." : "This view has no rows yet."} /><//>`}
+            flash=${isLive} label=${`rows of ${schema.view}`} selected=${selected}
+            empty=${isFiltered(query) ? "No row matches this search." : "This view has no rows yet."} /><//>`}
       ${!isLive && paged.next
         ? html`<div class="view-more">
-            ${shown.length >= KEPT_ROWS_MAX
-              ? html`<span>These are the first ${exactly(KEPT_ROWS_MAX)} rows. Narrow the search for others, or ask with SQL.</span>`
+            ${shown.length >= ROWS_MAX
+              ? html`<span>These are the first ${exactly(ROWS_MAX)} rows. Narrow the search, or use SQL.</span>`
               : html`<${Button} onClick=${paged.more} busy=${paged.busy} data-test="more">Next ${PAGE_ROWS}<//>
-                     <${Button} kind="plain" onClick=${paged.all} busy=${paged.busy} data-test="all">All of them<//>`}
+                     <${Button} kind="plain" onClick=${paged.all} busy=${paged.busy} data-test="all">Load all<//>`}
           </div>`
         : ""}
     </div>`;
 }
 
-/** Sorts by the server, which has all rows: up, down, and back to the order of the key. */
+/** Each click changes the order, which the server applies to all rows: ascending, descending, then by key. */
 function Head({ column, sort, onSort }) {
   if (sort === null || !isComparable(column.kind)) return column.name;
   const [by] = sortParts(sort);
-  const mine = by?.name === column.name ? by : null;
+  const ownOrder = by?.name === column.name ? by : null;
   const name = quotedName(column.name);
-  const next = !mine ? name : mine.down ? "" : `-${name}`;
-  const words = mine ? (mine.down ? "sorted downwards" : "sorted upwards") : "sort";
+  const next = !ownOrder ? name : ownOrder.down ? "" : `-${name}`;
+  const words = ownOrder ? (ownOrder.down ? "sorted descending" : "sorted ascending") : "sort";
   return html`<button type="button" class="sort" title=${words} data-sort=${column.name} onClick=${() => onSort(next)}>
-    ${column.name}${column.key ? html`<span class="view-key-mark" title="of the key">key</span>` : ""}<span class="sort-mark" aria-hidden="true">${mine ? (mine.down ? "▾" : "▴") : ""}</span></button>`;
+    ${column.name}${column.key ? html`<span class="view-key-mark" title="part of the key">key</span>` : ""}<span class="sort-mark" aria-hidden="true">${ownOrder ? (ownOrder.down ? "▾" : "▴") : ""}</span></button>`;
 }
 
 function PageLine({ paged, total }) {
-  if (paged.rows === null) return html`<span>${paged.busy ? "asking…" : ""}</span>`;
+  if (paged.rows === null) return html`<span>${paged.busy ? "loading…" : ""}</span>`;
   const rows = paged.rows.length;
-  const all = paged.next ? (total !== null && total !== undefined && total >= rows ? ` of ${exactly(total)}` : ", and there are more") : ", and that is all";
+  const all = paged.next ? (total !== null && total !== undefined && total >= rows ? ` of ${exactly(total)}` : ", more available") : ", complete";
   return html`
     <span data-test="page-line"><b>${exactly(rows)}</b> row${rows === 1 ? "" : "s"}${all}</span>
-    <span>at ${placeText(paged.position)}</span>
-    ${paged.moved ? html`<span class="view-moved">the view moved on between two pages <button type="button" class="view-link" onClick=${paged.again}>begin again</button></span>`
-      : html`<button type="button" class="view-link" onClick=${paged.again} data-test="again">Refresh</button>`}`;
+    <span>at ${positionText(paged.position)}</span>
+    ${paged.moved ? html`<span class="view-moved">the view changed between two pages <button type="button" class="view-link" onClick=${paged.restart}>start again</button></span>`
+      : html`<button type="button" class="view-link" onClick=${paged.restart} data-test="again">Refresh</button>`}`;
 }
 
-const LIVE_WORDS = { connecting: "connecting…", live: "live", offline: "no answer, trying again", ended: "not live" };
+const LIVE_WORDS = { connecting: "connecting…", live: "live", offline: "no response, retrying", ended: "not live" };
 
 function LiveLine({ live }) {
   const kind = live.state === "live" ? "good" : live.state === "ended" ? "bad" : "warn";
   return html`
     <span class=${`view-live-state ${kind}`} data-test="live-state">${LIVE_WORDS[live.state]}</span>
     ${live.rows ? html`<span><b>${exactly(live.rows.length)}</b> row${live.rows.length === 1 ? "" : "s"}</span>` : ""}
-    ${live.position ? html`<span data-test="live-position">at ${placeText(live.position)}</span>` : ""}
-    ${live.at ? html`<span>${exactly(live.changed)} changed, ${exactly(live.gone)} gone; last ${ago(live.at)}</span>` : live.rows ? html`<span>nothing has changed since</span>` : ""}`;
+    ${live.position ? html`<span data-test="live-position">at ${positionText(live.position)}</span>` : ""}
+    ${live.at ? html`<span>${exactly(live.changed)} changed, ${exactly(live.gone)} deleted; last ${ago(live.at)}</span>` : live.rows ? html`<span>no changes yet</span>` : ""}`;
 }
 
-/** Pages of an answer, one after the other; a row that two of them have is shown once. */
-function usePages(api, told, asked) {
+/** Load a result page by page. A row that appears in two pages is shown once. */
+function usePages(api, schema, search) {
   const empty = { rows: null, next: null, position: null, moved: false, problem: null, busy: false };
-  const [found, setFound] = useState(empty);
-  const [turn, setTurn] = useState(0);
-  const over = useRef(null);
-  const question = asked && JSON.stringify(asked);
-  const load = async (until, signal, begun) => {
-    const byKey = new Map((begun?.rows ?? []).map((row) => [keyText(told.key, row), row]));
-    let next = begun?.next ?? null;
-    setFound((last) => ({ ...last, busy: true, problem: null }));
+  const [pages, setPages] = useState(empty);
+  const [attempt, setAttempt] = useState(0);
+  const controller = useRef(null);
+  const searchKey = search && JSON.stringify(search);
+  const load = async (until, signal, before) => {
+    const byKey = new Map((before?.rows ?? []).map((row) => [keyText(schema.key, row), row]));
+    let next = before?.next ?? null;
+    setPages((last) => ({ ...last, busy: true, problem: null }));
     try {
       do {
         const limit = Math.min(1_000, Math.max(PAGE_ROWS, until - byKey.size));
-        const path = `/v1/views/${encodeURIComponent(told.view)}/rows`;
+        const path = `/v1/views/${encodeURIComponent(schema.view)}/rows`;
         const page = next
           ? await api.get(next, { limit: undefined }, { signal, exact: true })
-          : await api.get(path, { ...JSON.parse(question), limit }, { signal, exact: true });
-        for (const row of page.rows) byKey.set(keyText(told.key, row), row);
+          : await api.get(path, { ...JSON.parse(searchKey), limit }, { signal, exact: true });
+        for (const row of page.rows) byKey.set(keyText(schema.key, row), row);
         next = page.next ?? null;
-        setFound((last) => ({ ...last, rows: [...byKey.values()], next, position: page.position, moved: page.moved, busy: Boolean(next) && byKey.size < until }));
+        setPages((last) => ({ ...last, rows: [...byKey.values()], next, position: page.position, moved: page.moved, busy: Boolean(next) && byKey.size < until }));
       } while (next && byKey.size < until);
     } catch (problem) {
       if (signal.aborted) return;
-      setFound((last) => ({ ...last, rows: begun ? last.rows : null, problem, busy: false }));
+      setPages((last) => ({ ...last, rows: before ? last.rows : null, problem, busy: false }));
     }
   };
   useEffect(() => {
-    if (question === null) return setFound(empty);
-    over.current = new AbortController();
-    load(PAGE_ROWS, over.current.signal, null);
-    return () => over.current.abort();
-  }, [told.view, told.answered_by, question, turn]);
+    if (searchKey === null) return setPages(empty);
+    controller.current = new AbortController();
+    load(PAGE_ROWS, controller.current.signal, null);
+    return () => controller.current.abort();
+  }, [schema.view, schema.answered_by, searchKey, attempt]);
   return {
-    ...found,
-    more: () => load(found.rows.length + PAGE_ROWS, over.current.signal, found),
-    all: () => load(KEPT_ROWS_MAX, over.current.signal, found),
-    again: () => setTurn(turn + 1),
+    ...pages,
+    more: () => load(pages.rows.length + PAGE_ROWS, controller.current.signal, pages),
+    all: () => load(ROWS_MAX, controller.current.signal, pages),
+    restart: () => setAttempt(attempt + 1),
   };
 }

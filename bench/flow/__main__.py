@@ -1,0 +1,5 @@
+"""``python -m bench.flow``."""
+
+from bench.flow.suite import main
+
+main()

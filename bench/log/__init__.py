@@ -1,0 +1,1 @@
+"""The log, measured against Apache Kafka."""

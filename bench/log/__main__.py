@@ -1,0 +1,5 @@
+"""``python -m bench.log``."""
+
+from bench.log.suite import main
+
+main()

@@ -1,0 +1,5 @@
+"""``python -m bench.page``."""
+
+from bench.page.suite import main
+
+main()

@@ -1,0 +1,1 @@
+"""The server, measured: reads, fan-out, subscribers, own writes."""

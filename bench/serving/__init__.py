@@ -1,1 +1,0 @@
-"""Parts of ``bench.serve``, and the programs that they start."""

@@ -1,0 +1,1 @@
+"""Faults of flows: killed and replaced Spark drivers, lost checkpoints, disordered and poisonous input."""

@@ -1,0 +1,50 @@
+"""X9: duplicate, out-of-order and late events. Most are within the allowed lateness, some far beyond it, and one in ten
+is sent twice. The flow reads them in batches of random sizes, over several runs.
+
+The watermark at the start of its batch decides whether an event is late. The oracle computes all watermarks itself.
+Every event must be counted, late or dead. Each late or dead event must be in its side topic once. The results must
+equal those of a plain loop over the counted events.
+"""
+
+from __future__ import annotations
+
+import random
+
+from faults.flows.disordered_events import Disorder
+from faults.outcome import Outcome
+from faults.patch import patched
+
+__all__ = ["UNPROTECTED", "run"]
+
+FAULT = "X9"
+_VERIFIED_EVERY = 10
+UNPROTECTED = {"late-record": r"\.late: .* missing", "own-watermark": r"had the watermark"}
+
+
+def run(seed: int, *, protected: bool = True, without: str = "late-record", rounds: int = 2) -> Outcome:
+    outcome = Outcome(FAULT, seed)
+    scene = Disorder(random.Random(f"{FAULT} {seed}"), outcome, verified=seed % _VERIFIED_EVERY == 1)
+    if protected:
+        scene.run(rounds)
+    elif without == "late-record":
+        from headrace.flow import commit as batch
+
+        side_records = batch._side_records
+
+        def without_late_records(flow, result, generation):  # type: ignore[no-untyped-def]
+            return [
+                record
+                for record in side_records(flow, result, generation)
+                if not record.topic.endswith(".late")
+            ]
+
+        with patched(batch, "_side_records", without_late_records):
+            scene.run(rounds)
+    else:
+        from headrace.flow.spark.internals import NONE_US, WatermarkCell
+
+        # Now only Spark drops late events, and Spark does not report them.
+        with patched(WatermarkCell, "set", lambda self, watermark_us: self._cell.set(NONE_US)):
+            scene.run(rounds)
+    scene.judge()
+    return outcome

@@ -1,0 +1,232 @@
+"""Sends out-of-order, late, duplicate, invalid and absurdly timed events, runs flows over them, and checks the results.
+
+The expected results are computed from the sent events and from the offset ranges of the batches.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from faults.committed_records import committed, committed_json, headers_of
+from faults.flows.shared_world import batches, jvm_peak_mb, running, world
+from faults.flows.world import RunningApp
+from faults.outcome import Outcome
+from headrace.app import App
+from headrace.ops.verify.errors import CannotVerify
+from headrace.ops.verify.verifier import Verifier
+
+__all__ = ["Disorder"]
+
+_EVENTS = 16
+_LATE = timedelta(seconds=20)
+_NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ABSURD_TIMES = (
+    "1970-01-01T00:00:00Z",
+    "1969-07-20T20:17:40Z",
+    "9999-12-31T23:59:59Z",
+    "0001-01-01T00:00:00Z",
+    "2099-01-01T00:00:00Z",
+)
+_INVALID_VALUES = (b"{", b'{"event":1}', b"\xff", None, b'{"event":"x","place":"p","at":"yesterday"}')
+
+
+@dataclass(frozen=True)
+class Event:
+    event: str
+    place: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """``at`` is None if the event must become a dead letter."""
+
+    event: str
+    place: str
+    at: datetime | None
+
+
+@dataclass
+class Disorder:
+    rng: random.Random
+    outcome: Outcome
+    absurd: bool = False
+    verified: bool = False
+    """Whether to also follow the counts with a view and run the product's verifier, which takes longer."""
+    sent: dict[tuple[int, int], _Sent] = field(default_factory=dict)
+    """The sent events, by partition and offset."""
+
+    def __post_init__(self) -> None:
+        self.suffix = suffix = uuid.uuid4().hex[:8]
+        self.app = app = App(f"disorder-{suffix}")
+        self.events = app.topic(f"events-{suffix}", Event, key="event", time="at", late=_LATE, partitions=2)
+        kept = app.topic(f"kept-{suffix}", key="event", time="at", late=_LATE)
+        counts = app.topic(f"counts-{suffix}", key=["place", "minute"])
+
+        @app.flow(reads=[self.events], writes=kept, name=f"keep-{suffix}")
+        def keep(events: Any) -> Any:
+            return events
+
+        @app.flow(reads=[self.events], writes=counts, name=f"count-{suffix}")
+        def count(events: Any) -> Any:
+            from pyspark.sql import functions as F
+
+            counted = events.groupBy("place", F.window("at", "1 minute").alias("window")).count()
+            return counted.select("place", F.col("window.start").alias("minute"), "count")
+
+        if self.verified:
+            app.view(f"counts_{suffix}", counts)
+
+    def run(self, rounds: int = 2) -> None:
+        """Run the flows several times, each time with another batch size and with more input."""
+        world().declare(self.app)
+        busiest = self.rng.randrange(rounds)
+        for number in range(rounds):
+            with running(self.app, self.rng.choice((9, 20, 100_000))) as run:
+                for part in range(2 if number == busiest else 1):
+                    self._send(number * 60 + part * 30, late=number + part > 0)
+                    run.wait_until_derived()
+                if self.verified and number == rounds - 1:
+                    run.wait_until_followed()
+                    self._verify(run)
+        self.outcome.peak_rss_mb = jvm_peak_mb()
+
+    def _verify(self, run: RunningApp) -> None:
+        """Run the product's verifier: the topics and the store must equal a batch run over the same events."""
+        flow_world = world()
+        with Verifier(
+            flow_world.spark, flow_world.cluster, self.app, flow_world.settings(), run.compiled, run.schemas
+        ) as verifier:
+            for report in verifier.all():
+                if isinstance(report, CannotVerify) or report.verdict != "proven":
+                    self.outcome.problems.append(f"not proven: {report}")
+
+    def _send(self, begin_s: int, *, late: bool) -> None:
+        """Most events are within the allowed lateness, some at its limit, some far beyond it."""
+        rng, events_sent = self.rng, []
+        for number in range(_EVENTS):
+            delay_s = rng.choice((0, 0, rng.uniform(0, 19), 20))
+            if (late and number == 3) or rng.random() < 0.05:
+                delay_s = rng.uniform(80, 3_000)
+            at = _NOON + timedelta(seconds=begin_s + number * 30 // _EVENTS - delay_s)
+            events_sent.append(_Sent(f"e{begin_s + number}", f"p{rng.randrange(3)}", at))
+            if rng.random() < 0.1:
+                events_sent.append(rng.choice(events_sent[-5:]))
+        invalid_values = [rng.choice(_INVALID_VALUES) for _ in range(rng.randrange(3))]
+        if self.absurd:
+            invalid_values += [f'{{"event":"x","place":"p","at":"{at}"}}'.encode() for at in _ABSURD_TIMES]
+        records: list[tuple[_Sent, bytes | None]] = [(event, _value(event)) for event in events_sent]
+        for value in invalid_values:
+            records.insert(rng.randrange(len(records)), (_Sent("", "", None), value))
+        producer = world().cluster.producer({"linger.ms": 5})
+        for record, value in records:
+            partition = rng.randrange(2)
+            offset = sum(coordinates[0] == partition for coordinates in self.sent)
+            self.sent[partition, offset] = record
+            producer.produce(self.events.name, value, record.event.encode(), partition=partition)
+        assert producer.flush(30) == 0
+
+    # Results
+
+    def judge(self) -> None:
+        for flow in ("keep", "count"):
+            counted, late = self._expected_counted_and_late(f"{flow}-{self.suffix}")
+            dead = {coordinates for coordinates, event in self.sent.items() if event.at is None}
+            self._judge_side_topics(f"{flow}-{self.suffix}", late, dead, len(counted))
+            if flow == "keep":
+                self._judge_kept(counted)
+            else:
+                self._judge_counts(counted)
+        self.outcome.hits += len(late) + (len(dead) if self.absurd else 0)
+
+    def _expected_counted_and_late(self, flow: str) -> tuple[list[_Sent], set[tuple[int, int]]]:
+        """Compute from the offset ranges of the flow's batches which events it had to count and which are late."""
+        counted: list[_Sent] = []
+        late: set[tuple[int, int]] = set()
+        watermark: datetime | None = None
+        read_until = {0: 0, 1: 0}
+        for batch in batches(world().cluster.bootstrap, flow):
+            times = []
+            for number, (start, to) in batch["inputs"][self.events.name].items():
+                if start != read_until[int(number)]:
+                    self.outcome.problems.append(
+                        f"{flow}: a batch starts at {start}, but the last one ended at {read_until[int(number)]}"
+                    )
+                read_until[int(number)] = to
+                for offset in range(start, to):
+                    event = self.sent[int(number), offset]
+                    if event.at is None:
+                        continue
+                    times.append(event.at)
+                    if watermark is not None and event.at < watermark:
+                        late.add((int(number), offset))
+                    else:
+                        counted.append(event)
+            recorded = batch["watermark_us"]
+            if recorded != (None if watermark is None else (watermark - _EPOCH) // timedelta(microseconds=1)):
+                self.outcome.problems.append(
+                    f"{flow}: batch {batch['batch']} had the watermark {recorded} instead of {watermark}"
+                )
+            if times:
+                watermark = max(filter(None, (watermark, max(times) - _LATE)))
+        if sum(read_until.values()) != len(self.sent):
+            self.outcome.problems.append(
+                f"{flow} read up to {read_until}, but {len(self.sent)} events were sent"
+            )
+        return counted, late
+
+    def _judge_side_topics(
+        self, flow: str, late: set[tuple[int, int]], dead: set[tuple[int, int]], counted: int
+    ) -> None:
+        bootstrap = world().cluster.bootstrap
+        notes = committed_json(bootstrap, f"{flow}.late")
+        self._compare(
+            f"{flow}.late", Counter((note["partition"], note["offset"]) for note in notes), Counter(late)
+        )
+        letters = [headers_of(letter) for letter in committed(bootstrap, f"{flow}.dead")]
+        names = [(f"__headrace.errors.{name}") for name in ("partition", "offset")]
+        coordinates = Counter((int(letter[names[0]]), int(letter[names[1]])) for letter in letters)
+        self._compare(f"{flow}.dead", coordinates, Counter(dead))
+        last = batches(bootstrap, flow)[-1]["totals"]
+        if (last["rows_in"], last["late"], last["dead"]) != (len(self.sent), len(late), len(dead)):
+            self.outcome.problems.append(
+                f"{flow}: the totals are {last} for {len(self.sent)} in, {len(late)} late, {len(dead)} dead"
+            )
+        if last["rows_in"] != counted + last["late"] + last["dead"]:
+            self.outcome.problems.append(f"{flow}: the totals {last} do not add up with {counted} counted")
+
+    def _judge_kept(self, counted: list[_Sent]) -> None:
+        rows = committed_json(world().cluster.bootstrap, f"kept-{self.suffix}")
+        actual = Counter((row["event"], row["place"], row["at"]) for row in rows)
+        expected = Counter((event.event, event.place, _text(event.at)) for event in counted)
+        self.outcome.lost += (expected - actual).total()
+        self.outcome.duplicated += (actual - expected).total()
+
+    def _judge_counts(self, counted: list[_Sent]) -> None:
+        actual: dict[tuple[str, str], int] = {}
+        for row in committed_json(world().cluster.bootstrap, f"counts-{self.suffix}"):
+            actual[row["place"], row["minute"]] = row["count"]
+        minutes = [(event.place, event.at.replace(second=0, microsecond=0)) for event in counted if event.at]
+        expected = Counter((place, _text(minute)) for place, minute in minutes)
+        self._compare("the counts", Counter(actual), expected)
+
+    def _compare(self, name: str, actual: Counter[Any], expected: Counter[Any]) -> None:
+        if actual != expected:
+            extra, missing = actual - expected, expected - actual
+            self.outcome.problems.append(f"{name}: {dict(extra)} too many, {dict(missing)} missing")
+
+
+def _text(moment: datetime | None) -> str:
+    assert moment is not None
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _value(event: _Sent) -> bytes:
+    return json.dumps({"event": event.event, "place": event.place, "at": _text(event.at)}).encode()

@@ -1,0 +1,1 @@
+"""Faults of the broker and its log: real processes, files and sockets."""

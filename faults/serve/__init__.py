@@ -1,0 +1,1 @@
+"""Faults of the server over HTTP, WebSocket and PostgreSQL's protocol."""

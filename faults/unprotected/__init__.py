@@ -1,0 +1,1 @@
+"""The product with one protection removed. The oracle must detect each removal."""

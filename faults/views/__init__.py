@@ -1,0 +1,1 @@
+"""Faults of followers and of the stores that they write."""

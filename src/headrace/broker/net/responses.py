@@ -1,0 +1,87 @@
+"""Helpers that several handlers use to build responses.
+
+``ResponseRoom`` limits the memory of a response while it is built, because a small request can cause a large response.
+For example, a list of group names leads to descriptions of all these groups. A handler counts each item before it
+builds the item. When an item exceeds the limit, that item and all later items get an error. The first item always fits,
+so a client that retries the others makes progress.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace.wire.codes import ErrorCode
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+    from headrace.broker.net.request import Request
+
+__all__ = ["ResponseRoom", "partition_errors", "partitions_once"]
+
+_YIELD_BYTES = 1 << 20
+
+
+class ResponseRoom:
+    def __init__(self, broker: Broker, request: Request) -> None:
+        self.bytes_max = broker.limits.response_bytes_max
+        self.is_full = False
+        self._broker = broker
+        self._request = request
+        self._used_bytes = 0
+        self._next_yield = _YIELD_BYTES
+
+    def take(self, size: int) -> bool:
+        """Count an item of ``size`` bytes. Returns false if it does not fit."""
+        if not self.is_full and self._used_bytes and self._used_bytes + size > self.bytes_max:
+            self.is_full = True
+            api, client = self._request.api.title, self._request.client_host
+            self._broker.notices.request_limited(
+                "response-full",
+                f"partial response to {api} from {client}: headrace.response.max.bytes is {self.bytes_max}",
+                {"api": api, "client": client},
+            )
+        if not self.is_full:
+            self._used_bytes += max(size, 1)
+        return not self.is_full
+
+    async def yield_if_due(self) -> None:
+        """Let the event loop run other requests after each mebibyte of response."""
+        if self._used_bytes >= self._next_yield:
+            self._next_yield = self._used_bytes + _YIELD_BYTES
+            await asyncio.sleep(0)
+
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+def partitions_once(topics: Iterable[tuple[Name, Iterable[int]]]) -> dict[Name, list[int]]:
+    """Return the partitions of each topic once, even if several items name the topic or the partition.
+
+    Apache Kafka responds to each duplicate. This broker does not, because a short name can cause a large response.
+    """
+    partitions_by_topic: dict[Name, dict[int, None]] = {}
+    for name, indexes in topics:
+        partitions_by_topic.setdefault(name, {}).update(dict.fromkeys(indexes))
+    return {name: list(indexes) for name, indexes in partitions_by_topic.items()}
+
+
+def partition_errors(
+    topics: Iterable[Any],
+    errors: Iterable[ErrorCode],
+    new_topic: Callable[..., Any],
+    new_partition: Callable[..., Any],
+) -> list[Any]:
+    """Return response topics with one error code per partition. ``errors`` are in the order of the request."""
+    remaining = iter(errors)
+    return [
+        new_topic(
+            name=topic.name,
+            partitions=[
+                new_partition(partition_index=partition.partition_index, error_code=next(remaining))
+                for partition in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]

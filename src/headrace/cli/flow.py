@@ -1,0 +1,134 @@
+"""``headrace flow``: list, run and rebuild the flows of an app."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.errors import NotConfirmed
+from headrace.cli.options import AppName, Data, Master, StopAfter, Yes
+from headrace.cli.session import Session
+from headrace.cli.verb import Noun, noun, verb
+
+if TYPE_CHECKING:
+    from headrace.client.cluster import Cluster
+    from headrace.model.declarations import Flow
+
+__all__ = ["command"]
+
+
+@verb(
+    "list",
+    examples="""
+    headrace flow list examples.shop:app
+    headrace flow list examples.shop:app -b kafka:9092 --json
+    """,
+)
+def list_flows(session: Session, app: AppName) -> None:
+    """List an app's flows and their progress. The progress comes from the log, so the flows can run on any machine."""
+    from headrace.cli.app_loader import load_checked_app
+
+    loaded = load_checked_app(app)
+    cluster = session.cluster()
+    session.out.table([_row(cluster, flow) for flow in loaded.flows])
+
+
+def _row(cluster: Cluster, flow: Flow) -> dict[str, Any]:
+    from headrace.client.progress import current, flow_lag
+    from headrace.model.declarations import DELIVERIES
+
+    progress = current(cluster, flow.progress_topic)
+    last = progress.last if progress else None
+    latency = progress.generation.latency if progress else flow.latency
+    return {
+        "flow": flow.name,
+        "latency": latency,
+        "delivery": DELIVERIES[latency],
+        "generation": progress.generation.generation if progress else None,
+        "batch": last.batch if last else None,
+        "writes": progress.generation.output if progress else flow.writes.name,
+        "rows_in": last.totals.rows_in if last else 0,
+        "rows_out": last.totals.rows_out if last else 0,
+        "lag": flow_lag(cluster, progress) if progress else None,
+        "late": last.totals.late if last else 0,
+        "dead": last.totals.dead + last.totals.table_dead if last else 0,
+        "watermark_us": last.next_watermark_us if last else None,
+        "committed_ms": last.committed_ms if last else None,
+    }
+
+
+@verb(
+    "run",
+    examples="""
+    headrace flow run examples.shop:app -b kafka:9092
+    headrace flow run examples.shop:app sum_revenue -b kafka:9092 --master spark://cluster:7077
+    """,
+)
+def run(
+    session: Session,
+    app: AppName,
+    flows: Annotated[
+        list[str] | None, typer.Argument(metavar="FLOW", help="Names of flows (default: all flows).")
+    ] = None,
+    data: Data = None,
+    master: Master = None,
+    seconds: StopAfter = None,
+) -> int:
+    """Run an app's flows without its views, with a log that already runs.
+
+    Only one driver at a time runs a flow. A second driver takes over the flow, and the first driver stops with an
+    error.
+    """
+    from headrace.cli.run.app_run import RunOptions, run_app
+
+    options = RunOptions(
+        app, data=data, master=master, seconds=seconds, only=tuple(flows or ()), with_views=False
+    )
+    return run_app(session, options)
+
+
+@verb(
+    "rebuild",
+    examples="""
+    headrace flow rebuild examples.shop:app sum_revenue
+    headrace flow rebuild examples.shop:app enrich_orders --yes
+    """,
+)
+def rebuild(
+    session: Session,
+    app: AppName,
+    flows: Annotated[list[str], typer.Argument(metavar="FLOW", help="Names of flows.")],
+    data: Data = None,
+    yes: Yes = False,
+) -> None:
+    """Start a new generation of flows, and of all flows downstream of them.
+
+    The new generation derives all rows again from the log. It writes to topics whose names end in the generation's
+    number. Views serve the old rows until the new generation has caught up. A driver that runs one of the flows stops;
+    start the driver again afterwards.
+    """
+    from headrace.cli.app_loader import load_checked_app
+    from headrace.runtime.rebuild import flows_to_rebuild
+    from headrace.runtime.rebuild import rebuild as start_generations
+
+    loaded = load_checked_app(app)
+    chosen = [flow.name for flow in flows_to_rebuild(loaded, flows)]
+    session.out.note(f"new generation of {', '.join(chosen)}")
+    if not yes and not typer.confirm("derive their rows again?", err=True):
+        raise NotConfirmed("nothing was changed", hint="pass --yes to confirm")
+    settings = session.settings()
+    settings = dataclasses.replace(settings, data=data or settings.data)
+    cluster = session.cluster()
+    generations = start_generations(loaded, settings, cluster, flows, note=session.out.note)
+    session.out.table(
+        [
+            {"flow": generation.flow, "generation": generation.generation, "writes": generation.output}
+            for generation in generations
+        ]
+    )
+
+
+def command() -> Noun:
+    return noun("flow", "List, run and rebuild an app's flows.", [list_flows, run, rebuild])

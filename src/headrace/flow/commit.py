@@ -1,0 +1,220 @@
+"""Commits a batch: rows, rejected records and the progress record in one transaction.
+
+    send the rows                      readers of committed records do not see them yet
+    send late notes and dead letters   if any: their records are read from the input again
+    send the progress record           it has the offsets of the rows
+    commit                             all of them become visible at once
+
+If the progress record of a batch exists, the batch is not written again. Spark still runs its plan to build the state.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import KafkaError
+
+from headrace.client.cluster import Cluster
+from headrace.client.errors import LogError
+from headrace.client.transactional_writer import OutgoingRecord, TransactionalWriter
+from headrace.flow.errors import FlowError, RowTooLarge
+from headrace.flow.flow_state import FlowState
+from headrace.flow.rejected import Counts, DeadLetterSpool, RejectedRecord, dead_letter, late_note
+from headrace.model.declarations import Flow, next_watermark
+from headrace.model.progress import Batch, Generation, Ranges, Totals, encode
+
+__all__ = ["BatchResult", "Miscounted", "commit_batch", "ranges_of"]
+
+_ERRORS = "__headrace.errors."
+
+
+class Miscounted(FlowError):
+    """The counts of the plan are wrong, because a task ran twice. The batch must be counted again."""
+
+    code = "HR-FLOW-MISCOUNTED"
+    retriable = True
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """The result of a batch that Spark computed."""
+
+    number: int
+    pieces: Callable[[], Iterable[pa.Table]]
+    """Returns the rows in the order in which they are written, with the columns ``key`` and ``value``."""
+    inputs: Ranges
+    watermark_us: int | None
+    counts: Mapping[str, Counts] = field(default_factory=dict)
+    """Keyed by the input topic's name in the app."""
+    rejected: Callable[[], Iterable[RejectedRecord]] = tuple
+    """Returns the late and dead records. Their numbers must match ``counts``."""
+    tables: dict[str, dict[str, int]] = field(default_factory=dict)
+    table_dead: Sequence[DeadLetterSpool] = ()
+    """Invalid values of tables."""
+    state_rows: int = 0
+    state_bytes: int = 0
+    sent: int = 0
+    """The number of rows that Spark wrote to the topic itself, in real time. ``pieces`` does not include them."""
+
+
+def ranges_of(state: FlowState, planned: Mapping[str, Mapping[str, int]]) -> Ranges:
+    """Return, for each input, the range from the end of the last batch to the end that Spark planned."""
+    last = state.last.inputs if state.last else {}
+    starts = {source.log: source.starts for source in state.generation.inputs}
+    planned_ranges: Ranges = {}
+    for log, ends in planned.items():
+        last_ends = {number: end for number, (_, end) in last.get(log, {}).items()}
+        # A new partition is read from its start.
+        planned_ranges[log] = {
+            number: (last_ends.get(number, starts.get(log, {}).get(number, 0)), end)
+            for number, end in ends.items()
+        }
+    for log, ranges in last.items():
+        # If Spark planned no offsets for an input, the position in that input does not change.
+        planned_ranges.setdefault(log, {number: (end, end) for number, (_, end) in ranges.items()})
+    return planned_ranges
+
+
+def commit_batch(
+    cluster: Cluster, writer: TransactionalWriter, flow: Flow, state: FlowState, result: BatchResult
+) -> Batch:
+    """Commit the batch. If the counts do not match the records, raise ``Miscounted`` and commit nothing."""
+    generation = state.generation
+    newest_event_us = dict(state.last.seen_us) if state.last else {}
+    for topic, counts in result.counts.items():
+        if counts.seen_us is not None:
+            newest_event_us[topic] = max(newest_event_us.get(topic, counts.seen_us), counts.seen_us)
+    last_outputs = state.last.outputs.get(generation.output, {}) if state.last else {}
+    starts = {number: end for number, (_, end) in last_outputs.items()} or generation.output_starts
+    writer.begin()
+    try:
+        sent, keyless = _send_rows(writer, flow, generation, result)
+        writer.send(_side_records(flow, result, generation.generation))
+        writer.flush()
+        ends = (
+            cluster.ends(generation.output, committed=False)
+            if sent
+            else {int(number): start for number, start in starts.items()}
+        )
+        outputs = {str(number): (starts.get(str(number), 0), end) for number, end in ends.items()}
+        batch = Batch(
+            flow=flow.name,
+            generation=generation.generation,
+            batch=result.number,
+            inputs=result.inputs,
+            tables=result.tables,
+            outputs={generation.output: outputs},
+            watermark_us=result.watermark_us,
+            next_watermark_us=_latest(
+                result.watermark_us, next_watermark(flow.late_policies, newest_event_us)
+            ),
+            seen_us=newest_event_us,
+            rows_in=sum(counts.rows for counts in result.counts.values()),
+            rows_out=sent,
+            late=sum(counts.late for counts in result.counts.values()),
+            dead=sum(counts.dead for counts in result.counts.values()),
+            fingerprint=generation.fingerprint,
+            keyless=keyless,
+            table_dead=sum(map(len, result.table_dead)),
+            totals=_totals(state, result, sent, keyless),
+            generation_offset=state.generation_offset,
+            owner_offset=state.owner_offset,
+            state_rows=result.state_rows,
+            state_bytes=result.state_bytes,
+            committed_ms=time.time_ns() // 1_000_000,
+        )
+        key, value = encode(batch)
+        writer.send([OutgoingRecord(flow.progress_topic, key, value)])
+        writer.commit()
+    except BaseException as error:
+        writer.abort(purge=True)
+        if isinstance(error, LogError) and _is_too_large(error):
+            raise _row_too_large(flow, generation, result) from error
+        raise
+    return batch
+
+
+def _is_too_large(error: LogError) -> bool:
+    return error.kafka_error is not None and error.kafka_error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+
+
+def _row_too_large(flow: Flow, generation: Generation, result: BatchResult) -> RowTooLarge:
+    """Return an error that names the largest row. This reads the rows of the batch again."""
+    size, key = 0, ""
+    for piece in result.pieces():
+        sizes = pc.fill_null(pc.binary_length(piece.column("value")), 0)
+        largest = pc.max(sizes).as_py() or 0
+        if largest > size:
+            size, key = largest, piece.column("key")[pc.index(sizes, largest).as_py()].as_py()
+    topic = generation.output
+    return RowTooLarge(
+        f"flow {flow.name}: the log rejected a batch of rows for topic {topic}, because a row is too large",
+        detail=f"the largest row has {size} bytes and the key {key!r:.100}",
+        hint=f"derive smaller rows, or: headrace topic alter {topic} --set max.message.bytes={size * 2}",
+    )
+
+
+def _send_rows(
+    writer: TransactionalWriter, flow: Flow, generation: Generation, result: BatchResult
+) -> tuple[int, int]:
+    """Send rows to the topic, and rows without a key to the dead letters. Returns both numbers."""
+    sent, keyless = result.sent, 0
+    reason = f"batch {result.number} of generation {generation.generation}: the row has no key".encode()
+    headers = ((f"{_ERRORS}exception", b"RowWithoutKey"), (f"{_ERRORS}message", reason))
+    for piece in result.pieces():
+        rows = piece
+        if piece.column("key").null_count:
+            is_keyless = pc.is_null(piece.column("key"))
+            rows = piece.filter(pc.invert(is_keyless))
+            values = piece.filter(is_keyless).column("value").to_pylist()
+            writer.send(
+                OutgoingRecord(flow.dead_topic, None, None if value is None else value.encode(), headers)
+                for value in values
+            )
+            keyless += len(values)
+        writer.send_rows(generation.output, rows.column("key").to_pylist(), rows.column("value").to_pylist())
+        sent += rows.num_rows
+    return sent, keyless
+
+
+def _totals(state: FlowState, result: BatchResult, sent: int, keyless: int) -> Totals:
+    previous = state.last.totals if state.last else Totals()
+    return Totals(
+        rows_in=previous.rows_in + sum(counts.rows for counts in result.counts.values()),
+        rows_out=previous.rows_out + sent,
+        late=previous.late + sum(counts.late for counts in result.counts.values()),
+        dead=previous.dead + sum(counts.dead for counts in result.counts.values()),
+        keyless=previous.keyless + keyless,
+        table_dead=previous.table_dead + sum(map(len, result.table_dead)),
+    )
+
+
+def _latest(previous: int | None, current: int | None) -> int | None:
+    watermarks = [watermark for watermark in (previous, current) if watermark is not None]
+    return max(watermarks, default=None)
+
+
+def _side_records(flow: Flow, result: BatchResult, generation: int) -> Iterator[OutgoingRecord]:
+    record_counts: Counter[str] = Counter()
+    for record in result.rejected():
+        record_counts["late" if record.reason is None else "dead"] += 1
+        if record.reason is None:
+            yield late_note(flow, record, generation, result.number, result.watermark_us)
+        else:
+            yield dead_letter(flow, record)
+    counted = (
+        sum(counts.late for counts in result.counts.values()),
+        sum(counts.dead for counts in result.counts.values()),
+    )
+    if (record_counts["late"], record_counts["dead"]) != counted:
+        raise Miscounted(
+            f"flow {flow.name}: batch {result.number} counted {counted[0]} late and {counted[1]} dead records, but"
+            f" {record_counts['late']} late and {record_counts['dead']} dead records exist",
+            hint="no action is needed: Headrace counts the batch again",
+        )
+    yield from (dead_letter(flow, record) for spool in result.table_dead for record in spool)

@@ -1,0 +1,237 @@
+"""Checks that the state of a flow is bounded: Spark must be able to drop old state.
+
+- An aggregation and ``dropDuplicates`` are bounded if the event time, or a window of it, is one of their keys.
+- ``dropDuplicatesWithinWatermark`` is always bounded.
+- A join of two streams stores the rows of both sides, and each side must be bounded. Both sides are bounded if the
+  columns that must be equal include an event time. Otherwise a side is bounded if the condition compares the event
+  times of both sides and limits how old a row of this side can be, relative to the other side.
+
+The rules for a join are Spark's own (``StreamingJoinHelper``). They are applied to the analyzed plan, after Spark's
+rewrites that move a condition to its join and drop unused columns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from headrace.flow.compile.mistakes import FlowMistake, line_of, line_using
+from headrace.flow.compile.plan import analyzed, children, class_name, each, expressions, nodes
+from headrace.model.declarations import Flow
+
+__all__ = ["expect_bounded", "keeps_state", "unbounded_sides"]
+
+_STATEFUL = re.compile(r"(Aggregate|Deduplicate\w*|Join|FlatMapGroups\w*WithState|TransformWithState\w*)$")
+_SIDES = ("left", "right")
+_REWRITES = (
+    "analysis.EliminateSubqueryAliases",
+    "optimizer.ReplaceExpressions",
+    "optimizer.RewriteWithExpression",
+    "optimizer.ConstantFolding",
+    "optimizer.PushDownPredicates",
+    "optimizer.BooleanSimplification",
+    "optimizer.ColumnPruning",
+)
+_DELAY = "spark.watermarkDelayMs"
+"""The metadata field with which Spark marks an event time."""
+_ANY_WATERMARK_MS = 1 << 40
+_UNBOUNDED_HINT = "or accept unbounded state: @app.flow(..., unbounded=True)"
+
+
+def keeps_state(node: Any) -> bool:
+    """Whether the node has state. A join of a stream with static rows has no state."""
+    if class_name(node) == "Join":
+        return all(child.isStreaming() for child in children(node))
+    return _STATEFUL.match(class_name(node)) is not None
+
+
+def expect_bounded(flow: Flow, stream_output: DataFrame) -> None:
+    """Raise if Spark would store rows or keys forever, unless the flow is declared ``unbounded``.
+
+    ``stream_output`` is the result of the flow's function for streams.
+    """
+    plan = _rewritten(stream_output)
+    for node in nodes(plan):
+        if not node.isStreaming() or not keeps_state(node):
+            continue
+        _expect_no_late_rows(flow, stream_output, node)
+        if class_name(node) == "Join":
+            _expect_bounded_join(flow, stream_output, node)
+        elif not flow.unbounded and not _has_bounded_keys(node):
+            raise FlowMistake(
+                f"the state of flow {flow.name} grows with every new key, without limit",
+                location=flow.location,
+                hint=f"group by a window of the event time, {_UNBOUNDED_HINT}",
+            )
+
+
+def unbounded_sides(stream_output: DataFrame) -> list[tuple[str, ...]]:
+    """Return, for each join of two streams (outermost first), the sides whose rows Spark never drops."""
+    joins = [
+        node for node in nodes(_rewritten(stream_output)) if class_name(node) == "Join" and keeps_state(node)
+    ]
+    return [
+        tuple(side for side in _SIDES if not _Join(stream_output, join).is_bounded(side)) for join in joins
+    ]
+
+
+def _rewritten(stream_output: DataFrame) -> Any:
+    catalyst: Any = stream_output.sparkSession._jvm.org.apache.spark.sql.catalyst  # type: ignore[union-attr]
+    plan = analyzed(stream_output)
+    for rewrite in _REWRITES:
+        package, name = rewrite.split(".")
+        plan = getattr(getattr(catalyst, package), name).apply(plan)
+    return plan
+
+
+def _has_bounded_keys(node: Any) -> bool:
+    if class_name(node) == "DeduplicateWithinWatermark":
+        return True
+    keys = each(node.groupingExpressions()) if class_name(node) == "Aggregate" else expressions(node)
+    return any(_is_event_time(key) for key in keys)
+
+
+def _is_event_time(expression: Any) -> bool:
+    """Whether a named expression, such as a column, is an event time or a window of an event time."""
+    is_named = class_name(expression) in ("AttributeReference", "Alias")
+    return is_named and bool(expression.metadata().contains(_DELAY))
+
+
+def _expect_no_late_rows(flow: Flow, stream_output: DataFrame, node: Any) -> None:
+    """Raise if a step that drops rows by event time gets rows whose time was not compared with the watermark when
+    their record was read. The step would drop such rows as late without counting them.
+    """
+    if class_name(node) == "Join":
+        drops = any(_Join(stream_output, node).event_times(side) for side in _SIDES)
+    else:
+        drops = _has_bounded_keys(node)
+    below = (step for child in children(node) for step in nodes(child)) if drops else ()
+    for step in below:
+        is_join = class_name(step) == "Join" and keeps_state(step)
+        if is_join and not all(_Join(stream_output, step).is_bounded(side) for side in _SIDES):
+            raise FlowMistake(
+                f"flow {flow.name} would lose rows: a join without a time bound returns rows with old event times, and"
+                f" the {class_name(node)} after it drops them as late",
+                location=flow.location,
+                hint="add a time range to the join condition, such as"
+                " left.at.between(right.at - hour, right.at + hour), or split the flow in two",
+            )
+        for time, other in _mixed_times(step):
+            raise FlowMistake(
+                f"flow {flow.name} would lose rows: a union puts {other!r} under the event time {time!r}, and the"
+                f" {class_name(node)} after it drops them as late",
+                location=line_using(flow, "union", "unionAll", "unionByName"),
+                detail="Spark uses the event time of the first branch for all branches",
+                hint=f"put {other!r} in a separate column, or split the flow in two",
+            )
+
+
+def _mixed_times(node: Any) -> Iterator[tuple[str, str]]:
+    """Yield, for each column of a union that is an event time only in the first branch, its name in both branches."""
+    if class_name(node) != "Union":
+        return
+    first, *others = (each(branch.output()) for branch in children(node))
+    for branch in others:
+        for time, other in zip(first, branch, strict=True):
+            if _is_event_time(time) and not _is_event_time(other):
+                yield str(time.name()), str(other.name())
+
+
+def _expect_bounded_join(flow: Flow, stream_output: DataFrame, node: Any) -> None:
+    join = _Join(stream_output, node)
+    location = (
+        line_of(flow, node.condition().get(), name="join") if node.condition().isDefined() else flow.location
+    )
+    for side in _SIDES:
+        times = join.event_times(side)
+        if len(times) > 1 and not join.is_keyed_by_time:
+            raise FlowMistake(
+                f"flow {flow.name} has several event times on the {side} side of a join: {', '.join(times)}",
+                location=location,
+                hint="drop all but one event time from that side before the join: Spark allows only one",
+            )
+        if join.drops_by_another_column(side):
+            raise FlowMistake(
+                f"flow {flow.name} would lose rows of the {side} side of a join: Spark drops them by the event time"
+                f" {times[0]!r}, but the condition compares another column",
+                location=location,
+                hint=f"compare {times[0]!r} itself, or drop it from that side before the join",
+            )
+    unbounded = [side for side in _SIDES if not join.is_bounded(side)]
+    if unbounded and not flow.unbounded:
+        sides = " and the ".join(f"{side} side" for side in unbounded)
+        raise FlowMistake(
+            f"flow {flow.name} stores all rows of the {sides} of a join, without limit",
+            location=location,
+            detail="; ".join(join.unbounded_reason(side) for side in unbounded),
+            hint="add a time range to the join condition, such as"
+            f" left.at.between(right.at - hour, right.at + hour), {_UNBOUNDED_HINT}",
+        )
+
+
+class _Join:
+    """A join of two streams."""
+
+    def __init__(self, stream_output: DataFrame, node: Any) -> None:
+        jvm: Any = stream_output.sparkSession._jvm
+        self._some = jvm.scala.Some
+        self._helper = jvm.org.apache.spark.sql.catalyst.analysis.StreamingJoinHelper
+        self._node = node
+        self._children = dict(zip(_SIDES, children(node), strict=True))
+        self.is_keyed_by_time = bool(self._helper.isWatermarkInJoinKeys(node))
+        """Whether the columns that must be equal include an event time."""
+
+    def is_bounded(self, side: str) -> bool:
+        if self.is_keyed_by_time:
+            return True
+        return any(self._bounds(side, part) for part in self._conjuncts() if _compares_event_times(part))
+
+    def drops_by_another_column(self, side: str) -> bool:
+        """Whether Spark would drop rows by an event time that the condition does not compare. Spark applies the
+        watermark to the column that the condition compares, even if that column is not the event time.
+        """
+        if self.is_bounded(side) or not self.event_times(side):
+            return False
+        return any(self._bounds(side, part) for part in self._conjuncts())
+
+    def event_times(self, side: str) -> list[str]:
+        return [
+            str(column.name()) for column in each(self._children[side].output()) if _is_event_time(column)
+        ]
+
+    def unbounded_reason(self, side: str) -> str:
+        times = self.event_times(side)
+        if not times:
+            return f"the {side} side has no event time, or drops it"
+        return f"the condition does not limit how old {times[0]!r} of the {side} side can be"
+
+    def _bounds(self, side: str, conjunct: Any) -> bool:
+        """Whether this part of the condition limits how old a row of the side can be."""
+        other = _SIDES[1 - _SIDES.index(side)]
+        watermark = self._helper.getStateValueWatermark(
+            self._children[side].outputSet(),
+            self._children[other].outputSet(),
+            self._some(conjunct),
+            self._some(_ANY_WATERMARK_MS),
+        )
+        return bool(watermark.isDefined())
+
+    def _conjuncts(self) -> list[Any]:
+        condition = self._node.condition()
+        return list(_conjuncts_of(condition.get())) if condition.isDefined() else []
+
+
+def _conjuncts_of(condition: Any) -> Iterator[Any]:
+    """Yield the parts of a conjunction."""
+    if class_name(condition) != "And":
+        yield condition
+        return
+    for part in children(condition):
+        yield from _conjuncts_of(part)
+
+
+def _compares_event_times(conjunct: Any) -> bool:
+    return all(_is_event_time(column) for column in each(conjunct.references().toSeq()))

@@ -1,0 +1,243 @@
+"""Rejected records, which a batch does not pass to its function: late records, and dead records.
+
+A dead record does not fit its schema. The plan of a batch counts the rejected records. If the count is not zero, the
+input of the batch is read again to find them. It is read in pieces of limited size, so that memory remains bounded.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+
+from headrace.client.cluster import Cluster
+from headrace.client.transactional_writer import OutgoingRecord
+from headrace.flow.codec.codec import Decoder
+from headrace.flow.inputs import count_records, history, is_late
+from headrace.model.declarations import Flow
+from headrace.model.progress import Ranges
+
+__all__ = [
+    "Counts",
+    "DeadLetterSpool",
+    "InputCounter",
+    "RejectedRecord",
+    "dead_letter",
+    "late_note",
+    "read_rejected",
+]
+
+_ERRORS = "__headrace.errors."
+_PIECE_BYTES = 16 * 1024 * 1024
+_MEMORY_BYTES_MAX = 4 << 20
+_LENGTH_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedRecord:
+    """A late record, or a dead record if ``reason`` is set."""
+
+    log: str
+    """The topic's name in the log."""
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    reason: str | None
+    event_us: int | None
+
+
+def read_rejected(
+    spark: SparkSession,
+    cluster: Cluster,
+    decoder: Decoder,
+    log: str,
+    ranges: Mapping[str, tuple[int, int]],
+    watermark: Column,
+    average_bytes: int,
+) -> Iterator[RejectedRecord]:
+    """Yield the rejected records in the order of partitions and offsets. A late record has no key and no value."""
+    step = max(1, _PIECE_BYTES // max(1, average_bytes))
+    for number, (low, high) in sorted(ranges.items(), key=lambda item: int(item[0])):
+        for begin in range(low, high, step):
+            piece_ranges = {number: (begin, min(high, begin + step))}
+            decoded = decoder.decode(history(spark, cluster, log, piece_ranges)).withColumn(
+                "late", is_late(watermark)
+            )
+            dead = F.col("reason").isNotNull()
+            content = (F.when(dead, F.col(name)).alias(name) for name in ("key", "value"))
+            rejected = decoded.where(F.col("late") | dead).select(
+                F.lit(log), "partition", "offset", *content, "reason", "event_us"
+            )
+            rows = rejected.toArrow().sort_by("offset")
+            for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+                yield RejectedRecord(*row)
+
+
+def late_note(
+    flow: Flow, record: RejectedRecord, generation: int, batch: int, watermark_us: int | None
+) -> OutgoingRecord:
+    note = {
+        "topic": record.log,
+        "partition": record.partition,
+        "offset": record.offset,
+        "event_us": record.event_us,
+        "watermark_us": watermark_us,
+        "generation": generation,
+        "batch": batch,
+    }
+    key = f"{record.log}/{record.partition}/{record.offset}".encode()
+    return OutgoingRecord(flow.late_topic, key, msgspec.json.encode(note))
+
+
+def dead_letter(flow: Flow, record: RejectedRecord) -> OutgoingRecord:
+    headers = (
+        (f"{_ERRORS}exception", b"ValueDoesNotFit"),
+        (f"{_ERRORS}message", (record.reason or "").encode()),
+        (f"{_ERRORS}topic", record.log.encode()),
+        (f"{_ERRORS}partition", str(record.partition).encode()),
+        (f"{_ERRORS}offset", str(record.offset).encode()),
+    )
+    return OutgoingRecord(flow.dead_topic, record.key, record.value, headers)
+
+
+class DeadLetterSpool:
+    """A buffer for dead letters. It moves to a temporary file when it grows.
+
+    A table is read between batches and can have any number of invalid values. The buffer stores them until a batch
+    commits them. If a batch is retried, it reads the buffer again. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(max_size=_MEMORY_BYTES_MAX)  # noqa: SIM115 - closed by close()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def extend(self, records: Iterable[RejectedRecord]) -> None:
+        self._file.seek(0, 2)
+        for record in records:
+            encoded = msgspec.msgpack.encode(record)
+            self._file.write(len(encoded).to_bytes(_LENGTH_BYTES, "big"))
+            self._file.write(encoded)
+            self._count += 1
+
+    def __iter__(self) -> Iterator[RejectedRecord]:
+        self._file.seek(0)
+        while length := self._file.read(_LENGTH_BYTES):
+            encoded = self._file.read(int.from_bytes(length, "big"))
+            yield msgspec.msgpack.decode(encoded, type=RejectedRecord)
+
+    def clear(self) -> None:
+        self._file.seek(0)
+        self._file.truncate()
+        self._count = 0
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Counts of the records of one input in one batch."""
+
+    rows: int = 0
+    late: int = 0
+    dead: int = 0
+    bytes: int = 0
+    seen_us: int | None = None
+    """The greatest event time."""
+
+    @classmethod
+    def of(cls, plan_counts: Mapping[str, Any]) -> Counts:
+        return cls(
+            rows=plan_counts["rows"],
+            late=plan_counts["late"],
+            dead=plan_counts["dead"],
+            bytes=plan_counts.get("bytes") or 0,
+            seen_us=plan_counts.get("seen_us"),
+        )
+
+    @classmethod
+    def if_plausible(cls, plan_counts: Mapping[str, Any], offsets: int) -> Counts | None:
+        """Return the counts of a plan that read this number of offsets; None if the counts cannot be correct.
+
+        Counts can be wrong in two ways. A plan can skip an input that cannot contribute rows, for example if the other
+        side of a join is empty. And if an executor is lost, the plan reads and counts some records twice.
+        """
+        if not plan_counts or not 0 < plan_counts["rows"] <= offsets:
+            return None
+        return cls.of(plan_counts)
+
+    @property
+    def rejected(self) -> int:
+        return self.late + self.dead
+
+    @property
+    def average_bytes(self) -> int:
+        return self.bytes // self.rows if self.rows else 0
+
+
+class InputCounter:
+    """Counts the records that a batch has read.
+
+    The keys of ``decoders`` and ``logs`` are the app's names of the input topics; the values of ``logs`` are the names
+    in the log. ``watermark`` decides which records of the current batch are late.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        cluster: Cluster,
+        decoders: Mapping[str, Decoder],
+        logs: Mapping[str, str],
+        watermark: Column,
+    ) -> None:
+        self._spark = spark
+        self._cluster = cluster
+        self._decoders = decoders
+        self._logs = logs
+        self._watermark = watermark
+
+    def counts(self, plan_counts: Mapping[str, Mapping[str, Any]], inputs: Ranges) -> dict[str, Counts]:
+        """Return the counts of the plan. If those of an input cannot be correct, count that input again."""
+        rejected = {}
+        for topic in self._decoders:
+            offsets = sum(high - low for low, high in self._ranges(topic, inputs).values())
+            plausible = Counts.if_plausible(plan_counts[topic], offsets) if offsets else Counts()
+            rejected[topic] = self._count(topic, inputs) if plausible is None else plausible
+        return rejected
+
+    def count(self, inputs: Ranges) -> dict[str, Counts]:
+        """Count all inputs with separate queries."""
+        return {topic: self._count(topic, inputs) for topic in self._decoders}
+
+    def rejected(self, counts: Mapping[str, Counts], inputs: Ranges) -> Iterator[RejectedRecord]:
+        """Yield the late and dead records of all inputs. Reads only inputs with rejected records in ``counts``."""
+        for topic, decoder in self._decoders.items():
+            if counts[topic].rejected:
+                yield from read_rejected(
+                    self._spark,
+                    self._cluster,
+                    decoder,
+                    self._logs[topic],
+                    self._ranges(topic, inputs),
+                    self._watermark,
+                    counts[topic].average_bytes,
+                )
+
+    def _count(self, topic: str, inputs: Ranges) -> Counts:
+        ranges = self._ranges(topic, inputs)
+        if all(low >= high for low, high in ranges.values()):
+            return Counts()
+        records = history(self._spark, self._cluster, self._logs[topic], ranges)
+        return Counts.of(count_records(self._decoders[topic].decode(records), self._watermark))
+
+    def _ranges(self, topic: str, inputs: Ranges) -> dict[str, tuple[int, int]]:
+        return inputs.get(self._logs[topic], {})

@@ -1,0 +1,1 @@
+"""Tables that flows join: their current rows, and their rows at earlier offsets."""

@@ -1,0 +1,118 @@
+"""Writes dead letters: copies of records that do not fit the schema of a view.
+
+A dead letter is written to the topic ``<view>.dead``. It has the unchanged key, value and headers of the record, plus
+headers with its topic, partition, offset and the reason.
+
+A dead letter is in the log before the view's position moves past its record. A follower that stops in between reads the
+record again and may write the dead letter twice, but never loses it. A rebuild reads all records again, and so writes
+all dead letters again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from headrace.client.cluster import Cluster
+from headrace.client.declared_topics import ensure_dead_letter_topic
+from headrace.client.errors import from_kafka
+from headrace.model.errors import ValueDoesNotFit
+from headrace.stores.errors import DeadLetterRefused
+
+__all__ = ["DeadLetter", "DeadLetters"]
+
+_PREFIX = "__headrace.errors."
+_MESSAGE_BYTES_MAX = 1_000_000_000
+_REASON_CHARS_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    message: Message
+    reason: ValueDoesNotFit
+
+    def headers(self) -> list[tuple[str, str | bytes | None]]:
+        fields = {
+            "exception": type(self.reason).__name__,
+            "message": self.reason.message[:_REASON_CHARS_MAX],
+            "topic": self.message.topic(),
+            "partition": self.message.partition(),
+            "offset": self.message.offset(),
+        }
+        headers: Iterable[tuple[str, str | bytes | None]] = self.message.headers() or ()  # type: ignore[assignment]
+        # If the record was itself a dead letter, replace its error headers.
+        own = [header for header in headers if not header[0].startswith(_PREFIX)]
+        return [
+            *own,
+            *((f"{_PREFIX}{name}", str(value).encode("utf-8", "replace")) for name, value in fields.items()),
+        ]
+
+
+class DeadLetters:
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._producer: Producer | None = None
+
+    def write(self, letters: Sequence[DeadLetter]) -> None:
+        """Write the dead letters, and wait until the log has acknowledged all of them."""
+        producer = self._producer or self._open(letters[0].message.topic() or "")
+        failed: list[KafkaError] = []
+        for letter in letters:
+            self._send(producer, letter, failed)
+        producer.flush(self._cluster.timeout_s)
+        if failed or len(producer):
+            error = failed[0] if failed else KafkaError(KafkaError._TIMED_OUT)
+            # Discard the queued letters: the follower reads these records again and sends the letters again.
+            producer.purge()
+            producer.flush(self._cluster.timeout_s)
+            translated = from_kafka(error, f"writing {len(letters)} dead letters to {self._topic!r}")
+            if translated.retriable:
+                raise translated
+            raise DeadLetterRefused(
+                translated.message,
+                hint="the view waits at these records; check the settings of the topic with:"
+                f" headrace topic describe {self._topic}",
+            )
+
+    def _send(self, producer: Producer, letter: DeadLetter, failed: list[KafkaError]) -> None:
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                failed.append(error)
+
+        while True:
+            try:
+                producer.produce(
+                    self._topic,
+                    value=letter.message.value(),
+                    key=letter.message.key(),
+                    headers=letter.headers(),
+                    on_delivery=delivered,
+                )
+            except BufferError:
+                producer.poll(0.1)
+            except KafkaException as error:
+                failed.append(error.args[0])
+                return
+            else:
+                return
+
+    def _open(self, source: str) -> Producer:
+        ensure_dead_letter_topic(self._cluster, self._topic, [source])
+        self._producer = self._cluster.producer(
+            {
+                "enable.idempotence": True,
+                "message.max.bytes": _MESSAGE_BYTES_MAX,
+                "message.timeout.ms": int(self._cluster.timeout_s * 1_000),
+                "linger.ms": 0,
+            }
+        )
+        return self._producer
+
+    def close(self) -> None:
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer.flush(1.0)
+            self._producer = None

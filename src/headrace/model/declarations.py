@@ -1,0 +1,213 @@
+"""The declared parts of an app: topics, flows, views and alerts.
+
+``headrace.app.App`` creates them. All other code reads them through the protocol ``Declared``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal, Protocol
+
+from headrace.model.codec.codec import encode_record
+from headrace.model.errors import SourceLocation
+from headrace.model.schema import Schema
+from headrace.model.store import Store
+
+__all__ = [
+    "DELIVERIES",
+    "LATENCIES",
+    "Alert",
+    "Declared",
+    "Flow",
+    "LatePolicy",
+    "Latency",
+    "Topic",
+    "View",
+    "alerts_topic",
+    "is_declared",
+    "next_watermark",
+    "writer_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LatePolicy:
+    """Defines when an event of a topic is late. Every engine and ``verify`` apply the same policy."""
+
+    time: str
+    """The name of the field with the event time."""
+    allowed: timedelta
+    """How far behind the newest event time an event may arrive."""
+
+    @property
+    def allowed_us(self) -> int:
+        return self.allowed // timedelta(microseconds=1)
+
+
+def next_watermark(policies: Mapping[str, LatePolicy], seen_us: Mapping[str, int]) -> int | None:
+    """Return the lowest watermark of the inputs with a late policy; None until each of them has had an event.
+
+    ``seen_us`` has the newest event time of each input.
+    """
+    if not policies or not policies.keys() <= seen_us.keys():
+        return None
+    return min(seen_us[name] - policy.allowed_us for name, policy in policies.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic and the schema, key and event time of its values.
+
+    ``kind`` is ``events``, where every record counts, or ``table``, where only the last row of each key counts.
+    """
+
+    name: str
+    schema: Schema | None
+    """None if the flow that writes the topic defines the schema."""
+    key: tuple[str, ...]
+    time: str | None = None
+    late: timedelta = timedelta(0)
+    kind: Literal["events", "table"] = "events"
+    partitions: int | None = None
+    """None uses the setting ``topics.partitions``."""
+    location: SourceLocation | None = field(default=None, compare=False)
+
+    @property
+    def late_policy(self) -> LatePolicy | None:
+        """None if the topic has no event time. Then its events are never late."""
+        return None if self.time is None else LatePolicy(self.time, self.late)
+
+    def encode(self, value: Any) -> tuple[bytes | None, bytes]:
+        """Return key and value of the record. The key is None if the topic has no key."""
+        return encode_record(self, value)
+
+
+Latency = Literal["batch", "realtime"]
+LATENCIES: tuple[Latency, ...] = ("batch", "realtime")
+DELIVERIES: dict[Latency, str] = {"batch": "exactly once", "realtime": "at least once"}
+"""How often each row occurs in the output topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A plain function of DataFrames that derives one topic from others. The flow is callable like the function.
+
+    The function's arguments are the topics in ``reads``, in that order.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    reads: tuple[Topic, ...]
+    writes: Topic
+    deterministic: bool = False
+    """Whether the user declares the flow's Python functions deterministic."""
+    unbounded: bool = False
+    """Whether the user accepts that the flow's state grows without limit with the number of keys."""
+    latency: Latency = "batch"
+    """``realtime``: each row is written alone, within milliseconds, at least once instead of exactly once."""
+    version: str = ""
+    """The user sets another version after a change that the fingerprint cannot detect."""
+    location: SourceLocation | None = field(default=None, compare=False)
+
+    def __call__(self, *frames: Any) -> Any:
+        return self.function(*frames)
+
+    @property
+    def is_realtime(self) -> bool:
+        return self.latency == "realtime"
+
+    @property
+    def streams(self) -> tuple[Topic, ...]:
+        return tuple(topic for topic in self.reads if topic.kind == "events")
+
+    @property
+    def tables(self) -> tuple[Topic, ...]:
+        return tuple(topic for topic in self.reads if topic.kind == "table")
+
+    @property
+    def late_policies(self) -> dict[str, LatePolicy]:
+        """Late policies by input topic. A real-time flow has none: lateness is decided per batch, not per row."""
+        if self.is_realtime:
+            return {}
+        policies = {topic.name: topic.late_policy for topic in self.streams}
+        return {name: policy for name, policy in policies.items() if policy is not None}
+
+    @property
+    def progress_topic(self) -> str:
+        return f"{self.name}.progress"
+
+    @property
+    def late_topic(self) -> str:
+        return f"{self.name}.late"
+
+    @property
+    def dead_topic(self) -> str:
+        return f"{self.name}.dead"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The last row of each key of a topic, held in a store that follows the topic, or computed on read."""
+
+    name: str
+    topic: Topic
+    key: tuple[str, ...]
+    store: Store
+    location: SourceLocation | None = field(default=None, compare=False)
+    cached: int = 0
+    """How many responses a server caches. A cached response is valid until the view changes."""
+
+    @property
+    def dead_topic(self) -> str:
+        return f"{self.name}.dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A named rule that Headrace evaluates while the app runs."""
+
+    name: str
+    when: str
+    """The rule, in the grammar of ``headrace.model.rule``."""
+    on: str = ""
+    """The subject, if the rule does not name it."""
+    location: SourceLocation | None = field(default=None, compare=False)
+
+    @property
+    def text(self) -> str:
+        return f"{self.when} on {self.on}" if self.on else self.when
+
+
+def alerts_topic(app: str) -> str:
+    return f"{app}.alerts"
+
+
+class Declared(Protocol):
+    """An app: its declarations, in the order in which they were declared."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def location(self) -> SourceLocation: ...
+    @property
+    def topics(self) -> Sequence[Topic]: ...
+    @property
+    def flows(self) -> Sequence[Flow]: ...
+    @property
+    def views(self) -> Sequence[View]: ...
+    @property
+    def computed(self) -> Sequence[View]: ...
+    @property
+    def alerts(self) -> Sequence[Alert]: ...
+
+
+def is_declared(app: Declared, topic: Topic) -> bool:
+    """Compare by identity, because a topic of another app can be equal."""
+    return any(declared is topic for declared in app.topics)
+
+
+def writer_of(app: Declared, topic: Topic) -> Flow | None:
+    """Return the flow that derives the topic; None if no flow of the app writes it."""
+    return next((flow for flow in app.flows if flow.writes is topic), None)

@@ -1,0 +1,80 @@
+"""Starts new generations of flows. A new generation derives the flow's output again from the log, into a new topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from headrace.app import App
+from headrace.client.cluster import Cluster
+from headrace.client.progress import current
+from headrace.errors import HeadraceError
+from headrace.model.declarations import Flow
+from headrace.model.graph import check, downstream, order
+from headrace.model.progress import Generation
+from headrace.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["FlowUnknown", "flows_to_rebuild", "rebuild"]
+
+
+class FlowUnknown(HeadraceError):
+    code = "HR-FLOW-UNKNOWN"
+
+
+def flows_to_rebuild(app: App, names: Sequence[str]) -> list[Flow]:
+    """Return the named flows and all flows downstream of them, in dependency order."""
+    flows_by_name = {flow.name: flow for flow in app.flows}
+    for name in names:
+        if name not in flows_by_name:
+            raise FlowUnknown(
+                f"app {app.name} has no flow {name!r}",
+                hint=f"its flows are: {', '.join(flows_by_name) or 'none'}",
+            )
+    selected = set(names)
+    selected |= {flow.name for name in names for flow in downstream(app, flows_by_name[name])}
+    return [flow for flow in order(app) if flow.name in selected]
+
+
+def rebuild(
+    app: App,
+    settings: Settings,
+    cluster: Cluster,
+    names: Sequence[str],
+    *,
+    note: Callable[[str], None],
+    spark: SparkSession | None = None,
+) -> list[Generation]:
+    """Record the new generations in the log. The next run of the flows derives their rows.
+
+    Without ``spark``, start a Spark session and stop it afterwards.
+    """
+    from headrace.flow.compile.compiler import compile_app
+    from headrace.flow.context import FlowContext, FlowOptions
+    from headrace.flow.flow_state import expect_same_app, open_flow
+    from headrace.flow.ownership import Ownership, open_writer
+    from headrace.flow.spark.session import start, stop
+
+    check(app)
+    flows = flows_to_rebuild(app, names)
+    session = spark or start(settings, app.name, say=note)
+    try:
+        compiled = {flow.flow.name: flow for flow in compile_app(session, app)[0]}
+        options = FlowOptions.of(settings)
+        generations = []
+        for flow in flows:
+            expect_same_app(app, flow, current(cluster, flow.progress_topic))
+            writer = open_writer(cluster, flow, options.transaction_timeout_ms)
+            try:
+                ownership = Ownership(cluster, flow, options.transaction_timeout_ms)
+                context = FlowContext(session, cluster, app, compiled[flow.name], {}, options)
+                opened = open_flow(context, writer, ownership, rebuild="requested")
+            finally:
+                writer.close()
+            generations.append(opened.generation)
+        return generations
+    finally:
+        if spark is None:
+            stop(session)

@@ -1,0 +1,1 @@
+"""The HTTP server: connections, requests, tokens, routes and their documentation."""

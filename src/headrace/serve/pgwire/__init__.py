@@ -1,1 +1,0 @@
-"""PostgreSQL's protocol, for reading: what speaks to PostgreSQL can ask the views."""

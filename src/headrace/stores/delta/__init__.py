@@ -1,0 +1,1 @@
+"""The Delta Lake store. Each view is a Delta table."""

@@ -1,0 +1,1 @@
+"""The PostgreSQL store. Each view is a table in a schema of a database."""

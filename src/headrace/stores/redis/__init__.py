@@ -1,0 +1,1 @@
+"""The Redis store. Each view is a hash."""

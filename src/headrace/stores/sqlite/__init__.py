@@ -1,0 +1,1 @@
+"""The SQLite store. Each view is a table in a file."""

@@ -1,1 +1,0 @@
-"""Views: topics folded by their keys into stores that follow them."""

@@ -1,1 +1,0 @@
-"""Views as full-text indexes, by tantivy. The layout and why it holds: ``store``."""

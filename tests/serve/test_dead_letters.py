@@ -1,0 +1,363 @@
+"""Dead letters over HTTP: their content, the dry run of a replay, and the replay, each once."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faults.serve.http import Http
+from faults.serve.local_server import served
+from faults.views.follower_thread import following
+from faults.wait import until
+from headrace import App
+from headrace.client.cluster import Cluster
+from headrace.client.declared_topics import ensure_dead_letter_topic, ensure_declared
+from headrace.client.records import read
+from headrace.ops.dead.letters import newest_letters
+from headrace.ops.dead.replay_rules import ReplayRules
+
+Headers = Sequence[tuple[str, bytes]]
+
+
+@dataclass(frozen=True)
+class _Order:
+    order_id: str
+    pieces: int
+
+
+@dataclass(frozen=True)
+class _DeadLetterApp:
+    http: Http
+    cluster: Cluster
+    app: App
+    name: str
+
+    @property
+    def topic(self) -> str:
+        return f"{self.name}-orders"
+
+    @property
+    def dead(self) -> str:
+        return f"{self.name}-view.dead"
+
+    def write(self, topic: str, value: bytes, headers: Headers = (), key: bytes | None = b"k") -> None:
+        producer = self.cluster.producer({"linger.ms": 0, "message.max.bytes": 100_000_000})
+        producer.produce(topic, key=key, value=value, headers=[*headers] or None)
+        assert producer.flush(30) == 0
+
+    def letter(
+        self,
+        value: bytes,
+        origin: tuple[str, int, int],
+        headers: Headers = (),
+        key: bytes | None = b"k",
+        dead: str = "",
+    ) -> None:
+        """Write a dead letter like a follower."""
+        dead = dead or self.dead
+        ensure_dead_letter_topic(self.cluster, dead, [self.topic])
+        fields = zip(("topic", "partition", "offset"), map(str, origin), strict=True)
+        origin_headers = [(f"__headrace.errors.{name}", text.encode()) for name, text in fields]
+        reason = ("__headrace.errors.message", b"pieces: not a number")
+        self.write(dead, value, [*headers, *origin_headers, reason], key)
+
+    def records(self, topic: str = "") -> list[tuple[bytes | None, bytes | None, dict[str, bytes]]]:
+        topic = topic or self.topic
+        ranges = {partition: (0, end) for partition, end in self.cluster.ends(topic).items()}
+        return [
+            (message.key(), message.value(), dict(message.headers() or ()))  # type: ignore[arg-type]
+            for message in read(self.cluster, topic, ranges)
+        ]
+
+    def letters(self, **request: Any) -> Any:
+        return self.http.get(f"/v1/dead/{self.dead}/letters", **request).expect(200)
+
+    def replay(self, letters: Any = "all", dead: str = "", **more: Any) -> Any:
+        reply = self.http.post(f"/v1/dead/{dead or self.dead}/replay", {"letters": letters, **more})
+        assert reply.status in (200, 202), reply.body
+        return until(lambda: self._ended(dead), "the replay")
+
+    def _ended(self, dead: str = "") -> Any:
+        document = self.http.get(f"/v1/dead/{dead or self.dead}/replay").expect(200)
+        return document if document["state"] != "running" else None
+
+
+@pytest.fixture
+def dead_letters(
+    cluster: Cluster, fresh: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[_DeadLetterApp]:
+    name = fresh("dead")
+    app = App(name)
+    orders = app.topic(f"{name}-orders", _Order, key="order_id")
+    app.view(f"{name}-view", orders)
+    ensure_declared(cluster, orders, orders.name, 2)
+    newest = app.table(f"{name}-newest", _Order, key="order_id")
+    ensure_declared(cluster, newest, newest.name, 1)
+    with served(app, cluster, tmp_path_factory.mktemp("dead")) as http:
+        yield _DeadLetterApp(http, cluster, app, name)
+
+
+def test_a_dead_letter_has_the_bytes_of_its_record_and_replay_writes_them_unchanged(
+    dead_letters: _DeadLetterApp, tmp_path: Path
+) -> None:
+    dead_letters.write(dead_letters.topic, b'{"order_id": "o1", "pieces": "many"}', [("till", b"3")])
+    with following(dead_letters.cluster, dead_letters.app.views[0], [], tmp_path) as followed:
+        until(lambda: followed.follower.status.dead == 1, "the letter")
+    (letter,) = dead_letters.letters()["letters"]
+    assert letter["value"] == '{"order_id": "o1", "pieces": "many"}'
+    assert "pieces" in letter["reason"]
+    origin = letter["origin"]
+    assert (origin["topic"], origin["offset"], letter["replayed"]) == (dead_letters.topic, 0, None)
+    assert letter["headers"] == [{"name": "till", "value": "3", "value_bytes": 1}]
+    (listed,) = dead_letters.http.get("/v1/dead").expect(200)["topics"]
+    assert (listed["topic"], listed["of"], listed["letters"]) == (
+        dead_letters.dead,
+        f"{dead_letters.name}-view",
+        1,
+    )
+
+    tried = dead_letters.replay(dry_run=True)
+    assert (tried["totals"]["ready"], tried["totals"]["written"]) == (1, 0)
+    assert tried["results"][0]["unfit"]
+    assert f"view {dead_letters.name}-view" in tried["words"][0]
+    assert "dead letter again" in tried["words"][1]
+    assert len(dead_letters.records()) == 1
+
+    done = dead_letters.replay([{"partition": 0, "offset": 0}])
+    assert done["totals"]["written"] == 1
+    (_, _, before), (key, value, headers) = dead_letters.records()
+    assert (key, value) == (b"k", b'{"order_id": "o1", "pieces": "many"}')
+    assert before == {"till": b"3"}
+    assert headers.pop("__headrace.replay.at").endswith(b"Z")
+    assert headers == {
+        "till": b"3",
+        "__headrace.replay.letter": f"{dead_letters.dead}/0/0".encode(),
+        "__headrace.replay.origin": f"{dead_letters.topic}/{origin['partition']}/0".encode(),
+    }
+    to = done["results"][0]["to"]
+    assert (to["topic"], to["partition"], to["offset"]) == (dead_letters.topic, origin["partition"], 1)
+    assert dead_letters.letters()["letters"][0]["replayed"]["to"] == to
+
+
+def test_a_letter_is_replayed_once_unless_a_repeat_is_requested(dead_letters: _DeadLetterApp) -> None:
+    dead_letters.letter(b"{}", (dead_letters.topic, 0, 7))
+    dead_letters.letter(b"{}", (dead_letters.topic, 0, 7))
+    dead_letters.letter(b"{}", (dead_letters.topic, 1, 7))
+    first = dead_letters.replay()
+    assert [result["state"] for result in first["results"]] == ["written", "already", "written"]
+    assert "same record" in first["results"][1]["why"]
+    second = dead_letters.replay()
+    assert second["totals"]["already"] == 3
+    assert second["results"][0]["to"] == first["results"][0]["to"]
+    assert len(dead_letters.records()) == 2
+    again = dead_letters.replay([{"partition": 0, "offset": 0}], again=True)
+    assert again["totals"]["written"] == 1
+    assert len(dead_letters.records()) == 3
+    assert dead_letters.http.get("/v1/dead").expect(200)["topics"][0]["replayed"] == 2
+
+
+def test_a_letter_that_cannot_be_replayed_has_a_reason_and_other_letters_are_replayed(
+    dead_letters: _DeadLetterApp,
+) -> None:
+    large = b"x" * 3_000_000
+    dead_letters.letter(b"gone", (f"{dead_letters.name}-other", 0, 1))
+    dead_letters.letter(large, (dead_letters.topic, 0, 2))
+    dead_letters.write(dead_letters.dead, b"row", [("__headrace.errors.exception", b"RowWithoutKey")])
+    dead_letters.write(dead_letters.dead, b"stranger")
+    dead_letters.letter(b"inside", (f"headrace.replays.{dead_letters.name}", 0, 0))
+    dead_letters.letter(b"{}", (dead_letters.topic, 0, 3))
+    for options in ({"dry_run": True}, {}):
+        outcome = dead_letters.replay(**options)
+        assert [result["state"] for result in outcome["results"][:5]] == ["cannot"] * 5
+        reasons = [result["why"] for result in outcome["results"]]
+        assert "does not declare" in reasons[0]
+        assert "bytes" in reasons[1]
+        assert "without a key" in reasons[2]
+        assert "does not name" in reasons[3]
+        assert "does not declare" in reasons[4]
+        assert outcome["totals"]["cannot"] == 5
+    assert [value for _, value, _ in dead_letters.records()] == [b"{}"]
+    letters = dead_letters.letters()["letters"]
+    assert [bool(letter["cannot"]) for letter in letters] == [False, True, True, True, False, True]
+    assert (letters[4]["value_bytes"], letters[4]["value_cut"], len(letters[4]["value"])) == (
+        3_000_000,
+        True,
+        16_384,
+    )
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_record_that_the_log_refuses_does_not_prevent_the_replay_of_others(
+    is_known: bool, dead_letters: _DeadLetterApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compacted topic refuses records without a key. ``is_known`` is whether the server already knows of it."""
+    if not is_known:
+        target = ReplayRules.target
+        monkeypatch.setattr(
+            ReplayRules, "target", lambda self, name: dataclasses.replace(target(self, name), by_key=False)
+        )
+    topic = f"{dead_letters.name}-newest"
+    dead = f"{topic}.DLT"
+    for number in range(5):
+        key = None if number == 2 else b"k%d" % number
+        dead_letters.letter(b"%d" % number, (topic, 0, number), key=key, dead=dead)
+    done = dead_letters.replay(dead=dead)
+    assert [result["state"] for result in done["results"]] == [
+        "written",
+        "written",
+        "cannot",
+        "written",
+        "written",
+    ]
+    assert ("is compacted" if is_known else "the log rejects it") in done["results"][2]["why"]
+    assert [value for _, value, _ in dead_letters.records(topic)] == [b"0", b"1", b"3", b"4"]
+
+
+def test_a_record_that_is_replayed_repeatedly_has_only_the_headers_of_its_last_replay(
+    dead_letters: _DeadLetterApp,
+) -> None:
+    dead_letters.write(dead_letters.topic, b"{}")
+    (number,) = [partition for partition, end in dead_letters.cluster.ends(dead_letters.topic).items() if end]
+    # The second replayed record has offset 3, because a transaction marker is at offset 2.
+    for letter_offset, offset in enumerate((0, 1, 3)):
+        dead_letters.letter(b"{}", (dead_letters.topic, number, offset))
+        done = dead_letters.replay([{"partition": 0, "offset": letter_offset}])
+        assert done["totals"]["written"] == 1
+    ranges = {partition: (0, end) for partition, end in dead_letters.cluster.ends(dead_letters.topic).items()}
+    header_names = [
+        [name for name, _ in message.headers() or ()]
+        for message in read(dead_letters.cluster, dead_letters.topic, ranges)
+    ]
+    assert header_names[0] == []
+    assert [sorted(names) for names in header_names[1:]] == [
+        ["__headrace.replay.at", "__headrace.replay.letter", "__headrace.replay.origin"]
+    ] * 3
+
+
+def test_spring_letters_are_replayed_without_the_headers_of_spring(dead_letters: _DeadLetterApp) -> None:
+    topic = f"{dead_letters.topic}-dlt"
+    dead_letters.cluster.ensure_topic(topic, 1)
+    headers = [
+        ("trace", b"abc"),
+        ("kafka_dlt-original-topic", dead_letters.topic.encode()),
+        ("kafka_dlt-original-partition", struct.pack(">i", 1)),
+        ("kafka_dlt-original-offset", struct.pack(">q", 42)),
+        ("kafka_dlt-exception-fqcn", b"java.lang.IllegalStateException"),
+        ("kafka_dlt-exception-message", b"no such customer"),
+    ]
+    dead_letters.write(topic, b"\xff\x00", headers)
+    path = f"/v1/dead/{topic}"
+    (letter,) = dead_letters.http.get(f"{path}/letters").expect(200)["letters"]
+    assert letter["origin"] == {"topic": dead_letters.topic, "partition": 1, "offset": 42}
+    assert (letter["reason"], letter["value_base64"]) == ("no such customer", "/wA=")
+    dead_letters.http.post(f"{path}/replay", {"letters": "all"})
+    until(lambda: dead_letters.http.get(f"{path}/replay").json["state"] == "done", "the replay")
+    ((_, value, kept),) = dead_letters.records()
+    assert (value, kept["trace"]) == (b"\xff\x00", b"abc")
+    assert not any(name.startswith("kafka_dlt") for name in kept)
+    assert dead_letters.cluster.ends(dead_letters.topic)[1] > 0
+
+
+def _spring(origin: str) -> Headers:
+    return [
+        ("kafka_dlt-original-topic", origin.encode()),
+        ("kafka_dlt-original-partition", struct.pack(">i", 0)),
+        ("kafka_dlt-original-offset", struct.pack(">q", 0)),
+    ]
+
+
+@pytest.mark.parametrize("end", [".DLT", "-dlt"])
+def test_a_spring_letter_is_replayed_only_to_the_topic_in_its_name(
+    dead_letters: _DeadLetterApp, end: str
+) -> None:
+    foreign_topic, dead = f"{dead_letters.name}-newest", f"{dead_letters.topic}{end}"
+    dead_letters.cluster.ensure_topic(dead, 1)
+    dead_letters.write(dead, b"forged", _spring(foreign_topic))
+    dead_letters.write(dead, b"honest", _spring(dead_letters.topic))
+    letters = dead_letters.http.get(f"/v1/dead/{dead}/letters").expect(200)["letters"]
+    assert [bool(letter["cannot"]) for letter in letters] == [False, True]
+    for again in ({"dry_run": True}, {}):
+        first, _ = dead_letters.replay(dead=dead, **again)["results"]
+        assert first["state"] == "cannot"
+        assert f"come from {dead_letters.topic}, but this letter names '{foreign_topic}'" in first["why"]
+    assert dead_letters.records(foreign_topic) == []
+    assert [value for _, value, _ in dead_letters.records()] == [b"honest"]
+
+
+def test_a_letter_of_a_view_is_replayed_only_to_the_topic_of_the_view(dead_letters: _DeadLetterApp) -> None:
+    dead_letters.letter(b"forged", (f"{dead_letters.name}-newest", 0, 0))
+    (result,) = dead_letters.replay()["results"]
+    assert (result["state"], result["to"]) == ("cannot", None)
+    assert dead_letters.records(f"{dead_letters.name}-newest") == []
+
+
+def test_pages_return_each_letter_once_and_the_newest_first(dead_letters: _DeadLetterApp) -> None:
+    for number in range(7):
+        dead_letters.letter(b"%d" % number, (dead_letters.topic, 0, number))
+    values, page = [], dead_letters.letters(limit=3)
+    while True:
+        values += [letter["value"] for letter in page["letters"]]
+        if page["next"] is None:
+            break
+        page = dead_letters.http.get(page["next"]).expect(200)
+    assert values == ["6", "5", "4", "3", "2", "1", "0"]
+
+
+def test_a_page_of_large_letters_has_fewer_letters_and_the_next_page_has_the_rest(
+    dead_letters: _DeadLetterApp,
+) -> None:
+    for number in range(9):
+        dead_letters.letter(b"%d" % number + b"x" * 1_000, (dead_letters.topic, 0, number))
+    values, before = [], None
+    while True:
+        page = newest_letters(dead_letters.cluster, dead_letters.dead, 9, before, bytes_max=3_500)
+        assert 0 < len(page.letters) <= 3
+        values += [(letter.value or b"")[:1] for letter in page.letters]
+        if page.at_end:
+            break
+        before = page.before
+    assert values == [b"%d" % number for number in reversed(range(9))]
+
+
+def test_a_replay_is_cancelled_between_transactions_and_resumed(dead_letters: _DeadLetterApp) -> None:
+    for number in range(6):
+        dead_letters.letter(b"%d" % number, (dead_letters.topic, 0, number))
+    path = f"/v1/dead/{dead_letters.dead}"
+    begun = dead_letters.http.post(f"{path}/replay", {"letters": "all", "per_s": 0.2}).expect(202)
+    assert begun["progress"]["of"] >= 6
+    busy = dead_letters.http.post(f"{path}/replay", {"letters": "all"}).expect(409)
+    assert (busy["code"], busy["replay"]) == ("HR-SERVE-REPLAYING", begun["replay"])
+    dead_letters.http.request("POST", f"{path}/cancel").expect(200)
+    ended = until(dead_letters._ended, "the end")
+    assert ended["state"] == "cancelled"
+    assert 0 < ended["totals"]["written"] < 6
+    assert dead_letters.replay()["totals"]["written"] == 6 - ended["totals"]["written"]
+    assert sorted(value or b"" for _, value, _ in dead_letters.records()) == [
+        b"%d" % number for number in range(6)
+    ]
+
+
+def test_invalid_requests_are_refused(dead_letters: _DeadLetterApp) -> None:
+    dead_letters.letter(b"{}", (dead_letters.topic, 0, 0))
+    path = f"/v1/dead/{dead_letters.dead}"
+    assert dead_letters.http.get("/v1/dead/other/letters").expect(404)["code"] == "HR-DEAD-TOPIC"
+    for body in (
+        {"letters": []},
+        {"letters": "some"},
+        {"letters": "all", "per_s": 0},
+        {},
+        [],
+        {"letters": 1},
+    ):
+        assert dead_letters.http.post(f"{path}/replay", body).expect(400)["code"] == "HR-SERVE-REQUEST"
+    failed = dead_letters.replay([{"partition": 0, "offset": 99}])
+    assert (failed["state"], failed["error"]["code"]) == ("failed", "HR-DEAD-LETTER")
+    assert (
+        dead_letters.http.get(f"{path}/letters", cursor="nonsense").expect(400)["code"] == "HR-SERVE-CURSOR"
+    )

@@ -1,0 +1,44 @@
+"""A reader opens few files to follow the GET of a row from the socket to the store and back."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Callable
+from pathlib import Path
+
+from faults.serve.local_server import served
+from faults.views.follower_thread import following
+from faults.views.scripted_flow import ScriptedFlow
+from headrace.client.cluster import Cluster
+from tests.unit.repository.walks import documented_files, trace_files
+
+GET_FILES_MAX = 14
+"""Lower it when the walk gets shorter; never raise it."""
+_REQUESTS = 5
+
+
+def test_a_get_of_a_row_runs_code_in_few_files(
+    cluster: Cluster, fresh: Callable[[str], str], tmp_path: Path
+) -> None:
+    flow = ScriptedFlow(cluster, fresh("walk"), partitions=1)
+    flow.begin()
+    flow.batch([("a", {"product": "a", "amount": 1, "note": None})])
+    with following(cluster, flow.view, [flow.flow], tmp_path) as followed:
+        followed.expect(flow.derived.rows)
+    walks: list[set[str]] = []
+    # Only threads that start inside the block are traced, so the server must start there.
+    with trace_files() as files, served(flow.app, cluster, tmp_path) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        # The first requests also create objects that later requests use, so they are not counted.
+        for _ in range(2 * _REQUESTS):
+            files.clear()
+            connection.request("GET", f"/v1/views/{flow.view.name}/rows/a")
+            response = connection.getresponse()
+            response.read()
+            assert response.status == 200
+            walks.append(set(files))
+        connection.close()
+    # The monitor and the sweep run only beside some requests, so the intersection excludes them.
+    walk = documented_files("get")
+    assert len(walk) <= GET_FILES_MAX
+    assert sorted(set.intersection(*walks[_REQUESTS:])) == sorted(walk)
