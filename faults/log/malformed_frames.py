@@ -16,8 +16,6 @@ and stop cleanly.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import random
 import socket
 import struct
@@ -26,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from faults.file_digests import changed_files, file_digests, stable_digests
 from faults.log.bystander import Bystander
 from faults.outcome import Outcome
 from faults.protocol import calls
@@ -107,7 +106,7 @@ def _run_stage(
 ) -> None:
     bystander = Bystander(broker.port, f"bystander-{changes}", pause_s=0.002, writes=changes)
     bystander.prepare()
-    before = "" if changes else _stable_hash(broker.data)
+    before = {} if changes else stable_digests([broker.data])
     bystander.start()
     for number in cases:
         frame, api, is_request = _malformed_frame(rng, number, changes=changes)
@@ -115,10 +114,8 @@ def _run_stage(
         problem = _send_and_check(broker.port, frame, api, is_request)
         if problem:
             outcome.problems.append(f"{problem}: {frame[:80].hex()}")
-    if not changes and _stable_hash(broker.data) != before:
-        outcome.problems.append(
-            "frames that are not requests, or that only read, have changed the data directory"
-        )
+    if not changes and (changed := changed_files(before, stable_digests([broker.data]))):
+        outcome.problems.append(f"frames that are not requests, or that only read, have changed {changed}")
     outcome.problems += bystander.finish()
     slowest = max(outcome.figures.get("slowest_ms", 0.0), bystander.slowest_s * 1000)
     outcome.figures["slowest_ms"] = slowest
@@ -243,26 +240,7 @@ def _expect_kept(port: int, topic: str, outcome: Outcome, when: str) -> None:
         outcome.problems.append(f"{when} the kept topic has other records: {values[:3]}")
 
 
-def _topic_files(broker: BrokerProcess, topic: str) -> str:
+def _topic_files(broker: BrokerProcess, topic: str) -> dict[Path, str]:
     with Connection(broker.port) as connection:
         (topic_metadata,) = calls.topics(connection, [topic])
-    return _hash(broker.data / "topics" / topic_metadata.id.hex())
-
-
-def _stable_hash(directory: Path) -> str:
-    """Return the hash of the directory as soon as it is stable."""
-    before = ""
-    while (digest := _hash(directory)) != before:
-        before = digest
-        time.sleep(0.1)
-    return digest
-
-
-def _hash(directory: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(directory.rglob("*")):
-        digest.update(str(path.relative_to(directory)).encode())
-        if path.is_file():
-            with contextlib.suppress(FileNotFoundError):
-                digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
+    return file_digests([broker.data / "topics" / topic_metadata.id.hex()])

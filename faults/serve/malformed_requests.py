@@ -14,7 +14,6 @@ not the server, or close the connection. It must log no unexpected exception and
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import random
 import re
@@ -24,6 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from faults.file_digests import changed_files, file_digests
 from faults.outcome import Outcome
 from faults.protocol import calls
 from faults.protocol.connection import Connection
@@ -85,13 +85,13 @@ def run(
             attacks = _mutated_requests(
                 rng, shop, requests(token, changes=may_write or not protected), sessions, token
             )
-            before = _protected_hash(shop, may_write=may_write)
+            before = _protected_digests(shop, may_write=may_write)
             for chunk in _chunks([next(attacks) for _ in range(count)]):
                 outcome.hits += len(chunk)
                 outcome.problems += _problems(chunk)
-            if _protected_hash(shop, may_write=may_write) != before:
+            if changed := changed_files(before, _protected_digests(shop, may_write=may_write)):
                 outcome.problems.append(
-                    f"files changed that no client may write (the token may write: {may_write})"
+                    f"files changed that no client may write (the token may write: {may_write}): {changed}"
                 )
         outcome.problems += bystander.finish()
         outcome.problems += shop.faults()
@@ -273,23 +273,15 @@ _JUDGES: dict[str, Callable[[bytes, bytes], str]] = {
 # Checks of what must not change
 
 
-def _protected_hash(shop: ServedShop, *, may_write: bool) -> str:
-    """Return the hash of the store and of the log's data directory, without the topic that may be written."""
-    data = shop.broker.data
-    folders = [data]
+def _protected_digests(shop: ServedShop, *, may_write: bool) -> dict[Path, str]:
+    """Return the digests of the store and of the log's data directory, without the topic that may be written."""
+    folders = [shop.broker.data]
     if may_write:
         with Connection(shop.broker.port) as connection:
             folders = [
-                data / "topics" / topic.id.hex()
+                shop.broker.data / "topics" / topic.id.hex()
                 for topic in calls.topics(connection)
                 if topic.name.startswith("derived") and topic.name != INPUT
             ]
-    digest = hashlib.sha256()
-    for path in [*_files(folders), *sorted(shop.app_data.glob("shop.db*"))]:
-        if not path.name.endswith("-shm"):
-            digest.update(str(path).encode() + hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
-
-
-def _files(folders: Sequence[Path]) -> list[Path]:
-    return sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
+    stores = [path for path in shop.app_data.glob("shop.db*") if not path.name.endswith("-shm")]
+    return file_digests([*folders, *stores])
