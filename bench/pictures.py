@@ -270,7 +270,7 @@ def _start_slow_group(log: str) -> Consumer:
     return consumer
 
 
-def _shop(chromium: Browser, home: Path, settle_s: float, shots: list[Shot]) -> None:
+def _take_shop_pictures(chromium: Browser, home: Path, settle_s: float, shots: list[Shot]) -> None:
     with _run_app(home, "examples.shop:app", "examples.shop.traffic:feed") as (address, log, _):
         _until(lambda: _all_flows_have_input(address), "the first batch of every flow")
         time.sleep(settle_s)
@@ -281,7 +281,7 @@ def _shop(chromium: Browser, home: Path, settle_s: float, shots: list[Shot]) -> 
             consumer.close()
 
 
-def _tills(chromium: Browser, home: Path) -> None:
+def _take_failing_app_pictures(chromium: Browser, home: Path) -> None:
     """Take the pictures of the app that is empty, then failing, then unreachable."""
     (home / "tills.py").write_text(_TILLS, encoding="utf-8")
     with _run_app(home, "tills:app", "tills:feed") as (address, _, process):
@@ -316,9 +316,9 @@ def main() -> None:
     try:
         with browser() as chromium:
             if shots:
-                _shop(chromium, options.home, options.settle, shots)
+                _take_shop_pictures(chromium, options.home, options.settle, shots)
             if not options.only or "tills" in options.only:
-                _tills(chromium, options.home)
+                _take_failing_app_pictures(chromium, options.home)
     finally:
         shutil.rmtree(options.home, ignore_errors=True)
 

@@ -77,7 +77,7 @@ class Tally:
         return bool(self.runs) and not self.failed and not self.not_caught
 
     def row(self) -> dict[str, Any]:
-        covers = self.fault.covers
+        covers = self.fault.covered_paths
         return {
             "fault": self.fault.name,
             "held": self.held,
@@ -116,7 +116,7 @@ def _shortened(finding: str) -> str:
 
 
 def soak(fault: Fault, seeds: Sequence[int], saved: SavedRuns) -> Tally:
-    tally = Tally(fault, code_digest(fault.covers))
+    tally = Tally(fault, code_digest(fault.covered_paths))
     for module in fault.load():
         name = module.__name__.removeprefix("faults.")
         for protection, finding in module.UNPROTECTED.items():

@@ -38,7 +38,7 @@ class Fault:
     at_once: int = 1
 
     @property
-    def covers(self) -> list[str]:
+    def covered_paths(self) -> list[str]:
         """The files and folders that the runs test, and the fault's modules. A result is stale when one of them
         changes.
         """

@@ -98,7 +98,7 @@ class Plan:
 
 
 BY_HAND = "Structured Streaming by hand, Spark's Kafka sink (at least once)"
-QUERIES = {"kept": "map and filter", "per_minute": "window aggregation"}
+QUERIES = {"large_orders": "map and filter", "per_minute": "window aggregation"}
 
 
 class FlowContext:

@@ -48,7 +48,9 @@ def start_by_hand(
     )
     order = F.from_json(F.col("value").cast("string"), _ORDER, {"timeZone": "UTC"})
     orders = records.select(order.alias("order")).select("order.*")
-    rows, mode = (_kept(orders), "append") if query == "kept" else (_per_minute(orders), "update")
+    rows, mode = (
+        (_large_orders(orders), "append") if query == "large_orders" else (_per_minute(orders), "update")
+    )
     sink = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", bootstrap).options(**PRODUCER)
     return (
         sink.option("topic", output)
@@ -59,7 +61,7 @@ def start_by_hand(
     )
 
 
-def _kept(orders: DataFrame) -> DataFrame:
+def _large_orders(orders: DataFrame) -> DataFrame:
     rows = orders.where("quantity > 1").selectExpr(
         "order_id", "product_id", "quantity", "quantity * 1999 AS cents", "at"
     )

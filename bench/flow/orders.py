@@ -1,9 +1,9 @@
 """The input of the flow benchmarks: a shop's orders, and derivations of them, declared as a user would declare them.
 
-kept          stateless: large orders, with their price
-kept_now      the same, in real time
-per_minute    stateful: orders and pieces per product and minute
-per_key       unbounded state: how often each key occurred; an order can have many keys
+large_orders        stateless: large orders, with their price
+large_orders_now    the same, in real time
+per_minute          stateful: orders and pieces per product and minute
+per_key             unbounded state: how often each key occurred; an order can have many keys
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Order:
     note: str | None = None
 
 
-def kept(orders: DataFrame) -> DataFrame:
+def large_orders(orders: DataFrame) -> DataFrame:
     large = orders.where(F.col("quantity") > 1)
     return large.withColumn("cents", F.col("quantity") * 1999).select(
         "order_id", "product_id", "quantity", "cents", "at"
@@ -79,14 +79,19 @@ def per_key(orders: DataFrame) -> DataFrame:
     return keyed.groupBy("key_id").agg(F.count(F.lit(1)).alias("times"), F.sum("quantity").alias("pieces"))
 
 
-FLOWS = {"kept": kept, "kept_now": kept, "per_minute": per_minute, "per_key": per_key}
+FLOWS = {
+    "large_orders": large_orders,
+    "large_orders_now": large_orders,
+    "per_minute": per_minute,
+    "per_key": per_key,
+}
 _KEYS = {
-    "kept": ["order_id"],
-    "kept_now": ["order_id"],
+    "large_orders": ["order_id"],
+    "large_orders_now": ["order_id"],
     "per_minute": ["product_id", "minute"],
     "per_key": ["key_id"],
 }
-REALTIME = "kept_now"
+REALTIME = "large_orders_now"
 
 
 def one_flow_app(query: str, topic: str, output: str) -> tuple[App, Flow]:

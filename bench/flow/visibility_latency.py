@@ -26,8 +26,8 @@ _TICK_S = 0.001
 _FIRST_ROW_TIMEOUT_S = 180.0
 _LAST_ROW_TIMEOUT_S = 60.0
 _QUERIES = {
-    "kept": ("map and filter", 1_000.0),
-    "kept_now": ("map and filter in real time (at least once)", 100.0),
+    "large_orders": ("map and filter", 1_000.0),
+    "large_orders_now": ("map and filter in real time (at least once)", 100.0),
     "per_minute": ("window aggregation", 2_000.0),
 }
 """For each query, its title and its latency limit in milliseconds."""
@@ -91,7 +91,11 @@ class _Counts:
         return sum(map(len, self._due.values()))
 
 
-_EXPECTED: dict[str, Callable[[], _Expected]] = {"kept": _Rows, "kept_now": _Rows, "per_minute": _Counts}
+_EXPECTED: dict[str, Callable[[], _Expected]] = {
+    "large_orders": _Rows,
+    "large_orders_now": _Rows,
+    "per_minute": _Counts,
+}
 
 
 def measure(context: FlowContext) -> None:
@@ -121,7 +125,7 @@ def measure(context: FlowContext) -> None:
 
 def _seconds(context: FlowContext, query: str) -> float:
     """Return how long to measure: for a real-time flow, at least one whole batch, with the wait at its end."""
-    if query != "kept_now" or context.plan.is_quick:
+    if query != "large_orders_now" or context.plan.is_quick:
         return context.plan.seconds
     return max(context.plan.seconds, FlowSettings().realtime_ms / 1_000)
 

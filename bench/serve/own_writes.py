@@ -22,8 +22,8 @@ from headrace.stores.registry import open_writer
 __all__ = ["measure"]
 
 _LIMITS = {
-    "kept": ("behind a flow in micro-batches", 1_000.0),
-    "kept_now": ("behind a flow in real time", 150.0),
+    "large_orders": ("behind a flow in micro-batches", 1_000.0),
+    "large_orders_now": ("behind a flow in real time", 150.0),
 }
 _WITHOUT_FLOW, _WITHOUT_FLOW_MS = "of a view without a flow", 1_000.0
 

@@ -12,4 +12,4 @@ VARIABLE = "BENCH_OWN"
 TOPIC = "own-orders"
 VIEW = "seen"
 
-app, _ = one_flow_app(os.environ.get(VARIABLE, "kept"), TOPIC, "own-made")
+app, _ = one_flow_app(os.environ.get(VARIABLE, "large_orders"), TOPIC, "own-made")

@@ -76,7 +76,7 @@ def run(
         finally:
             scene.end()
         scene.judge(home / "sales.db")
-        outcome.problems += broker.traces()
+        outcome.problems += broker.unexpected_exceptions()
         broker.kill()
     return outcome
 
@@ -116,7 +116,7 @@ class _Scene:
     @property
     def all_run(self) -> bool:
         """Whether both the driver and the server still run."""
-        return self._driver.is_running and self._server.runs
+        return self._driver.is_running and self._server.is_running
 
     def begin(self) -> None:
         """Start all parts, and wait until each has progressed."""
@@ -145,7 +145,7 @@ class _Scene:
 
     def _rss_mb(self) -> dict[str, float]:
         memory_mb = {"driver": sum(self._driver.rss_mb().values()), "server": self._server.rss_mb()}
-        return memory_mb | ({"broker": self._broker.rss_mb()} if self._broker.runs else {})
+        return memory_mb | ({"broker": self._broker.rss_mb()} if self._broker.is_running else {})
 
     def _check_growth(self) -> None:
         if not self._base_mb or not self.all_run:
@@ -200,7 +200,7 @@ class _Scene:
         self._sales.wait_until_derived(self._driver)
         if not self._driver.is_running:
             self._outcome.problems.append(f"the driver has exited:\n{self._driver.output()[-3000:]}")
-        elif not self._server.runs:
+        elif not self._server.is_running:
             self._outcome.problems.append("the server has exited")
         else:
             self._wait_for_clients(done)
@@ -242,5 +242,6 @@ class _Scene:
         for client in self._clients:
             self._outcome.problems += client.problems[:3]
         self._outcome.problems += [
-            f"the server logged an unexpected exception:\n{exception}" for exception in self._server.faults()
+            f"the server logged an unexpected exception:\n{exception}"
+            for exception in self._server.unexpected_exceptions()
         ]

@@ -141,13 +141,13 @@ class RunningApp:
         return f"a flow or a view ended: {self.errors[0]}" if self.errors else None
 
     def _begin(self, run: Any) -> None:
-        def guarded() -> None:
+        def run_and_keep_error() -> None:
             try:
                 run(self._stop)
             except BaseException as error:
                 self.errors.append(error)
 
-        thread = threading.Thread(target=guarded, daemon=True)
+        thread = threading.Thread(target=run_and_keep_error, daemon=True)
         thread.start()
         self._threads.append(thread)
 

@@ -121,9 +121,9 @@ def run(
             outcome.problems.append(f"{type(failure).__name__}: {failure}")
         outcome.problems += bystander.finish(60.0 if protected else 1.0)
         outcome.problems += [
-            f"the broker logged an unexpected exception:\n{trace}" for trace in broker.traces()
+            f"the broker logged an unexpected exception:\n{trace}" for trace in broker.unexpected_exceptions()
         ]
-        outcome.peak_rss_mb = max(broker.peak_rss_mb, broker.rss_mb("VmHWM") if broker.runs else 0.0)
+        outcome.peak_rss_mb = max(broker.peak_rss_mb, broker.rss_mb("VmHWM") if broker.is_running else 0.0)
     return outcome
 
 

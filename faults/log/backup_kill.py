@@ -76,7 +76,7 @@ def run(
         with BrokerProcess(home / "broker", options=options, starter=starter, forked=True) as broker:
             broker.start()
             acknowledged, newest_at_kills = _run_with_kills(broker, folder, rng, outcome, rng.randint(*kills))
-            if broker.runs:
+            if broker.is_running:
                 broker.kill()
             outcome.peak_rss_mb = broker.peak_rss_mb
         if not outcome.problems:
@@ -120,7 +120,7 @@ def _run_with_kills(
     except (AssertionError, BrokerDied) as failure:
         outcome.problems.append(f"{type(failure).__name__}: {failure}")
         writers.finish()
-    outcome.problems += writers.problems + broker.traces()
+    outcome.problems += writers.problems + broker.unexpected_exceptions()
     return writers.acknowledged, newest_at_kills
 
 
@@ -192,7 +192,7 @@ def _judge_restore_points(
             continue
         with _restored_broker(home / f"restored-{number}") as broker:
             _judge(broker, number, at_ms - _SLACK_MS, acknowledged, outcome)
-            outcome.problems += broker.traces()
+            outcome.problems += broker.unexpected_exceptions()
 
 
 def _restore(folder: Path, data: Path, number: int) -> None:

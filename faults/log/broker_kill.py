@@ -79,7 +79,7 @@ def _stop_or_kill(broker: BrokerProcess, rng: random.Random, scene: Scene) -> bo
     if choice < 0.25:
         broker.terminate()
         time.sleep(rng.uniform(0, 0.05))
-    was_running = broker.runs
+    was_running = broker.is_running
     broker.kill()
     return was_running
 

@@ -218,7 +218,7 @@ class _Limit:
         resource.prlimit(self._broker.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
     def free(self) -> None:
-        if self._broker.runs:
+        if self._broker.is_running:
             unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
             resource.prlimit(self._broker.pid, resource.RLIMIT_FSIZE, unlimited)
 

@@ -78,7 +78,7 @@ def run(
             outcome.problems.append(f"{type(failure).__name__}: {failure}")
         outcome.problems += bystander.finish()
         outcome.problems += [
-            f"the broker logged an unexpected exception:\n{trace}" for trace in broker.traces()
+            f"the broker logged an unexpected exception:\n{trace}" for trace in broker.unexpected_exceptions()
         ]
         outcome.figures["slowest_ms"] = bystander.slowest_s * 1000
         outcome.peak_rss_mb = broker.rss_mb("VmHWM")

@@ -128,7 +128,7 @@ def run(
         _judge(broker.port, table)
         if code := broker.stop():
             findings.report_problem(f"a clean stop returned exit code {code}")
-        for trace in broker.traces():
+        for trace in broker.unexpected_exceptions():
             findings.report_problem(f"the broker logged an unexpected exception:\n{trace}")
         outcome.figures = {"acked": client.acked, "compactions": _finished_compactions(broker)}
         findings.report_to(outcome)

@@ -95,7 +95,7 @@ def run(
         except BrokerDied as died:
             outcome.problems.append(str(died))
         outcome.problems += [
-            f"the broker logged an unexpected exception:\n{trace}" for trace in broker.traces()
+            f"the broker logged an unexpected exception:\n{trace}" for trace in broker.unexpected_exceptions()
         ]
         outcome.peak_rss_mb = max(broker.peak_rss_mb, broker.rss_mb("VmHWM"))
     return outcome

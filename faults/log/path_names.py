@@ -65,7 +65,8 @@ def run(seed: int, *, protected: bool = True, without: str = "names", cases: int
             except (BrokerDied, Gone) as failure:
                 outcome.problems.append(f"{type(failure).__name__}: {failure}")
             outcome.problems += [
-                f"the broker logged an unexpected exception:\n{trace}" for trace in broker.traces()
+                f"the broker logged an unexpected exception:\n{trace}"
+                for trace in broker.unexpected_exceptions()
             ]
             outcome.problems += describe_changes(
                 before, dict(digests_of_tree(home / "a", excluded=broker.data))

@@ -257,7 +257,7 @@ class Scene:
                 self.ledger.report_problem(
                     f"{partition_id} begins at {view.start}, but records were deleted only up to {self.cuts.requested}"
                 )
-        for trace in self.broker.traces():
+        for trace in self.broker.unexpected_exceptions():
             self.ledger.report_problem(f"the broker logged an unexpected exception:\n{trace}")
 
     def _check_retention(self, directory: Path, partition_id: PartitionId) -> None:

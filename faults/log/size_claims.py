@@ -135,7 +135,7 @@ def run(
             outcome.problems.append(str(died))
         outcome.problems += bystander.finish(60.0 if protected else 5.0)
         outcome.problems += [
-            f"the broker logged an unexpected exception:\n{trace}" for trace in broker.traces()
+            f"the broker logged an unexpected exception:\n{trace}" for trace in broker.unexpected_exceptions()
         ]
         if protected and not list(broker.log_lines("invalid frame size")):
             outcome.problems.append("the broker did not log that a frame was too large")

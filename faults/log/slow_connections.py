@@ -109,7 +109,7 @@ def run(
         except BrokerDied as died:
             outcome.problems.append(str(died))
         outcome.problems += [
-            f"the broker logged an unexpected exception:\n{trace}" for trace in broker.traces()
+            f"the broker logged an unexpected exception:\n{trace}" for trace in broker.unexpected_exceptions()
         ]
         outcome.peak_rss_mb = broker.rss_mb("VmHWM")
     return outcome
@@ -186,7 +186,7 @@ class _Scene:
 
     @property
     def _metrics_port(self) -> int:
-        match = re.search(rb"metrics are at http://127\.0\.0\.1:(\d+)/", self._broker.said())
+        match = re.search(rb"metrics are at http://127\.0\.0\.1:(\d+)/", self._broker.output_since_start())
         assert match is not None
         return int(match[1])
 

@@ -158,7 +158,7 @@ class _Run:
             # Kill the broker, because later syncs would fail too, once per thread.
             self.broker.kill()
         except BrokerDied:
-            output = self.broker.said().decode(errors="replace")
+            output = self.broker.output_since_start().decode(errors="replace")
             if "Traceback" in output:
                 self.ledger.report_problem(
                     f"a start with a failing sync ended with a traceback:\n{output[-2000:]}"
@@ -224,14 +224,14 @@ class _Run:
                 )
 
     def _is_failure_logged(self) -> bool:
-        output = self.broker.said().decode(errors="replace")
+        output = self.broker.output_since_start().decode(errors="replace")
         return any(
             "Input/output error" in line for line in output.splitlines() if "ERROR" in line or "WARN" in line
         )
 
     def judge(self) -> None:
         """Start without the fault, and check that all clients get responses and all acknowledged records exist."""
-        if self.rng.random() < 0.7 or not self.broker.runs:
+        if self.rng.random() < 0.7 or not self.broker.is_running:
             self.broker.kill()
         else:
             self.broker.stop()
@@ -253,7 +253,7 @@ class _Run:
         for view in read_back(self.broker.port, [_FAILING, _HEALTHY]).values():
             self.ledger.check(view)
         self.broker.stop()
-        for trace in self.broker.traces():
+        for trace in self.broker.unexpected_exceptions():
             self.ledger.report_problem(f"the broker logged an unexpected exception:\n{trace}")
 
 

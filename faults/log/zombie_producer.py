@@ -55,7 +55,7 @@ def run(seed: int, *, protected: bool = True, without: str = "fencing") -> Outco
         finally:
             scene.zombie.kill()
         scene.judge()
-        outcome.problems += broker.traces()
+        outcome.problems += broker.unexpected_exceptions()
         broker.kill()
         outcome.peak_rss_mb = broker.peak_rss_mb
     return outcome

@@ -96,7 +96,8 @@ def run(
         attack.run(visits)
         outcome.cases = outcome.hits
         outcome.problems += [
-            f"the server logged an unexpected exception:\n{fault}" for fault in scene.server.faults()
+            f"the server logged an unexpected exception:\n{fault}"
+            for fault in scene.server.unexpected_exceptions()
         ]
         outcome.peak_rss_mb = scene.server.rss_mb("VmHWM")
     return outcome

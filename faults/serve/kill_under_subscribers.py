@@ -79,9 +79,10 @@ def run(
             world.end()
         outcome.problems += writer.problems
         outcome.problems += [
-            f"the server logged an unexpected exception:\n{fault}" for fault in world.server.faults()
+            f"the server logged an unexpected exception:\n{fault}"
+            for fault in world.server.unexpected_exceptions()
         ]
-        outcome.problems += broker.traces()
+        outcome.problems += broker.unexpected_exceptions()
         outcome.peak_rss_mb = max(outcome.peak_rss_mb, broker.peak_rss_mb)
     return outcome
 
@@ -317,7 +318,10 @@ class _Scene:
                     f"a subscriber had to start over: {kinds.count('hello')} times, {subscriber.copy.resumed} resumed"
                 )
         self._outcome.figures["resumed"] = sum(subscriber.copy.resumed for subscriber in self._all)
-        with store_faults("sqlite").create(self._world.server.data) as store, store.reading(_NAME) as read:
+        with (
+            store_faults("sqlite").create(self._world.server.data) as store,
+            store.open_snapshot_reader(_NAME) as read,
+        ):
             deadline = time.monotonic() + _WAIT_S
             expected = self._writer.flow.derived.rows
             while (snapshot := read()) is None or snapshot[2] != expected:

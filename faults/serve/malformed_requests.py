@@ -94,8 +94,8 @@ def run(
                     f"files changed that no client may write (the token may write: {may_write}): {changed}"
                 )
         outcome.problems += bystander.finish()
-        outcome.problems += shop.faults()
-        if not shop.server.runs:
+        outcome.problems += shop.unexpected_exceptions()
+        if not shop.server.is_running:
             outcome.problems.append("the server exited unexpectedly")
         outcome.figures["slowest_ms"] = bystander.slowest_s * 1000
         outcome.peak_rss_mb = shop.server.rss_mb("VmHWM")

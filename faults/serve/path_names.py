@@ -31,7 +31,7 @@ from headrace.serve.http.route import JSON, Route
 __all__ = ["CASES", "RUNS", "UNPROTECTED", "named_routes", "run"]
 
 FAULT = "X24"
-UNPROTECTED = {"page-names": r"returns a canary"}
+UNPROTECTED = {"page-file-allowlist": r"returns a canary"}
 CASES = 500
 RUNS = 20
 
@@ -54,7 +54,9 @@ def named_routes() -> list[Route]:
     return [route for route in ROUTES if _PARAMETER.search(route.path)]
 
 
-def run(seed: int, *, protected: bool = True, without: str = "page-names", cases: int = CASES) -> Outcome:
+def run(
+    seed: int, *, protected: bool = True, without: str = "page-file-allowlist", cases: int = CASES
+) -> Outcome:
     rng = random.Random(f"{FAULT} served {seed}")
     outcome = Outcome(FAULT, seed, cases=cases)
     with run_directory(FAULT, seed, in_memory=True) as home:
@@ -69,12 +71,12 @@ def run(seed: int, *, protected: bool = True, without: str = "page-names", cases
                 outcome.hits += 1
                 attack.case(number)
             attack.close()
-            outcome.problems += shop.faults()
+            outcome.problems += shop.unexpected_exceptions()
             outcome.problems += describe_changes(
                 before, dict(digests_of_tree(home / "a", excluded=shop_home))
             )
             outcome.problems += _unexpected_files(shop.app_data)
-            if not shop.server.runs:
+            if not shop.server.is_running:
                 outcome.problems.append("the server exited unexpectedly")
             outcome.peak_rss_mb = shop.server.rss_mb("VmHWM")
     return outcome

@@ -87,11 +87,17 @@ class ServedShop:
         self.server.kill()
         self.broker.close()
 
-    def faults(self) -> list[str]:
+    def unexpected_exceptions(self) -> list[str]:
         """Return the unexpected exceptions of the server and the broker."""
         return [
-            *(f"the server logged an unexpected exception:\n{fault}" for fault in self.server.faults()),
-            *(f"the broker logged an unexpected exception:\n{trace}" for trace in self.broker.traces()),
+            *(
+                f"the server logged an unexpected exception:\n{fault}"
+                for fault in self.server.unexpected_exceptions()
+            ),
+            *(
+                f"the broker logged an unexpected exception:\n{trace}"
+                for trace in self.broker.unexpected_exceptions()
+            ),
         ]
 
 

@@ -87,8 +87,8 @@ def run(
             rng.shuffle(chosen)
             attack.send(port, chosen[:cases_max] if cases_max else chosen)
         outcome.problems += bystander.finish(120.0 if protected else 5.0)
-        outcome.problems += shop.faults()
-        if not shop.server.runs:
+        outcome.problems += shop.unexpected_exceptions()
+        if not shop.server.is_running:
             outcome.problems.append("the server exited unexpectedly")
         outcome.cases = max(outcome.hits, 1)
         outcome.figures["slowest_ms"] = bystander.slowest_s * 1000

@@ -91,8 +91,8 @@ def run(
         resource.prlimit(shop.server.pid, resource.RLIMIT_NOFILE, (files_max, files_max))
         scene = _Scene(shop, rng, outcome, receive_s, every_s)
         scene.run(idle, unread=unread, protected=protected)
-        outcome.problems += shop.faults()
-        if not shop.server.runs:
+        outcome.problems += shop.unexpected_exceptions()
+        if not shop.server.is_running:
             outcome.problems.append("the server exited unexpectedly")
         outcome.peak_rss_mb = shop.server.rss_mb("VmHWM")
     return outcome

@@ -100,9 +100,9 @@ def run(
             follower.kill()
             server.kill()
         outcome.problems += [
-            f"the server logged an unexpected exception:\n{fault}" for fault in server.faults()
+            f"the server logged an unexpected exception:\n{fault}" for fault in server.unexpected_exceptions()
         ]
-        outcome.problems += broker.traces()
+        outcome.problems += broker.unexpected_exceptions()
     return outcome
 
 

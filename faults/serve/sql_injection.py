@@ -105,7 +105,8 @@ def run(
         )
         outcome.problems += [f"{name} has changed" for name in differing]
         outcome.problems += [
-            f"the server logged an unexpected exception:\n{fault}" for fault in scene.server.faults()
+            f"the server logged an unexpected exception:\n{fault}"
+            for fault in scene.server.unexpected_exceptions()
         ]
         outcome.peak_rss_mb = scene.server.rss_mb("VmHWM")
     return outcome

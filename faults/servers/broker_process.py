@@ -74,14 +74,14 @@ class BrokerProcess:
         return f"127.0.0.1:{self.port}"
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     @property
     def is_ready(self) -> bool:
-        return _READY in self.said()
+        return _READY in self.output_since_start()
 
-    def said(self) -> bytes:
+    def output_since_start(self) -> bytes:
         """Return the broker's output since its last start."""
         with contextlib.suppress(FileNotFoundError), self.log.open("rb") as file:
             file.seek(self._output_start)
@@ -96,7 +96,7 @@ class BrokerProcess:
 
     def spawn(self, wrapper: Sequence[str] = ()) -> None:
         """Start without waiting. ``wrapper`` is a command that runs the broker, such as strace."""
-        assert not self.runs
+        assert not self.is_running
         self._output_start = self.log.stat().st_size if self.log.exists() else 0
         if self._forked and not wrapper:
             self._process = fork_server().fork([*self._starter, "--", *self._arguments], self.log)
@@ -191,7 +191,7 @@ class BrokerProcess:
 
     def expect_alive(self) -> None:
         """Raise an error with the broker's output if the broker has exited unexpectedly."""
-        if not self.runs:
+        if not self.is_running:
             raise BrokerDied(f"the broker exited unexpectedly; it printed:\n{self._tail()}")
 
     # From /proc
@@ -222,13 +222,13 @@ class BrokerProcess:
         return self.rss_mb("VmHWM")
 
     def _sample_rss(self) -> None:
-        if self.runs:
+        if self.is_running:
             self.peak_rss_mb = max(self.peak_rss_mb, self.rss_mb("VmHWM"))
 
     def _tail(self) -> str:
-        return self.said()[-4000:].decode(errors="replace")
+        return self.output_since_start()[-4000:].decode(errors="replace")
 
-    def traces(self) -> list[str]:
+    def unexpected_exceptions(self) -> list[str]:
         """Return the unexpected exceptions of all starts: each traceback with the lines before and after it."""
         lines = self.log.read_text(errors="replace").splitlines()
         starts = [at for at, line in enumerate(lines) if line.startswith("Traceback")]

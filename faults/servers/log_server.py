@@ -36,5 +36,5 @@ def log_server(home: Path, seed: int, outcome: Outcome) -> Iterator[str]:
     with BrokerProcess(home, forked=True) as broker:
         broker.start()
         yield broker.bootstrap
-        outcome.problems += broker.traces()
+        outcome.problems += broker.unexpected_exceptions()
         broker.kill()

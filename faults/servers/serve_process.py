@@ -69,7 +69,7 @@ class ServeProcess:
         return int(ports[-1])
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -105,7 +105,7 @@ class ServeProcess:
         """The number of open file descriptors."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
-    def faults(self) -> list[str]:
+    def unexpected_exceptions(self) -> list[str]:
         """Return the unexpected exceptions of all starts."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         starts = [at for at, line in enumerate(lines) if line.startswith("Traceback")]

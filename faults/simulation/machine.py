@@ -79,7 +79,7 @@ class Machine:
                     step = f"{operation.kind} {operation.path} {operation.offset} {operation.size}"
                     self.trace = zlib.crc32(step.encode(), self.trace)
                     if self.on_change is not None:
-                        self._strike(operation, end)
+                        self._call_on_change(operation, end)
                 crash_stage = stage if stage != "during" or operation.kind == "sync" else "after"
                 if count == end_at and reached == crash_stage:
                     end()
@@ -101,7 +101,7 @@ class Machine:
         self.meanwhile = None
         return ended_by_itself
 
-    def _strike(self, operation: Operation, end: Callable[[], None]) -> None:
+    def _call_on_change(self, operation: Operation, end: Callable[[], None]) -> None:
         assert self.on_change is not None
         try:
             self.on_change(operation)
@@ -115,18 +115,18 @@ class Machine:
 
 
 class _LogCapture(logging.Handler):
-    def __init__(self, said: list[str]) -> None:
+    def __init__(self, log_lines: list[str]) -> None:
         super().__init__(logging.WARNING)
-        self._log_lines = said
+        self._log_lines = log_lines
 
     def emit(self, record: logging.LogRecord) -> None:
         self._log_lines.append(record.getMessage())
 
 
 @contextmanager
-def _captured_log(said: list[str]) -> Iterator[None]:
+def _captured_log(log_lines: list[str]) -> Iterator[None]:
     logger = logging.getLogger("headrace")
-    handler, before = _LogCapture(said), logger.propagate
+    handler, before = _LogCapture(log_lines), logger.propagate
     logger.addHandler(handler)
     logger.propagate = False
     try:

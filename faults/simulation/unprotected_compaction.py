@@ -21,15 +21,15 @@ __all__ = ["without_protection"]
 def _no_durable_swap_record(stack: ExitStack) -> None:
     """The new file replaces the old one, and the other files are removed, without a plan on disk."""
 
-    def settle(self: Swap, files: Files, others: list[int]) -> None:
+    def remove_replaced(self: Swap, files: Files, others: list[int]) -> None:
         files.make_dir(self.directory)
         for base in others:
             path = self.directory / f"{base:020d}.log"
             if files.exists(path):
                 files.remove(path)
 
-    stack.enter_context(patched(Swap, "decide", lambda self, files: None))
-    stack.enter_context(patched(Swap, "settle", settle))
+    stack.enter_context(patched(Swap, "commit", lambda self, files: None))
+    stack.enter_context(patched(Swap, "remove_replaced", remove_replaced))
 
 
 def _no_sync(stack: ExitStack) -> None:

@@ -28,7 +28,7 @@ class FaultyFolder(FaultyStore):
         self._read = read
 
     @contextlib.contextmanager
-    def reading(self, view: str) -> Iterator[Callable[[], Snapshot | None]]:
+    def open_snapshot_reader(self, view: str) -> Iterator[Callable[[], Snapshot | None]]:
         yield functools.partial(self._read, self.path, view)
 
     def stop(self) -> None:

@@ -61,7 +61,7 @@ class FaultyStore(ABC):
     """The address for ``StoreFaults.open`` in another process."""
 
     @abstractmethod
-    def reading(self, view: str) -> AbstractContextManager[Callable[[], Snapshot | None]]:
+    def open_snapshot_reader(self, view: str) -> AbstractContextManager[Callable[[], Snapshot | None]]:
         """Yield a function that reads one snapshot with the store's own client. It returns None if store or view is
         missing.
         """

@@ -106,7 +106,7 @@ class FaultyPostgres(FaultyStore):
         self.address = server.url(database)
 
     @contextlib.contextmanager
-    def reading(self, view: str) -> Iterator[Callable[[], Snapshot | None]]:
+    def open_snapshot_reader(self, view: str) -> Iterator[Callable[[], Snapshot | None]]:
         reader = _Reader(self.address, view)
         try:
             yield reader.read

@@ -93,7 +93,7 @@ class FaultyRedis(FaultyStore):
         self.address = server.url
 
     @contextlib.contextmanager
-    def reading(self, view: str) -> Iterator[Callable[[], Snapshot | None]]:
+    def open_snapshot_reader(self, view: str) -> Iterator[Callable[[], Snapshot | None]]:
         client = self._server.client()
         try:
             yield functools.partial(_read_snapshot, client, view)

@@ -77,7 +77,7 @@ class FaultySqlite(FaultyStore):
         self._lock_holder: sqlite3.Connection | None = None
 
     @contextlib.contextmanager
-    def reading(self, view: str) -> Iterator[Callable[[], Snapshot | None]]:
+    def open_snapshot_reader(self, view: str) -> Iterator[Callable[[], Snapshot | None]]:
         yield functools.partial(self._read_snapshot, view)
 
     def _read_snapshot(self, view: str) -> Snapshot | None:

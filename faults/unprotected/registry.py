@@ -33,7 +33,7 @@ from faults.unprotected.serve import (
     no_message_check,
     no_message_limit,
     no_origin_check,
-    no_page_names,
+    no_page_file_allowlist,
     no_parameter_check,
     no_pg_deadlines,
     no_replay_fence,
@@ -391,5 +391,5 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "http-sweep": no_http_sweep,
     "pg-deadlines": no_pg_deadlines,
     "unsent-limit": no_unsent_limit,
-    "page-names": no_page_names,
+    "page-file-allowlist": no_page_file_allowlist,
 }

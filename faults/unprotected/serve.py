@@ -23,7 +23,7 @@ __all__ = [
     "no_message_check",
     "no_message_limit",
     "no_origin_check",
-    "no_page_names",
+    "no_page_file_allowlist",
     "no_parameter_check",
     "no_pg_deadlines",
     "no_replay_fence",
@@ -227,7 +227,7 @@ def no_first_message_check() -> None:
     patch(web_socket, "_parse_first_message", web_socket._decode)
 
 
-def no_page_names() -> None:
+def no_page_file_allowlist() -> None:
     """A file of the page is read from the path that its name contains."""
     from headrace.serve.page import page
     from headrace.serve.page.assets import Asset

@@ -75,7 +75,8 @@ def run(seed: int, *, protected: bool = True, without: str = "app-names", cases:
                     # Each store checks the name of a view again, but trusts the name of the app.
                     attack.declare(_NAMED_PARTS if protected else ("app",))
             outcome.problems += [
-                f"the broker logged an unexpected exception:\n{trace}" for trace in broker.traces()
+                f"the broker logged an unexpected exception:\n{trace}"
+                for trace in broker.unexpected_exceptions()
             ]
             outcome.problems += describe_changes(before, dict(digests_of_tree(home / "a", excluded=data)))
             outcome.peak_rss_mb = broker.rss_mb("VmHWM")

@@ -70,7 +70,7 @@ def run(seed: int, *, protected: bool = True, without: str = "atomic-commit", st
             writer.stop()
             follower.kill()
             reader.close()
-        outcome.problems += reader.problems + broker.traces()
+        outcome.problems += reader.problems + broker.unexpected_exceptions()
         outcome.lost += len(_lost(broker.bootstrap, writer))
         broker.kill()
     return outcome

@@ -90,7 +90,7 @@ def run(seed: int, *, protected: bool = True, without: str = "tombstones", recor
         if protected and "tombstones in partition 0" not in output:
             outcome.problems.append(f"the follower did not report that it missed deletions: {output[-500:]}")
         table.judge(home / "app" / "deletions.db", outcome)
-        outcome.problems += broker.traces()
+        outcome.problems += broker.unexpected_exceptions()
     return outcome
 
 

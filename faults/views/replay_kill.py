@@ -58,7 +58,7 @@ def run(
             scene.judge()
         finally:
             scene.end()
-        outcome.problems += broker.traces()
+        outcome.problems += broker.unexpected_exceptions()
         outcome.peak_rss_mb = broker.peak_rss_mb
     return outcome
 
@@ -186,7 +186,7 @@ class _Scene:
         self._outcome.problems += [
             f"the server logged an unexpected exception:\n{fault}"
             for server in self._servers
-            for fault in server.faults()
+            for fault in server.unexpected_exceptions()
         ]
 
     def end(self) -> None:

@@ -30,7 +30,7 @@ class ViewReader:
         self._thread.start()
 
     def _read_repeatedly(self) -> None:
-        with self._store.reading(self._view) as read:
+        with self._store.open_snapshot_reader(self._view) as read:
             while not self._done.is_set():
                 began = time.monotonic()
                 snapshot = read()

@@ -65,14 +65,14 @@ def values(server: Server, topic: str) -> dict[int, list[int]]:
 def wait_for_restore_point(folder: Path, records: int) -> int:
     """Wait for the first restore point with at least this number of records."""
 
-    def sequence() -> int | None:
+    def sequence_with_records() -> int | None:
         try:
             newest = choose(BackupFolder(folder))
         except Exception:
             return None
         return newest.sequence if newest.record_count() >= records else None
 
-    return until(sequence, f"{records} records in the backup", timeout_s=480, pause_s=0.02)
+    return until(sequence_with_records, f"{records} records in the backup", timeout_s=480, pause_s=0.02)
 
 
 class Load:

@@ -29,7 +29,7 @@ def restoring(folder: BackupFolder, data: Path, **options: Any) -> Restore:
     return Restore(folder, data, choose(folder), {}, clock=SystemClock(), files=UnsyncedFiles(), **options)
 
 
-async def opened(data: Path, **settings: Any) -> World:
+async def start_broker_on(data: Path, **settings: Any) -> World:
     other = World(data.parent / f"{data.name}-world", 0)
     other.settings = settings
     await other.start(data)
@@ -124,7 +124,7 @@ async def test_archived_segments_are_in_the_backup_and_can_be_restored_without_t
     await world.stop()
     archive.rename(tmp_path / "away")
     assert (await done(restoring(folder, tmp_path / "restored"))).archived == []
-    other = await opened(tmp_path / "restored")
+    other = await start_broker_on(tmp_path / "restored")
     records = committed(other.call.broker, topic_partition)
     assert [value for _, (_, value) in sorted(records.items())] == [*(b"%d" % n for n in range(80)), b"last"]
     await other.stop()
@@ -146,7 +146,7 @@ async def test_the_backup_reports_an_unavailable_archive_and_copies_its_segments
     report = await done(restoring(folder, tmp_path / "early"))
     assert [line.startswith(f"{size} bytes of events-0") for line in report.archived] == [True]
     (tmp_path / "away").rename(archive)
-    early = await opened(tmp_path / "early", archive_dir=archive)
+    early = await start_broker_on(tmp_path / "early", archive_dir=archive)
     assert len(committed(early.call.broker, topic_partition)) == 80, (
         "with the archive, all records can be read"
     )
@@ -310,6 +310,6 @@ async def test_a_restore_killed_after_its_last_step_does_not_overwrite_a_log_in_
     with pytest.raises(DataDirError, match="already"):
         await done(restoring(folder, data))
     assert (data / "headrace.json").read_bytes() == identity
-    other = await opened(data)
+    other = await start_broker_on(data)
     assert GROUP in {group.group_id for group in other.call.broker.groups.list_groups()}
     await other.stop()

@@ -115,6 +115,6 @@ def test_a_broker_killed_while_it_archives_loses_no_record_and_leaves_no_file(
         assert len(bases) > 5
         assert archived_names == {f"{base:020d}{suffix}" for base in bases for suffix in (".log", ".index")}
         log_text = broker.log.read_text()
-        assert not broker.traces()
+        assert not broker.unexpected_exceptions()
         assert CREDENTIALS["AWS_SECRET_ACCESS_KEY"] not in log_text
         assert CREDENTIALS["AWS_ACCESS_KEY_ID"] not in log_text

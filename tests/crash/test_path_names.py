@@ -39,7 +39,7 @@ def test_the_server_uses_no_name_in_a_request_as_a_path(seed: int) -> None:
 
 @pytest.mark.soak
 def test_the_oracle_detects_a_server_that_reads_files_by_name() -> None:
-    expect_caught(serve_names, "page-names", tries=3, cases=100)
+    expect_caught(serve_names, "page-file-allowlist", tries=3, cases=100)
 
 
 @pytest.mark.parametrize("seed", drawn_seeds(1))

@@ -244,5 +244,5 @@ def test_every_fault_lists_runnable_modules_and_existing_code() -> None:
             assert module.UNPROTECTED
             for pattern in module.UNPROTECTED.values():
                 re.compile(pattern)
-        for covered in fault.covers:
+        for covered in fault.covered_paths:
             assert (covered_code.ROOT / covered).exists(), covered

@@ -37,7 +37,7 @@ def notes_app(mark: str) -> App:
     return app
 
 
-def test_the_largest_record_can_be_a_dead_letter_and_a_row_may_exceed_its_source(
+def test_a_record_of_maximum_size_fits_into_a_dead_letter_and_a_row_may_exceed_its_source(
     flow_world: FlowWorld,
 ) -> None:
     mark = uuid.uuid4().hex[:8]

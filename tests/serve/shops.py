@@ -17,7 +17,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import ensure_declared
 from headrace.model.declarations import Topic, View
 
-__all__ = ["Shop", "Shops", "several"]
+__all__ = ["Shop", "Shops", "served_shops"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Shops:
 
 
 @contextlib.contextmanager
-def several(name: str, count: int, cluster: Cluster, home: Path, partitions: int) -> Iterator[Shops]:
+def served_shops(name: str, count: int, cluster: Cluster, home: Path, partitions: int) -> Iterator[Shops]:
     app = App("shop")
     for number in range(count):
         add_shop(app, f"{name}-shop-{number}")

@@ -29,14 +29,14 @@ from headrace.serve.errors import HostNotAllowed
 from headrace.serve.http.guard import Guard
 from headrace.serve.query.position_token import PositionToken, TopicPosition
 from headrace.stores import Search
-from tests.serve.shops import Shop, Shops, several
+from tests.serve.shops import Shop, Shops, served_shops
 
 Fresh = Callable[[str], str]
 
 
 @pytest.fixture(scope="module")
 def shops(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shops]:
-    with several("hostile", 3, cluster, tmp_path_factory.mktemp("hostile"), partitions=1) as shops:
+    with served_shops("hostile", 3, cluster, tmp_path_factory.mktemp("hostile"), partitions=1) as shops:
         yield shops
 
 

@@ -31,7 +31,7 @@ _LINES_MAX = 30
 """Lines to read of a stream with one event per second of two lines each."""
 
 
-def _now(http: Http) -> Any:
+def _read_app_now(http: Http) -> Any:
     return http.get("/v1/app/now").expect(200)
 
 
@@ -75,7 +75,7 @@ def test_a_server_without_a_run_monitors_the_log_and_the_stores_and_explains_wha
         assert {"from": f"source:{name}", "to": f"topic:{name}"} in graph["edges"]
         source = next(node for node in graph["nodes"] if node["id"] == f"source:{name}")
         assert (source["kind"], source["name"]) == ("source", "written from outside")
-        now = _now(http)
+        now = _read_app_now(http)
         assert set(now["nodes"]) == {node["id"] for node in graph["nodes"]}
         assert set(now["edges"]) == {f"{edge['from']}>{edge['to']}" for edge in graph["edges"]}
         assert now["nodes"][f"view:{view}"]["state"] == "not built"
@@ -84,7 +84,7 @@ def test_a_server_without_a_run_monitors_the_log_and_the_stores_and_explains_wha
             _write(http, name, 3)
 
             def arrived() -> Any:
-                result = _now(http)
+                result = _read_app_now(http)
                 position = result["nodes"][f"view:{view}"]["position"]
                 is_current = position and position["offsets"] == {"0": 3}
                 return result if is_current and result["nodes"][f"topic:{name}"]["end"] == 3 else None
@@ -144,7 +144,7 @@ def test_a_stopped_part_of_a_run_is_reported_as_the_cause(
         _write(http, products.name, 5)
 
         def settled() -> Any:
-            result = _now(http)
+            result = _read_app_now(http)
             good, broken = (result["nodes"][f"view:{view.name}"] for view in app.views)
             is_done = good["applied"] == 5 and broken["state"] == "failed" and result["alerts"]
             return result if is_done and good["lag"]["records"] == 0 else None
@@ -178,7 +178,7 @@ def test_an_unreachable_log_is_reported_until_it_responds(fresh: Fresh, tmp_path
     for topic in app.topics:
         ensure_declared(cluster, topic, topic.name, 1)
     with served(app, cluster, tmp_path / "data") as http:
-        assert "does not respond" not in _texts(_now(http))
+        assert "does not respond" not in _texts(_read_app_now(http))
         server.kill()
         now = until(lambda: _with_line(http, "the log does not respond"), "the problem to be reported")
         assert now["health"]["state"] == "bad"
@@ -215,7 +215,7 @@ def test_a_server_without_an_alert_watch_reads_alerts_from_the_log(
 
 
 def _with_line(http: Http, text: str) -> Any:
-    return _document_if(_now(http), lambda document: text in _texts(document))
+    return _document_if(_read_app_now(http), lambda document: text in _texts(document))
 
 
 def _document_if(document: Any, condition: Callable[[Any], bool]) -> Any:

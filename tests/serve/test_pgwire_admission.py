@@ -47,7 +47,7 @@ def test_silent_sockets_do_not_prevent_other_clients_from_connecting(sql_port: i
     ],
     ids=["statement", "large", "portal"],
 )
-def test_a_name_of_more_than_63_bytes_is_an_error_of_its_statement(sql_port: int, sent: bytes) -> None:
+def test_a_name_of_more_than_63_bytes_fails_only_its_statement(sql_port: int, sent: bytes) -> None:
     with raw(sql_port) as wire:
         wire.sendall(sent + message(b"S", b""))
         *_, error, ready = read_until(wire, b"Z")

@@ -29,14 +29,14 @@ from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import ensure_declared
 from headrace.client.records import read
 from headrace.serve.http.tokens import TokenBook, tokens_path
-from tests.serve.shops import Shops, several
+from tests.serve.shops import Shops, served_shops
 
 Fresh = Callable[[str], str]
 
 
 @pytest.fixture(scope="module")
 def shops(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shops]:
-    with several("topics", 5, cluster, tmp_path_factory.mktemp("topics"), partitions=2) as shops:
+    with served_shops("topics", 5, cluster, tmp_path_factory.mktemp("topics"), partitions=2) as shops:
         yield shops
 
 

@@ -22,7 +22,7 @@ from headrace.client.declared_topics import ensure_declared
 from headrace.client.view_names import switch
 from headrace.serve.query.position_token import PositionToken, TopicPosition
 from headrace.stores import Search
-from tests.serve.shops import Shop, Shops, several
+from tests.serve.shops import Shop, Shops, served_shops
 from tests.views.scripted_realtime_flow import ScriptedRealtimeFlow, output_of
 
 Fresh = Callable[[str], str]
@@ -30,7 +30,7 @@ Fresh = Callable[[str], str]
 
 @pytest.fixture(scope="module")
 def shops(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shops]:
-    with several("views", 10, cluster, tmp_path_factory.mktemp("views"), partitions=3) as shops:
+    with served_shops("views", 10, cluster, tmp_path_factory.mktemp("views"), partitions=3) as shops:
         yield shops
 
 

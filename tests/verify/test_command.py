@@ -67,7 +67,7 @@ def test_a_correct_view_exits_with_0_and_one_line(little_app: LittleApp) -> None
     assert (result["verdict"], result["found_rows"], result["offsets"]) == ("proven", 2, little_app.ends)
 
 
-def test_verify_exits_with_1_and_shows_both_values_and_last_prints_the_same_result(
+def test_a_wrong_row_exits_with_1_and_shows_both_values_and_the_last_option_repeats_the_result(
     little_app: LittleApp,
 ) -> None:
     little_app.store(f'UPDATE "{VIEW}" SET amount = 7 WHERE "order" = \'b\'')

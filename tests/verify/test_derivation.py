@@ -24,7 +24,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.records import read
 from headrace.flow.codec.codec import TimeBounds
 from headrace.flow.compile.compiler import Compiled
-from headrace.flow.compile.plan import Operators
+from headrace.flow.compile.plan import OrderSensitiveOperators
 from headrace.flow.history import derived as folding
 from headrace.flow.history.derived import ALL, BY_TOPIC, DERIVED, UNKNOWN, Derived, fold_by_key
 from headrace.flow.tables.versions import TableVersions
@@ -101,7 +101,7 @@ class Topic:
     def fold(
         self,
         derived: list[tuple[str, str | None]],
-        operators: Operators,
+        operators: OrderSensitiveOperators,
         *,
         rejected: list[int],
         stateful: bool,
@@ -136,7 +136,7 @@ def test_the_coordinates_decide_which_derived_row_is_the_last(
         *(("a", "1"), ("b", "1"), ("c", "1"), ("a", "1"), ("b", "2"), ("c", None)),
         *(("d", "2"), ("d", "1"), ("e", "2"), ("e", "1"), ("f", "1")),
     ]
-    found = topic.fold(derived, Operators(), rejected=[], stateful=False)
+    found = topic.fold(derived, OrderSensitiveOperators(), rejected=[], stateful=False)
     assert found == {
         "a": ("1", DERIVED),
         "b": ("2", DERIVED),
@@ -150,7 +150,7 @@ def test_the_coordinates_decide_which_derived_row_is_the_last(
 def test_if_the_view_rejects_a_row_the_previous_row_of_the_key_is_the_last(flow_world: FlowWorld) -> None:
     topic = Topic(flow_world, [("a", "1"), ("b", "1"), ("b", "2"), ("f", "1")])
     derived: list[tuple[str, str | None]] = [("a", "1"), ("b", "1"), ("b", "2"), ("f", "1")]
-    found = topic.fold(derived, Operators(), rejected=[2, 3], stateful=False)
+    found = topic.fold(derived, OrderSensitiveOperators(), rejected=[2, 3], stateful=False)
     assert found == {"a": ("1", DERIVED), "b": ("1", DERIVED), "f": (None, DERIVED)}
 
 
@@ -160,11 +160,11 @@ def test_the_topic_decides_where_coordinates_do_not_determine_the_order(
     topic = Topic(flow_world, [("a", "1"), ("b", "other"), ("d", "2"), ("d", "1")])
     derived: list[tuple[str, str | None]] = [("a", "1"), ("b", "1"), ("c", "1"), ("d", "1"), ("d", "2")]
     expected = {"a": ("1", DERIVED), "b": ("other", BY_TOPIC), "c": ("1", DERIVED), "d": ("1", DERIVED)}
-    forgetting_operators = Operators(deduplicates=True, forgets_duplicates=True)
+    forgetting_operators = OrderSensitiveOperators(deduplicates=True, forgets_duplicates=True)
     assert topic.fold(derived, forgetting_operators, rejected=[], stateful=True) == expected
-    held_back = topic.fold(derived, Operators(holds_back=True), rejected=[], stateful=True)
+    held_back = topic.fold(derived, OrderSensitiveOperators(holds_back=True), rejected=[], stateful=True)
     assert held_back == expected | {"c": ("1", UNKNOWN)}
-    deduplicated = topic.fold(derived, Operators(deduplicates=True), rejected=[], stateful=True)
+    deduplicated = topic.fold(derived, OrderSensitiveOperators(deduplicates=True), rejected=[], stateful=True)
     assert deduplicated == expected | {"b": ("1", DERIVED), "d": ("2", DERIVED)}
 
 

@@ -94,7 +94,7 @@ FULL = Order(
 )  # fmt: skip
 
 
-def test_unchanged_rows_are_proven_and_changed_ones_are_named(shop: Shop) -> None:
+def test_unchanged_rows_are_proven_and_changed_rows_are_reported(shop: Shop) -> None:
     shop.write(
         Order("a", 1),
         Order("b", 2),
@@ -145,7 +145,7 @@ def test_a_change_of_any_column_is_detected(shop: Shop) -> None:
     assert shop.verify().proven
 
 
-def test_a_moved_position_is_named(shop: Shop) -> None:
+def test_a_moved_position_is_reported(shop: Shop) -> None:
     shop.write(Order("a", 1), Order("b", 2))
     shop.follow()
     shop.sql("UPDATE _headrace_views SET offsets = '{\"0\":7}'")

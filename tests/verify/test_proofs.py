@@ -176,7 +176,7 @@ def test_planted_faults_are_named_exactly(
         ("topic = 'scaled-proofs'", "the view follows scaled-proofs"),
     ],
 )
-def test_a_moved_position_is_named_without_blaming_rows(
+def test_a_moved_position_is_reported_without_blaming_rows(
     flow_world: FlowWorld, mill: Mill, run: RunningApp, tmp_path: Path, change: str, says: str
 ) -> None:
     data = copied(flow_world, mill.app.name, tmp_path)

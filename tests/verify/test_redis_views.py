@@ -113,7 +113,7 @@ FULL = Order(
 )  # fmt: skip
 
 
-def test_unchanged_rows_are_proven_and_changed_ones_are_named(shop: Shop) -> None:
+def test_unchanged_rows_are_proven_and_changed_rows_are_reported(shop: Shop) -> None:
     shop.write(
         Order("a", 1, 1),
         Order("b", 1, 2),
@@ -156,7 +156,7 @@ def test_unchanged_rows_are_proven_and_changed_ones_are_named(shop: Shop) -> Non
     assert not [key for key in shop.client.scan_iter() if b"verify" in key]
 
 
-def test_a_moved_position_is_named(shop: Shop) -> None:
+def test_a_moved_position_is_reported(shop: Shop) -> None:
     shop.write(Order("a", 1), Order("b", 2))
     shop.follow()
     position = shop.noted("serving")

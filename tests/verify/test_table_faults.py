@@ -40,7 +40,7 @@ def read_only_once(read_on: Any) -> Any:
     return once
 
 
-def wrong_run(world: FlowWorld) -> Report:
+def run_and_expect_differences(world: FlowWorld) -> Report:
     """Three batches over a table that changes before each."""
     shelf = Shelf(Name)
     world.declare(shelf.app)
@@ -61,7 +61,7 @@ def test_a_table_with_wrong_rows_and_an_outdated_table_are_detected(
 ) -> None:
     monkeypatch.setattr(tables, "latest", first_instead_of_last)
     monkeypatch.setattr(tables.TableState, "_apply", skip_changes)
-    report = wrong_run(flow_world)
+    report = run_and_expect_differences(flow_world)
     missing = [
         msgspec.json.decode(difference.expected["value"])
         for difference in report.differences
@@ -79,7 +79,7 @@ def test_a_join_with_an_old_version_of_a_table_is_detected(
         tables.TableState, "_read_new_records", read_only_once(tables.TableState._read_new_records)
     )
     monkeypatch.setattr(table_reach, "_VISIBILITY_DELAY_MS", 0)
-    report = wrong_run(flow_world)
+    report = run_and_expect_differences(flow_world)
     assert (report.missing, report.extra, report.different) == (0, 0, 0)
     [finding] = report.findings
     assert "batch 2 had read table" in finding.message

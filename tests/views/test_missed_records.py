@@ -68,7 +68,7 @@ def test_records_deleted_before_they_were_read_are_reported_and_the_view_is_rebu
     assert any("records 2 to 2" in line for line in result)
 
 
-def test_an_expired_deletion_is_not_missed(
+def test_a_tombstone_removed_before_the_follower_read_it_causes_a_rebuild(
     cluster: Cluster, view: tuple[View, ReadRows], tmp_path: Path
 ) -> None:
     declared, read_rows = view

@@ -181,26 +181,26 @@ def test_a_session_returns_only_changed_partitions(talk: Conversation) -> None:
     first = fetch(talk, 12, *({"partition": index} for index in range(3)), topic=topic, sessionEpoch=0)
     session = first["sessionId"]
 
-    def go_on(epoch: int, *wanted: dict[str, Any], **fields: Any) -> Any:
+    def fetch_in_session(epoch: int, *wanted: dict[str, Any], **fields: Any) -> Any:
         return fetch(talk, 12, *wanted, topic=topic, sessionId=session, sessionEpoch=epoch, **fields)
 
     assert session != 0
     assert partition_results(first) == {0: (0, [(0, 0, 3)]), 1: (0, []), 2: (0, [])}
-    assert partition_results(go_on(1, {"partition": 0, "fetchOffset": 3})) == {}
+    assert partition_results(fetch_in_session(1, {"partition": 0, "fetchOffset": 3})) == {}
     talk.produce(topic, batch(2), partition=2)
-    assert partition_results(go_on(2)) == {2: (0, [(0, 0, 2)])}
+    assert partition_results(fetch_in_session(2)) == {2: (0, [(0, 0, 2)])}
     # The server sends it again until the client fetches a later offset.
-    assert partition_results(go_on(3)) == {2: (0, [(0, 0, 2)])}
+    assert partition_results(fetch_in_session(3)) == {2: (0, [(0, 0, 2)])}
     forgotten = [{"topic": topic, "partitions": [2]}]
-    assert partition_results(go_on(4, forgottenTopicsData=forgotten)) == {}
+    assert partition_results(fetch_in_session(4, forgottenTopicsData=forgotten)) == {}
     talk.produce(topic, batch(1), partition=2)
     talk.produce(topic, batch(1), partition=1)
-    assert partition_results(go_on(5)) == {1: (0, [(0, 0, 1)])}
-    assert go_on(9)["errorCode"] == 71
-    assert partition_results(go_on(6, {"partition": 1, "fetchOffset": 1})) == {}
-    assert partition_results(go_on(7, {"partition": 1, "fetchOffset": 77})) == {1: (1, [])}
-    assert go_on(-1, {"partition": 1})["sessionId"] == 0
-    assert go_on(8)["errorCode"] == 70
+    assert partition_results(fetch_in_session(5)) == {1: (0, [(0, 0, 1)])}
+    assert fetch_in_session(9)["errorCode"] == 71
+    assert partition_results(fetch_in_session(6, {"partition": 1, "fetchOffset": 1})) == {}
+    assert partition_results(fetch_in_session(7, {"partition": 1, "fetchOffset": 77})) == {1: (1, [])}
+    assert fetch_in_session(-1, {"partition": 1})["sessionId"] == 0
+    assert fetch_in_session(8)["errorCode"] == 70
 
 
 def test_an_unknown_session_is_refused(talk: Conversation) -> None:

@@ -49,8 +49,9 @@ _GRACE_S = 5.0
 _PAUSE_S = 0.05
 _REFRESH_MS = 2_000
 _PROPAGATION_S = 30.0
-"""Seconds until all brokers of a cluster know a new topic. For this time after this process ensured a topic, the
-response "unknown topic" may come from a broker that does not know it yet. librdkafka's producers wait equally long.
+"""Seconds until all brokers of a cluster know a new topic. During this time after this process ensured a topic, the
+response "unknown topic" may only mean that the broker does not know the topic yet. librdkafka's producers wait equally
+long.
 """
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION}
@@ -156,8 +157,8 @@ class Cluster:
     def metadata(self, timeout_s: float | None = None) -> ClusterMetadata:
         """Return all brokers and topics.
 
-        A small request is sent first. Before its response, librdkafka knows the broker only by its bootstrap address.
-        As soon as librdkafka learns the advertised address, it drops the first connection with all pending requests.
+        The first response tells librdkafka the broker's advertised address. librdkafka then drops the connection to the
+        bootstrap address with all pending requests. So a small request is sent first.
         """
         wait_s = self.timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + wait_s

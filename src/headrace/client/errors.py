@@ -28,7 +28,7 @@ _HEALS = _UNREACHABLE | {
     KafkaError.BROKER_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
-    # The broker was restarted, and the client does not know its new leader epoch yet, or knows it before the broker.
+    # The broker was restarted with a new leader epoch, which the client or the broker does not know yet.
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.KAFKA_STORAGE_ERROR,

@@ -43,7 +43,7 @@ __all__ = [
 CONCURRENT_GROUPS = 100
 """The number of groups for which the worker sends requests concurrently."""
 _PAUSES_S = (0.1, 0.3, 1.0, 2.0)
-"""Pauses before the retries of a request whose worker died. A coordinator that moves needs some time."""
+"""Pauses before the retries of a request whose worker died. Moving a group to another coordinator takes some time."""
 _START_S = 30.0
 _GRACE_S = 10.0
 _EXIT_S = 5.0
@@ -143,8 +143,8 @@ class GroupAdminProcess:
     """Thread-safe. The first request starts the worker. If a worker dies, the next request starts another.
 
     With ``wait_for_coordinator``, a request is retried while a group's coordinator is starting, up to the cluster's
-    timeout. A caller that polls periodically does not need it. ``skip_unauthorized`` treats a group without
-    authorization as missing.
+    timeout. A caller that polls periodically does not need it. With ``skip_unauthorized``, a group that this client may
+    not read counts as missing.
     """
 
     def __init__(
@@ -261,8 +261,8 @@ class GroupAdminProcess:
     def _exchange(self, line: bytes, timeout_s: float, doing: str) -> GroupResponse | None:
         """Send one request and read its response; None if the worker died.
 
-        The caller then sends the request again. That is safe, because all requests are idempotent. Only if the first
-        request deleted a group, the second reports it as missing.
+        The caller then sends the request again. That is safe, because all requests are idempotent. The only difference:
+        if the first request deleted a group, the second reports the group as missing.
         """
         if self._closed:
             raise LogError(f"{doing}: the group client is closed", name="CLIENT_CLOSED")
@@ -279,7 +279,7 @@ class GroupAdminProcess:
             self._stop_worker()
             raise _timed_out(doing) from None
         except BaseException:
-            # Otherwise the late response would be used for the next request.
+            # Otherwise the next request would read the response to this one.
             self._stop_worker()
             raise
         if not response.endswith(b"\n"):

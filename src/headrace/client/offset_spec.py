@@ -182,8 +182,8 @@ def resolve_offsets(
 ) -> dict[Partition, int]:
     """Resolve ``spec`` to an offset in each partition. An exact offset is returned even if it is out of range.
 
-    ``first_since`` returns, for each partition, the offset of the first record at or after a time in milliseconds. The
-    offset is negative if no record is that late.
+    ``first_since`` returns, for each partition, the offset of the first record at or after a time in milliseconds. It
+    is negative if the partition has no such record.
     """
     match spec.kind:
         case Kind.START:

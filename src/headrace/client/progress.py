@@ -1,7 +1,8 @@
 """A flow's progress in the log: its current generation, its batches, and its lag.
 
 A *generation* of a flow derives its output from the first input record on; a rebuild begins a new generation. The
-progress topic of a flow has a record for each generation, each committed batch and each change of the driver.
+progress topic of a flow has a record for each generation, each committed batch, and each change of the driver (the
+process that runs the flow).
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ def current(cluster: Cluster, progress_topic: str) -> Progress | None:
 def wait_until_decided(cluster: Cluster, progress_topic: str, timeout_s: float = 30.0) -> None:
     """Wait until no transaction is open in the topic; raises a retriable ``LogError`` after ``timeout_s``.
 
-    A commit is confirmed when it is decided, but becomes visible to readers a moment later. A driver that resumes from
-    the last batch must not miss that batch.
+    The log confirms a commit a moment before readers can see the committed records. A driver resumes after the last
+    batch, so it must not miss a batch that is committed but not visible yet.
     """
     deadline = time.monotonic() + timeout_s
     while cluster.ends(progress_topic) != cluster.ends(progress_topic, committed=False):
@@ -163,7 +164,9 @@ def unread_records(generation: Generation, last: Batch | None, ends: dict[str, d
 
 
 def reached(source: Input, last: Batch | None) -> dict[int, int]:
-    """Return the next offset of each partition of the input. Partitions that were added later are not included."""
+    """Return, per partition of the input, the offset from which the next batch reads. A partition that was added since
+    the last batch is absent.
+    """
     read = last.inputs.get(source.log, {}) if last else {}
     return {int(number): to for number, (_, to) in read.items()} or {
         int(number): start for number, start in source.starts.items()

@@ -39,7 +39,7 @@ class ReadPosition(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tombstones:
-    """The topic settings and the broker's report about the tombstones of a topic."""
+    """What the topic's configuration says about tombstones: how long they are retained, and which were removed."""
 
     compacted: bool
     kept_ms: int
@@ -74,8 +74,9 @@ class Tombstones:
             )
         for number in started_partitions:
             at, below = position.offsets[number], self.removed_below.get(number, 0)
-            # ``position.removed_below`` is the value at the reader's start. A tombstone below it matters only if the
-            # reader has its row. The log retains such a tombstone for the full ``delete.retention.ms``.
+            # ``position.removed_below`` is the value when the reader began. If the value has not changed,
+            # only the tombstone of a row that the reader has read matters. The log retained that tombstone
+            # for the full ``delete.retention.ms``, so only a reader that is ``too_late`` may have missed it.
             if below > at and (below != position.removed_below.get(number, 0) or too_late):
                 return (
                     f"tombstones in partition {number} of {position.topic!r} were removed up to offset {below},"

@@ -69,9 +69,9 @@ class TopicIndex:
     def catch_up(self, *, is_owner: bool = False) -> None:
         """Read the topic up to its end.
 
-        ``is_owner`` means that no other process can write to the topic now. Then this also waits for records that are
-        committed but not yet visible. If the topic then ends before the index, it was restored from a backup, and the
-        index is rebuilt.
+        ``is_owner`` means that no other process can write to the topic now. Then this method also waits for records
+        that are committed but not yet visible. If the topic then ends before the index, it was restored from a backup,
+        and the index is rebuilt.
         """
         with self._lock:
             info = self._cluster.topic(self.topic)
@@ -90,7 +90,7 @@ class TopicIndex:
                 self._read(begin, end)
 
     def add(self, rows: Iterable[tuple[Any, ...]], end: int) -> None:
-        """Add rows. With them, the index must contain all records before offset ``end``."""
+        """Add rows. Afterwards the index must contain every record before offset ``end``."""
         with self._lock, self._transaction():
             self._database.executemany(self._layout.insert, rows)
             self._database.execute("UPDATE place SET next = max(next, ?)", (end,))
@@ -109,8 +109,8 @@ class TopicIndex:
             self._database.execute("REPLACE INTO place VALUES (0, ?, ?)", (topic_id, start))
 
     def _read(self, begin: int, end: int) -> None:
-        """Read the records and insert their rows in short transactions. The file is never locked while this waits for
-        the log.
+        """Read the records and insert their rows in short transactions. The file is never locked while this method
+        waits for the log.
         """
         rows: list[tuple[Any, ...]] = []
         for message in read(self._cluster, self.topic, {0: (begin, end)}):

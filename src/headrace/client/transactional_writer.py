@@ -94,7 +94,9 @@ class WriterRefused(LogError):
 
     @property
     def has_new_owner(self) -> bool:
-        """Whether another writer opened the id. A transaction that timed out has the same error code."""
+        """Whether another writer may have opened the id. The log returns the same error code after a transaction timed
+        out.
+        """
         return self.kafka_error is not None and self.kafka_error.code() in _OWNED_BY_ANOTHER
 
 
@@ -310,7 +312,9 @@ class TransactionalWriter:
                 self._call(lambda: self._client.poll(_POLL_S), "sending records")
 
     def _cause(self, error: KafkaException) -> KafkaException:
-        """Return the reason why a failed transaction refuses records. Only a commit attempt raises that reason."""
+        """Return the reason why a failed transaction refuses records. librdkafka reports that reason only when it tries
+        to commit.
+        """
         if error.args[0].code() != KafkaError._STATE:
             return error
         try:

@@ -154,7 +154,7 @@ class CompactedFile:
         self._buffer = bytearray()
 
     def finish(self, end_offset: int, newest_ms: int) -> Swap:
-        """Fill the file up to ``end_offset``, with its index, and sync both. The swap has no effect before ``decide``.
+        """Fill the file up to ``end_offset``, with its index, and sync both. The swap has no effect before ``commit``.
 
         ``newest_ms`` is the greatest timestamp of the replaced segments. A file without records gets it as its
         timestamp, so that retention knows its age.

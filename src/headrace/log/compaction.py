@@ -8,9 +8,9 @@ than ``min.compaction.lag.ms``.
     read_keys         a thread      map each key of the new records to its newest offset
     next_group        a thread      write the remaining records of a few segments to a new file, and sync it
     forget_markers    event loop    forget aborted transactions whose markers are removed
-    decide            a thread      make the swap durable: every later start uses the new file
+    commit            a thread      make the swap durable: every later start uses the new file
     adopt             event loop    rename the new file and replace the segments; current readers use the old files
-    settle            a thread      remove the old files, then the swap file
+    remove_replaced   a thread      remove the old files, then the swap file
     finish            a thread      save the progress
 
 Memory is bounded by the map of keys, one batch and two buffers. When the map is full, the compaction covers only the
@@ -306,7 +306,7 @@ class Compaction:
         limit = self.log.config.segment_bytes
         return size < limit // 2 or size + segment.size <= limit
 
-    def decide(self, group: Group) -> None:
+    def commit(self, group: Group) -> None:
         """Make the swap durable: after this, every start uses the new file. If this fails, ``has_unfinished_swap`` says
         whether the swap may still be durable.
         """
@@ -321,15 +321,15 @@ class Compaction:
             # Neither slot of the mark may point into a file that will be removed.
             self.log.write_mark_to_both_slots(self.mark)
             self.has_unfinished_swap = True
-            group.swap.decide(self.files)
+            group.swap.commit(self.files)
         except (OSError, Interrupted):
             self.has_unfinished_swap = self.has_unfinished_swap and self.files.exists(group.swap.path)
             if not self.has_unfinished_swap:
                 group.swap.discard(self.files)
             raise
 
-    def settle(self, group: Group) -> None:
-        group.swap.settle(self.files, [segment.base_offset for segment in group.segments[1:]])
+    def remove_replaced(self, group: Group) -> None:
+        group.swap.remove_replaced(self.files, [segment.base_offset for segment in group.segments[1:]])
         self.has_unfinished_swap = False
 
     def finish(self) -> CompactionReport:
@@ -390,7 +390,7 @@ class Compaction:
     # In the event loop
 
     def forget_markers(self, group: Group) -> None:
-        """Forget the aborted transactions whose markers are removed. Call this before ``decide``: readers of committed
+        """Forget the aborted transactions whose markers are removed. Call this before ``commit``: readers of committed
         records must not wait for a removed marker.
         """
         if group.markers_removed:

@@ -72,7 +72,7 @@ class Swap:
     def new_index_path(self) -> Path:
         return _compacted_path(self.index_path)
 
-    def decide(self, files: Files) -> None:
+    def commit(self, files: Files) -> None:
         """Write the swap file durably. After this, every start uses the new file."""
         # Sync the names of the new files first: the swap file must not exist without them.
         files.sync_dir(self.directory)
@@ -89,7 +89,7 @@ class Swap:
         with suppress(OSError):
             files.rename(self.new_index_path, self.index_path)
 
-    def settle(self, files: Files, others: list[int]) -> None:
+    def remove_replaced(self, files: Files, others: list[int]) -> None:
         """Remove the other segments of the range, then the swap file."""
         for base in others:
             path = self.directory / log_name(base)
@@ -200,7 +200,7 @@ def _finish(files: Files, swap: Swap, result: SwapResult) -> set[str]:
         result.unfinished_swap = str(error)
         return {*outdated, swap.log_path.name}
     try:
-        swap.settle(files, others)
+        swap.remove_replaced(files, others)
     except OSError as error:
         result.unfinished_swap = str(error)
     return outdated

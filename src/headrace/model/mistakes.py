@@ -197,16 +197,16 @@ def _time_mistakes(topic: Topic) -> Iterator[AppError]:
                 hint=hint,
             )
     if not isinstance(topic.late, timedelta) or topic.late < timedelta(0):
-        yield _late_mistake(
+        yield _lateness_mistake(
             topic, f"cannot be {topic.late!r}", "set how late an event may arrive: late=timedelta(seconds=30)"
         )
     elif topic.late and topic.time is None:
-        yield _late_mistake(
+        yield _lateness_mistake(
             topic, "is set, but the topic has no event time", 'set the field of the event time: time="..."'
         )
 
 
-def _late_mistake(topic: Topic, problem: str, hint: str) -> AppError:
+def _lateness_mistake(topic: Topic, problem: str, hint: str) -> AppError:
     return AppError(
         f"topic {topic.name!r}: late {problem}", location=topic.location, code="HR-APP-LATE", hint=hint
     )

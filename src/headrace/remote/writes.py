@@ -73,7 +73,7 @@ def write(session: Session, topic: str, records: Sequence[Mapping[str, Any]], re
         error = error_of_reply(http_request, reply)
         if error is None:
             try:
-                return _record_write(session, cast(Reply, reply), request)
+                return _remember_write(session, cast(Reply, reply), request)
             except InvalidResponse as invalid:
                 # The response may come from a server that is not Headrace, so the outcome is unknown.
                 error, may_be_written = invalid, True
@@ -92,7 +92,7 @@ def write(session: Session, topic: str, records: Sequence[Mapping[str, Any]], re
             raise error
 
 
-def _record_write(session: Session, reply: Reply, request: str) -> Written:
+def _remember_write(session: Session, reply: Reply, request: str) -> Written:
     written: Written = json_of(reply, Written)
     repeated = reply.headers.get("idempotency-replayed") == "true"
     written = msgspec.structs.replace(written, request=request, repeated=repeated)

@@ -62,9 +62,9 @@ def run(compaction: Compaction) -> CompactionReport:
     compaction.read_keys()
     while (group := compaction.next_group()) is not None:
         compaction.forget_markers(group)
-        compaction.decide(group)
+        compaction.commit(group)
         compaction.adopt(group)
-        compaction.settle(group)
+        compaction.remove_replaced(group)
     return compaction.finish()
 
 
@@ -108,11 +108,13 @@ class ReadRecords:
 
     records: dict[int, tuple[Key, Value]] = field(default_factory=dict)
 
-    def fold(self, below: int | None = None) -> dict[Key, bytes]:
-        return fold((record for offset, record in self.records.items() if below is None or offset < below))
+    def newest_by_key(self, below: int | None = None) -> dict[Key, bytes]:
+        return newest_by_key(
+            (record for offset, record in self.records.items() if below is None or offset < below)
+        )
 
 
-def fold(records: Iterable[tuple[Key, Value]]) -> dict[Key, bytes]:
+def newest_by_key(records: Iterable[tuple[Key, Value]]) -> dict[Key, bytes]:
     table: dict[Key, bytes] = {}
     for key, value in records:
         if value is None:

@@ -20,7 +20,7 @@ from tests.unit.log.compaction_runs import (
     begin_compaction,
     compact,
     end_transaction,
-    fold,
+    newest_by_key,
     put,
     read_all,
     run,
@@ -54,7 +54,7 @@ def test_the_newest_record_of_each_key_stays_at_its_offset(desk: PartitionFixtur
     after = read_all(log)
     assert sorted(after.records) == [56, 57, 58, 59, 60]
     assert after.records.items() <= before.records.items()
-    assert after.fold() == before.fold()
+    assert after.newest_by_key() == before.newest_by_key()
     assert_unbroken(log)
     assert len(log.segments) == 2
     assert report.records_removed == 56
@@ -197,7 +197,7 @@ def test_compaction_stops_at_the_first_record_of_an_open_transaction(desk: Parti
     end_transaction(log, 7, 0, committed=True)
     seal(log)
     compact(log)
-    assert read_all(log).fold()[b"a"] == b"later-19"
+    assert read_all(log).newest_by_key()[b"a"] == b"later-19"
     assert_unbroken(log)
 
 
@@ -227,8 +227,8 @@ def test_aborted_records_are_removed_and_do_not_replace_older_records(desk: Part
         if header.is_control
     ]
     assert marker not in markers
-    assert read_all(log).fold()[b"c"] == b"committed"
-    assert read_all(log).fold()[b"a"] == b"kept"
+    assert read_all(log).newest_by_key()[b"c"] == b"committed"
+    assert read_all(log).newest_by_key()[b"a"] == b"kept"
     reopened = open_log(desk)
     assert reopened.transactions.aborted_count == 0
     assert read_all(reopened).records == read_all(log).records
@@ -282,7 +282,7 @@ def test_more_keys_than_fit_into_the_map_are_compacted_in_several_runs(desk: Par
     while (report := compact(log, memory_bytes=20 * KEY_BYTES)) is not None:
         turns += 1
         assert report.keys <= 20
-        assert read_all(log).fold() == before.fold()
+        assert read_all(log).newest_by_key() == before.newest_by_key()
     assert turns > 5
     # Each round has removed the replaced records of the keys that fit into its map.
     assert len(read_all(log).records) < 110
@@ -298,7 +298,7 @@ def test_long_keys_with_a_common_prefix_are_distinguished(desk: PartitionFixture
     seal(log)
     before = read_all(log)
     compact(log)
-    assert read_all(log).fold() == before.fold()
+    assert read_all(log).newest_by_key() == before.newest_by_key()
     assert len(read_all(log).records) == 8
 
 
@@ -385,7 +385,7 @@ def test_a_damaged_progress_file_of_compaction_is_not_trusted(desk: PartitionFix
     reopened = open_log(desk)
     assert reopened.report.damage != []
     assert reopened.tombstone_horizon == reopened.end_offset
-    assert fold(read_all(reopened).records.values()) == read_all(log).fold()
+    assert newest_by_key(read_all(reopened).records.values()) == read_all(log).newest_by_key()
     assert compact(reopened) is not None
 
 

@@ -82,7 +82,7 @@ def check(log: PartitionLog, before: ReadRecords) -> None:
     assert log.report.damage == []
     assert_unbroken(log)
     found = read_all(log)
-    assert found.fold() == before.fold()
+    assert found.newest_by_key() == before.newest_by_key()
     assert found.records.items() <= before.records.items()
     newest: dict[bytes, int] = {key: offset for offset, (key, _) in before.records.items()}
     for offset in newest.values():
@@ -121,7 +121,7 @@ def test_records_served_after_a_kill_survive_a_later_power_loss() -> None:
             found = read_all(log)
             assert log.report.damage == []
             assert found.records.items() >= served.records.items()
-            assert found.fold() == {**before.fold(), b"acknowledged": b"between"}
+            assert found.newest_by_key() == {**before.newest_by_key(), b"acknowledged": b"between"}
 
 
 def operations_with_open_swap() -> list[int]:
@@ -174,19 +174,19 @@ def test_a_disk_that_fails_during_compaction_loses_nothing(kind: str) -> None:
             return
         files.heal()
         # The process continues with its current files, and the next process reads the same records.
-        assert read_all(log).fold() == before.fold()
+        assert read_all(log).newest_by_key() == before.newest_by_key()
         if compaction.has_unfinished_swap:
             assert due(log, NOW_MS) is None
         else:
             compact(log, files)
-            assert read_all(log).fold() == before.fold()
+            assert read_all(log).newest_by_key() == before.newest_by_key()
         put(log, (b"after", b"1"))
         log.sync_now()
         for disk in (files.crash(), files.crash(), files.restart()):
             reopened = open_log(disk, leader_epoch=1)
             assert reopened.report.damage == []
             assert_unbroken(reopened)
-            assert read_all(reopened).fold() == {**before.fold(), b"after": b"1"}
+            assert read_all(reopened).newest_by_key() == {**before.newest_by_key(), b"after": b"1"}
 
 
 def failing_starts(
@@ -234,7 +234,7 @@ def test_a_start_that_cannot_finish_a_swap_serves_all_records_and_the_next_start
         assert log.fenced is None
         assert due(log, NOW_MS) is None
         assert_unbroken(log)
-        assert read_all(log).fold() == before.fold()
+        assert read_all(log).newest_by_key() == before.newest_by_key()
         served = read_all(log)
         put(log, (b"after", b"1"))
         log.sync_now()
@@ -245,11 +245,11 @@ def test_a_start_that_cannot_finish_a_swap_serves_all_records_and_the_next_start
             assert_unbroken(reopened)
             found = read_all(reopened)
             assert found.records.items() >= served.records.items()
-            assert found.fold() == {**before.fold(), b"after": b"1"}
+            assert found.newest_by_key() == {**before.newest_by_key(), b"after": b"1"}
             names = disk.list(DIRECTORY)
             assert not [name for name in names if name.endswith((".swap", ".compacted", ".new"))]
             compact(reopened, disk)
-            assert read_all(reopened).fold() == found.fold()
+            assert read_all(reopened).newest_by_key() == found.newest_by_key()
     assert starts
 
 

@@ -19,7 +19,7 @@ from tests.unit.log.compaction_runs import (
     assert_unbroken,
     compact,
     end_transaction,
-    fold,
+    newest_by_key,
     put,
     read_all,
     seal,
@@ -71,20 +71,20 @@ def check(log: PartitionLog, model: Model) -> None:
     written = model.committed(stable)
     # Every offset keeps its record, no record above the clean offset is missing, and the table is the same.
     assert found.items() <= written.items()
-    assert fold(found.values()) == fold(written.values())
+    assert newest_by_key(found.values()) == newest_by_key(written.values())
     clean = log.compacted.clean_offset
     assert {o for o in written if o >= clean} <= found.keys()
     # A reader that resumes gets the same table, unless its offset is below the tombstone horizon.
     for resume in {0, clean // 2, clean, stable // 2}:
         if resume >= log.tombstone_horizon:
-            table = fold(record for offset, record in written.items() if offset < resume)
+            table = newest_by_key(record for offset, record in written.items() if offset < resume)
             for offset, (key, value) in found.items():
                 if offset >= resume:
                     if value is None:
                         table.pop(key, None)
                     else:
                         table[key] = value
-            assert table == fold(written.values())
+            assert table == newest_by_key(written.values())
 
 
 def act(log: PartitionLog, model: Model, directory: Path, step: tuple[str, object, object]) -> PartitionLog:

@@ -28,7 +28,7 @@ def test_every_fault_is_explained_once() -> None:
 
 def test_a_fault_row_shows_held_failed_or_stale(tmp_path: Path) -> None:
     (page,) = (page for page in PAGES if page.stem == "faults")
-    covers = FAULTS["X1"].covers
+    covers = FAULTS["X1"].covered_paths
     row = {
         "fault": "X1",
         "held": True,

@@ -74,7 +74,7 @@ async def test_waiting_tokens_take_turns() -> None:
     assert order == ["greedy", "other", "third", "greedy", "greedy"]
 
 
-async def test_a_cancelled_waiter_leaves_the_queue_and_a_chosen_one_releases_its_slot() -> None:
+async def test_a_cancelled_waiter_leaves_the_queue_or_releases_its_new_slot() -> None:
     slots = FairSlots(1, 50, 100)
     await slots.acquire("a")
     waiting, next_waiter = (asyncio.create_task(slots.acquire(token)) for token in ("b", "c"))

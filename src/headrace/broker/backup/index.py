@@ -114,7 +114,7 @@ class BackupIndex:
         if self._names:
             self.next_sequence = self._names[-1].sequence + 1
             self.last_restore_point_ms = max(name.restore_point_ms for name in self._names)
-        newest = self._unless_unauthentic(newest)
+        newest = self._manifest_if_trusted(newest)
         self.has_restore_point = newest is not None and newest.complete
         parts = {} if newest is None else newest.parts
         used = {(log_id, file) for log_id, part in parts.items() for file in part.files()}
@@ -127,7 +127,7 @@ class BackupIndex:
         self._is_open = True
         return parts
 
-    def _unless_unauthentic(self, newest: Manifest | None) -> Manifest | None:
+    def _manifest_if_trusted(self, newest: Manifest | None) -> Manifest | None:
         """Return the manifest unless this broker has a key and the manifest has no valid MAC.
 
         New manifests have a MAC, so they must not list pieces from a manifest that is not authentic.

@@ -142,9 +142,9 @@ class Compactor:
             while (group := await loop.run_in_executor(None, compaction.next_group)) is not None:
                 if group.markers_removed:
                     await self._forget_markers(compaction, group)
-                await loop.run_in_executor(None, compaction.decide, group)
+                await loop.run_in_executor(None, compaction.commit, group)
                 compaction.adopt(group)
-                await loop.run_in_executor(None, compaction.settle, group)
+                await loop.run_in_executor(None, compaction.remove_replaced, group)
             return await loop.run_in_executor(None, compaction.finish)
         finally:
             self._current = None

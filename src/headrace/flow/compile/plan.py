@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
-    "Operators",
+    "OrderSensitiveOperators",
     "PlanNodes",
     "analyzed",
     "children",
@@ -24,7 +24,7 @@ __all__ = [
     "expr_id",
     "expressions",
     "nodes",
-    "operators_of",
+    "order_sensitive_operators",
 ]
 _CATALYST = "org.apache.spark.sql.catalyst."
 
@@ -292,7 +292,7 @@ class PlanNodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Operators:
+class OrderSensitiveOperators:
     """The operators of a function that can return other rows when ``verify`` runs it over all input at once."""
 
     aggregates: int = 0
@@ -304,7 +304,7 @@ class Operators:
     """Whether an outer join delays rows without a match until the watermark passes."""
 
 
-def operators_of(output: DataFrame) -> Operators:
+def order_sensitive_operators(output: DataFrame) -> OrderSensitiveOperators:
     """Return the operators in the plan of ``output``, the result of the function for inputs that are not streams. Most
     functions return the same rows for all input at once and batch by batch. With these operators, the order in which
     records arrive matters.
@@ -315,7 +315,7 @@ def operators_of(output: DataFrame) -> Operators:
         name = class_name(node)
         names[name] += 1
         has_outer_join = has_outer_join or (name == "Join" and "Outer" in str(node.joinType()))
-    return Operators(
+    return OrderSensitiveOperators(
         aggregates=names["Aggregate"],
         joins=names["Join"],
         deduplicates=any(names[step] for step in ("Deduplicate", "DeduplicateWithinWatermark", "Distinct")),

@@ -36,7 +36,7 @@ from headrace.client.tombstones import Tombstones
 from headrace.flow.batch_rows import average_row_bytes, count_rows_and_bytes
 from headrace.flow.codec.codec import TimeBounds, value_encoder
 from headrace.flow.compile.compiler import Compiled
-from headrace.flow.compile.plan import operators_of
+from headrace.flow.compile.plan import order_sensitive_operators
 from headrace.flow.history.derived import ALL, NOTHING, Derived, Extent
 from headrace.flow.history.gaps import (
     batches_through,
@@ -100,7 +100,7 @@ class _Derivation:
         self._through = through
         self._say = say
         nothing = (inputs.empty(topic) for topic in self._flow.reads)
-        self._operators = operators_of(self._flow.function(*nothing))
+        self._operators = order_sensitive_operators(self._flow.function(*nothing))
         self._tables: dict[str, TableVersions] = {}
 
     def run(self) -> Derived:

@@ -25,7 +25,7 @@ from headrace.client.cluster import Cluster
 from headrace.flow.codec.codec import value_encoder
 from headrace.flow.compile.compiler import Compiled
 from headrace.flow.compile.lineage import lineage_columns
-from headrace.flow.compile.plan import Operators
+from headrace.flow.compile.plan import OrderSensitiveOperators
 from headrace.flow.history.gaps import MissingInput
 from headrace.flow.history.plain_encoder import normalize_values
 from headrace.flow.history.written import is_whole, output_ranges, read_written
@@ -87,7 +87,7 @@ class Derived:
     after: Batch | None
     """The rows are from the batches after this batch; if None, from all batches."""
     extent: Extent
-    operators: Operators
+    operators: OrderSensitiveOperators
     records: int
     """The number of input records that were read."""
     late: int

@@ -84,7 +84,7 @@ class Monitor(Feature):
     async def lags(self) -> Mapping[str, Lag]:
         """Return the lag of the rows that each view serves. The result is empty if the log does not respond."""
         try:
-            return (await self._now()).served
+            return (await self._newest_sample()).served
         except Unavailable:
             return {}
 
@@ -111,7 +111,7 @@ class Monitor(Feature):
             return False
         return bool(latest.error) or self._context.clock.steady() < latest.recent_until_s
 
-    async def _now(self) -> Sample:
+    async def _newest_sample(self) -> Sample:
         """Return the newest sample. Wait for the first one."""
         if self._latest is None:
             await self._next(_FIRST_SAMPLE_S)
@@ -157,7 +157,7 @@ class Monitor(Feature):
         return json_response(self._graph.to_json())
 
     async def read_now(self, request: Request) -> Response:
-        return Response((await self._now()).encoded, headers=_NO_STORE)
+        return Response((await self._newest_sample()).encoded, headers=_NO_STORE)
 
     async def stream_now(self, request: Request) -> Response:
         self._streams.expect_share(request.caller.token_id)
@@ -215,7 +215,7 @@ class Monitor(Feature):
         return json_response(detail, headers=_NO_STORE)
 
     async def list_alerts(self, request: Request) -> Response:
-        sample = await self._now()
+        sample = await self._newest_sample()
         rules = self._probe.rules() if self._probe else None
         why = ""
         if rules is None:

@@ -120,7 +120,7 @@ class Engine:
 
         with translate_errors(request), _interrupted(self.connection, request.time_s):
             sql = self._prepare(request)
-            parameters = [] if request.wire else list(request.parameters)
+            parameters = [] if request.is_pgwire else list(request.parameters)
             positions = self._fill(request, sql, parameters, remaining_s, connections)
             self.lock()
             with _no_descriptors():
@@ -131,12 +131,12 @@ class Engine:
 
     def _prepare(self, request: QueryRequest) -> str:
         """Return the SQL to run. Tables replace searches, and constants replace parameters of the wire protocol."""
-        statement = self.parse(request.sql, catalogue=request.wire)
+        statement = self.parse(request.sql, catalogue=request.is_pgwire)
         changed = bool(statement.searches)
-        if request.wire and translate_tree(statement.tree, catalogue=statement.catalogue):
+        if request.is_pgwire and translate_tree(statement.tree, catalogue=statement.catalogue):
             build(self.connection, request.listed, request.user, request.database)
             changed = True
-        if request.parameters and request.wire:
+        if request.parameters and request.is_pgwire:
             put_parameters(statement.tree, request.parameters, request.parameter_types)
             changed = True
         if request.describe_only:

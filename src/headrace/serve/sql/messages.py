@@ -92,7 +92,7 @@ class QueryRequest(msgspec.Struct, frozen=True, tag=True):
     """With ``rows``: return the columns but no rows."""
 
     @property
-    def wire(self) -> bool:
+    def is_pgwire(self) -> bool:
         return self.result_format == "rows"
 
 

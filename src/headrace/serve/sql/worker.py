@@ -84,10 +84,10 @@ class Worker:
                     if len(request.binary) == 1
                     else request.binary or [False] * len(types)
                 )
-                if request.wire and len(binary) != len(types):
+                if request.is_pgwire and len(binary) != len(types):
                     raise SqlInvalid(f"the client sent {len(binary)} result formats for {len(types)} columns")
                 columns = [Column(name, kind) for name, kind in execution.columns]
-                if request.wire:
+                if request.is_pgwire:
                     columns = [
                         Column(name, kind, oid_of(kind, binary=is_binary))
                         for (name, kind), is_binary in zip(execution.columns, binary, strict=True)

@@ -86,10 +86,10 @@ class SubscriptionQuery(msgspec.Struct, frozen=True):
         )
         page = RowPage(cursor, limit, same=False)
 
-        def build(schema: ViewSchema) -> Query:
+        def build_query(schema: ViewSchema) -> Query:
             return dataclasses.replace(page.query(schema), words=self.words or "")
 
-        return build
+        return build_query
 
 
 CHARS_MAX = 16_000

@@ -78,7 +78,7 @@ class WriteResult(msgspec.Struct, frozen=True):
     """Partition and offset of each record, in the order of the request."""
 
     @property
-    def token(self) -> str:
+    def position_token(self) -> str:
         ends: dict[int, int] = {}
         for partition, offset in self.offsets:
             ends[partition] = max(offset + 1, ends.get(partition, 0))
@@ -87,7 +87,9 @@ class WriteResult(msgspec.Struct, frozen=True):
 
     def document(self) -> WrittenDocument:
         return WrittenDocument(
-            self.topic, [WrittenRecord(partition, offset) for partition, offset in self.offsets], self.token
+            self.topic,
+            [WrittenRecord(partition, offset) for partition, offset in self.offsets],
+            self.position_token,
         )
 
 

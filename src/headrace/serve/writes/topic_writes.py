@@ -154,7 +154,7 @@ class TopicWrites(Feature):
 
 
 def _response(result: WriteResult, *, repeated: bool) -> Response:
-    headers = {"Headrace-Token": result.token, "Headrace-Position": result.token}
+    headers = {"Headrace-Token": result.position_token, "Headrace-Position": result.position_token}
     if repeated:
         headers["Idempotency-Replayed"] = "true"
     return json_response(result.document(), headers=headers)

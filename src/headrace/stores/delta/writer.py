@@ -270,14 +270,14 @@ class DeltaWriter(CatalogWriter):
         if after.generation != fence.generation:
             check_fence(self.view, fence, fence.owner, after.generation)
         assert table is not None
-        with self._writing(table.folder, fence):
+        with self._translate_write_errors(table.folder, fence):
             table.apply(changes, after)
-        with self._writing(table.folder, fence), contextlib.suppress(PositionMoved):
+        with self._translate_write_errors(table.folder, fence), contextlib.suppress(PositionMoved):
             # Ignore the conflict if another program compacts the table at the same time.
             self._tables[table.folder][1].after_commit()
 
     @contextlib.contextmanager
-    def _writing(self, path: Path, fence: Fence) -> Iterator[None]:
+    def _translate_write_errors(self, path: Path, fence: Fence) -> Iterator[None]:
         try:
             with translate_errors(path):
                 yield
@@ -317,11 +317,11 @@ class DeltaWriter(CatalogWriter):
         built = self._check(self._catalog.read(), Part.BUILDING, None, fence)
         assert built is not None
         if serving is not None:
-            with self._writing(serving.folder, fence), translate_errors(built.folder):
+            with self._translate_write_errors(serving.folder, fence), translate_errors(built.folder):
                 serving.replace(built)
         else:
             self._tables.clear()
-            with self._writing(built.folder, fence):
+            with self._translate_write_errors(built.folder, fence):
                 self._move_to_serving(built)
 
         def update(current: Catalog) -> Catalog:
