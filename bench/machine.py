@@ -22,7 +22,7 @@ from tools.jars import pinned
 
 __all__ = ["describe_machine", "filesystem_of", "write_machine"]
 
-# Packages whose version can change a number.
+# Packages whose version can change a result.
 _PACKAGES = (
     "aiokafka",
     "confluent-kafka",

@@ -3,8 +3,8 @@
 A comparison is ``{"name", "peer", "us", "them", "unit", "ratio", "goal", "met"}``. ``ratio`` is how many times better
 than the peer Headrace is, whatever the unit: 2 means twice the throughput, or half the memory. ``goal`` is a ratio too.
 The unit determines the direction: for a rate more is better, for time and memory less is better. A row without a goal
-documents a choice and has no verdict. If both were measured in several alternating rounds, the figures are medians, and
-``spread`` contains the lowest and the highest ratio of a round.
+documents a choice and has no verdict. If Headrace and the peer were measured in several alternating rounds, the figures
+are medians, and ``spread`` contains the lowest and the highest ratio of a round.
 
 A fault is ``{"fault", "held", "runs", "hits", "lost", "duplicated", "peak_rss_mb", "seeds", "caught_unprotected",
 "failures", "commit", "date", "code", "covers"}``: the number of random runs, how often the fault hit its target,
@@ -42,7 +42,7 @@ _LESS_IS_BETTER = {"us", "ms", "s", "KB", "MB", "GB", "CPU s"}
 _DIGITS = 3
 _COMPARISON_FIELDS = {"name": str, "peer": str, "us": float, "them": float, "unit": str, "goal": float}
 _NO_GOAL = 1.0
-"""Stands for the goal while the fields of a row without a goal are checked."""
+"""A placeholder goal, which lets a row without a goal pass the check of its fields."""
 _FAULT_FIELDS = {
     "fault": str,
     "held": bool,

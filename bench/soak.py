@@ -141,7 +141,7 @@ def soak(fault: Fault, seeds: Sequence[int], saved: SavedRuns) -> Tally:
 
 
 def _outcomes(tally: Tally, module: ModuleType, seeds: Sequence[int], saved: SavedRuns) -> Iterator[Outcome]:
-    """Yield first the saved runs, then the others as they finish."""
+    """Yield the saved runs first, then the other runs as they finish."""
     fault, name, missing = tally.fault, module.__name__, []
     for seed in seeds:
         outcome = saved.find(fault.name, name, seed, tally.code)

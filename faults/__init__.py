@@ -1,5 +1,5 @@
-"""The faults that the log, the flows, the views and the server must survive. Random runs test each fault; a seed
-replays a run.
+"""The faults that the log, the flows, the views and the server must survive, such as X1 (``docs/faults.md`` lists
+them). Random runs test each fault; a seed replays a run. *The product* is the code under test, in ``src/headrace``.
 
 Each fault has one or more modules with
 
@@ -12,7 +12,7 @@ Headrace survives a fault if the fault struck in every run, the oracle reported 
 protection a run without it reported the expected problem. Any other problem, or an exception, does not count.
 ``bench.soak`` executes all runs, ``tests/crash`` a few of them.
 
-Tests and benchmarks import this package; it imports neither of them.
+Tests and benchmarks import this package, which imports neither of them.
 """
 
 from __future__ import annotations

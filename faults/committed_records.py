@@ -1,4 +1,4 @@
-"""Reads the committed records of a topic with librdkafka, without code of the product."""
+"""Reads the committed records of a topic with librdkafka, without any code of the product."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Finds out which files a run changed.
 
-The marks of partitions do not count. The broker writes a mark some seconds after the records that it covers, and the
-files of records count.
+Synced marks (``headrace.log.mark``) are ignored: the broker may write a mark only seconds after a change of the
+records, and the files with the records are compared.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def file_digests(paths: Iterable[Path]) -> dict[Path, str]:
 
 
 def stable_digests(paths: Iterable[Path]) -> dict[Path, str]:
-    """Return the digests as soon as they are stable."""
+    """Compute the digests repeatedly, and return them when two results in a row are equal."""
     paths = list(paths)
     before = None
     while (digests := file_digests(paths)) != before:
@@ -43,5 +43,5 @@ def stable_digests(paths: Iterable[Path]) -> dict[Path, str]:
 
 
 def changed_files(before: dict[Path, str], after: dict[Path, str]) -> list[str]:
-    """Return the names of the files that differ, that are new, and that are missing."""
+    """Return the names of all files that were changed, added or removed."""
     return sorted(str(path) for path in before.keys() | after.keys() if before.get(path) != after.get(path))

@@ -65,7 +65,7 @@ _runners: list[_Runner] = []
 
 def run_in_process(module: ModuleType, seed: int, **options: Any) -> Outcome:
     """Call ``module.run(seed, **options)`` in the other process. If the run is interrupted, the next run gets a new
-    one.
+    process.
     """
     if not _runners:
         _runners.append(_Runner())

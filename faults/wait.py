@@ -1,7 +1,7 @@
 """Waits until a condition is true, with a deadline, instead of sleeping for a fixed time.
 
-A wait also watches the processes and threads that the test needs: a server, a command, a follower. It fails as soon as
-one of them ends, and reports how that one ended.
+A wait also watches the processes and threads that the test needs: a server, a command, a follower. The wait fails as
+soon as one of them ends, and reports how it ended.
 """
 
 from __future__ import annotations

@@ -84,7 +84,8 @@ def run(
 ) -> None:
     """Run a program without showing its output. If it fails, raise ``SetupError`` with the end of its output.
 
-    ``failing`` is the message of the error, and ``doing`` what a slow step prints that it is still doing.
+    ``failing`` is the message of the error. ``doing`` describes the step in the line that says that a slow step is
+    still running.
     """
     environment = {**os.environ, **(env or {})}
     with tempfile.TemporaryFile() as output:

@@ -60,7 +60,7 @@ def can_install() -> bool:
 
 
 def install(names: Sequence[str], why: str) -> None:
-    """Install the packages. Refresh the package lists only if the installation fails without that."""
+    """Install the packages. Refresh the package lists only if the installation with the existing lists fails."""
     say(f"apt: {' '.join(names)}", why)
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
     command = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *names]

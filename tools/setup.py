@@ -75,7 +75,7 @@ def _install_for_running() -> None:
 
 def for_testing() -> None:
     """Install everything that the tests need: test packages, Debian packages, more jars."""
-    # Steps that can fail until the user acts come first, before any large download.
+    # Steps that can fail because the user must install something come first, before any large download.
     debian.provide(debian.TEST_PACKAGES, may_install=debian.can_install())
     compiler.provide()
     for_running()
@@ -113,9 +113,9 @@ def _archive_classes() -> None:
 
 
 def _compile(*folders: str) -> None:
-    """Compile the Python files of these folders to bytecode. pip does not do that for an editable install, and with
-    ``PYTHONDONTWRITEBYTECODE`` every start would compile everything again. A folder that is not writable is not an
-    error.
+    """Compile the Python files of these folders to bytecode. pip does not do that for an editable install. If
+    ``PYTHONDONTWRITEBYTECODE`` is set, every start would compile everything again. A folder that is not writable is not
+    an error.
     """
     subprocess.run([VENV_PYTHON, "-m", "compileall", "-qq", *(ROOT / name for name in folders)], check=False)
 

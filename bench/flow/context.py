@@ -32,14 +32,14 @@ class Plan:
     seconds: float
     """Seconds during which slow events are sent and counted."""
     small_s: float
-    """As ``seconds``, for parts that try many settings."""
+    """Like ``seconds``, for the parts that try many settings."""
     store_rows: int
     state_keys: tuple[int, ...]
-    """Numbers of keys in the state, ascending. The first is the reference."""
+    """The numbers of keys to which the state grows, ascending. The first number is the reference."""
     state_memory_keys: int
     """The largest number of keys that is also measured with state in memory."""
     state_events: int
-    """Events that are counted at each number of keys."""
+    """The number of events to count at each number of keys."""
     state_batch_events: int
     flows: int
     """Number of flows in one app."""
@@ -47,7 +47,7 @@ class Plan:
     """Events for each of these flows."""
     format_events: int
     memory_s: float
-    """Seconds that an app runs before its memory is sampled, and as many seconds of sampling."""
+    """Seconds that an app runs before its memory is sampled. The sampling takes as long again."""
     is_quick: bool = False
 
     @classmethod
@@ -126,6 +126,6 @@ class FlowContext:
         return self.orders_topic("orders", self.plan.events)
 
     def task(self, who: str, query: str, name: str, topic: str, **more: Any) -> Task:
-        """Return a task that reads ``topic`` and writes to the topic and the folder ``name``."""
+        """Return a task that reads ``topic``. Its output topic and its folder are both called ``name``."""
         options = {"batch_events": self.plan.batch_events, "partitions": self.plan.partitions, **more}
         return Task(who, query, self.server.bootstrap, topic, name, self.home / name, **options)

@@ -50,7 +50,7 @@ _WARM_UP_ROUNDS, _ROUNDS = 3, 3
 
 class Decoded(msgspec.Struct):
     cpu_s: dict[str, list[float]]
-    """CPU seconds per million values, for each plan, round by round."""
+    """For each plan (a format, and its decoder if any), the CPU seconds per million values in each round."""
     json_bytes: int
     """Bytes of all values as JSON."""
     avro_bytes: int

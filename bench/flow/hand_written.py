@@ -1,8 +1,8 @@
 """The derivations of ``bench.flow.orders``, written by hand in Structured Streaming, from topic to topic, with Spark's
 own Kafka sink and a tuned producer.
 
-It writes the same bytes for the same orders. It is at-least-once and does not check its input: an invalid value becomes
-nulls, and a late row is dropped silently.
+The hand-written query writes the same bytes for the same orders. It is at-least-once and does not check its input: an
+invalid value becomes nulls, and a late row is dropped silently.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m bench.flow.hand_written_shop BOOTSTRAP CHECKPOINTS [all]
 
-The script joins each order with its product, as the products were when it started. With ``all``, it also derives the
-counts and sums of orders and clicks. From Headrace it takes only the jars of Spark's Kafka connector, so that it does
-not download them. It runs until it is killed.
+The script joins each order with its product, as the product was when the script started. With ``all``, it also derives
+the counts and sums of orders and clicks. From Headrace it takes only the jars of Spark's Kafka connector, so that it
+does not download them. It runs until it is killed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The cost of carrying each row's coordinates: a flow against the same flow without them.
+"""The cost of carrying the coordinates of each row: a flow against the same flow without coordinates.
 
-Without coordinates, the order of rows is undefined. The results are correct here nevertheless, because the query writes
-one row per key.
+The coordinates name the input record from which a row was derived. Without them, the order of rows is undefined. The
+results are correct here nevertheless, because the query writes one row per key.
 """
 
 from __future__ import annotations

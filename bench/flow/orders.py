@@ -44,7 +44,7 @@ _PER_S = 1_000
 _VALUE = b'{"order_id":"%s","customer_id":"c%04d","product_id":"%s","quantity":%d,"at":"%s","note":null}'
 _FILL_S = 300.0
 _SCATTER, _SCATTERED = 2_654_435_761, 2**32
-"""Map consecutive numbers to distinct keys that are far apart."""
+"""Map consecutive numbers to distinct keys that are far from each other."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def per_minute(orders: DataFrame) -> DataFrame:
 
 
 def per_key(orders: DataFrame) -> DataFrame:
-    """Count keys. An order has ``quantity`` consecutive keys; the number in its product is the first one."""
+    """Count keys. An order has ``quantity`` consecutive keys. The first key is the number in the order's product."""
     steps = F.explode(F.sequence(F.lit(0), F.col("quantity") - 1)).alias("step")
     stepped = orders.select("product_id", "quantity", steps)
     number = (F.col("product_id").cast("long") + F.col("step")) * _SCATTER

@@ -39,7 +39,7 @@ def measure(context: FlowContext) -> None:
 
 
 def _run(task: Task, records: int) -> float:
-    """Start the driver, kill it when it has processed this many records, and return the seconds in between."""
+    """Start the driver, and kill it when it has processed this many records. Return the seconds that this took."""
     output, cluster = task.data / f"driver-{records}.out", Cluster(task.bootstrap)
     began = time.monotonic()
     with open(output, "wb") as out:

@@ -28,8 +28,8 @@ def trickle(
     seconds: float,
     on_start: Callable[[], None] = lambda: None,
 ) -> None:
-    """Send orders until the first batch is done and ``warm_s`` later. Then call ``on_start``, and continue for
-    ``seconds``, and until a few more batches are done.
+    """Send orders until ``warm_s`` seconds after the end of the first batch. Then call ``on_start``. Continue for at
+    least ``seconds``, until a few more batches are done.
     """
     producer = cluster.producer({"linger.ms": 0})
     due = time.monotonic()

@@ -62,7 +62,7 @@ def measure(context: FlowContext) -> None:
 
 
 def phases(us: list[Trigger], them: list[Trigger]) -> list[tuple[str, float, float]]:
-    """Return name, our and their milliseconds of each phase: the total first, then by our duration."""
+    """Return the name of each phase, with our and their milliseconds: the total first, then by our duration."""
     ours, theirs = means(us), means(them)
     names = sorted({*ours, *theirs}, key=lambda name: (name != TOTAL, -ours.get(name, 0.0), name))
     return [(name, max(_MIN_MS, ours.get(name, 0.0)), max(_MIN_MS, theirs.get(name, 0.0))) for name in names]

@@ -1,8 +1,9 @@
 """The cost of an event while the state of a flow grows: an aggregation over all time, at several sizes.
 
-A run has one flow. For each size, its topic has orders that add keys up to that size, and then orders with one existing
-key each. Only the latter orders are counted. There is one run with state in RocksDB, which is meant for large state,
-and one with state in memory, up to a limit. A run also measures the time to commit the state, and the driver's memory.
+A run has one flow. For each size, the flow's topic has orders that add keys up to that size, and then orders with one
+existing key each. Only the orders with an existing key are counted. There is one run with state in RocksDB, which is
+meant for large state, and one with state in memory, up to a limit. A run also measures the time to commit the state,
+and the driver's memory.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _TIMEOUT_S = 1_800.0
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One size of the state, and the range of its counted events in the whole input."""
+    """One size of the state. ``low`` and ``high`` are the range of its counted events in the whole input."""
 
     keys: int
     low: int

@@ -32,7 +32,7 @@ class Trigger:
     rows: int
     parts_ms: dict[str, float]
     """Milliseconds by Spark's phase names, and by two of ours: ``checkpoint files``, and ``state commit``, which is a
-    part of addBatch and the sum over tasks.
+    part of addBatch, summed over all tasks.
     """
     state_rows: int
     state_bytes: int

@@ -124,7 +124,7 @@ def measure(context: FlowContext) -> None:
 
 
 def _seconds(context: FlowContext, query: str) -> float:
-    """Return how long to measure: for a real-time flow, at least one whole batch, with the wait at its end."""
+    """Return how long to measure: for a real-time flow, at least one whole batch including the wait at its end."""
     if query != "large_orders_now" or context.plan.is_quick:
         return context.plan.seconds
     return max(context.plan.seconds, FlowSettings().realtime_ms / 1_000)

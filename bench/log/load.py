@@ -59,8 +59,8 @@ def _reader(bootstrap: str, topic: str, partitions: int, **more: Any) -> Consume
             "group.id": "bench",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
-            # By default the client pauses for a second whenever it has fetched a hundred thousand messages ahead of its
-            # user, and the measurement would include that pause.
+            # By default the client pauses for a second whenever it has prefetched a hundred thousand
+            # messages. The measurement would include that pause.
             "queued.min.messages": 1_000_000,
             "queued.max.messages.kbytes": 65536,
             "fetch.queue.backoff.ms": 2,

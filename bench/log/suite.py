@@ -40,7 +40,7 @@ _OWN_GOAL = 0.8
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to measure of everything."""
+    """How much each part measures."""
 
     rounds: int
     messages: int
@@ -78,7 +78,7 @@ class Comparison:
         print(f"  {self.guarantee}: {name}: {who.name} {value:,.2f} {unit}", flush=True)
 
     def note_own(self, name: str, peer: str, us: list[float], them: list[float], unit: str) -> None:
-        """Note figures of Headrace against Headrace in another state."""
+        """Note figures that compare Headrace with Headrace in another state."""
         print(f"  {self.guarantee}: {name}: {us} beside {them} {unit}", flush=True)
         self._own.append(
             {"name": name, "peer": peer, "us": us, "them": them, "unit": unit, "goal": _OWN_GOAL}
@@ -101,7 +101,7 @@ class Comparison:
 
     def run(self) -> None:
         plan = self.plan
-        # One round fewer, because the start of the servers for the other measurements counts as a round.
+        # One round fewer: the servers also start for the other measurements, which counts as a round.
         for _ in range(plan.rounds - 1) if plan.includes("start") else ():
             for name, launch in self._launches.items():
                 server = MeasuredServer(name, launch)

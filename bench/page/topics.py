@@ -99,7 +99,9 @@ def _read(context: PageContext) -> float:
 
 
 def _search(port: int, where: str) -> float:
-    """Search the whole topic. Resume whenever the server's limits end the search before the end of the topic."""
+    """Search the whole topic. If the server's limits end a search before the end of the topic, continue with another
+    search.
+    """
     began, searched = time.monotonic(), 0
     cursor: dict[str, object] = {}
     while True:

@@ -1,7 +1,7 @@
 """A changing view and as many subscribers as the server accepts: the delivery latency from the time when a change is
 due, and the server's cost. Both are compared with a limit, and with a bare broadcast of frames of the same length.
 
-Both servers send changes at most every 100 ms to all subscribers, so on average half of that is a wait by design. A run
+Both servers send changes to all subscribers at most every 100 ms, so by design a change waits 50 ms on average. A run
 counts only if every subscriber received every change.
 """
 

@@ -2,8 +2,8 @@
 
     python -m bench.serve.own_writes_load TASK
 
-Each client pauses for a random time between two writes, so that the writes arrive at random times of a batch. The first
-write can take longer, and writes within ``warm_s`` after it do not count.
+Each client pauses for a random time between two writes, so that the writes arrive at random points of a flow's batch.
+The first write can take longer, and writes within ``warm_s`` after it do not count.
 """
 
 from __future__ import annotations

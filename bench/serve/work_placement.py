@@ -1,4 +1,7 @@
-"""The cost of a query, by where the work of its view is done: ``python -m bench.serve.work_placement [ROWS]``."""
+"""The cost of queries of stored and computed views, with and without a response cache.
+
+Run it with ``python -m bench.serve.work_placement [ROWS]``.
+"""
 
 from __future__ import annotations
 

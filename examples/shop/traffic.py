@@ -77,7 +77,7 @@ class Traffic:
         self._put(topic.name, value, key)
 
     def _put(self, topic: str, value: bytes, key: bytes) -> None:
-        """Produce a record. Polls the producer, because acknowledged records remain in its queue until then."""
+        """Produce a record. Also poll the producer: without a poll, acknowledged records would remain in its queue."""
         while True:
             try:
                 self._producer.produce(topic, value, key)

@@ -61,7 +61,7 @@ class Outcome:
     read_again: dict[str, int]
     refused: str
     rows_in: int = 0
-    """Payments that the flow's generation had read at the last check."""
+    """The number of payments that the flow's generation had read at the last check."""
 
 
 def two_days(seed: int = 1) -> list[Any]:

@@ -59,7 +59,7 @@ def error_code(failed: BaseException) -> int:
     if isinstance(failed, kafka_errors.CommitFailedError):
         return 25
     if isinstance(failed, kafka_errors.ProducerFenced):
-        # aiokafka raises this error for two codes; its text is the same for both.
+        # aiokafka raises this error for two error codes, with the same text, so the original code is unknown.
         return 90
     code = getattr(failed, "errno", None)
     assert isinstance(code, int), f"{failed!r} has no error code"

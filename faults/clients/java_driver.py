@@ -25,7 +25,9 @@ BUILD = Path(__file__).resolve().parents[2] / "build" / "wire-java"
 
 
 def compile_driver() -> Path:
-    """Compile the driver unless it is cached, and return the directory of its classes. Processes may do so at once."""
+    """Compile the driver unless it is cached, and return the directory of its classes. Several processes may call this
+    at the same time.
+    """
     sources = sorted(SOURCES.glob("*.java"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     target = BUILD / digest

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-# The package reads its message definitions with a function that Python has deprecated.
+# The package reads its message definitions with a deprecated function of Python, so its import warns.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
@@ -100,7 +100,7 @@ class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 class KafkaPythonConsumer(Consumer):
-    # This client abandons a join if poll() returns during the join. This happens with every broker.
+    # With every broker, this client abandons a join if poll() returns before the join ends.
     poll_timeout_s = 0.3
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -109,9 +109,9 @@ class KafkaPythonConsumer(Consumer):
         self.inner = KafkaConsumer(**config)
 
     def subscribe(self, *topics: str) -> None:
-        # Partitions that are known before the client joins are assigned in the first round. Partitions that it
-        # discovers later start a second rebalance, which fails in this client if poll() returns during it. This
-        # happens with every broker.
+        # Partitions that are known before the client joins are assigned in the first round. Partitions that
+        # it discovers later start a second rebalance. With every broker, this client fails if poll() returns
+        # during the second rebalance.
         for topic in topics:
             self.inner.partitions_for_topic(topic)
         self.inner.subscribe(topics=list(topics), listener=Listener(self._changes))
@@ -153,7 +153,7 @@ class KafkaPythonConsumer(Consumer):
             self.inner.seek_to_beginning(topic_partition)
         elif offset == END:
             self.inner.seek_to_end(topic_partition)
-            # The client seeks to the end only at its next poll. Querying the position does it now.
+            # The client seeks to the end only at its next poll. A query for the position makes it seek now.
             self.inner.position(topic_partition)
         else:
             self.inner.seek(topic_partition, offset)

@@ -56,7 +56,9 @@ TRANSIENT = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaE
 
 
 def to_refused(error: KafkaError) -> Refused:
-    """Convert the error to ``Refused`` with the broker's error code. librdkafka replaces some codes by its own."""
+    """Convert the error to ``Refused`` with the broker's error code. librdkafka replaces some of the broker's codes
+    with its own.
+    """
     if error.code() == KafkaError._AUTO_OFFSET_RESET and "Offset out of range" in error.str():
         return Refused(KafkaError.OFFSET_OUT_OF_RANGE, error.str())
     if error.code() in (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION):

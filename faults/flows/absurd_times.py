@@ -1,7 +1,8 @@
-"""X10, absurd event times: records from 1970, 9999 and before the Unix epoch, mixed with records that have valid times.
+"""Fault X10, absurd event times: records from 1970, 9999 and before the Unix epoch, mixed with records that have valid
+times.
 
-The records with absurd times must become dead letters with their coordinates. The watermark of every batch and all
-windows must be the same as without these records.
+The records with absurd times must become dead letters that name their topic, partition and offset. The watermark of
+every batch and all windows must be the same as without these records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""X14, a broker outage while all parts run: the broker is paused for a while and resumed, then killed and restarted.
+"""Fault X14, a broker outage while all parts run: the broker is paused for a while and resumed, then killed and
+restarted.
 
 The driver runs two flows and the followers of their views. Beside it run a producer, a consumer, and a server with HTTP
 readers and subscribers. Both outages begin while a batch of a flow is open: its rows are in the log but not committed.
@@ -6,8 +7,8 @@ What must hold:
 
     no part exits; readers get responses and subscribers stay connected, also during the outage
     no part grows by 64 MB; after the outage all parts resume by themselves
-    all sales of the producer are acknowledged; a read-committed reader finds every row once, and all sums
-    the views and every subscriber have the rows that derive from the sent sales; no subscriber misses a step
+    all sales of the producer are acknowledged; a read-committed reader finds every row once, and the correct sums
+    the views and every subscriber have the rows that derive from the sent sales; no subscriber misses a change
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ OUTAGE_S = 60.0
 RSS_MB_MAX = 64.0
 ROUNDS = 5
 RUNS = 10
-"""Per round."""
+"""The number of runs, each with ``ROUNDS`` rounds. Each round counts as one of the fault's cases."""
 _OUTAGE_S_UNPROTECTED = {"healing": OUTAGE_S, "log-waits": 15.0}
 _APP = "faults.flows.sales_app:app"
 _STABLE_MB = 4.0

@@ -1,4 +1,4 @@
-"""X31, a changed function: the source of a flow changes in one place between two starts.
+"""Fault X31, a changed function: the source of a flow changes in one place between two starts.
 
 The change is random: a column after the 25th (Spark prints only 25), a field of a struct, a filter, a row of a constant
 list that the flow joins, a closure variable, a default argument, a global variable, an attribute of a module, the
@@ -76,8 +76,8 @@ def _without(protection: str) -> Iterator[None]:
 
 
 def _truncated_plan(flow: Any, plan: Any, output: Any, schema: Any) -> str:
-    """Return the plan as Spark prints it, and the declarations. Spark prints at most 25 fields per step, and of Python
-    functions only the names.
+    """Return the plan as Spark prints it, and the declarations. Spark prints at most 25 fields per operator, and only
+    the names of Python functions.
     """
     analyzed: Any = output._jdf.queryExecution().analyzed()
     declared = [flow.writes.key, *((topic.name, topic.late) for topic in flow.reads)]

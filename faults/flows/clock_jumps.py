@@ -1,11 +1,11 @@
-"""X8 with windows: the broker's clock jumps by an hour or ten years, or stops, while a windowed flow runs.
+"""Fault X8 with windows: the broker's clock jumps by an hour or ten years, or stops, while a windowed flow runs.
 
 Event times are in the records, so no jump may change the derived rows. Each case writes the same visits, batch by
 batch, and waits until each batch is derived. The clock jumps between two batches, or inside a batch while its
-transaction is open. It is corrected two batches later, or stays wrong to the end. The timestamps of the visits are
-the producer's or the broker's append time. Compared with a run with a correct clock:
+transaction is open. It is corrected two batches later, or stays wrong to the end. The timestamp of a visit is set by
+the producer, or is the broker's append time. Compared with a run with a correct clock:
 
-    the derived topic must have the same bytes in the same order per key; so must late-event records and progress
+    the derived topic must have the same bytes in the same order per key; late events and progress must be equal too
     no record may be deleted, although the retention time is one day
     a group member that reads the derived topic must keep its session, and receive every row once
 """

@@ -1,8 +1,8 @@
-"""X7: between two runs of a flow, its checkpoint is lost, damaged, or replaced by an older copy.
+"""Fault X7: between two runs of a flow, its checkpoint is lost, damaged, or replaced by an older copy.
 
-A stateful flow must stop, report the folder and its last progress, and write no row from the remaining files. Earlier
-results must stay. A rebuild begins a new generation; its topic and view must equal the rows that the oracle computes
-from the sent events. A stateless flow must continue as if nothing had happened.
+A stateful flow must stop, name the folder and its last progress record in its error, and write no row that it computes
+from the remaining files. Earlier results must stay. A rebuild begins a new generation; its topic and view must equal
+the rows that the oracle computes from the sent events. A stateless flow must continue as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PROVIDERS = {
     "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
 }
 _STATE_FILE = re.compile(r"(\d+)(?:_[^.]*)?\.(?:delta|changelog|zip)")
-"""A state file of either provider; the group is its version."""
+"""Matches the state files of both providers. The group is the version in the file name."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,8 @@ class _WalkCase:
 
     def _judge_error(self, error: Any, checkpoint: Path) -> None:
         text = f"{error}\n{error.detail}\n{error.hint}"
-        # If a later run detected the damage, it has appended its run number to the name of the folder.
+        # The folder's name ends with a run number. It is different if a later run detected the damage, so do
+        # not compare it.
         expected_texts = (
             str(checkpoint.with_suffix("")),
             "the last progress record in the log has generation 1, batch",

@@ -1,9 +1,9 @@
-"""X9: duplicate, out-of-order and late events. Most are within the allowed lateness, some far beyond it, and one in ten
-is sent twice. The flow reads them in batches of random sizes, over several runs.
+"""Fault X9: duplicate, out-of-order and late events. Most are within the allowed lateness, some far beyond it, and one
+in ten is sent twice. The flow reads them in batches of random sizes, over several runs.
 
-The watermark at the start of its batch decides whether an event is late. The oracle computes all watermarks itself.
-Every event must be counted, late or dead. Each late or dead event must be in its side topic once. The results must
-equal those of a plain loop over the counted events.
+Whether an event is late depends on the watermark at the start of the event's batch. The oracle computes all watermarks
+itself. Every event must be counted, or be reported as late, or become a dead letter. Each late event and each dead
+letter must be in its side topic once. The results must equal those of a plain loop over the counted events.
 """
 
 from __future__ import annotations

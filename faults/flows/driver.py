@@ -9,9 +9,9 @@ yet). The process sends itself SIGKILL (``kill``) or SIGSTOP (``stop``) the NTH 
 ``linger`` it sleeps at STEP every NTH time, so that the test can kill or pause it then. It prints a line before it
 kills, stops or delays itself.
 
-It exits with 0 as soon as all input is derived. With ``--stay`` it first waits until the file ``HOME/finish`` exists.
-With ``--follow`` it follows the views of both flows into a SQLite file in HOME. With ``--prove`` it runs the product's
-verifier over all views and topics before it exits.
+It exits with 0 as soon as the flows have processed all input. With ``--stay`` it first waits until the file
+``HOME/finish`` exists. With ``--follow`` it follows the views of both flows into a SQLite file in HOME. With
+``--prove`` it runs the product's verifier over all views and topics before it exits.
 """
 
 from __future__ import annotations
@@ -143,8 +143,9 @@ def _settings(home: Path, stays: bool) -> Settings:
             driver_memory="512m",
             java_options=options,
             shuffle_partitions=1,
-            # Without this delay, a flow without input polls a hundred times a second while the other flow still works.
-            # The process derives only a few hundred rows, so compiling the plans would take longer than running them.
+            # ``pollingDelay``: without it, a flow without input polls a hundred times a second while the
+            # other flow still works. ``codegen``: the flows write only a few hundred rows, so compiling the
+            # plans would take longer than running them.
             conf={
                 "spark.sql.streaming.pollingDelay": "100ms",
                 "spark.sql.codegen.wholeStage": "false",

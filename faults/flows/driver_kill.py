@@ -1,10 +1,10 @@
-"""X6, the driver of flows is killed inside a batch: when its transaction is open, when its rows are in the log, when
-its progress record is too, or after the commit and before Spark has recorded the batch.
+"""Fault X6, the driver of flows is killed inside a batch: when its transaction is open, when its rows are in the log,
+when its progress record is too, or after the commit and before Spark has recorded the batch.
 
 The processes are real: a broker (Apache Kafka for one seed in ten), and a driver with Spark and followers that kills
-itself with SIGKILL at a step. Then another driver derives the rest. A read-committed stock reader must find every row
-once, the correct sums over all rows, and batches without a gap. SQLite must have the same rows. For one seed in five
-the product's verifier checks the result too.
+itself with SIGKILL at a step. Then another driver processes the rest of the input. A read-committed stock reader must
+find every row once, the correct sums over all rows, and no gap between the offset ranges of the batches. SQLite must
+have the same rows. For one seed in five the product's verifier checks the result too.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ def run(seed: int, *, protected: bool = True, without: str = "transaction") -> O
         # Consecutive seeds cover all the steps.
         steps = [STEPS[seed % len(STEPS)], rng.choice(STEPS)][: 2 if seed % _TWICE_EVERY == 0 else 1]
         for step in steps:
-            # The first two transactions begin a generation. If rows are sent without a transaction, they
-            # remain visible even if their batch is repeated.
+            # The first two transactions begin the generations of the flows, so do not count them. An
+            # unprotected run kills at ``sent``: rows that were sent without a transaction remain visible when
+            # their batch is repeated.
             nth = rng.randint(1 if outcome.hits else 3, 6)
             step_to_kill = step if protected else "sent"
             driver = Driver(bootstrap, home, "--strike", "kill", step_to_kill, str(nth), *options)

@@ -1,4 +1,4 @@
-"""X30, exploding input: 100,000 poison records of 600 B in a batch; 100,000 records that ``explode`` turns into a
+"""Fault X30, exploding input: 100,000 poison records of 600 B in a batch; 100,000 records that ``explode`` turns into a
 hundred rows each; a million rows of one key in one task, from a shuffled join.
 
 A driver with the default heap of 1 GB runs the attacked flow and, in the same JVM, a flow that copies a few ticks per
@@ -218,7 +218,9 @@ class Flood:
         expected_counts: dict[bytes, int],
         outcome: Outcome,
     ) -> None:
-        """Check that each key has its rows in order. ``row`` returns the expected row of a key by its number."""
+        """Check that each key has its rows in order. ``row(key, n)`` returns the row that must be row ``n`` of the key,
+        counted from 0.
+        """
         counts: Counter[bytes] = Counter()
         wrong: list[str] = []
         for message in _stream_committed(self._bootstrap, f"{topic}-{self._name}"):

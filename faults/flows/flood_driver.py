@@ -3,7 +3,7 @@ fourth must continue.
 
     python -m faults.flows.flood_driver BOOTSTRAP HOME [--without output-guard]
 
-It runs until HOME has a file ``finish``, and exits with 0 if all input is derived and no flow has failed.
+It runs until HOME has a file ``finish``, and exits with 0 if the flows have processed all input and none has failed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["ATTACKS", "PARTS", "app_of_floods", "main"]
 
 ATTACKS = ("poison", "explode", "one-key")
 PARTS = 100
-"""The number of rows that the explode flow derives per reading, and of marks that the join finds for the only spot."""
+"""How many rows the explode flow derives from each reading, and how many marks the join finds for the only spot."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,9 @@ class Tick:
 
 
 def app_of_floods(name: str = "floods", attacks: Sequence[str] = ATTACKS) -> App:
-    """Return an app with a flow per attack and one that must continue. Its name is part of its topic and flow names."""
+    """Return an app with one flow per attack, and one flow that must continue. All names of topics and flows contain
+    ``name``.
+    """
     app = App(name)
     for attack in attacks:
         {"poison": _declare_keep, "explode": _declare_explode, "one-key": _declare_join}[attack](app)

@@ -276,6 +276,6 @@ def _reformat(text: str) -> str:
 
 def draw_source(rng: random.Random, kind: str, suffix: str) -> AppSource:
     choices_drawn = {placeholder: rng.choice(choices) for placeholder, choices in KINDS[kind][1].items()}
-    # Every kind imports the module of rates.
+    # Every kind of app imports the ``rates`` module.
     rates = {placeholder: rng.choice(_NUMBERS) for placeholder in ("module", "table", "imported")}
     return AppSource(kind, suffix, rates | choices_drawn)

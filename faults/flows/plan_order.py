@@ -1,4 +1,4 @@
-"""X29, Spark's plan reorders rows: random flows read several partitions in small batches. Spark plans them with
+"""Fault X29, Spark's plan reorders rows: random flows read several partitions in small batches. Spark plans them with
 shuffles or broadcasts, adaptive or not, compiled or interpreted.
 
 The oracle (``faults.flows.tree_oracle``) computes in plain Python which rows each key must have, and in which order. It

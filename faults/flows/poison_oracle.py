@@ -1,7 +1,7 @@
 """Computes the row that a value must decode to, or None if the value does not fit the schema.
 
-The oracle implements the documentation of values, not the product's code. It uses Python's own JSON parser in strict
-mode and keeps every number as text.
+The oracle follows the documented rules for values, and uses no code of the product. It uses Python's own JSON parser in
+strict mode and keeps every number as text.
 """
 
 from __future__ import annotations

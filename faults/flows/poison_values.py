@@ -1,9 +1,10 @@
-"""X26, poison values: nested 100,000 levels deep, numbers of 5,000 digits, 2^63, NaN, invalid UTF-8, lone surrogates,
-NUL, duplicate keys, wrong types, junk after the value, and mixtures. A run sends hundreds of them among good values.
+"""Fault X26, poison values: nested 100,000 levels deep, numbers of 5,000 digits, 2^63, NaN, invalid UTF-8, lone
+surrogates, NUL, duplicate keys, wrong types, junk after the value, and mixtures. A run sends hundreds of them among
+good values.
 
 They go through a flow and the SQLite view of its output. Each value must be derived exactly as the oracle decodes it,
-or become a dead letter with its bytes, its coordinates and a reason. The number of inputs must equal the outputs plus
-the dead letters, and the view must accept everything that the flow accepts.
+or become a dead letter with its bytes, its topic, partition and offset, and a reason. The number of inputs must equal
+the outputs plus the dead letters, and the view must accept everything that the flow accepts.
 """
 
 from __future__ import annotations

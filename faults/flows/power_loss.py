@@ -1,9 +1,10 @@
-"""X2 for flows, a power loss: Spark's checkpoints keep everything that was synced, and a random part of the rest.
+"""Fault X2 for flows, a power loss: Spark's checkpoints keep everything that was synced, and a random part of the rest.
 
 A stateful and a stateless flow run over several batches. The power fails during a sync, between a sync and the commit
-of the log, or after a commit. The log keeps what it had committed; the runs of ``faults.simulation.power_loss`` test
-that. Each unsynced file of the stateful flow's checkpoint is lost, empty, truncated or whole, at random. The whole
-checkpoint of the stateless flow can be lost. Both flows must resume by themselves. The oracle computes all sums itself.
+of the log, or after a commit. The log itself loses nothing that was committed: ``faults.simulation.power_loss`` tests
+its power losses. Each unsynced file of the stateful flow's checkpoint is lost, empty, truncated or whole, at random.
+The whole checkpoint of the stateless flow can be lost. Both flows must resume by themselves. The oracle computes all
+sums itself.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ _WALKERS = 3
 _ROWS_AT_ONCE = 12
 _LOSSES = 2
 _COMMITS = 2
-"""The number of commits before the loss: one when the driver becomes the owner of the flow, one of the first batch."""
+"""The number of commits before the loss: with the first, the driver becomes the owner of the flow; the second is that
+of the first batch.
+"""
 _SYNCS_MAX = 12
 """The power fails at one of the first 12 syncs of a batch. Each batch makes more syncs, so the power always fails."""
 _MOMENTS = ("while it syncs", "before the commit", "after the commit")

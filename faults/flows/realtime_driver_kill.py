@@ -1,5 +1,5 @@
-"""X6 for a real-time flow: its driver is killed with SIGKILL while rows are in the log that no progress record covers
-yet. The next driver writes these rows again.
+"""Fault X6 for a real-time flow: its driver is killed with SIGKILL while the log has rows that no progress record
+covers yet. The next driver writes these rows again.
 
 The processes are real: a broker, and a driver with Spark and a follower. A client sends readings of gauges with
 increasing numbers and continuously reads the SQLite file. No gauge may show an older reading after a newer one, and at
@@ -87,7 +87,9 @@ class Gauges:
         return sqlite3.connect(f"file:{self._store}?mode=ro", uri=True)
 
     def rows(self) -> list[tuple[str, bytes]]:
-        """Return each row in the log with its source."""
+        """Return each row in the log as a pair: the header that identifies the row's source record, and the row's
+        value.
+        """
         try:
             messages = committed(self._bootstrap, "newest")
         except KeyError:

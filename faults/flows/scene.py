@@ -223,7 +223,7 @@ class Sales:
                     )
 
     def _judge_progress(self, outcome: Outcome) -> None:
-        """Check that the batch numbers have no duplicate and the offset ranges no gap."""
+        """Check that no batch number occurs twice, and that the offset ranges have no gap."""
         for flow in ("keep", "sum_up"):
             records = [row for _, row in self._read(f"{flow}.progress") if row["record"] == "batch"]
             numbers = [row["batch"] for row in records]

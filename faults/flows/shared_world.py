@@ -1,4 +1,4 @@
-"""One broker and one Spark session that the fault runs of a process share, if they do not kill them."""
+"""One broker and one Spark session for all fault runs of a process that kill neither the broker nor Spark."""
 
 from __future__ import annotations
 

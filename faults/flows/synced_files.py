@@ -1,8 +1,8 @@
 """Simulates a power loss on a real folder: everything that was synced remains, and a random part of the rest.
 
 The product calls ``SyncedFiles.fsync`` instead of ``os.fsync``. Each call records the content of a file, or the names
-in a folder. After the loss, the synced content of a file exists only if its folder was synced while it contained the
-file's name.
+in a folder. After the loss, the synced content of a file exists only if the folder was synced while the folder
+contained the file's name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 __all__ = ["PowerLoss", "SyncedFiles"]
 
 _File = tuple[int, int]
-"""Inode and modification time, because the file system reuses inodes."""
+"""Identifies a file: its inode and its modification time, because the file system reuses inodes."""
 
 
 class PowerLoss(Exception):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["FlowWorld", "RunningApp"]
 
 _REALTIME_MS = 2_000
-"""Shorter than a user may configure, and shorter than Spark's own minimum. ``faults.servers.spark`` lowers the minimum.
+"""This is shorter than a user may configure, and shorter than Spark's minimum, which ``faults.servers.spark`` lowers.
 """
 
 
@@ -178,7 +178,7 @@ class RunningApp:
         return progress_read is not None and self._is_at_end(progress_read.generation, progress_read.last)
 
     def _is_at_end(self, generation: Generation, last: Batch | None) -> bool:
-        """Whether the batch ends at the end of every input topic of events."""
+        """Whether the batch ends at the ends of all input topics with events. Tables do not count."""
         input_ranges = last.inputs if last else {}
         for source in generation.inputs:
             if source.kind != "events":

@@ -1,5 +1,5 @@
-"""X13, a zombie driver of flows: it is paused inside a batch (SIGSTOP), replaced by a successor that derives all
-input, and resumed. One seed in ten uses Apache Kafka.
+"""Fault X13, a zombie driver of flows: it is paused (SIGSTOP) in the middle of a batch, a successor takes over and
+processes all input, and then the old driver is resumed. One seed in ten uses Apache Kafka.
 
 When the driver is paused, the rows of its batch are in the log, and for some seeds the progress record too, but it has
 not committed. When it resumes, it must be fenced. No read-committed reader may see a row of its batch, and no such row

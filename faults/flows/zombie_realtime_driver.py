@@ -1,4 +1,4 @@
-"""X13, a zombie driver of a real-time flow: it is paused (SIGSTOP), replaced by a successor, and resumed.
+"""Fault X13, a zombie driver of a real-time flow: it is paused (SIGSTOP), replaced by a successor, and resumed.
 
 For odd seeds only Python is paused. Its JVM continues, so for a while two drivers write the same rows and the same
 checkpoint. For even seeds the JVM is paused too, while it sends rows. No gauge may show an older reading again, every

@@ -1,10 +1,10 @@
-"""X32, amplification: requests that are small to send, but expensive to answer, to store or to compute.
+"""Fault X32, amplification: requests that are small to send, but expensive to answer, to store or to compute.
 
 Every API of the broker receives requests that are as full as the limits allow (``crowded_requests``), and specific
-cases (``amplifiers``): repeated names, long ids, many small allocations, patterns, wide responses. What must hold: a
+cases (``amplifiers``): repeated names, long ids, many small allocations, patterns, large responses. What must hold: a
 response, and the broker's memory during and after the work, stay below the received bytes plus 64 MB. A well-behaved
-client is served throughout. SIGTERM works during a search. In the soak the event loop is never blocked for more than
-100 ms, as measured by a ping process.
+client is served throughout. SIGTERM stops the broker even during a long pattern search. In the soak the event loop is
+never blocked for more than 100 ms, as measured by a ping process.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def named_cases() -> dict[str, Case]:
 
 
 def random_cases(seed: int, count: int) -> tuple[str, ...]:
-    """Return ``count`` of the crowded requests, which the seed selects. All of them would take long."""
+    """Return ``count`` of the crowded requests, which the seed selects. Sending all of them would take too long."""
     crowded_ones = [f"{api.name} {kind}" for api in CASES for kind in KINDS]
     return tuple(random.Random(seed).sample(crowded_ones, count))
 
@@ -173,7 +173,7 @@ def _stop_in_a_search(
     *,
     measures_blocking: bool,
 ) -> None:
-    """Send SIGTERM during a long search, and during a wide response that the client does not read."""
+    """Send SIGTERM during a long pattern search, and during a large response that the client does not read."""
     outcome.problems += bystander.finish(60.0)
     with Attacker(broker.port, rng) as attacker:
         search = m.ListTransactionsRequest(transactional_id_pattern="(?:a|b)*a(?:a|b){100}c")

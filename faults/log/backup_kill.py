@@ -51,7 +51,8 @@ UNPROTECTED = {
 }
 _MANIFEST = re.compile(r"(\d{10})-(\d{13})-")
 _PIECE = re.compile(r"-(\d{10})-[0-9a-f]{8}\.(?:piece|state)")
-# The tolerance for the times, because the broker and the writers read the clock at different moments.
+# The tolerance when times are compared, because the broker and the writers read the clock at different
+# moments.
 _SLACK_MS = 30
 _NEW_RESTORE_POINTS = 3
 

@@ -108,8 +108,8 @@ class Writers:
                     producer.produce("pairs", b"%d" % number, partition=partition)
                 producer.commit_transaction(_TRANSACTION_CALL_S)
             except KafkaException:
-                # The numbers might be written or not. The next producer aborts the open transaction and uses another
-                # number.
+                # It is unknown whether the numbers were written. The next producer aborts the open
+                # transaction and uses another number.
                 producer = None
                 continue
             self.acknowledged.pairs.append((number, _now_ms()))

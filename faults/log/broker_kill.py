@@ -1,8 +1,8 @@
-"""X1: kill -9 of the broker at random moments: during the first start, Produce requests, transactions, segment rolls,
-retention, offset commits, topic changes, journal snapshots, recovery, or a clean stop.
+"""Fault X1: kill -9 of the broker at random moments: during the first start, Produce requests, transactions, segment
+rolls, retention, offset commits, topic changes, journal snapshots, recovery, or a clean stop.
 
 A run kills the broker several times on one data directory while every kind of client is busy. A kill is a hit if
-requests were in flight. A kill during a start is a hit if the broker had begun to write its files and was not ready
+requests were in flight. A kill during a start is a hit if the broker had begun to write its files, but was not ready
 yet. A clean stop is not a hit.
 """
 

@@ -1,9 +1,10 @@
-"""X14, a broker outage under load: the broker is paused for a while and resumed, then killed and restarted.
+"""Fault X14, a broker outage under load: the broker is paused for a while and resumed, then killed and restarted.
 
-The usual clients run, and also two group members with librdkafka, a member implemented here whose session timeout is
-shorter than the outage, and ``headrace consume`` in a group. Expected: no process exits; the memory of the broker and
-of the command grows by less than 64 MB; groups resume at their commits; all checks of the runs with kills pass. All
-group members stay members, because a broker that was paused cannot know which members were silent.
+The usual clients run, and also two group members with librdkafka, a member that this module implements (its session
+timeout is shorter than the outage), and ``headrace consume`` in a group. Expected: no process exits; the memory of the
+broker and of the command grows by less than 64 MB; groups resume at their committed offsets; all checks for a killed
+broker (``broker_kill``) pass. No group may lose a member, because a broker that was paused cannot know which members
+were silent.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class _Member(ClientThread):
                 asynchronous=False,
             )
         except KafkaException:
-            # The commit was refused or got no response, so it might exist or not.
+            # The commit was refused or got no response, so it is unknown whether the broker stored it.
             return
         self.committed.update(offsets)
 
@@ -308,8 +309,9 @@ class _Run:
         names = (_GROUP, _COMMAND_GROUP, _RAW_GROUP)
         with Connection(self.broker.port) as connection:
             groups = {group: calls.group_members(connection, group) for group in names}
-        # The command's client has the default session timeout of 45 s. After that it gives up its membership and
-        # rejoins as a new member. All other members must be the same.
+        # The command's client has the default session timeout of 45 s. In a longer outage it gives up its
+        # membership and rejoins with a new member id, so compare only the number of members. All other groups
+        # must keep the same members.
         state, members = groups[_COMMAND_GROUP]
         groups[_COMMAND_GROUP] = (state, [f"{len(members)} members"])
         return groups

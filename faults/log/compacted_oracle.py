@@ -68,7 +68,9 @@ class Table:
             )
 
     def judge(self, records: list[StoredRecord], end: int, removed_below: int) -> None:
-        """``records`` are all readable ones. The broker reports that deletions below ``removed_below`` were removed."""
+        """``records`` are all readable records. ``removed_below`` comes from the broker, which may have removed
+        deletions below this offset.
+        """
         offsets: dict[int, int] = {}
         previous_offset = -1
         for record in records:

@@ -135,7 +135,7 @@ def assignments_without_members(attacker: Attacker) -> None:
 
 
 def one_wide_group_again(attacker: Attacker) -> None:
-    """The list of 120 names is short enough for the machine, even if an unprotected broker describes each."""
+    """An unprotected broker describes the group 120 times. The descriptions fit into the machine's memory."""
     attacker.call(Api.DESCRIBE_GROUPS, m.DescribeGroupsRequest(groups=["group"] * 120), 5)
 
 

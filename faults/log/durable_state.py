@@ -1,7 +1,7 @@
 """Durable state other than records: committed offsets, topics and their settings, and log start offsets.
 
-The clients record requests and responses. After a response, the new state is certain. Without a response, the old or
-the new state is correct, but no mixture of them.
+The clients record requests and responses. After a response, the new state is certain. Without a response, either the
+old or the new state is correct, but not a mixture of the two.
 """
 
 from __future__ import annotations
@@ -243,8 +243,8 @@ class TopicClient(ClientThread):
     def _call(
         self, change: tuple[str, _Topic | None, _Topic | None], retry_error: int, request: Callable[[], int]
     ) -> None:
-        """Retry until the response has no error. A refused change might exist already or after the next start; then a
-        retry gets ``retry_error``.
+        """Retry until the response has no error. The broker may have applied a refused change already, or may apply it
+        at its next start. A retry then gets ``retry_error``.
         """
         self._unconfirmed = change
         name, _, after = change
@@ -265,8 +265,8 @@ class TopicClient(ClientThread):
             self._confirmed[name] = after
 
     def check(self, connection: Connection) -> None:
-        """Compare the broker's topics with the acknowledged changes. They show whether a change without a response
-        happened.
+        """Compare the broker's topics with the acknowledged changes. If a change got no response, the topics show
+        whether the broker applied it.
         """
         seen = {
             topic.name: topic for topic in calls.topics(connection) if topic.name.startswith(f"{self.name}-")

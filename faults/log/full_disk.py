@@ -1,15 +1,16 @@
-"""X4, full disk: the broker must refuse writes while it has no space, and accept them again as soon as it has space.
+"""Fault X4, full disk: the broker must refuse writes while it has no space, and accept them again as soon as it has
+space.
 
 There are two ways to run out of space:
 
-        limit     RLIMIT_FSIZE on the running broker, a little above its largest file: the first write is short, the
-                  next fails with EFBIG; lifting the limit frees the space
-        tmpfs     a file system of 64 MB that a filler file almost fills: every write and new file fails with ENOSPC;
-                  removing the filler frees the space. The run fails if it is not permitted to mount
+    limit     RLIMIT_FSIZE on the running broker, a little above its largest file: the first write is short, the next
+              fails with EFBIG; lifting the limit frees the space
+    tmpfs     a file system of 64 MB that a filler file almost fills: every write and new file fails with ENOSPC;
+              removing the filler frees the space. The run fails if it is not permitted to mount
 
-    While the disk is full, clients must get error 56, acknowledged records must be readable, and files must end with a
-    whole batch. Some runs kill the broker then. At the end the broker is killed and restarted, and must pass the checks
-    for a kill.
+While the disk is full, clients must get error 56, acknowledged records must be readable, and files must end with a
+whole batch. Some runs kill the broker while the disk is full. At the end the broker is killed and restarted, and must
+pass the checks for a kill.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def run(
         kind = kind or random_kind
         if kind == "tmpfs":
             stack.enter_context(_tmpfs(disk))
-            # A journal that sometimes starts a new file needs space, but would never reach a limit on file
-            # sizes.
+            # With frequent snapshots, a journal needs space for new files. The other kind of run cannot use
+            # this option: the journals would stay too small to reach the file size limit.
             starter += ["--journal-snapshot", "5000"] if rng.random() < 0.5 else []
         else:
             disk.mkdir()

@@ -1,4 +1,4 @@
-"""X24, names as paths, in a backup: a restore must not use a name in a manifest as a path outside its directory.
+"""Fault X24, names as paths, in a backup: a restore must not use a name in a manifest as a path outside its directory.
 
 A broker writes a backup. Each case puts a generated name into a copy of its newest manifest, with a correct checksum,
 and restores it. The restore must refuse every name that a broker could not have written. Everything outside the

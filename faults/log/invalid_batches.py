@@ -1,4 +1,4 @@
-"""X21, invalid batches: the checksum is correct, but the contents are invalid.
+"""Fault X21, invalid batches: the checksum is correct, but the contents are invalid.
 
 The batches have wrong counts, offset deltas and lengths, or payloads mutated byte by byte in every codec. Some are
 decompression bombs: zstd × 30,000, gzip × 1,000, LZ4 × 240, and snappy with a false stated length. What must hold:

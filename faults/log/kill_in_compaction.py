@@ -1,4 +1,4 @@
-"""X1, kill -9 during compaction, with real processes and files.
+"""Fault X1, kill -9 during compaction, with real processes and files.
 
 A client continuously updates and deletes a few keys. The broker compacts continuously and slowly, and is killed several
 times. A kill is a hit if it left temporary files of a compaction. Before the check, the client updates only one key,

@@ -1,4 +1,4 @@
-"""X18, a lagging reader: it stops, and resumes a million records later, or after the records at its offset were
+"""Fault X18, a lagging reader: it stops, and resumes a million records later, or after the records at its offset were
 deleted.
 
 The log deletes its oldest records in one of three ways: by size, by age, or on request. Then every reader that resumes
@@ -133,7 +133,8 @@ class _LaggingRun:
                     return
                 for batch in parse_batches(fetched.records, with_values=False):
                     if isinstance(batch, str):
-                        # A response can end with a part of a batch; the next one has all of it.
+                        # A response can end with a part of a batch; the next response contains the whole
+                        # batch.
                         break
                     if not batch.base_offset <= offset < batch.next_offset:
                         self._report_problem(f"a reader at {offset} received {batch.base_offset}")
@@ -162,7 +163,7 @@ class _LaggingRun:
             self._start = start
 
     def resume(self) -> None:
-        """Resume each kind of reader at a deleted offset. Each one counts as a hit."""
+        """Resume each kind of reader at a deleted offset. Each reader that resumes counts as a hit."""
         self._resume_raw()
         if self._outcome.problems:
             return

@@ -148,7 +148,9 @@ def wide_topics_that_are_deleted(attacker: Attacker) -> None:
 
 
 def topics_of_bombs_that_grow(attacker: Attacker) -> None:
-    """The check for missing keys must read batches that decompress to many records."""
+    """Before the broker adds a partition, it checks whether records have keys, and must read batches that decompress to
+    many records.
+    """
     (name,) = new_names(attacker, 1)
     create(attacker, name, 5)
     plain = b"".join(record(index, bytes(1_000), key=None) for index in range(20_000))

@@ -1,4 +1,4 @@
-"""X20, malformed frames: every API in every version, truncated, mutated, or random.
+"""Fault X20, malformed frames: every API in every version, truncated, mutated, or random.
 
 Frames have two sources: requests generated from the protocol's schemas, and recorded traffic of a stock client.
 Mutations break lengths, counts and numbers. A run has two stages, each beside a well-behaved client:

@@ -119,7 +119,9 @@ class Ledger:
                 )
 
     def record_start(self, partition_id: PartitionId, start: int) -> None:
-        """Record the log start offset of a response. Responses can overtake each other, so the highest one counts."""
+        """Record the log start offset that a response contained. Responses can overtake each other, so the highest one
+        counts.
+        """
         with self._lock:
             self._starts[partition_id] = max(start, self._starts.get(partition_id, 0))
 

@@ -1,4 +1,4 @@
-"""X24, names as paths: the broker must not use the name of a topic, a group, a client or a setting as a path.
+"""Fault X24, names as paths: the broker must not use the name of a topic, a group, a client or a setting as a path.
 
 Canary files surround the data directory and the broker's working directory. A run sends generated names in every
 request field that accepts a name. Expected: an invalid topic name gets error 17; other names are refused or accepted
@@ -269,7 +269,7 @@ def digests_of_tree(root: Path, excluded: Path) -> Iterator[tuple[str, str]]:
             continue
         status = path.lstat()
         content = "" if path.is_dir() or path.is_symlink() else hashlib.sha256(path.read_bytes()).hexdigest()
-        # A directory's time changes with every entry, even a temporary one.
+        # A directory's modification time changes when any entry is added or removed, even a temporary file.
         modified_ns = status.st_mtime_ns if path != excluded.parent else 0
         yield str(path.relative_to(root)), f"{status.st_mode} {status.st_size} {modified_ns} {content}"
 

@@ -233,7 +233,8 @@ class IdempotentRawProducer(RawProducer):
                 else:
                     self._answer(connection, request, answer)
         finally:
-            # Also keep them after a lost connection: the next connection then sends all of them again.
+            # Keep the refused requests even if the connection was lost: the next connection then sends all of
+            # them again.
             self._pending.extendleft(reversed(to_retry))
         time.sleep(0.02)
         if not self.gave_up:

@@ -1,4 +1,4 @@
-"""X19, false sizes: frames, arrays and strings that claim to be far larger than the bytes that follow.
+"""Fault X19, false sizes: frames, arrays and strings that claim to be far larger than the bytes that follow.
 
 Every case has its own connection, beside a well-behaved client. The broker requires no login, so any client could send
 these requests. Expected: the broker closes the connection without a response; a batch larger than its topic allows gets
@@ -46,7 +46,9 @@ class Case(NamedTuple):
     name: str
     raw: bytes
     expected: str = "closed"
-    """``closed`` without a response, ``too large`` (error 10), or ``open`` until more bytes arrive."""
+    """The expected outcome: ``closed`` without a response, ``too large`` (error 10), or ``open`` until more bytes
+    arrive.
+    """
 
 
 def _head(api: int, version: int) -> bytes:

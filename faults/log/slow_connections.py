@@ -1,4 +1,4 @@
-"""X22, slow and many connections: thousands that are idle, and some that are as slow as possible.
+"""Fault X22, slow and many connections: thousands that are idle, and some that are as slow as possible.
 
 Five thousand connections are opened and left idle. Beside them are clients that send a byte every ten seconds, that
 send half of a request, that request large responses and never read them, that close only their half of the connection,
@@ -165,11 +165,12 @@ class _Scene:
                 outcome.problems.append(f"{slow} clients that read nothing cost {growth_mb:.0f} MB")
             each_kb = (broker.rss_mb("VmHWM") - rss_mb) * 1024 / (idle + slow)
             outcome.figures["kb_each_with_slow"] = each_kb
-            # The unread responses are shared out over all connections, so this check needs many connections.
+            # This average includes the unread responses of the slow clients, so the check needs many
+            # connections.
             if idle >= _IDLE_CONNECTIONS and each_kb > _KB_PER_CONNECTION_MAX:
                 outcome.problems.append(f"{idle} idle and {slow} slow connections cost {each_kb:.0f} KB each")
             if outcome.problems and idle < _GOOD_REQUESTS:
-                # The run has no protection, and the problem was detected.
+                # This is a run without a protection, and it has detected the problem.
                 bystander.finish(5.0)
                 return
             bystander.wait_for(_GOOD_REQUESTS)

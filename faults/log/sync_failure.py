@@ -1,13 +1,13 @@
-"""X3, a sync fails once: strace makes one fdatasync or fsync of the broker return EIO.
+"""Fault X3, a sync fails once: strace makes one fdatasync or fsync of the broker return EIO.
 
 The sync of one of these files fails:
 
-    data        the active segment of a partition        clients of it get error 56 and no ack until a restart
-    roll        the directory, when a segment is created clients of it get error 56 and no ack until a restart
+    data        the active segment of a partition        its clients get error 56 and no ack until a restart
+    roll        the directory, when a segment is created its clients get error 56 and no ack until a restart
     topics      the journal of topics                    topic changes are refused until a restart; produce works
     commits     the journal of groups                    commits are refused until a restart; produce works
     mark        the file of the synced mark              nothing is refused, because the older mark is still correct
-    start       any sync of a start                      the start fails with an error, or the partition is offline
+    start       any sync during a start                  the start fails with an error, or the partition is offline
 
 Other partitions must continue. Then the broker is killed, started without the fault, and checked: every record that was
 acknowledged or delivered must exist. With the real kernel a failed sync loses no bytes; ``simulation.sync_failure`` has
@@ -155,7 +155,8 @@ class _Run:
     def _strike_start(self, aim: _Aim, when: int) -> int:
         try:
             self.broker.start(_strace_prefix(self.trace, aim.call, when))
-            # Kill the broker, because later syncs would fail too, once per thread.
+            # Kill the broker now: strace counts calls per thread, so one sync would fail in each other thread
+            # too.
             self.broker.kill()
         except BrokerDied:
             output = self.broker.output_since_start().decode(errors="replace")

@@ -167,7 +167,7 @@ class TransactionalClient(ClientThread):
         except KafkaException as error:
             if not error.args[0].txn_requires_abort():
                 raise
-            # The transaction was not committed; otherwise the producer would have got a response.
+            # The transaction was not committed: after a commit, the producer would have got a response.
             self._call(lambda: producer.abort_transaction(_CALL_S))
             transaction.fate = "aborted"
         else:

@@ -1,4 +1,4 @@
-"""X12, a zombie producer: it is paused inside a transaction (SIGSTOP), replaced by a successor with the same
+"""Fault X12, a zombie producer: it is paused inside a transaction (SIGSTOP), replaced by a successor with the same
 transactional id, and resumed (SIGCONT) while the successor works.
 
 The zombie continues as if nothing had happened. It must be fenced (error 47 or 90; librdkafka has one code for both).
@@ -166,8 +166,8 @@ class _Scene:
             self._report_problem(
                 f"the zombie's commits of {sorted(late_commits)} succeeded, although it requested them after the pause"
             )
-        # The zombie was paused inside a transaction: it had begun one and not received the response to its
-        # commit.
+        # The zombie was paused inside a transaction: it had begun a transaction, and had not received the
+        # response to its commit.
         if self.zombie.numbers("begins", self._lines_before_pause) - self.zombie.numbers(
             "committed", self._lines_before_pause
         ):
@@ -189,8 +189,8 @@ class _Scene:
         for number in self.zombie.numbers("ends", self._lines_before_pause) - self.zombie.numbers(
             "committed"
         ):
-            # The zombie requested the commit before the pause and got no response: the transaction is whole
-            # or absent.
+            # The zombie requested this commit before the pause and got no response, so the transaction may be
+            # whole or absent.
             values = all_of("zombie", number)
             readable = sum(bool(seen[value]) for value in values)
             if readable not in (0, len(values)):

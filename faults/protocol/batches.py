@@ -65,7 +65,7 @@ def build_batch(
 
 
 def parse_batches(data: bytes, *, with_values: bool = True) -> Iterator[Batch | str]:
-    """Yield every batch in the bytes. If the bytes do not end with a whole batch, the last item is a line with the
+    """Yield every batch in the bytes. If the bytes do not end with a whole batch, the last item is a string with the
     reason.
     """
     at = 0

@@ -154,7 +154,7 @@ def _check_record(data: bytes, at: int, index: int) -> int:
     if size < 1 or end > len(data):
         raise _Defect(f"record {index} claims {size} bytes")
     if data[at] & 0x80:
-        # The Python clients read the attributes as a varint.
+        # The Python clients read the attributes as a varint, so they would continue with the next byte.
         raise _Defect(f"record {index} has attributes {data[at]:#04x}")
     _, at = _number(data, at + 1, end, 10)
     delta, at = _number(data, at, end, 5)

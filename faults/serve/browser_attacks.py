@@ -1,13 +1,13 @@
-"""X27, attacks through a browser, in Chromium: the page must not run scripts in the data that it shows, and the server
-must refuse requests from other sites.
+"""Fault X27, attacks through a browser, in Chromium: the web UI must not run scripts in the data that it shows, and the
+server must refuse requests from other sites.
 
 The log of an app has scripts in keys, values, headers, names of groups and clients, reasons of dead letters and alerts.
-A run opens every page that shows one of them. It also opens statements and filters that fail with script in them, and
-addresses that are script. Then a page of another site tries to read, to write, to load a script, to follow a view by
-WebSocket and by events, and to show the page in a frame. Another host name that resolves to the server is requested
-too. What must hold:
+A run opens every page of the web UI that shows one of them. It also opens failing statements and filters that contain
+script, and URLs that contain script. Then a page of another site tries to read, to write, to load a script, to follow a
+view by WebSocket and by server-sent events, and to show the web UI in a frame. The run also sends requests to another
+host name that resolves to the server. What must hold:
 
-    the script is shown as text; it never ran or became an element, and the page's policy had nothing to block
+    the script is shown as text; it never ran or became an element, and the content security policy blocked nothing
     the other site gets 403 for every request, and the other host name gets 400
     the log of the app has not grown
 """
@@ -42,7 +42,7 @@ UNPROTECTED = {
 }
 _WAIT_MS = 60_000
 _SETTLE_MS = 100
-"""Time for effects that an image or a frame could still have."""
+"""How long to wait for effects of an image or a frame."""
 _LOG_S_MAX = 10.0
 _SECTIONS = ("", "graph", "topics", "groups", "flows", "views", "dead", "sql", "alerts")
 _WATCH = """
@@ -133,7 +133,7 @@ class _Attack:
             context.add_init_script(_WATCH)
             page = context.new_page()
             complaints = complaints_of(page, policy)
-            # Every browser would run the script of the first visit.
+            # Begin every run with this visit, because every browser would run its script.
             first, *others = self._visits()
             self._rng.shuffle(others)
             for visit in [first, *others][:count]:

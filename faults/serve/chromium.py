@@ -68,7 +68,7 @@ def open_page(context: Any, origin: str) -> Page:
 
 
 def policy(message: ConsoleMessage) -> bool:
-    """Whether the message reports that the page's policy blocked something."""
+    """Whether the message reports that the page's content security policy blocked something."""
     return "Security Policy" in message.text
 
 

@@ -43,7 +43,9 @@ class Http:
         timeout_s: float = 240.0,
         **query: Any,
     ) -> Reply:
-        """Send a request. A trailing underscore in a name of ``query``, for words that Python reserves, is removed."""
+        """Send a request. If Python reserves a name in ``query``, the caller appends an underscore to the name, and
+        this method removes the underscore.
+        """
         encoded = urllib.parse.urlencode({name.rstrip("_"): value for name, value in query.items()})
         sent = {"Host": f"127.0.0.1:{self.port}", **(headers or {})}
         if self.token and "Authorization" not in sent:

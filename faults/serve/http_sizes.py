@@ -28,7 +28,7 @@ class FalseSize:
     raw: bytes
     expected: tuple[str, ...]
     waits: bool = False
-    """Whether the size is within the limits. Then the server waits for the bytes until the receive deadline."""
+    """Whether the size is within the limits. If so, the server waits for the bytes until the receive deadline."""
     greeting: bytes = b""
     """Bytes that are sent before ``raw``, and get a response."""
 

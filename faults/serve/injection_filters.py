@@ -19,7 +19,7 @@ _FILTER, _REQUEST, _CURSOR, _QUESTION = (
     "HR-VIEW-QUESTION",
 )
 _FILTER_CHARS_MAX = 4_000
-"""A longer text is refused before it is parsed."""
+"""The server refuses longer texts before it parses them."""
 _UNION = "0) UNION SELECT holder, pin, funds FROM vault_accounts WHERE (holder"
 
 

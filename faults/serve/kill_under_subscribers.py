@@ -2,10 +2,11 @@
 view.
 
 Subscribers connect by WebSocket and by server-sent events, with and without a filter. They reconnect with their last
-cursor whenever the connection closes. What must hold:
+cursor whenever the connection closes. A *step* is the set of changes that a subscriber receives at once. What must
+hold:
 
     every step begins where the previous step ended, so that each subscriber sees every batch once
-    after each step a subscriber has exactly the rows of the batches up to it
+    after each step a subscriber has exactly the rows of all batches up to the end of this step
     a subscriber receives one snapshot, at the beginning, and at the end has the view's rows
     no subscriber is disconnected because the log or the follower was killed
 """

@@ -1,4 +1,4 @@
-"""X20, malformed requests to the server of views over HTTP, WebSocket and PostgreSQL's protocol, mutated from real
+"""Fault X20, malformed requests to ``headrace serve`` over HTTP, WebSocket and PostgreSQL's protocol, mutated from real
 traffic.
 
 Two stages run, each beside a well-behaved client:
@@ -52,7 +52,8 @@ _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) [^\r\n]*\r\n")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 _STATE = re.compile(r"[0-9A-Z]{5}")
 _INTERNAL = "XX000"
-# An optional dependency is missing, or the server is busy or too late. These responses are correct.
+# 501: an optional dependency is missing. 503: the server is busy. 504: a time limit was exceeded. These
+# responses are correct.
 _TEMPORARY_OR_OPTIONAL = (501, 503, 504)
 _AFTER_WEBSOCKET_S = 0.2
 _SYNCS = 40
@@ -123,8 +124,8 @@ def _mutated_requests(
             yield "a frame", shop.server.port, upgrade(token), mutated(rng, subscription())
         else:
             session = _mutate_beside_token(rng, rng.choice(sessions), shop.reader.encode())
-            # The server reads bytes after a truncated message as a part of it. The Sync messages are longer than any
-            # claimed length, so Terminate still arrives.
+            # The server reads the bytes after a truncated message as a part of that message. All Sync
+            # messages together are longer than any claimed length, so the server still receives Terminate.
             end = message(b"S", b"") * _SYNCS + message(b"X", b"")
             yield "a message", shop.pg_port, b"", session + end
 

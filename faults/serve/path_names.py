@@ -1,7 +1,7 @@
-"""X24, names as paths, to the server of views: over HTTP, WebSocket and PostgreSQL's protocol.
+"""Fault X24, names as paths, in requests to ``headrace serve`` over HTTP, WebSocket and PostgreSQL's protocol.
 
 Canary files surround the server's data directory, and the server runs inside it. Each case puts a generated name into a
-route that accepts a name (of a view, a topic, a group, a flow, a key, a file of the page), or into a statement or the
+route that accepts a name (of a view, a topic, a group, a flow, a key, a file of the web UI), or into a statement or the
 login of PostgreSQL's protocol. The token allows everything. What must hold: the response is 400 or 404 with the right
 code (a group of any name may be described), or 42P01 in PostgreSQL's protocol. No response contains a canary.
 Everything outside the data directories stays the same, byte for byte, and inside are only files of known kinds.

@@ -41,7 +41,9 @@ def amount_of(key: int) -> int:
 
 
 class ServedShop:
-    """``settings`` are those of ``[serve]``. ``without`` is a protection of ``faults.unprotected.registry``."""
+    """``settings`` are those of ``[serve]``. ``without`` names a protection in ``faults.unprotected.registry`` to
+    remove.
+    """
 
     def __init__(self, home: Path, settings: Mapping[str, int], *, without: str = "") -> None:
         self.home = home

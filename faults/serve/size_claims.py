@@ -1,4 +1,4 @@
-"""X19, false sizes, to the server of views: over HTTP, WebSocket and PostgreSQL's protocol.
+"""Fault X19, false sizes, in requests to ``headrace serve`` over HTTP, WebSocket and PostgreSQL's protocol.
 
 Every case has its own connection, beside a well-behaved client. Many cases also run before the login. What must hold:
 the server closes the connection with the protocol's code (413, 431 or 400; 1009 or 1002; 08P01). If the size is within

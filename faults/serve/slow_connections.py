@@ -1,4 +1,4 @@
-"""X22, slow and many connections, to the server of views: over HTTP, WebSocket and PostgreSQL's protocol.
+"""Fault X22, slow and many connections to ``headrace serve`` over HTTP, WebSocket and PostgreSQL's protocol.
 
 Thousands of connections are opened on each port and left idle. Beside them are clients that send a byte every ten
 seconds at each point where the server waits, that send many requests and never read the responses, that flood a

@@ -1,9 +1,10 @@
-"""X22, slow and many subscribers by WebSocket: a thousand follow a view and do not read, beside some that do.
+"""Fault X22, slow and many subscribers by WebSocket: a thousand follow a view without reading, while some others do
+read. A *step* is the set of changes that a subscriber receives at once.
 
-A third of them pauses for a while and then continues to read: they receive fewer, larger steps. A third does not read
-until everything was written, which is more than the server keeps for them: the server disconnects them with a last
-message, a close frame, and a cursor to resume from. The rest never reads again: the server drops them after half a
-minute.
+A third of the thousand pauses for a while and then continues to read: these receive fewer, larger steps. Another third
+does not read until everything was written, which is more than the server keeps for them: the server disconnects them
+with a last message, a close frame, and a cursor to resume from. The last third never reads again: the server drops
+these subscribers after half a minute.
 
 What must hold: subscribers that read receive every batch once, in order, in one connection. So do those that paused, in
 fewer steps. Each disconnected or dropped subscriber resumes with its cursor and has the view's rows at the end. A
@@ -43,13 +44,15 @@ _HISTORY_BYTES = 4_000_000
 _MANY = 1_000
 _KB_EACH_MAX = 64
 _MB_FEW_MAX = 96
-"""The limit for few subscribers, whose share of the common memory would be too large."""
+"""The limit in total for a run with few subscribers. Memory that does not depend on their number would exceed a limit
+per subscriber.
+"""
 _FIRST = 40
 """Subscribers that connect before the measurement. One of them stays, so that the shared readers of the log and the
 store stay open.
 """
 _FILES_SPARE = 20
-"""A busy server can open more shared readers of the log and the store, which are further open files."""
+"""Allow this many further open files, because a busy server can open more shared readers of the log and the store."""
 _PART = 30
 """Batches that the late subscribers miss: more than the kernel buffers, less than the server keeps."""
 _PARTS = 5
@@ -166,7 +169,8 @@ class _Scene:
             "the subscribers that did not read",
             stuck,
         )
-        # On a busy machine the writes can take longer than half a minute, so the server may have dropped them before.
+        # On a busy machine the writes can take longer than half a minute, so the server may have dropped
+        # these subscribers before it could disconnect them.
         self._judge_stuck(stuck, may_be_dropped=time.monotonic() - asleep > _SILENT_S)
         if outcome.problems:
             # Subscribers that were not disconnected still occupy their slots.

@@ -1,7 +1,7 @@
 """A WebSocket subscriber that costs little, so that a thousand fit into one process. It reads on request.
 
-It implements only what a server without compression needs, and checks every message: a step must begin where the
-previous step ended, or follow a reset and a snapshot.
+It implements only what a server without compression needs, and checks every message. A *step* is the set of changes
+that it receives at once: it must begin where the previous step ended, or follow a reset and a snapshot.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class SocketReader(asyncio.Protocol):
         known: SocketReader | None = None,
         narrow: bool = False,
     ) -> SocketReader:
-        """Connect. ``known`` is the same subscriber in its previous connection, whose rows it still has. ``narrow``
-        limits how much the kernel buffers.
+        """Connect. ``known`` is the reader of the subscriber's previous connection. The new reader continues with its
+        rows and its cursor. ``narrow`` limits how much the kernel buffers.
         """
         connection = socket.socket()
         connection.setblocking(False)

@@ -1,5 +1,5 @@
-"""X25, SQL injection: a client may write anything into a filter, a sort, a key, a cursor or a statement, but reads only
-the views that its token grants, and changes nothing.
+"""Fault X25, SQL injection: a client may write anything into a filter, a sort, a key, a cursor or a statement, but
+reads only the views that its token grants, and changes nothing.
 
 A real server has views in SQLite, a Delta table and a full-text index. The token may read three of them; two more are
 in the same stores. A run sends about a hundred disguised statements from a corpus, and random ones: over HTTP, as
@@ -7,8 +7,8 @@ subscriptions to a result, and in PostgreSQL's protocol (simple, extended and cu
 
 - no response, error, header or setting shows a row, a name or the count of a hidden view, or a file; a hidden view gets
   the same response as a missing view, word for word
-- a refusal has the code that the corpus names; the time, row or memory limit stops a statement that does not end, with
-  its code; only a statement that needs too much memory ends the process that runs it
+- a refusal has the code that the corpus names; a statement that does not end is stopped by the time, row or memory
+  limit, with the code of that limit; only a statement that needs too much memory ends the process that runs it
 - the stores, the log and the files beside them stay the same, byte for byte
 - another client gets correct responses throughout
 """

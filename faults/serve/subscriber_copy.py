@@ -1,4 +1,6 @@
-"""A subscriber that keeps a copy of the view, and checks every message against the protocol."""
+"""A subscriber that keeps a copy of the view, and checks every message against the protocol. A *step* is the set of
+changes that a subscriber receives at once.
+"""
 
 from __future__ import annotations
 

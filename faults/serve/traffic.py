@@ -1,4 +1,4 @@
-"""Real traffic to the server of views: a request per route, a subscription, and the messages of a PostgreSQL driver.
+"""Real traffic to ``headrace serve``: a request per route, a subscription, and the messages of a PostgreSQL driver.
 
 The requests are generated from the route table, so that they include new routes.
 """

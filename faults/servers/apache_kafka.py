@@ -23,7 +23,7 @@ __all__ = ["kafka_command", "start_kafka", "start_node"]
 
 BUILD = Path(__file__).resolve().parents[2] / "build" / "kafka-format"
 
-# These options make the start fast, not the server. Only errors are logged.
+# These options shorten the start; they do not make the running server faster. Only errors are logged.
 JVM = [*QUICK_START, "-Xmx512m", "-Xms128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
 
 

@@ -134,7 +134,7 @@ def _serve() -> None:
 
 
 def _import_server() -> None:
-    """Import the server of views when it is first needed: it has more imports than the broker."""
+    """Import ``headrace serve`` when it is first needed: it has more imports than the broker."""
     import headrace.serve.http.application
     import headrace.serve.http.connection
     import headrace.serve.subscribe.web_socket_connection  # noqa: F401

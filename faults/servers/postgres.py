@@ -37,7 +37,7 @@ _SETTINGS = {
     "max_connections": "60",
     "max_wal_senders": "4",
     "wal_keep_size": "64MB",
-    "timezone": "Asia/Kolkata",  # Not the machine's time zone, and not a whole hour away from UTC.
+    "timezone": "Asia/Kolkata",  # Not the machine's time zone, and not a whole number of hours from UTC.
 }
 _MEMORY = Path("/dev/shm")
 _START_S_MAX = 240.0
@@ -45,7 +45,7 @@ _counter = itertools.count()
 
 
 class PostgresServer:
-    """``locale`` is that of the databases. It does not sort letters by their bytes."""
+    """``locale`` is the locale of the databases."""
 
     def __init__(self, locale: str = "C.UTF-8") -> None:
         # In memory if there is space, because each test run starts a new server.

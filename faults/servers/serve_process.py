@@ -25,7 +25,9 @@ _STOP_S_MAX = 120.0
 
 
 class ServeProcess:
-    """``app`` is a module and a name in it. ``without`` is a protection of ``faults.unprotected.registry``."""
+    """``app`` is a module and a name in it. ``without`` names a protection in ``faults.unprotected.registry`` to
+    remove.
+    """
 
     def __init__(
         self, home: Path, app: str, bootstrap: str, settings: Mapping[str, int | str], *, without: str = ""

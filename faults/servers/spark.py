@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["INTERPRETED", "compiled", "session_conf", "start_spark", "stop_spark"]
 
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Run plans interpreted, because compiling takes longer than running for a handful of rows. Tests that depend on how
-Spark computes a value use ``compiled``. Separate processes always compile.
+"""Execute Spark plans in interpreted mode, because compiling them takes longer than executing them on a handful of
+rows. Tests that depend on how Spark computes a value use ``compiled``. Separate processes always compile.
 """
 
 _JAVA_OPTIONS = (*QUICK_START, "-XX:ReservedCodeCacheSize=256m")

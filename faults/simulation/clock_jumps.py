@@ -1,4 +1,4 @@
-"""X8, clock jumps: the wall clock of a broker that deletes by time jumps by an hour or ten years, or stops.
+"""Fault X8, clock jumps: the wall clock of a broker that deletes by time jumps by an hour or ten years, or stops.
 
 Hours of simulated time pass. Producers with correct clocks keep writing, a group member sends heartbeats, and offsets
 are committed. The clock jumps while the broker runs or while it is down. The jump is undone, or it lasts longer than
@@ -132,7 +132,7 @@ class _ClockRun:
     async def _during(self, broker: SimulatedBroker) -> None:
         if self.when == "running":
             self._jump()
-        # A topic without earlier records, which would make the new records safe.
+        # This topic has no earlier records. Earlier records would keep retention from deleting the new ones.
         await self._create(broker, "stamped-new")
         await self._pass_time(broker, self.rng.randint(10, 50) * 60)
         if self.stays:
@@ -146,8 +146,8 @@ class _ClockRun:
         start, _ = await broker.range("half-hour", 0)
         due_before_ms = self.true_ms() - _RETENTION_MS["half-hour"] - 2 * _HOUR_MS
         written_ms = self.topics["half-hour"].written_ms
-        # Retention deletes from the front. After a jump back, earlier records are from the future: they stay, and all
-        # records behind them stay too.
+        # Retention deletes from the front. After a jump back, earlier records are from the future: they stay,
+        # and so do all records after them.
         overdue = next(
             (offset for offset, at in enumerate(written_ms) if at >= due_before_ms), len(written_ms)
         )

@@ -50,7 +50,7 @@ def _truncate(files: FaultyFiles, path: Path, rng: random.Random, first: int, co
 
 def _delete(files: FaultyFiles, path: Path, rng: random.Random, first: int, content: bytes) -> None:
     if first:
-        # If the beginning of the file is synced, only the end can be unacknowledged.
+        # The bytes before ``first`` are synced, so only the bytes after them may be lost.
         files.cut(path, first)
         return
     files.remove(path)

@@ -1,11 +1,12 @@
-"""X5, damaged files of a compacted partition: a bit flipped, a block zeroed or a file truncated, one file at a time.
+"""Fault X5, damaged files of a compacted partition: a bit flipped, a block zeroed or a file truncated, one file at a
+time.
 
     a compacted segment     a damaged batch gets error 2 or no records, never other records; all other records exist;
                             compaction leaves the partition unchanged
     its index               is rebuilt, nothing is lost
     ``compacted``           readers that were disconnected must start over; nothing is lost
 
-The damage hits data with missing offsets, where a lost batch resembles a compacted one.
+The damage hits data with missing offsets, where a lost batch resembles a batch that compaction removed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""X5, damaged files: a bit flipped, a block zeroed, a file truncated or deleted, for every kind of file.
+"""Fault X5, damaged files: a bit flipped, a block zeroed, a file truncated or deleted, for every kind of file.
 
 A run fills a simulated data directory and stops the broker cleanly, or kills it if the unsynced tail is to be damaged.
 Then it damages one file and starts the broker again. The oracle compares the file before and after the damage, so it
@@ -107,7 +107,9 @@ class _Run:
             await broker.stop()
 
     async def _delete_records(self, broker: SimulatedBroker, target: Target) -> None:
-        """Delete records, so that files are deleted. No later sync of the data may update the mark's other slot."""
+        """Delete records, so that files are deleted. Do not write after this: the next sync of the data would update
+        the mark's other slot, too.
+        """
         start, end = await broker.range(target.topic, target.partition)
         offset = self.rng.randint((start + end) // 2, end)
         target.oracle.allow_start(offset)
@@ -243,7 +245,7 @@ class _Run:
         await self._judge_append(broker, end)
 
     def _check_damage_was_logged(self, positions: Collection[int]) -> None:
-        """Check that the broker's log names one of the positions. For several in a row, one is enough."""
+        """Check that the broker's log names one of the positions. One line is enough for several positions in a row."""
         output = self.machine.log_lines
         if self.damaged_content is None and any(
             str(self.path.parent) in line and "is missing" in line for line in output

@@ -4,8 +4,8 @@ The script: a first start, topics, appends and rolls, commits, retention, delete
 both journals and a clean stop; then a start, more of the same, and a kill; then a recovery and a clean stop. One of its
 operations fails in one of these ways:
 
-    EIO, ENOSPC    no effect, and an error
-    short          a write writes only a part
+    EIO, ENOSPC    the operation has no effect, and returns this error
+    short          a write writes only a part of its bytes
     forget         a sync fails, and its data never reaches the disk
     crash          the process ends before or after the operation, and the power fails
 

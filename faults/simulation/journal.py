@@ -119,7 +119,8 @@ class JournalScene:
                 )
             elif any(applied) != all(applied):
                 self.findings.report_problem(f"call {number} is partial: {keys}, {applied}")
-            # The entries of a call that were found must stay; a call without entries must not reappear.
+            # From now on, if this start found the entries of a call, they must stay; otherwise, they must not
+            # appear later.
             if all(applied):
                 self._acknowledged.add(number)
             else:

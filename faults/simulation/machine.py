@@ -57,8 +57,8 @@ class Machine:
         end_at: int | None = None,
         at_most_s: float = 3600.0,
     ) -> bool:
-        """Run a process. ``end_at`` crashes it at about this many changes of its files. Return whether it ended by
-        itself.
+        """Run a process. If ``end_at`` is given, the process crashes after about this many file changes. Return whether
+        it ended by itself.
         """
         stage = self.rng.choice(_STAGES)
         files = self.files

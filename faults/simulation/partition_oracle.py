@@ -189,7 +189,7 @@ class PartitionOracle:
     ) -> None:
         """``stored`` are all readable batches from ``start`` to ``end``. The last start of the broker found everything
         below ``old_end``. ``may_lose_since``: records acknowledged after this time may be missing, together with all
-        later ones.
+        records after them.
         """
         self._check_start(start)
         self._check_sequence(stored, start, end)

@@ -1,4 +1,4 @@
-"""X2, power loss: unsynced writes and names are dropped, torn and reordered, at any file operation of a broker.
+"""Fault X2, power loss: unsynced writes and names are dropped, torn and reordered, at any file operation of a broker.
 
 A run starts a broker many times on one simulated disk. Each process crashes at an operation that the seed chooses:
 during the first start, a recovery, a Produce request, the end of a transaction, a segment roll, retention, a topic

@@ -1,4 +1,4 @@
-"""X2, power losses and kills during compaction, on one simulated disk.
+"""Fault X2, power losses and kills during compaction, on one simulated disk.
 
 A run starts a broker many times on one simulated disk. Each process ends at an operation that the seed chooses. A power
 loss is a hit if a compaction was running.

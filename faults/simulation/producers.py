@@ -1,6 +1,6 @@
 """Simulated producers: plain producers send each batch once, idempotent ones retry batches without a response.
 
-Their state survives the broker's crashes, as that of real clients does.
+The state of the producers survives the broker's crashes, like the state of real clients.
 """
 
 from __future__ import annotations

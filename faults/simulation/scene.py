@@ -31,7 +31,9 @@ _PAUSES_S = (0.0, 0.0, 0.001, 0.01, 0.3, 1.2)
 
 
 Allows = Callable[[str, str, int, int], bool]
-"""Decides whether a request of a kind (produce, read, commit, change) for a topic and partition may get this error."""
+"""Decides whether a request may get this error, from its kind (produce, read, commit, change), its topic and its
+partition.
+"""
 
 
 class Scene:

@@ -1,5 +1,5 @@
-"""X3, a sync fails once on a simulated disk that loses the data: reads still return the data, but a later sync does not
-write it to the disk, and it is missing after a power loss.
+"""Fault X3, a sync fails once on a simulated disk that loses the data: reads still return the data, but a later sync
+does not write it to the disk, and it is missing after a power loss.
 
 The sync of one of these files fails:
 

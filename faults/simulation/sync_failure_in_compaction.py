@@ -1,8 +1,8 @@
-"""X3 and X4 during compaction: a sync, a write or a rename fails once, or the disk is full for a while.
+"""Faults X3 and X4 during compaction: a sync, a write or a rename fails once, or the disk is full for a while.
 
 The fault affects the files that compaction writes. Clients must get no error, because their records are written to
-other files. Then the process is killed or the power fails, and all acknowledged records must exist. It is a hit if the
-fault struck.
+other files. Then the process is killed or the power fails, and all acknowledged records must exist. Each time that the
+fault strikes is a hit.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def run(
 
 
 def _crash_after_fault(scene: CompactionScene, fault: Fault, operations: int) -> Callable[[Operation], None]:
-    """Crash the process this many operations after the fault, if it processes that long."""
+    """Crash the process this many operations after the fault, unless the process ends earlier."""
     operations_left = operations
 
     def on_operation(operation: Operation) -> None:

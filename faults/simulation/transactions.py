@@ -2,8 +2,8 @@
 
 A transaction writes to several partitions and commits an offset. Whatever happens to the broker, a read-committed
 reader must find all of the transaction or nothing: all, if its commit was acknowledged; nothing, if it was aborted or
-its commit was never requested. If the commit request got no response, either is allowed, but it must be the same in all
-partitions and for all later readers.
+its commit was never requested. If the commit request got no response, both outcomes are allowed, but all partitions and
+all later readers must have the same outcome.
 
 The producers' state survives the broker's crashes. After a crash each producer retries the requests without a response,
 or starts over as its own successor.

@@ -43,7 +43,7 @@ def removed_protection(
 
 
 def _mark_before_sync(stack: ExitStack) -> None:
-    """The mark counts bytes as synced before they are."""
+    """The synced mark (``headrace.log.mark``) counts bytes as synced before they are synced."""
 
     def run(self: SyncJob) -> None:
         self.mark_file.write(self.mark)
@@ -68,7 +68,7 @@ def _ack_before_sync(stack: ExitStack) -> None:
 
 
 def _serve_before_sync(stack: ExitStack) -> None:
-    """Recovery treats everything above the mark as safe."""
+    """Recovery treats everything above the synced mark as safe."""
     recover = recovery.recover
 
     class UnsyncedFiles(Wrapped):
@@ -140,7 +140,7 @@ def _no_check_on_read(stack: ExitStack) -> None:
 
 
 def _one_slot(stack: ExitStack) -> None:
-    """Files are removed when one slot of the mark allows it."""
+    """Files are removed when only one slot of the synced mark has the new start."""
 
     def settle(self: MarkFile, mark: Mark) -> None:
         self.write(mark)
@@ -155,7 +155,7 @@ def _no_trusted_time(stack: ExitStack) -> None:
 
 
 def _no_memory_of_aborted(stack: ExitStack) -> None:
-    """A start does not know earlier aborts."""
+    """A start forgets which earlier transactions were aborted."""
 
     def load_without_aborted(*arguments: Any) -> Any:
         state = load_state(*arguments)

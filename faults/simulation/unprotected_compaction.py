@@ -19,7 +19,7 @@ __all__ = ["without_protection"]
 
 
 def _no_durable_swap_record(stack: ExitStack) -> None:
-    """The new file replaces the old one, and the other files are removed, without a plan on disk."""
+    """The new file replaces the old one, and the other files are removed, but no swap file records this on disk."""
 
     def remove_replaced(self: Swap, files: Files, others: list[int]) -> None:
         files.make_dir(self.directory)
@@ -69,7 +69,7 @@ def _narrow_hash(stack: ExitStack) -> None:
 
 
 def _no_announcement(stack: ExitStack) -> None:
-    """Deletions are removed without informing readers."""
+    """Compaction removes tombstones, but readers cannot detect that they missed them."""
     save = Compaction._save_progress
 
     def save_without_deletions(self: Compaction, compacted: Compacted) -> None:
@@ -79,7 +79,7 @@ def _no_announcement(stack: ExitStack) -> None:
 
 
 def _old_mark(stack: ExitStack) -> None:
-    """The mark on disk may still point into a deleted file."""
+    """The synced mark on disk (``headrace.log.mark``) may still point into a deleted file."""
     stack.enter_context(patched(PartitionLog, "write_mark_to_both_slots", lambda self, mark: None))
 
 

@@ -75,7 +75,7 @@ class FolderFaults(StoreFaults):
         yield FaultyFolder(home, f"shop.{self.name}", self.read_snapshot)
 
     def remove_position_check(self, store_class: type[Any]) -> None:
-        """Also treat a folder as the same if its name is the same."""
+        """Also accept a folder as the same store if only its name is the same."""
         from headrace.stores import catalog
 
         super().remove_position_check(store_class)

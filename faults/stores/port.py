@@ -1,4 +1,4 @@
-"""What tests and fault runs need of a store, independently of the code under test.
+"""The interface through which tests and fault runs use a store, independently of the code under test.
 
 ``StoreFixture`` is an empty store for the contract tests. It opens the product's store, and reads rows with the store's
 own client. ``FaultyStore`` is the store of one fault run. It can be stopped, wiped and restored. ``StoreFaults`` is a

@@ -40,7 +40,7 @@ class PostgresFixture(StoreFixture):
         self._connections: list[psycopg.Connection[Any]] = []
 
     def open(self, view: str = "sales") -> StoreWriter:
-        # 1, so that the writer alternates between both ways to insert rows, even with few rows.
+        # With 1, the writer alternates between both ways to insert rows, even with few rows.
         return PostgresWriter(self.url, self.schema, view, direct_rows_min=1)
 
     def read(self, view: str = "sales") -> tuple[int, list[tuple[Any, ...]]] | None:

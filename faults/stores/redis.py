@@ -25,8 +25,8 @@ from headrace.stores.writer import StoreWriter
 
 __all__ = ["FAULTS", "FIXTURE", "RedisFaults", "RedisFixture"]
 
-# A script, so that no transaction runs between listing the keys and dumping them: a swap in between would rename the
-# rows, and the backup would hold a position without rows.
+# This is a script, so that no transaction runs between listing the keys and dumping them: a swap in between
+# would rename the rows, and the backup would hold a position without rows.
 _DUMP_ALL = """
 local found = {}
 for _, key in ipairs(redis.call('KEYS', '*')) do

@@ -1,6 +1,6 @@
-"""The product with one protection removed, by the name of the protection. The oracle must detect each removal.
+"""Removes a named protection from the product. The oracle must detect each removal.
 
-If an oracle has never reported a problem, it might be unable to. These removals run only in processes of
+An oracle that has never reported a problem might be unable to report any. These removals run only in processes of
 ``faults.servers.broker_starter``.
 """
 

@@ -1,4 +1,4 @@
-"""The server of views with one protection removed; see ``faults.unprotected.registry``."""
+"""``headrace serve`` with one protection removed; see ``faults.unprotected.registry``."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def no_replay_fence() -> None:
 
 
 def no_escaping() -> None:
-    """The page treats all text as HTML."""
+    """The web UI treats all text as HTML."""
     from headrace.serve.page.assets import PAGE_FILES, Asset
 
     name = "vendor/preact.js"
@@ -124,7 +124,7 @@ def no_escaping() -> None:
 
 
 def no_escaping_and_no_policy() -> None:
-    """The page treats all text as HTML, and has no policy that limits scripts to its own."""
+    """The web UI treats all text as HTML, and its content security policy allows scripts from everywhere."""
     from headrace.serve.page import page
 
     no_escaping()
@@ -132,7 +132,7 @@ def no_escaping_and_no_policy() -> None:
 
 
 def no_origin_check() -> None:
-    """Pages of all sites may send requests."""
+    """The server accepts requests from web pages of all sites."""
     from headrace.serve.errors import OriginRefused
     from headrace.serve.http.guard import Guard
 
@@ -228,7 +228,7 @@ def no_first_message_check() -> None:
 
 
 def no_page_file_allowlist() -> None:
-    """A file of the page is read from the path that its name contains."""
+    """The server reads a file of the web UI from any path that a request names, such as ``../x``."""
     from headrace.serve.page import page
     from headrace.serve.page.assets import Asset
 

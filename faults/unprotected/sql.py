@@ -1,7 +1,7 @@
 """The server with one protection of SQL removed; see ``faults.unprotected.registry``.
 
-The server runs statements in a separate process. This module runs in its place, without the protection: ``python -m
-faults.unprotected.sql PROTECTION``. It exits with the server.
+The server runs SQL statements in a separate process. This module replaces the program of that process, without the
+protection: ``python -m faults.unprotected.sql PROTECTION``. It exits with the server.
 """
 
 from __future__ import annotations

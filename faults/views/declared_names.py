@@ -1,4 +1,4 @@
-"""X24, names as paths, in an app and on the command line: no name of a view or a topic may be used as a path.
+"""Fault X24, names as paths, in an app and on the command line: no name of a view or a topic may be used as a path.
 
 Canary files surround the data directory. Each case declares an app with a generated name in one field and opens
 its store, or passes the name to a command. What must hold: an invalid name is refused with ``HR-APP-NAME``, or by the

@@ -1,8 +1,8 @@
 """A follower is killed repeatedly with SIGKILL, at any time: between and inside its transactions, while it builds a new
 generation, and between a dead letter and the position after it.
 
-Every read of the view must show the rows of the batch that its position names. At the end the view must equal what
-the log's batches result in. Every invalid value must be a dead letter, possibly twice.
+Every read of the view must show exactly the state after the batch at the view's position. At the end the view must
+equal the rows that result from all batches in the log. Every invalid value must be a dead letter, possibly twice.
 """
 
 from __future__ import annotations

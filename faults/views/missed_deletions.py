@@ -1,7 +1,7 @@
-"""X18 for a follower: it stops, rows are deleted, and it starts again after the log has removed the deletions.
+"""Fault X18 for a follower: it stops, rows are deleted, and it starts again after the log has removed the deletions.
 
 A follower writes a table into SQLite. It stops, rows are deleted, and the other rows are updated until a stock reader
-of the whole topic finds no deletion any more. This counts as a hit. Then the follower starts again and cannot read the
+of the whole topic finds no deletion any more, which counts as a hit. Then the follower starts again and cannot read the
 deletions that it missed. It must report this and rebuild the view, whose rows must equal the oracle's table. Its memory
 must not grow with its lag.
 

@@ -143,7 +143,8 @@ class ScriptedFlow:
         records = [(key_bytes(product), value_bytes(row)) for product, row in changes]
         outputs = self.rows([*records, *raw])
         if number % 2 == 0:
-            # Like a flow: each range begins at the end of the previous batch, and every partition has one.
+            # As in a real flow, every partition has a range, which begins where the range of the previous
+            # batch ended.
             ends = self.cluster.ends(self.output, committed=False)
             outputs = {str(partition): (self.ends.get(partition, 0), end) for partition, end in ends.items()}
         self.ends |= {int(partition): end for partition, (_, end) in outputs.items()}

@@ -1,12 +1,12 @@
-"""X17, a running follower loses its store in one of these ways:
+"""Fault X17, a running follower loses its store in one of these ways:
 
     gone       it is stopped for a while, and started again
     wiped      it is emptied, or created again
     restored   rows and positions are reset to an earlier state; on odd seeds, to before the follower was the owner
 
-The same follower process must resume or rebuild the view without help. Every read of the view must show the rows of the
-batch that its position names. At the end the view must equal the rows that the log's batches result in. Other readers
-of the log, and the flow that writes it, must not be delayed.
+The same follower process must resume or rebuild the view without help. Every read of the view must show exactly the
+state after the batch at the view's position. At the end the view must equal the rows that result from all batches in
+the log. Other readers of the log, and the flow that writes it, must not be delayed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def run(
         try:
             follower.wait_for("applied", rng.randint(3, 10))
             if not protected:
-                # A view under construction has other protections, and is rebuilt from the start.
+                # Wait until the view is built: other checks protect a view that is still being built, which
+                # simply starts again.
                 reader.wait_for(*writer.at)
             backup = faulty_store.back_up() if way == "restored" else None
             if backup is not None and protected and seed % 2:

@@ -1,11 +1,11 @@
-"""X13, a zombie follower: it is paused while it applies a batch (SIGSTOP), replaced by a successor, and resumed
+"""Fault X13, a zombie follower: it is paused while it applies a batch (SIGSTOP), replaced by a successor, and resumed
 (SIGCONT). One seed in ten uses Apache Kafka.
 
-If the zombie is paused before its transaction, it holds no lock, and the successor continues alone. In a third of the
-runs the flow begins a new generation meanwhile. If it is paused inside its transaction, it can hold a lock: in SQLite
-the successor waits until the zombie resumes; other stores let it continue. In both cases the zombie must be refused,
-with both epochs in the error. Every read of the view must show the rows of the batch that its position names, and never
-an earlier batch than before.
+If the zombie is paused before its transaction, it holds no lock, and the successor continues alone. In half of these
+runs the flow begins a new generation during the pause. If the zombie is paused inside its transaction, it can hold a
+lock: in SQLite the successor waits until the zombie resumes; in other stores the successor continues. In both cases the
+zombie must be refused, with both epochs in the error. Every read of the view must show exactly the state after the
+batch at the view's position, and never an earlier batch than the previous read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An app collects the user's declarations. A declaration has no other effect; ``headrace run`` acts on declarations.
+"""An app collects the user's declarations. A declaration does nothing else; ``headrace run`` acts on it.
 
 app = App("shop")
 orders = app.topic("orders", Order, key="order_id", time="at", late=timedelta(seconds=30))

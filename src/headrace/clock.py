@@ -79,7 +79,8 @@ class TrustedTime:
         difference_ms = wall - expected
         if abs(difference_ms) <= TOLERANCE_MS:
             self._jump_ms = None
-            # Move the anchor only once an hour. Otherwise many small corrections could add up to a jump.
+            # Move the anchor only once an hour. Otherwise many small corrections could add up to a large
+            # change that never counts as a jump.
             if steady - self._anchor_steady >= GRACE_S:
                 self._anchor_ms, self._anchor_steady = wall, steady
             return wall
@@ -96,8 +97,8 @@ class TrustedTime:
     def stamp_ms(self) -> int:
         """The later of trusted and wall time. Use it to record when something was last used.
 
-        Deletion by age uses ``now_ms``, which can move forward by years when a jump is accepted. A stamp of the later
-        time never makes an object appear older than it is. At worst the object is retained for too long.
+        Deletion by age uses ``now_ms``, which can move forward by years when a jump is accepted. With the later time as
+        its stamp, an object never appears older than it is. At worst it is retained for too long.
         """
         return max(self.now_ms(), self._clock.now_ms())
 

@@ -103,7 +103,9 @@ class ArchiveUnavailable(StorageError):
 
 
 class CorruptBatch(StorageError):
-    """A damaged batch below the synced mark; the batches around it are readable."""
+    """A damaged batch below the synced mark (the offset up to which the disk has the partition). The batches around it
+    are readable.
+    """
 
     code = "HR-LOG-CORRUPT"
 

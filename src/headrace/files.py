@@ -60,7 +60,7 @@ class File(Protocol):
         """Like ``pread``, but return ``None`` if the bytes are not in the page cache."""
 
     def sync(self) -> None:
-        """Return once the bytes written so far, and the file's size, would survive a power loss."""
+        """Return when the bytes written so far, and the file's size, would survive a power loss."""
 
     def truncate(self, size: int) -> None: ...
     def size(self) -> int: ...
@@ -202,7 +202,9 @@ class SystemFiles:
 
 
 def make_private_dir(directory: Path) -> None:
-    """Create the directory and its missing parents. An existing directory keeps its mode, which can be deliberate."""
+    """Create the directory and its missing parents. An existing directory keeps its mode, because the user may have set
+    it.
+    """
     missing = [directory]
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)

@@ -1,4 +1,4 @@
-"""The order of keys when a topic gets more partitions.
+"""How adding partitions to a topic affects the order of the records of each key.
 
 A key's partition is its hash modulo the number of partitions. With more partitions, some keys move: their later records
 are in another partition than their earlier records, and a reader cannot know which records come first. So the broker
@@ -18,7 +18,8 @@ FORCE_CONFIG = "headrace.partitions.force"
 def moved_share(before: int, after: int) -> float:
     """The share of keys that change their partition.
 
-    A key stays if its hash has the same remainder for both counts. Of every lcm(before, after) hashes, ``before`` do.
+    A key stays if its hash has the same remainder for both counts. Of any lcm(before, after) consecutive hashes,
+    exactly ``before`` hashes stay.
     """
     return 1 - gcd(before, after) / after
 

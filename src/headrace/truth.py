@@ -1,8 +1,8 @@
 """Checks whether a topic can be a source of truth, from which other data is derived.
 
-A volatile topic is empty after a restart of its broker. So a view, event-sourced state or a capture cannot be rebuilt
-from it. Code that derives data from a topic first runs this check on the topic's configs from DescribeConfigs. On
-Apache Kafka no topic is volatile.
+A volatile topic is empty after a restart of its broker. So nothing that was derived from it (a view, event-sourced
+state, a capture) can be rebuilt. Code that derives data from a topic first runs this check on the topic's configs from
+DescribeConfigs. On Apache Kafka no topic is volatile.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ async def test_a_second_broker_with_the_same_backup_folder_is_refused_and_the_er
     shutil.copytree(tmp_path / "data", copy)
     await world.stop()
     await world.start()
-    # The copy of the data directory has the same number of starts as the manifest.
+    # The copied data directory now reaches the same start number as the manifest.
     with pytest.raises(BackupOwnedByOther, match=r"start 2 .*this is start 2"):
         await World(tmp_path / "x", 1, backup_dir=world.folder).start(copy)
     await world.stop()

@@ -1,4 +1,6 @@
-"""The backup of a broker process: killed during a copy, restored by the command, and followed by a view."""
+"""Backups of a broker process: the broker is killed during a copy, the command restores the backup, and a view follows
+the restored log.
+"""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ async def test_no_restore_point_is_written_while_a_journal_cannot_be_read(tmp_pa
     _, groups = world.call.broker.journals
     flip(groups.log.active.path, 70)
     while await world.round():
-        # The backup does not read the copied bytes again until it merges pieces; only then it detects the damage.
+        # The backup reads the copied bytes again only when it merges pieces, so it detects the damage then.
         newest = choose(folder).sequence
         await world._commit(("events", 0), 0)
     backup = world.call.broker.backup

@@ -97,7 +97,7 @@ class Model:
     starts: dict[TopicPartition, int] = field(default_factory=dict)
     groups: dict[TopicPartition, int] = field(default_factory=dict)
     sequences: dict[TopicPartition, tuple[int, int, int]] = field(default_factory=dict)
-    """The last batch of the idempotent producer: its number, its offset, and the leader's answer to it."""
+    """The last batch of the idempotent producer: its number, its offset, and the leader's response to it."""
     pending: dict[TopicPartition, dict[int, tuple[bytes, bytes | None]]] = field(default_factory=dict)
     """Records of the open transaction."""
     pending_groups: dict[TopicPartition, int] = field(default_factory=dict)
@@ -243,7 +243,8 @@ class World:
     async def send_in_transaction(self) -> None:
         topic_partition = self._any_partition()
         record = self._record(topic_partition[0])
-        # Transactions of clients of the second protocol: the epoch counts them, and each begins with sequence 0.
+        # With Kafka's transaction protocol version 2 (KIP-890), each transaction increments the producer's
+        # epoch and begins with sequence 0.
         number = len(self.model.pending.get(topic_partition, ()))
         offset = await self.send(
             topic_partition, record, producer=(*self.transactional, number), as_id="shop"

@@ -29,8 +29,8 @@ __all__ = [
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    """One browser, closed after the last test of the folder: tests with their own event loop cannot run beside
-    Playwright's.
+    """One browser, closed after the last test of the folder, because a test with its own event loop cannot run while
+    Playwright's event loop runs.
     """
     with browser() as started:
         yield started

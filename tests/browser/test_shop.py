@@ -14,7 +14,7 @@ from faults.wait import until
 from tests.browser.shop_run import Shop, running_shop
 
 WAIT_MS = 300_000
-# The page and the history sample once a second: the text of a card is that of one of the last samples.
+# The server samples once a second, so a card may show any of the last few samples.
 CARDS_MATCH_HISTORY = """async () => {
   const { summary } = await import("/page/sections/graph/text.js");
   const lagOf = (sample) => ({ records: sample.lag_records, seconds: sample.lag_seconds });

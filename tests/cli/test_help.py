@@ -101,7 +101,7 @@ def test_the_root_help_loads_no_verb() -> None:
 
 
 def test_a_command_loads_neither_displays_nor_the_validation_library() -> None:
-    """Importing it would double the time of a short command."""
+    """Importing the validation library would double the time of a short command."""
     loaded = loaded_by("topic", "create", "t", "-p", "3", "-c", "retention.ms=1")
     assert "confluent_kafka" in loaded
     assert not loaded & {"rich", "pydantic", "pyspark", "headrace.broker"}

@@ -106,7 +106,7 @@ START, END = OffsetSpec(Kind.START), OffsetSpec(Kind.END)
         ("@-2h:-1h", Range(at(NOW - 2 * HOUR), at(NOW - HOUR))),
         ("@-1m:end", Range(at(NOW - 60_000), END)),
         ("@:-1h", Range(START, at(NOW - HOUR))),
-        # From a day, a duration counts from that day; from a duration, it counts from now.
+        # After an absolute start (a day), a duration is relative to that start, otherwise to now.
         ("@2026-11-15:1h", Range(at(DAY_START), at(DAY_START + HOUR))),
         ("@2026-11-15T09:30:00Z", Range(at(DAY_START + 9 * HOUR + HOUR // 2))),
     ],

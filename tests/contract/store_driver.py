@@ -49,7 +49,9 @@ def changes(schema: ViewSchema, *rows: Row, deleted: tuple[Row, ...] = ()) -> Ch
 
 
 class StoreDriver:
-    """A follower that a test controls: an open store, its owner, and the position of the part."""
+    """A follower that a test controls: an open store, its owner, and the position of the part (the serving or the
+    building table).
+    """
 
     def __init__(self, store: StoreWriter, *, generation: int = 1) -> None:
         self.store = store

@@ -19,7 +19,9 @@ __all__ = ["Model"]
 
 
 class Model(RuleBasedStateMachine):
-    """Two followers write one view in turn. A dict per part has the expected rows."""
+    """Two followers write one view in turn. A dict has the expected rows of each part (the serving and the building
+    table).
+    """
 
     backend: StoreFixture
 

@@ -228,7 +228,7 @@ def test_a_write_based_on_another_position_is_rejected(backend: StoreFixture, dr
     assert backend.read() == (0, [("a", 1)])
 
 
-# Building beside
+# Building a new table beside the serving table
 
 
 def test_the_old_table_serves_until_the_new_one_replaces_it(
@@ -296,7 +296,7 @@ def test_views_of_one_store_are_independent(backend: StoreFixture) -> None:
 def test_a_name_that_could_be_a_path_or_sql_is_refused(
     backend: StoreFixture, tmp_path: Path, name: str
 ) -> None:
-    # Stores on servers continue beside the folder.
+    # Stores on servers keep changing the parent of this folder.
     before, beside = sorted(tmp_path.rglob("*")), set(tmp_path.parent.iterdir())
     with pytest.raises(NameRefused):
         backend.open(name)

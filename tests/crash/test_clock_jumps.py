@@ -1,4 +1,4 @@
-"""X8, clock jumps on a simulated clock: a small subset of the cases of ``faults.simulation.clock_jumps``."""
+"""Fault X8, clock jumps, on a simulated clock: a small subset of the cases of ``faults.simulation.clock_jumps``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def test_a_clock_jump_deletes_no_record_early_and_expires_no_member(
 
 
 def test_records_of_the_future_keep_all_records_behind_them_after_a_jump_back() -> None:
-    # With this seed, more records are overdue behind those of the future than were deleted before the jump.
+    # With this seed, more overdue records are behind records with future timestamps than were deleted before
+    # the jump.
     outcome = run(1982387554, case=("-10 y", "running", True))
     assert outcome.held, outcome.report()
 

@@ -1,4 +1,4 @@
-"""Kills, power losses, failing and damaged disks during compaction: a few of the runs in ``faults``."""
+"""Kills, power losses, and failing or damaged disks during compaction: a few of the runs in ``faults``."""
 
 from __future__ import annotations
 

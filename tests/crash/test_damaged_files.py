@@ -1,4 +1,4 @@
-"""X5, damaged files on simulated disks: one run for each case of ``faults.simulation.damaged_files``."""
+"""Fault X5, damaged files, on simulated disks: one run for each case of ``faults.simulation.damaged_files``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that are paths, such as ``../x``: a small subset of the cases of X24."""
+"""Fault X24, names that are paths, such as ``../x``: a small subset of its cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""X2, power loss on simulated disks: a few runs of ``faults.simulation.power_loss``."""
+"""Fault X2, power loss, on simulated disks: a few runs of ``faults.simulation.power_loss``."""
 
 from __future__ import annotations
 

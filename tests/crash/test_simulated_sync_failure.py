@@ -1,4 +1,6 @@
-"""X3: a sync fails once, on simulated disks that lose unsynced data, in a few runs of ``simulation.sync_failure``."""
+"""Fault X3, a sync that fails once, on simulated disks that lose unsynced data: a few runs of
+``simulation.sync_failure``.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_a_local_table_has_the_plan_at_the_time_of_each_visit(outcome: Outcome) 
     expected = plans_of(dict(FIRST), dict(SECOND), outcome)
     assert len(expected) == 400
     assert outcome.derived == outcome.fetched == expected
-    # A later query and an earlier copy are both wrong for members whose plan has changed.
+    # For a member whose plan has changed, both a later query and an earlier copy are wrong.
     assert outcome.fetched_later == plans_of(dict(SECOND), dict(SECOND), outcome) != expected
     assert outcome.copied == plans_of(dict(FIRST), dict(FIRST), outcome) != expected
 

@@ -146,7 +146,7 @@ def test_checkpoint_files_of_a_replaced_driver_do_not_affect_its_successor(
     with flow_world.running(walk.app, follow=False) as run:
         run.wait_until_derived()
         assert not replaced.exists()
-        # Tasks of the old driver end now and write state for a batch that its successor committed with other input.
+        # Tasks of the old driver end now and write state for a batch that the new driver committed with other input.
         own_checkpoint = checkpoint_of(flow_world, walk.walk)
         shutil.copytree(own_checkpoint, replaced)
         garble("offsets/2", "commits/1", "metadata")(replaced)

@@ -1,4 +1,4 @@
-"""Functions that would return other rows when a batch runs again are refused at the user's line."""
+"""A function that could return different rows when a batch runs again is refused; the error names the user's line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows that flows derive, and the late and dead records that they do not."""
+"""The rows that flows derive, and the late and invalid records from which they derive no rows."""
 
 from __future__ import annotations
 

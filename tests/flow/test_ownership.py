@@ -1,4 +1,4 @@
-"""The owner of a flow: a timeout of a transaction is not a takeover, and after a takeover the new owner is named."""
+"""The owner of a flow: a transaction timeout is not a takeover, and after a takeover the error names the new owner."""
 
 from __future__ import annotations
 

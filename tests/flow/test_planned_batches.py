@@ -1,4 +1,4 @@
-"""If Spark planned a batch but it was never committed to the log, the next run plans it again, with its own limits."""
+"""If Spark planned a batch that was never committed to the log, the next run plans it again, with the new limits."""
 
 from __future__ import annotations
 

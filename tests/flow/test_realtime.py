@@ -1,4 +1,4 @@
-"""Flows in real time: which functions can run so, the sources of their rows, and their progress."""
+"""Real-time flows: which functions can run in real time, the sources of their rows, and their progress."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_a_flow_changes_from_batches_to_real_time_and_back_with_its_view(
         until(lambda: run.errors or is_served(slow, 3), "the view in batches", timeout_s=800)
 
 
-# Flows that make no progress report it
+# Flows that cannot continue report the reason
 
 
 def test_a_flow_fails_if_its_next_record_was_deleted(flow_world: FlowWorld) -> None:

@@ -1,4 +1,4 @@
-"""The largest records can be dead letters, and a row may be larger than its source."""
+"""A record of the maximum size fits into a dead letter, and a row may be larger than its source record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""State that would grow forever is refused, for each side of a join, exactly if Spark's plan drops no rows."""
+"""State that would grow forever is refused: for each side of a join, exactly if Spark's plan never drops that side's
+rows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables under change: deletions that expire, compaction while they are read, and partitions that are added."""
+"""Tables that change while a flow reads them: deletions expire, compaction runs, and partitions are added."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from headrace.flow.engine.micro_batch import MicroBatchRun
 from tests.unit.repository.walks import documented_files, trace_files
 
 BATCH_FILES_MAX = 11
-"""Lower it when the walk gets shorter; never raise it."""
+"""The maximum number of files. Lower it when the operation needs fewer files; never raise it."""
 
 
 @dataclass(frozen=True)

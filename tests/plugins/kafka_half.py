@@ -204,7 +204,7 @@ def kafka_half(request: pytest.FixtureRequest, record_property: Callable[[str, o
 
 @dataclass
 class Retry:
-    """Not a tuple: other plugins read attributes of everything that pytest counts."""
+    """This is not a tuple, because other plugins read attributes of everything that pytest counts."""
 
     nodeid: str
     reason: object

@@ -1,10 +1,10 @@
 """Assign test files to the processes of a run, and stop shared servers that are no longer used.
 
 Test files that need the same slow server form a *lane*: ``spark`` (Spark and its log), ``kafka`` (Apache Kafka and the
-Java driver), ``log/FOLDER`` (the broker of a folder of tests), ``cli`` (a broker for the command). One process runs all
-of lane ``spark``, one all of lane ``kafka``, so that a run has one of each server. A process without such a lane starts
-another lane, and stays in it as long as the lane has files. Within a lane the file with the longest recorded time runs
-first.
+Java driver), ``log/FOLDER`` (the broker of a folder of tests), ``cli`` (a broker for the command). One process runs
+lane ``spark``, and one process runs lane ``kafka``, so that a run has one of each server. A free process joins them
+only if more than ``_HELP_S`` seconds of the lane are left. A process without such a lane starts another lane, and stays
+in it as long as the lane has files. Within a lane the file with the longest recorded time runs first.
 
 When a process changes to another lane, it closes the session fixtures that the next test does not use: an idle broker
 still costs CPU time, for each of its topics.

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-# httpx would import it with the first request. pytest rewrites its asserts, and Python 3.11 fails if another thread
-# parses at the same time (SystemError: AST constructor recursion depth mismatch).
+# httpx would import this module at the first request. pytest then rewrites the module's asserts, and Python
+# 3.11 fails if another thread parses meanwhile (SystemError: AST constructor recursion depth mismatch).
 import anyio._backends._asyncio  # noqa: F401
 import pytest
 from playwright.sync_api import Browser, BrowserContext
@@ -62,7 +62,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """One browser per module: tests with their own event loop cannot run beside Playwright's."""
+    """One browser per module, because a test with its own event loop cannot run while Playwright's event loop runs."""
     with browser() as found:
         yield found
 

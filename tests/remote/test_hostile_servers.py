@@ -189,7 +189,7 @@ def test_the_outcome_is_unknown_if_a_refusal_follows_a_lost_response() -> None:
         with pytest.raises(OutcomeUnknown) as unknown:
             remote.topic("x").write({"a": 1})
         assert isinstance(unknown.value.__cause__, NotLoggedIn)
-        # A refusal of the first attempt is certain.
+        # If the first attempt is refused, the client knows that nothing was written.
         with pytest.raises(NotLoggedIn):
             remote.topic("x").write({"a": 1})
         keys = {
@@ -326,7 +326,7 @@ async def test_an_abandoned_subscription_leaves_nothing_open() -> None:
             assert next(changes_sync).rows == [{"k": "a"}]
             connection_ref = weakref.ref(changes_sync._connection)
             del changes_sync
-            # At once, not at garbage collection.
+            # The connection must be freed at once, not at garbage collection.
             assert connection_ref() is None
         # An unclosed resource would warn, and warnings are errors.
         gc.collect()

@@ -196,7 +196,7 @@ def test_a_token_of_a_future_position_times_out(http: Http, shop: Shop) -> None:
     assert after({0: 1}, number="another").expect(409)["code"] == "HR-SERVE-AFTER-OUTDATED"
     other = http.get(f"/v1/views/{shop.views[1].name}/rows").expect(200)["position"]["token"]
     assert http.get(path, after=other).expect(400)["code"] == "HR-SERVE-AFTER"
-    # With a valid cursor of its own the request reads this view.
+    # If one of the tokens belongs to this view's topic, the request reads this view.
     assert http.get(path, after=f"{other},{document['token']}").expect(200)["rows"]
 
 

@@ -28,7 +28,7 @@ from headrace.stores import SQLite
 
 Fresh = Callable[[str], str]
 _LINES_MAX = 30
-"""Lines to read of a stream with one event per second of two lines each."""
+"""How many lines to read from a stream that sends one event per second, with two lines per event."""
 
 
 def _read_app_now(http: Http) -> Any:
@@ -201,7 +201,7 @@ def test_a_server_without_an_alert_watch_reads_alerts_from_the_log(
     with served(app, cluster, tmp_path) as http, contextlib.closing(AlertLog(cluster, app.name)) as written:
         for record in records:
             written.write([record])
-        # Firing alerts are sampled once a second; changes are read now.
+        # The firing alerts come from the last sample. The changes can be newer than that sample.
         body = until(
             lambda: _document_if(
                 http.get("/v1/alerts").expect(200),

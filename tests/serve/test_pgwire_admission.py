@@ -1,4 +1,4 @@
-"""Admission to PostgreSQL's protocol: silent sockets, the share of a token, idle connections."""
+"""Admission of PostgreSQL connections: silent sockets, the connection limit per access token, idle connections."""
 
 from __future__ import annotations
 

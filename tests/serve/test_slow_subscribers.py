@@ -76,7 +76,7 @@ def test_a_subscriber_behind_the_history_is_closed_with_a_cursor(
     ):
         followed.expect(flow.derived.rows)
         copy = asyncio.run(asyncio.wait_for(run(http.port), 60))
-        # The history is too short: it restarted with a snapshot.
+        # The history is too short, so the subscriber restarted with a snapshot.
         kinds = [kind for kind, _ in copy.seen]
         assert kinds[kinds.index("reset") :][:3] == ["reset", "hello", "snapshot"]
         assert {key[0]: row["amount"] for key, row in copy.rows.items()} == {

@@ -40,7 +40,7 @@ def test_a_changed_result_is_sent_again(
         assert first["rows"] == run_sql(sql_http, _SQL, "t0009")["rows"]
         assert [column["name"] for column in first["columns"]] == ["name", "number"]
         assert set(first["positions"]) == {"lite_things", "postgres_things"}
-        # The views move without changing the result.
+        # The positions of the views advance without a change of the result.
         token = write_rows(sql_http, sql_app, [original_row])
         same = _next_of_kind(response, "same")
         assert "rows" not in same

@@ -135,7 +135,7 @@ _queries = st.builds(
 def test_the_top_n_view_equals_the_query_at_every_step_even_after_a_resume(
     query: SubscriptionQuery, batches: list[Batch], data: st.DataObject
 ) -> None:
-    """At any position of the store, and with any number of spare rows."""
+    """This holds for any position of the store and any number of spare rows."""
     asyncio.run(_check(query, batches, data))
 
 
@@ -158,7 +158,7 @@ async def _check(query: SubscriptionQuery, batches: list[Batch], data: st.DataOb
                 messages, at = await window.first(shop.history.next)
                 rows = _apply({}, messages)
                 assert rows == shop.first(at)
-                # In order, for a client that only displays them.
+                # The rows arrive in order, for a client that only displays them.
                 assert [*rows] == [*shop.first(at)]
                 followers.append((rows, at))
             if data.draw(st.booleans()):
@@ -204,7 +204,7 @@ async def test_the_store_is_read_when_all_known_rows_leave_the_top_n() -> None:
     shop.batch([(f"p{number:03}", 1) for number in range(100)])
     shop.store = 0
     _, at = await shop.window.first(1)
-    # After the known rows, where unknown rows follow.
+    # This row sorts after the known rows, where unknown rows follow.
     shop.batch([("p100", 1)])
     shop.batch([(f"p{number:03}", None) for number in range(60)])
     frame = await shop.window.frame(at, shop.history.next)

@@ -79,7 +79,7 @@ def test_a_view_has_its_rows_position_log_end_and_last_proof(
     assert _sum(result, "at") == COUNT
     assert _sum(result, "behind") == 0
 
-    # Without a follower the end of the topic moves and the view stays.
+    # Without a follower, the end of the topic advances and the view's position does not.
     _put(http, app, COUNT)
     until(lambda: _status(http, view.name)["behind_records"] == COUNT, "the lag")
     late = _status(http, view.name)

@@ -13,7 +13,7 @@ from headrace.client.cluster import Cluster
 from tests.unit.repository.walks import documented_files, trace_files
 
 GET_FILES_MAX = 14
-"""Lower it when the walk gets shorter; never raise it."""
+"""The maximum number of files. Lower it when the operation needs fewer files; never raise it."""
 _REQUESTS = 5
 
 

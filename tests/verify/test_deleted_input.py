@@ -125,7 +125,9 @@ def test_deleted_input_is_unprovable_before_its_offset_and_the_rest_is_proven(
 
 
 def check_planted(world: FlowWorld, mill: Mill, run: RunningApp, folder: Path) -> None:
-    """Check that a fault among provable rows gives the verdict "different". Faults among other rows are not found."""
+    """Check that a fault among the provable rows leads to the verdict "different". A proof does not find faults among
+    the other rows.
+    """
     data = copied(world, mill.app.name, folder)
     with planted(data, mill.app.name) as store:
         first, *_, last = store.execute('SELECT minute, sensor FROM "totals-gone" ORDER BY 1, 2').fetchall()

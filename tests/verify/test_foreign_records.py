@@ -1,4 +1,4 @@
-"""A record that another program writes into a flow's topic may be served, and a proof names it."""
+"""A record that another program wrote into a flow's topic may be served, but ``verify`` reports it."""
 
 from __future__ import annotations
 

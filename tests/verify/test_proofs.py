@@ -1,4 +1,4 @@
-"""Proofs of correct views, and the names of faults."""
+"""Proofs of correct views, and how proofs report faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proofs of views in Redis: changes by hand are named. Needs no Spark."""
+"""Proofs of views in Redis: they report every manual change of the stored rows. Needs no Spark."""
 
 from __future__ import annotations
 

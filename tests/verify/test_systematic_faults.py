@@ -139,7 +139,9 @@ class OldTable(TableState):
 def write_to_wrong_partitions(
     writer: TransactionalWriter, topic: str, keys: Sequence[str], values: Sequence[str | None]
 ) -> None:
-    """``partition`` alternates between two partitions; ``count`` uses the one that its key does not belong to."""
+    """``partition`` alternates between two partitions; ``count`` writes each row to the partition to which its key does
+    not belong.
+    """
     if not topic.startswith(("partition", "count")):
         WRITE_ROWS(writer, topic, keys, values)
         return

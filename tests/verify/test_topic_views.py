@@ -137,7 +137,7 @@ def test_compaction_does_not_affect_the_proof_of_a_view_at_the_end_of_its_topic(
     report = shop.verify()
     assert report.records < 43
     assert report.proven, report.lines()
-    # A view that is behind may have had a row that was replaced since.
+    # If a view is behind, compaction may have removed a row that the view should still have.
     behind = '{"0":30}'
     shop.store(f'DELETE FROM "{shop.view.name}" WHERE "order" = \'c\'')
     shop.store(f"UPDATE _headrace_views SET offsets = '{behind}'")

@@ -54,7 +54,7 @@ def shop(kind: str, cluster: Cluster, home: Path, name: str, **configs: str) -> 
                 else read_delta_table(home / NAMES[kind] / view)
             )
         except (OSError, ValueError, DeltaError):
-            # Another process is changing it.
+            # Another process is changing the files.
             return None
         return None if found is None else {row["order"]: tuple(row.values()) for row in found[1]}
 

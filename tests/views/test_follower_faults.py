@@ -84,7 +84,7 @@ def test_a_request_that_never_times_out_counts_as_a_retriable_error(
 
 
 def test_losing_the_broker_during_a_request_is_a_retriable_error() -> None:
-    # The response of librdkafka in one of thirty kills of a broker during a request for offsets.
+    # When a broker is killed during a request for offsets, librdkafka returns this in one of thirty cases.
     found = KafkaError(KafkaError._NOENT, "Failed to query partition leaders: No leaders found")
     assert from_kafka(found, "asking for offsets").retriable
 

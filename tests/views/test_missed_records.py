@@ -85,7 +85,9 @@ def test_a_tombstone_removed_before_the_follower_read_it_causes_a_rebuild(
 def follow(
     cluster: Cluster, view: View, read_rows: ReadRows, home: Path, records: list[Any], rows: dict[str, int]
 ) -> list[str]:
-    """Follow until the view has these rows; return the reports. Each view is built once."""
+    """Follow until the view has these rows; return the reports. Also check that the follower built the view exactly
+    once.
+    """
     produce(cluster, view.topic.name, records)
     with following(cluster, view, [], home) as followed:
         followed.until_state("following")

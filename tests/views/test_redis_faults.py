@@ -48,7 +48,7 @@ def driver(server: RedisServer) -> Iterator[StoreDriver]:
 
 def test_a_stopping_follower_does_not_wait_for_a_silent_server(server: RedisServer) -> None:
     server.client().flushall()
-    # However long the timeout in its address is.
+    # This holds even if the address sets a long timeout.
     with contextlib.closing(RedisWriter(f"{server.url}?socket_timeout=300", "shop:", "sales")) as store:
         driver, result = StoreDriver(store), list[BaseException]()
         driver.serve()
@@ -135,7 +135,7 @@ def test_a_server_that_evicted_a_view_is_refused(server: RedisServer, driver: St
 
 
 def test_health_checks_of_the_client_do_not_interrupt_a_transaction(backend: RedisFixture) -> None:
-    """An address can enable them; one during a transaction would cancel it."""
+    """An address can enable health checks. A check during a transaction would cancel the transaction."""
 
     class Late(RedisWriter):
         def _commands(self, *commands: Any) -> Iterator[Any]:

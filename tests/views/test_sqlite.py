@@ -133,7 +133,7 @@ def test_a_reader_finds_no_store_while_a_follower_creates_the_file(path: Path, p
     path.parent.mkdir(parents=True)
     path.touch()
     if pages:
-        # The first step of a follower; its tables come with the next transaction.
+        # This is a follower's first step. Its next transaction creates the tables.
         with contextlib.closing(sqlite3.connect(path)) as maker:
             maker.execute("PRAGMA journal_mode = WAL")
     assert path.stat().st_size == pages * 4_096

@@ -1,4 +1,6 @@
-"""Groups: the assignment of partitions, the position of a successor, and independence of members."""
+"""Groups: the assignment of partitions, the position from which a successor reads, and groups that do not affect each
+other.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Killed members: their successors read uncommitted records again, but not committed records."""
+"""After a member is killed, its successor reads again only the records whose offsets were not committed."""
 
 from __future__ import annotations
 

@@ -61,8 +61,8 @@ def lag_monitor(cluster: Cluster, app: App, data: Path, timeout_s: float | None 
 
 
 def app_lags(cluster: Cluster, app: App, data: Path, interval_s: float) -> Iterator[list[Lag]]:
-    """Measure repeatedly. Rates need two measurements, so the first result comes after two measurements, ``interval_s``
-    apart.
+    """Measure repeatedly. Rates need two measurements, so an unused measurement comes first, ``interval_s`` before the
+    first result.
     """
     with contextlib.closing(lag_monitor(cluster, app, data)) as monitor:
         if interval_s:

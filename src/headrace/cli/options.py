@@ -44,7 +44,9 @@ _CONNECT_TIMEOUT_S = 0.3
 
 
 def _completion_session(context: typer.Context) -> Session:
-    """Start a session with the options typed so far. An option after the verb overrides the same option before it."""
+    """Start a session with the options typed so far. An option after the verb (such as ``list``) overrides the same
+    option before the verb.
+    """
     level: Any = context
     typed: dict[str, Any] = {}
     while level is not None:
@@ -92,7 +94,7 @@ def complete_groups(context: typer.Context, incomplete: str) -> list[str]:
     return sorted(group.group_id for group in listing.valid)
 
 
-# Every command accepts these options, before the verb or after it.
+# Every command accepts these options, before or after the verb (such as ``list`` in ``headrace topic list``).
 
 BootstrapServers = Annotated[
     str | None,

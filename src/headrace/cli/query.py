@@ -59,8 +59,8 @@ def query(
 ) -> None:
     """Read a view, or query views with SQL.
 
-    Every view is a read-only table with the view's name. A query reads one consistent state of all views in a file;
-    each view is at the end of a batch. Decimals and times are strings in canonical form; bytes are base64.
+    Every view is a read-only table with the view's name. A query reads all views of a file in one consistent state, and
+    each view at the end of a batch. Decimals and times are strings in canonical form; bytes are base64.
     """
     import contextlib
 

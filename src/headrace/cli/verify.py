@@ -266,7 +266,7 @@ class _Progress:
             self._line = ""
 
     def done(self) -> None:
-        """A result is ready. The next result gets its own two seconds."""
+        """Call this when a result is ready. The two seconds start again for the next result."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()

@@ -49,7 +49,7 @@ _GRACE_S = 5.0
 _PAUSE_S = 0.05
 _REFRESH_MS = 2_000
 _PROPAGATION_S = 30.0
-"""Seconds until all brokers of a cluster know a new topic. During this time after this process ensured a topic, the
+"""Seconds until all brokers of a cluster know a new topic. Within this time after this process ensured a topic, the
 response "unknown topic" may only mean that the broker does not know the topic yet. librdkafka's producers wait equally
 long.
 """

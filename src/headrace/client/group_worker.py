@@ -51,8 +51,8 @@ def main() -> None:
         responses.flush()
         # Errors from librdkafka itself, such as a timeout, have negative codes.
         if any(error.retriable or error.code < 0 for error in response.errors.values()):
-            # After a restart of the coordinator, librdkafka continues to use the lost coordinator, and every
-            # later request would time out. A new admin client does not.
+            # librdkafka continues to use the coordinator from before its restart, so every later request
+            # would time out. A new admin client does not.
             cluster = cluster.with_own_admin()
     # Exit without waiting for librdkafka's threads.
     os._exit(0)

@@ -143,7 +143,7 @@ class Delivery:
 
 class TransactionalWriter:
     """Not thread-safe. Every error message begins with ``purpose``, for example "flow totals". ``wait_s`` limits each
-    step, in seconds.
+    operation, in seconds.
     """
 
     def __init__(

@@ -1,13 +1,14 @@
 """Collects the rows of one batch, in the order of their coordinates (``headrace.flow.compile.lineage``).
 
-If an event is joined with several rows of a table, the results have the same coordinates. They are ordered by the text
-of their values. So the rows of every key have a defined order that does not depend on Spark's shuffle.
+The coordinates of a row are the input record from which it was derived, and its number among the rows of that record.
+If an event is joined with several rows of a table, the joined rows have the same coordinates, and are ordered by the
+text of their values. So the rows of every key have a defined order that does not depend on Spark's shuffle.
 
-Most batches are small: the driver fetches all rows at once, as Arrow, and this module sorts them. How many rows a
-function returns is not known before it runs: ``explode`` can return a hundred rows for one row, and a join one row per
-match. Too many rows at once would crash the JVM and with it all other flows. So the plan counts the bytes of each
-task's rows, and a task that exceeds its share fails. Then the batch runs again: Spark sorts its rows on disk, and the
-driver fetches them in pieces.
+Most batches are small: the driver fetches all rows at once, as Arrow, and this module sorts them. The number of rows is
+not known before the function runs: ``explode`` can return a hundred rows for one row, and a join one row per match. Too
+many rows at once would crash the JVM and with it all other flows. So the plan counts the bytes of each task's rows, and
+a task that exceeds its share fails. Then the batch runs again: Spark sorts its rows on disk, and the driver fetches
+them in pieces.
 """
 
 from __future__ import annotations
@@ -75,11 +76,13 @@ class RowCollector:
         self._ties = ties
         self._bytes_max = bytes_max
         self._is_large = False
-        """Whether the last batch was too large for memory. If so, the next batch is written to disk directly."""
+        """Whether the last batch that was written to disk exceeded half of ``bytes_max``. If so, the next batch is
+        written to disk without trying memory first.
+        """
 
     def collect(self, rows: DataFrame, tasks: int) -> BatchRows:
-        """``rows`` is the result of ``encode`` with coordinates, and its values use ``OutputGuard.column``. If the rows
-        exceed the limit, the plan runs a second time.
+        """``rows`` has the encoded keys and values, and the coordinates. Its column ``value`` is an
+        ``OutputGuard.column``. If the rows exceed the limit, the plan runs a second time.
         """
         if not self._is_large:
             self._guard.allow(max(1, self._bytes_max // max(1, tasks)))

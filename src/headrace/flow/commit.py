@@ -34,7 +34,7 @@ _ERRORS = "__headrace.errors."
 
 
 class Miscounted(FlowError):
-    """The counts of the plan are wrong, because a task ran twice. The batch must be counted again."""
+    """The counts of the plan do not match the records, because a task ran twice. The batch must be counted again."""
 
     code = "HR-FLOW-MISCOUNTED"
     retriable = True
@@ -50,7 +50,7 @@ class BatchResult:
     inputs: Ranges
     watermark_us: int | None
     counts: Mapping[str, Counts] = field(default_factory=dict)
-    """Keyed by the input topic's name in the app."""
+    """By the name that the input topic has in the app."""
     rejected: Callable[[], Iterable[RejectedRecord]] = tuple
     """Returns the late and dead records. Their numbers must match ``counts``."""
     tables: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -59,7 +59,9 @@ class BatchResult:
     state_rows: int = 0
     state_bytes: int = 0
     sent: int = 0
-    """The number of rows that Spark wrote to the topic itself, in real time. ``pieces`` does not include them."""
+    """For a real-time flow: the number of rows that Spark has already written to the topic. ``pieces`` does not include
+    them.
+    """
 
 
 def ranges_of(state: FlowState, planned: Mapping[str, Mapping[str, int]]) -> Ranges:

@@ -1,4 +1,5 @@
-"""Translates an error of Spark: to a Headrace error, whether a retry can help, and the user's line that caused it.
+"""Explains an error of Spark: the matching Headrace error, whether a retry can help, and the user's line that caused
+it.
 
 An error in the flow's function has a traceback in this process. An error in a function that Spark calls for each row
 happens in a Spark worker, and the error message contains the traceback as text.

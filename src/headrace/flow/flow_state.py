@@ -9,8 +9,8 @@ For a batch N of a flow with state, the checkpoint has these files, in the order
     state/…/(N+1).*     the state after the batch
     commits/N           marks the batch as finished; written after the log has committed the batch
 
-If a batch has no progress record, its files are from a failed attempt: the plan can be replaced by a smaller plan, and
-the state is written again. A power loss can damage files that were not synced yet; ``headrace.flow.spark.checkpoint``
+If a batch has no progress record, its files are from a failed attempt: Spark may replace the plan by a smaller plan,
+and writes the state again. A power loss can damage files that were not synced yet; ``headrace.flow.spark.checkpoint``
 lists these files. If a plan or a commit file is unreadable for this reason, Spark plans or runs that batch again. Any
 other mismatch with the progress records stops the flow.
 """
@@ -367,11 +367,12 @@ def _resume(flow: str, progress: Progress, checkpoint: Checkpoint) -> bool:
     if checkpoint_fit.commit_is_torn:
         checkpoint.forget_done(done + 1)
     for batch in checkpoint.plans():
-        # In a truncated plan, an input can be missing.
+        # A plan that a power loss truncated can lack an input.
         planned_ends = checkpoint.planned_offsets(batch) if batch == done + 1 else None
         if batch > done and (planned_ends is None or planned_ends.keys() != ends.keys()):
             checkpoint.forget_plan(batch)
-    # Also forget the state of the batch after the next one, because the commit file of the next batch can be torn.
+    # If the commit file of the next batch is torn, Spark may already have written state of the batch after
+    # it.
     for batch in (done + 1, done + 2):
         checkpoint.forget_state(batch)
     return checkpoint_fit.repeats

@@ -90,7 +90,7 @@ def client_options(cluster: Cluster) -> dict[str, str]:
 def with_counts(decoded: DataFrame, name: str | Observation, watermark: Column) -> DataFrame:
     """Return the rows with a column ``late``. Spark counts the rows while the batch runs.
 
-    The metrics have only counts and no records, because the driver retains the metrics of each recent batch.
+    The metrics have no records, only counts, because the driver retains the metrics of recent batches in memory.
     """
     return _with_lateness(decoded, watermark).observe(name, *_count_columns())
 
@@ -108,7 +108,8 @@ def observed_counts(observation: Observation) -> dict[str, Any]:
 
 def _with_lateness(decoded: DataFrame, watermark: Column) -> DataFrame:
     with_late = decoded.withColumn("late", is_late(watermark))
-    # Compute these columns in generated code. Spark would interpret them, row by row, inside the counting expressions.
+    # As separate columns, these are computed in generated code. Inside the counting expressions, Spark would
+    # interpret them row by row.
     return with_late.select(
         "row",
         "event_us",

@@ -85,7 +85,7 @@ class Ownership:
             expect_driver(self._cluster, self._flow, self.id)
 
     def error_for_refusal(self, refused: WriterRefused, last: Batch | None) -> Exception:
-        """Return the error for a rejected write if no other driver is known. The runner reopens the flow after
+        """Return the error for a rejected write, if the log names no other driver. The runner reopens the flow after
         ``ProducerFenced``, but only a few times without a committed batch in between.
         """
         last_batch = (last.generation, last.batch) if last else None

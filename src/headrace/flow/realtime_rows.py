@@ -1,8 +1,8 @@
 """The rows of a real-time flow, each with its source: the input record from which it was derived.
 
 This module, not the producer, computes the partition of a row. It uses the formula of Kafka's clients, but always with
-the number of partitions with which the generation began. So all rows of a key remain in one partition, in order, even
-if partitions are added.
+the number of partitions that the topic had when the generation began. So all rows of a key remain in one partition, in
+order, even if partitions are added.
 """
 
 from __future__ import annotations

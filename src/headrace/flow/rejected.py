@@ -1,4 +1,4 @@
-"""Rejected records, which a batch does not pass to its function: late records, and dead records.
+"""Rejected records, which a batch does not pass to the flow's function: late records and dead records.
 
 A dead record does not fit its schema. The plan of a batch counts the rejected records. If the count is not zero, the
 input of the batch is read again to find them. It is read in pieces of limited size, so that memory remains bounded.

@@ -26,8 +26,8 @@ __all__ = [
 ]
 
 CONSUMER_CONFIG = {
-    # For low latency, the broker responds as soon as one byte is available. A pending fetch does not include a
-    # partition that was resumed later, so it must end soon.
+    # For low latency, the broker responds as soon as one byte is available. A partition that is resumed
+    # during a fetch is only part of the next fetch, so each fetch must end soon.
     "fetch.min.bytes": 1,
     "fetch.wait.max.ms": 100,
     # Limit the memory for records that are fetched ahead.
@@ -77,7 +77,7 @@ class ChangeBatch:
 
 @dataclass(frozen=True, slots=True)
 class FlowProgress:
-    """The position in a flow's progress topic, and the generation to read."""
+    """Where to begin in a flow's progress topic, and the generation to read."""
 
     topic: str
     offset: int
@@ -96,8 +96,9 @@ class Changelog(Protocol):
         """Whether all records up to the last known end of the topic have been polled."""
 
     def is_exact(self) -> bool:
-        """Whether the polled rows form a state that the topic had at some time. They do not if compaction removed rows
-        and the newer rows of the same keys are not polled yet. Sends a request only if rows are missing.
+        """Whether the polled rows form an exact state: a state that the topic had at some time. They do not while
+        compaction has removed rows and the newer rows of the same keys are not polled yet. Sends a request to the log
+        only if rows are missing.
         """
 
     def passed(self) -> dict[int, int]:

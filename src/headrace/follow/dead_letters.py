@@ -3,9 +3,9 @@
 A dead letter is written to the topic ``<view>.dead``. It has the unchanged key, value and headers of the record, plus
 headers with its topic, partition, offset and the reason.
 
-A dead letter is in the log before the view's position moves past its record. A follower that stops in between reads the
-record again and may write the dead letter twice, but never loses it. A rebuild reads all records again, and so writes
-all dead letters again.
+The follower writes a dead letter to the log before it moves the view's position past the record. If it stops in
+between, it reads the record again and may write the dead letter twice, but never loses it. A rebuild reads all records
+again, and so writes all dead letters again.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ batches was not written by the flow and is skipped. Several small batches can be
 split.
 
 In a compacted topic, rows of a batch may be missing because a later batch wrote their keys again. This is detected,
-because the progress record contains the number of rows. The rows form an exact state again once all batches that were
-committed at the time of the detection are polled.
+because the progress record contains the number of rows. Then the polled rows may not form a state that the topic ever
+had. They form such an exact state again when all batches are polled that were committed when the missing rows were
+detected.
 
 Memory is limited to one batch, whose size the flow limits, and the records read ahead of it. A partition that is too
 far ahead of the next batch is paused.
@@ -66,7 +67,9 @@ class FlowChangelog:
         self._superseded = False
         self._has_gaps = False
         self._exact_at: int | None = None
-        """The offset in the progress topic from which a topic with gaps is exact again; None until it is known."""
+        """If the topic has gaps: when all progress records before this offset are polled, the rows form an exact state
+        again. None until the offset is known.
+        """
         self._cluster = cluster
         self._consumer = cluster.consumer(CONSUMER_CONFIG)
         self._consumer.assign(

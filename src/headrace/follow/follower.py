@@ -3,9 +3,8 @@
 If the broker is unreachable, or the store is locked or full, the follower reports that once and retries with increasing
 delays. Permanent errors end ``run``, for example a store that another program created, or a newer follower of the view.
 
-If the follower has already used the store, the store was its own and intact. If the store then becomes unusable, the
-follower waits. If the store then appears damaged or foreign, an operator may be working on it, and the follower retries
-for ten seconds.
+A store that the follower has already used was its own and intact. If such a store becomes unusable, the follower waits.
+If it appears damaged or foreign, an operator may be working on it, so the follower retries for ten seconds.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ class Origin:
 
     def start(self, cluster: Cluster, removed_below: dict[int, int], now_ms: int) -> Position:
         """Return the position before the first record of the topic. For a real-time flow, return the position before
-        the first record of the generation, because no progress record shows which rows belong to the generation.
+        the first record of the generation, because its progress records do not show which rows belong to the
+        generation.
         """
         offsets = cluster.starts(self.topic)
         if self.generation is not None and self.generation.latency == "realtime":

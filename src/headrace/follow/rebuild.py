@@ -12,8 +12,8 @@ A view has a *serving* part, which answers queries. During a rebuild it also has
 flow, it must reach the end that the topic had when the rebuild began. A new generation of a flow derives everything
 from its inputs again, so the end of its output topic is not a usable goal. Instead, the new generation must have
 consumed at least the input records that the serving generation had consumed. If an input was itself rebuilt, its
-offsets cannot be compared. Then the new generation must reach the offset at which that input had caught up, by the same
-rule.
+offsets cannot be compared. Then the new generation must reach the offset at which that input had caught up. The same
+rule, applied to the flow that writes the input, defines this offset.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["FlowGoal", "Goal", "Retention", "TopicGoal", "rebuild_reason", "rete
 _RESTORED_CONFIG = "headrace.restored"
 _READ_EVERY_S = 1.0
 Consumed = dict[str, dict[int, int]]
-"""The end offset of the consumed records, by input topic (its name in the log) and partition."""
+"""The offset after the last consumed record, by input topic (its name in the log) and partition."""
 
 
 @dataclass(frozen=True, slots=True)

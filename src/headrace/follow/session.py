@@ -96,8 +96,8 @@ class _Work:
     """When the follower last reached the end of the topic (steady time)."""
     limits: RowLimits | None
     pending: ChangeBatch | None = None
-    """Polled records that are not applied yet. The serving part applies them only together with enough later records
-    that its rows equal a state that the topic had.
+    """Polled records that are not applied yet. The serving part applies them only when its rows then equal a state that
+    the topic had at some time (an exact state).
     """
 
 
@@ -115,7 +115,7 @@ class FollowSession:
         self._source_checked = 0.0
         self._deletions_checked = 0.0
         self._rebuild_reason: str | None = None
-        """A reason to rebuild that cannot be derived from the position of the serving part; else None."""
+        """The reason for the next rebuild, if the position of the serving part does not show it; else None."""
 
     def run(self, stop: threading.Event) -> None:
         while not stop.is_set():

@@ -1,11 +1,12 @@
 """Reads a topic that no flow writes: returns the records that have arrived, in bounded batches.
 
 In a compacted topic, a record may be missing because a newer record of its key exists. This leaves a gap in the
-offsets. The polled rows form an exact state again once all records are polled that the log had when the gap was found.
+offsets. Then the polled rows may not form a state that the topic ever had. They form such an exact state again when all
+records are polled that the log had when the gap was found.
 
 The marker at the end of a transaction also leaves a gap of one offset. Records of the last second are not compacted
-yet. So a gap of one offset among them counts as a marker. Otherwise a topic with constant transactions would never be
-exact.
+yet. So a gap of one offset among those records counts as a marker. Otherwise the rows of a topic with constant
+transactions would never be exact.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class TopicChangelog:
         self._passed = dict(offsets)
         self._ended: set[int] = set()
         self._exact_at: dict[int, int | None] = {}
-        """For each partition with gaps, the offset from which it is exact again; None until it is known."""
+        """For each partition with gaps, the offset from which the rows are exact again; None until it is known."""
         self._ends_read = 0.0
         self._is_compacted = False
         self._policy_read = -_POLICY_EVERY_S
@@ -51,7 +52,7 @@ class TopicChangelog:
             if message.error() is None:
                 messages.append(message)
             elif not is_record(message):
-                # An end-of-partition event arrives in order: after the records before the end, before later records.
+                # This event arrives in order: after the records below the end, before later records.
                 self._pass(messages[passed:])
                 passed = len(messages)
                 number, offset = message.partition() or 0, message.offset() or 0

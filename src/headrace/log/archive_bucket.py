@@ -3,8 +3,8 @@
     PREFIX/CLUSTER/TOPIC/PARTITION/<offset>.log/00000, 00001, …     a file, in parts of 8 MiB; the last may be shorter
 
 A part is one object, written with one PUT request. So a part either exists completely or does not exist, and at most
-one part is in memory. Unlike a multipart upload, a killed process leaves only objects that a listing shows. After the
-upload, every part is read back to verify its size and CRC-32C.
+one part is in memory. If the process is killed, it leaves only objects that a listing shows, unlike during a multipart
+upload. After the upload, every part is read back to verify its size and CRC-32C.
 
 A read fetches blocks of one mebibyte. All readers share a cache of 32 blocks. The pyarrow file system is created by the
 first thread that needs it, because the lookup of credentials and region may use the network.

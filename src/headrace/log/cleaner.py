@@ -6,7 +6,7 @@
   ``delete.retention.ms``. A compaction at or after that time removes the tombstone. So every reader with less lag than
   ``delete.retention.ms`` sees it.
 - Records of aborted transactions are removed. Markers of aborted transactions, and of committed transactions without
-  remaining records, also get a delete horizon. They are removed after it.
+  remaining records, also get a delete horizon, and are removed at or after that time.
 - A batch without remaining records is retained as an empty batch if it has the last sequence of a known producer. A
   marker is retained if no other batch has the current epoch of its producer.
 

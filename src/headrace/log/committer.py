@@ -156,7 +156,9 @@ class Committer:
                 result.set_result(start_offset)
 
     async def _sync_marks_periodically(self) -> None:
-        """Sync the marks periodically. This is not urgent, because an older mark is also true."""
+        """Sync the marks of the partitions (``mark``) periodically. This is not urgent, because an older mark is also
+        true.
+        """
         while True:
             await asyncio.sleep(_MARK_INTERVAL_S)
             logs, self._unmarked = self._unmarked, {}

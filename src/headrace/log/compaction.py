@@ -1,8 +1,8 @@
 """Compaction of one partition: retains only the newest record of each key, in the segments that may be compacted.
 
 ``due`` chooses these segments and decides whether a compaction is worthwhile. It excludes the active segment,
-everything at or above the last stable offset, everything above the durable mark, and segments with a record younger
-than ``min.compaction.lag.ms``.
+everything at or above the last stable offset, everything above the synced mark (``mark``), and segments with a record
+younger than ``min.compaction.lag.ms``.
 
     begin             event loop    pin the segments, and copy the state of producers and transactions
     read_keys         a thread      map each key of the new records to its newest offset
@@ -157,7 +157,7 @@ class Compaction:
     dirty_scan: TransactionScan
     report: CompactionReport = field(default_factory=CompactionReport)
     has_unfinished_swap: bool = False
-    """Whether the swap file may exist, with an unfinished swap. Only the next broker start can finish it."""
+    """Whether the swap file of an unfinished swap may exist. Only the next broker start can finish it."""
     _done: int = 0
 
     @classmethod
@@ -295,8 +295,8 @@ class Compaction:
         )
 
     def _fits_into_group(self, segment: Segment, first: Segment, size: int) -> bool:
-        """Whether to add another segment to the file. How much of the segment will remain is unknown, so the file can
-        become up to 1.5 times as large as ``segment.bytes``.
+        """Whether to add another segment to the file. It is unknown how much of the segment will remain, so the file
+        can become up to 1.5 times as large as ``segment.bytes``.
         """
         if (
             segment.base_offset >= self.cleaner.map_end

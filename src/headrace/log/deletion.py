@@ -1,16 +1,18 @@
-"""Advances the start offset of a partition's log: deletes the records below it, and removes whole segments.
+"""Advances the start offset of a partition's log: deletes the records below it, and removes whole segments. The synced
+mark (``mark``), a file with two slots, has the start offset.
 
     begin     event loop    choose the new mark, and ensure that a state snapshot covers the producers in the files
     run       a thread      write the mark durably, in both slots
     end       event loop    publish the new start to readers, then remove the files
 
-Invariant: a file is removed only when both slots of the mark have the new start. One slot would be enough for a power
-loss, which tears at most the slot being written. One slot is not enough if it is damaged later. The broker would then
-start from the older slot, miss the first files of the log, and treat the other files as never acknowledged.
+Invariant: a file is removed only when both slots of the mark have the new start. One slot would be enough to survive a
+power loss, which tears at most the slot being written. But one slot is not enough if that slot is damaged later. The
+broker would then start from the older slot, miss the first files of the log, and treat the other files as never
+acknowledged.
 
-If the broker crashes before the first slot is durable, nothing is deleted. After a later crash, the next start removes
-the files. While ``run`` is in its thread, the log continues to accept appends, syncs and other deletions. Their marks
-are merged, so none of them reverts another.
+If the broker crashes before the first slot is durable, nothing is deleted. If the broker crashes later, the next start
+removes the files. While ``run`` is in its thread, the log continues to accept appends, syncs and other deletions. Their
+marks are merged, so none of them reverts another.
 """
 
 from __future__ import annotations

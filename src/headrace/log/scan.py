@@ -75,7 +75,8 @@ def scan_whole_batches(
 
 
 def is_followed(file: ReadableFile, position: int, end: int, next_offset: int, end_offset: int) -> bool:
-    """Whether a batch with base offset ``next_offset`` is at ``position``, or the file ends there at ``end_offset``.
+    """Whether a batch with base offset ``next_offset`` is at ``position``. At the end of the file: whether
+    ``next_offset`` is ``end_offset``.
 
     The CRC does not cover a batch's own offset. Normally the previous batch confirms the offset. After damage, the next
     batch must confirm it.

@@ -128,7 +128,7 @@ class Flow:
 
     @property
     def late_policies(self) -> dict[str, LatePolicy]:
-        """Late policies by input topic. A real-time flow has none: lateness is decided per batch, not per row."""
+        """Late policies by input topic. Empty for a real-time flow: lateness is decided per batch, not per row."""
         if self.is_realtime:
             return {}
         policies = {topic.name: topic.late_policy for topic in self.streams}

@@ -40,7 +40,7 @@ def check(app: Declared) -> None:
 
 
 def order(app: Declared) -> tuple[Flow, ...]:
-    """Return the flows, each after the flows whose topics it reads. Otherwise as declared."""
+    """Return the flows, each after the flows whose topics it reads, and otherwise in the order of declaration."""
     flows, cycles = _sorted(app)
     if cycles:
         raise AppMistakes([*map(_cycle_mistake, cycles)])
@@ -57,7 +57,9 @@ def downstream(app: Declared, flow: Flow) -> tuple[Flow, ...]:
 
 
 def _sorted(app: Declared) -> tuple[list[Flow], list[list[Flow]]]:
-    """Return the ordered flows, and the cycles that were cut to order them, each in the direction of its data."""
+    """Return the ordered flows, and the cycles that were cut to order them. Each cycle lists its flows in the direction
+    in which data moves.
+    """
     remaining = list(app.flows)
     ordered: list[Flow] = []
     cycles: list[list[Flow]] = []

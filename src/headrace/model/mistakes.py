@@ -30,7 +30,8 @@ __all__ = [
     "view_mistakes",
 ]
 
-# Floats are not allowed: one number can have several texts, and NaN is not equal to itself. Bytes would be base64.
+# A float is not allowed, because one number can have several texts, and NaN is not equal to itself. Bytes are
+# not allowed, because the key would be their base64 text and not the bytes.
 _NOT_A_KEY = (Scalar("float"), Scalar("bytes"))
 _FILE_NAME_BYTES_MAX = 255
 _BATCH_HINT = 'remove latency="realtime"'

@@ -196,7 +196,8 @@ def decode(value: bytes, *, where: str) -> Record:
 SOURCE_HEADER = "__headrace.source"
 Sources = dict[str, int]
 """The highest source offset so far, by ``<output partition>/<input partition>``."""
-# Limited to the digits that a partition and an offset can have: a larger offset would hide all later rows.
+# The pattern allows only as many digits as a partition and an offset can have. After a larger offset, all
+# later rows would count as repeats.
 _SOURCE = re.compile(rb"([0-9]{1,9})/([0-9]{1,18})")
 
 

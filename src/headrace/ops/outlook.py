@@ -127,7 +127,7 @@ def outlook(
     disk_full_ms = None
     if sizes is not None and sizes.free_bytes is not None and bytes_per_s and not volatile:
         in_ms = int(sizes.free_bytes / bytes_per_s * 1000)
-        # A topic that reaches its retention limit first does not grow further.
+        # If the topic reaches its retention limit first, it does not grow further and does not fill the disk.
         disk_full_ms = in_ms if lost_after_ms is None or in_ms < lost_after_ms else None
     archived = values.get(_ARCHIVE) == "true"
     return Outlook(

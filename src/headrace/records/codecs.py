@@ -1,8 +1,8 @@
 """Compression and bounded decompression of a batch's records: codecs 1 to 4 of the format.
 
 Sizes in the compressed data are not trusted. The output buffer grows as needed, but never beyond the limit. If the
-output would exceed the limit, decompression fails. So a decompression bomb uses at most the limit. The other memory of
-a codec is small, except for zstd's window (``zstd_output_max``).
+output would exceed the limit, decompression fails. So the output of a decompression bomb uses at most as much memory as
+the limit. The other memory of a codec is small, except for zstd's window (``zstd_output_max``).
 
     1  gzip    one or more members
     2  snappy  raw, or in the block framing of Java's xerial library
@@ -248,7 +248,7 @@ def zstd_output_max(data: memoryview, limit_bytes: int) -> int:
            …  dictionary id, content size
 
     The decoder retains a window of its last output, and a frame of a few bytes can request a window of 128 MiB. High
-    compression levels need large windows, so they cannot be refused, but the filled part of the window counts.
+    compression levels need large windows, so this code accepts large windows, but counts the filled part of the window.
     """
     budget = limit_bytes + _FREE_BYTES
     # The window never contains more than the output, so half the budget is always safe.
@@ -256,7 +256,9 @@ def zstd_output_max(data: memoryview, limit_bytes: int) -> int:
 
 
 def _window_bytes_max(data: bytes) -> int:
-    """Return the largest window of any frame. Bytes that only resemble a frame count too: that is on the safe side."""
+    """Return the largest window of any frame. Bytes that only resemble a frame count too, which can only make the
+    result too large.
+    """
     largest = 0
     at = data.find(_ZSTD_MAGIC)
     while at >= 0:

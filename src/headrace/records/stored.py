@@ -14,8 +14,8 @@ fields of a compacted batch:
 
 Every Kafka client computes its next offset from the last offset delta and skips missing offsets.
 
-Stored batches were validated when they were produced. Here the CRC must match; a batch with a wrong CRC is not changed.
-Lengths are still checked, because the contents of a disk or an archive cannot be trusted.
+Stored batches were validated when they were produced. This module does not change a batch with a wrong CRC. It also
+checks lengths, because the contents of a disk or an archive cannot be trusted.
 """
 
 from __future__ import annotations

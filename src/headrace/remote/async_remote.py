@@ -184,7 +184,7 @@ class AsyncRows(Generic[R]):
         self._read = read
 
     async def pages(self) -> AsyncIterator[Page[R]]:
-        """Yield pages, each from one position. ``moved`` is true if a page has another position than the first page."""
+        """Yield pages, each from one position. ``moved`` is true if the first page had another position."""
         remaining, next_link = self._row_query.limit, None
         while True:
             result: Page[Row] = await self._transport.run(

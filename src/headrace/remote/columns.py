@@ -1,6 +1,6 @@
 """The columns of a view: decodes rows to Python values, and converts them to Arrow and pandas.
 
-Each entry has the type in the view, in Python and in Arrow:
+Each line of the table has the type in the view, in Python and in Arrow:
 
 text, enum      str          string            time     datetime (UTC)     timestamp, microseconds, UTC
 int             int          int64             date     date               date32

@@ -184,7 +184,7 @@ class Rows(Generic[R]):
         self._read = read
 
     def pages(self) -> Iterator[Page[R]]:
-        """Yield pages, each from one position. ``moved`` is true if a page has another position than the first page."""
+        """Yield pages, each from one position. ``moved`` is true if the first page had another position."""
         remaining, next_link = self._row_query.limit, None
         while True:
             result: Page[Row] = self._transport.run(queries.page(self._session, self._row_query, next_link))

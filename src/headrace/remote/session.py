@@ -79,7 +79,7 @@ class OwnWrites:
         """Remember that the view does not derive from the topic."""
         with self._lock:
             if len(self._unrelated) >= _UNRELATED_MAX:
-                # The entries can be dropped, because they are detected again when needed.
+                # Dropping these entries is safe, because the client detects them again when needed.
                 self._unrelated.clear()
             self._unrelated.add((view, topic, text))
 
@@ -139,7 +139,7 @@ class Session:
     ) -> Steps:
         """Read a view, and wait until it reflects the token ``after`` and this client's writes. With None, do not wait.
 
-        The token omits writes to topics that the view does not derive from.
+        If the view does not derive from the topic of a write, repeat the request without the token of that write.
         """
         wait_s = self.wait_s if wait_s is None else wait_s
         check_seconds("wait_s", wait_s)

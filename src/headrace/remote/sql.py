@@ -34,7 +34,7 @@ class Statement:
 
     @property
     def name(self) -> str:
-        """The name under which ``OwnWrites`` stores the tokens of this statement, as under a view's name for a view."""
+        """The name under which ``OwnWrites`` stores this statement's tokens. For a view it uses the view's name."""
         return f"sql {hashlib.sha256(self.sql.encode()).hexdigest()}"
 
     @property

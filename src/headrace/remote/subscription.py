@@ -37,7 +37,7 @@ __all__ = ["Ended", "Event", "EventStream", "Subscription"]
 R = TypeVar("R")
 
 _SILENCE_S = 45.0
-"""A stream without data for this time is lost. By default, the server sends a heartbeat every 15 s."""
+"""A stream counts as lost after this many seconds without data. By default, the server sends a heartbeat every 15 s."""
 _PAUSE_S_FIRST = 0.1
 _PAUSE_S_MAX = 10.0
 _SERVER_S_MAX = 60.0

@@ -2,9 +2,9 @@
 
 A consumer group decides which process follows which view. Topic ``headrace.followers.<app>`` has no records. Its
 partition N stands for the Nth view that the app declares: the group member that gets the partition follows that view.
-So a new process takes over some views, and other processes take over the views of a lost one.
+So a new process takes over some views, and the remaining processes take over the views of a lost process.
 
-The group does not control write access. A follower can be replaced without knowing it yet; the store refuses its
+The group does not control write access. A follower may not know yet that it was replaced; the store then refuses its
 writes.
 """
 

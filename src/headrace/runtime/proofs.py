@@ -91,7 +91,9 @@ class Proofs:
         return report
 
     def tasks(self) -> tuple[int, int] | None:
-        """Return the finished and total Spark tasks of the running proof. None if no proof runs."""
+        """Return the finished and total Spark tasks of the running proof. None if no proof runs Spark tasks at this
+        moment.
+        """
         if self._spark is None:
             return None
         tracker = self._spark.sparkContext.statusTracker()
@@ -140,7 +142,7 @@ class Proofs:
         self._note(report.name, results[report.verdict] + through, report.line())
 
     def _note(self, view: str, result: str, line: str = "") -> None:
-        """Store a result with its time. Report it if it differs from the previous result."""
+        """Store a result with its time. Report it if the verdict differs from the previous one."""
         previous, _, _ = self._last.get(view, "").partition(" at ")
         if result.partition(" through ")[0] != previous.partition(" through ")[0]:
             self._report_line(line or f"view {view}: {result}")

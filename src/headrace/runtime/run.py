@@ -179,7 +179,8 @@ class Run:
             self.flows.append(runner)
             part = Part(f"flow {compiled.flow.name}", runner.run, self.stop_requested)
             self._start_part(part)
-            # A later flow can read this flow's output. It finds the topic in the generation record, which must exist.
+            # A later flow can read this flow's output. The later flow finds the topic in the generation
+            # record, which must exist.
             deadline = time.monotonic() + _FLOW_START_S
             while not runner.opened.wait(0.1) and part.is_running and time.monotonic() < deadline:
                 pass

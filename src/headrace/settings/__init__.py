@@ -179,7 +179,7 @@ class ServeSettings:
     unsent_bytes_max: Count = 268_435_456
     """Maximum response bytes that clients have not read yet, in total. Above it, the slowest client is disconnected."""
     notice_s: NotNegative = 0
-    """Seconds after a stop request in which the server still accepts requests, while ``/readyz`` already fails."""
+    """How many seconds the server still accepts requests after a stop request, while ``/readyz`` already fails."""
     drain_s: Count = 10
     """Timeout for requests in progress when the server stops."""
     subscribers: Count = 1_000
@@ -189,7 +189,7 @@ class ServeSettings:
     history_bytes: Count = 16_777_216
     """Bytes of changes that the server buffers per view with subscribers, for slow subscribers."""
     heartbeat_s: Count = 15
-    """Maximum seconds without a message to a subscriber."""
+    """Seconds without a message after which the server sends a subscriber a heartbeat."""
     requests_keep_s: Count = 604_800
     """Seconds for which the server stores the response to an ``Idempotency-Key``."""
     pg_listen: Text | None = None

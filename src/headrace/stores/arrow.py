@@ -1,9 +1,9 @@
 """Bulk reads as Arrow, for SQL. A read returns some columns of a view, optionally filtered.
 
-An ``ArrowReader`` is open for one statement. It can read several views of a store, and if the store has transactions,
-all views are from the same moment. The columns of a batch are named ``c0``, ``c1``, … in the order of the scan's
-columns, because a view's column can have any name. A batch can contain rows that do not match the scan's condition: the
-condition only allows a store to skip rows.
+An ``ArrowReader`` is open for one statement. It can read several views of a store. If the store has transactions, the
+reader returns all views as of the same moment. The columns of a batch are named ``c0``, ``c1``, … in the order of the
+scan's columns, because a view's column can have any name. A batch can contain rows that do not match the scan's
+condition: the condition only allows a store to skip rows.
 
     text, enum            string
     int                   int64

@@ -5,9 +5,9 @@
 
 A change writes a complete version to a temporary file, syncs it, and links it to the next number. The link fails if the
 number exists, so only one of two concurrent changes succeeds. This needs no lock, so a stopped process cannot block
-others. Old versions are removed, so a process that slept for a long time can find its number free. After the link it
-finds a higher number, and its change counts as failed. A crash leaves the version before or after the change, and
-possibly a ``.tmp`` file, which the next change removes.
+others. Old versions are removed, so a process that slept for a long time can link an old number that is free again.
+After the link it finds a higher number, and its change counts as failed. A crash leaves the version before or after the
+change, and possibly a ``.tmp`` file, which the next change removes.
 
 If a version adds a folder, the folder's name contains the version's number. So an orphaned folder can be distinguished
 from a folder that another change is about to add (``version_of_folder``).

@@ -1,8 +1,8 @@
 """A query over the rows of a view: a condition, an order, a start and a limit.
 
-A condition is true or false, never unknown. A null is equal only to null, and not less or greater than any value. Nulls
-sort first. Texts sort by code points, decimals by their value, and NaN after all other floats. So every store returns
-the same rows in the same order.
+A condition is true or false, never unknown. A null is equal only to null, and neither less nor greater than any value.
+Nulls sort first. Texts sort by code points, decimals by their value, and NaN after all other floats. So every store
+returns the same rows in the same order.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def rows_after(order: Sequence[OrderBy], values: Sequence[Value], *, inclusive: 
         rest_after = rows_after(others, rest, inclusive=inclusive)
     after: Condition = Any((beyond, All((same, rest_after))))
     if value is not None and not first.descending:
-        # This part is redundant, but a store can use it to find the starting point in its index.
+        # This part excludes no further rows, but a store can use it to find the starting point in its index.
         after = All((Compare(first.column, ">=", value), after))
     return after
 

@@ -66,8 +66,8 @@ def _comparison(column: SqlColumn, operator: Operator) -> str:
 
 
 def _operand(column: SqlColumn, operator: Operator) -> str:
-    """Return the operand. Equal values are stored as equal texts, so ``=`` compares the column itself, which can use
-    its index.
+    """Return the operand. Equal values are stored as equal texts. So for ``=``, return the column itself, so that the
+    store can use its index.
     """
     return column.name if operator == "=" else column.compared
 

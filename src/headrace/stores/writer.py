@@ -120,8 +120,8 @@ class StoreWriter(ABC):
 
     view: str
     rows_at_once: int = 0
-    """How many rows the follower collects per transaction, for stores with expensive transactions. 0 means that the
-    follower decides.
+    """Raises the follower's limit of rows per transaction to at least this number, for stores with expensive
+    transactions. 0 leaves the limit unchanged.
     """
     stop: threading.Event | None = None
     """Set when the follower must stop. The writer then does not wait for a server that does not respond."""
@@ -134,8 +134,8 @@ class StoreWriter(ABC):
     def claim(self, name: str, now_ms: int, before: Owner | None = None) -> Owner:
         """Become the owner. From then on the store rejects all earlier owners.
 
-        ``before`` is the last ownership of this follower. If another follower has claimed the view after it, this call
-        fails. ``name`` is unique to the follower. It remains the same in a retry after a lost response.
+        ``before`` is the ownership that this follower claimed last. If another follower has claimed the view since,
+        this call fails. ``name`` is unique to the follower. It remains the same in a retry after a lost response.
         """
 
     @abstractmethod
@@ -231,7 +231,7 @@ def check_position(view: str, where: str, before: Position | None, current: Posi
 def is_older(new: Position, serving: Position) -> bool:
     """Return whether ``new`` has an earlier generation of the same flow.
 
-    Generations of different flows cannot be compared. The same applies if the flow's progress topic was recreated.
+    Generations of different flows, or from before and after the progress topic was recreated, cannot be compared.
     """
     return new.progress_id == serving.progress_id and new.generation < serving.generation
 

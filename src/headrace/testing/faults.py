@@ -26,7 +26,7 @@ class Crash(BaseException):
 @dataclass(frozen=True, slots=True)
 class Operation:
     number: int
-    """The number among the operations that change the disk, from 1. A read has the number of the next change."""
+    """Counts the operations that change the disk, from 1. A read has the number of the next such operation."""
     kind: str
     path: Path
     target: Path | None = None

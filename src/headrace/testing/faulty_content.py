@@ -2,8 +2,8 @@
 
 After a power loss, each sector of 512 bytes has its content from any moment since the last sync. A torn sector has two
 parts from two such moments. The size of the file is also from any such moment. So unsynced writes are retained, lost,
-torn and reordered. Truncations are retained up to some moment. If a truncation is lost, all later writes are lost too.
-Durable bytes never change, unless a later write overwrites them.
+torn and reordered. Truncations are retained up to some moment, and later ones are lost. If a truncation is lost, all
+later writes are lost too. Durable bytes never change, unless a later write overwrites them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class FileNode:
             apply(self.durable, change)
 
     def forget(self, up_to: int) -> None:
-        """Count changes as clean although they are not on the disk. A later sync does not write them."""
+        """Treat all changes as synced although they are not on the disk. A later sync does not write them."""
         self._split(up_to)
 
     def _split(self, up_to: int) -> list[Write | Truncation]:

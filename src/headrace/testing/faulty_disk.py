@@ -3,7 +3,7 @@
 Each directory has volatile entries and durable entries. The disk has one list of all name changes that are not synced
 yet; a rename is one change. A power loss retains some of these changes: either all up to some change, as a journal
 does, or an independent selection. A change that depends on a lost change is lost too. If the name of a file is not
-durable, the file is lost even if its content was synced. The files in a lost directory are lost as well.
+durable, the file is lost even if its content was synced. All files in a lost directory are lost as well.
 ``faulty_content`` simulates the contents of files.
 
 This module is not thread-safe; ``FaultyFiles`` holds a lock.

@@ -1,4 +1,4 @@
-"""A folder as an archive that hangs or fails: how the archiver continues, and how it stops."""
+"""An archive in a folder that hangs or fails: how the archiver continues, and how it stops."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 class Hang:
-    """A call of the store that does not return until the test ends."""
+    """A call of the archive store that does not return until the test ends."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()

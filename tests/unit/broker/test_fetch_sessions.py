@@ -17,7 +17,7 @@ from tests.unit.groups.rig import DrivenClock
 from .broker_calls import BrokerCalls
 
 VERSION = 12
-#: Of a partition whose topic has a name of one character, and of a session without any.
+#: The bytes of a partition whose topic has a name of one character, and of a session without partitions.
 PARTITION_BYTES, SESSION_BYTES = 401, 1_024
 
 
@@ -66,11 +66,11 @@ def test_all_sessions_together_have_a_limit_in_bytes_and_idle_ones_make_room() -
     first, *_ = [sessions.begin(VERSION, ten) for _ in range(3)]
     assert sessions.begin(VERSION, ten).id == 0
     clock.steady_s += 121
-    # One that is used is not idle.
+    # A session that is used is not idle.
     sessions.begin(VERSION, request({}, session_id=first.id, epoch=1))
     assert sessions.begin(VERSION, ten).id
     assert sessions.begin(VERSION, request({}, session_id=first.id, epoch=2)).id == first.id
-    # A session that could never fit makes nobody go.
+    # A session that could never fit evicts idle sessions, but not the session that was just used.
     clock.steady_s += 121
     assert len(sessions) == 3
     sessions.begin(VERSION, request({}, session_id=first.id, epoch=3))
@@ -142,7 +142,7 @@ async def test_bytes_that_were_read_but_not_sent_count_toward_the_fetch_limit(ca
         partition_request.partition_max_bytes = 50_000
     (topic,) = fetch_once(call, message).responses
     assert [len(data.records) > 0 for data in topic.partitions] == [True, True, False, False, False]
-    # What is sent does not keep what was read in memory.
+    # The records that are sent must not keep the larger buffer that was read in memory.
     assert all(len(memoryview(data.records.obj)) < 1_000 for data in topic.partitions if len(data.records))
 
 

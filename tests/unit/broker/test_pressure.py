@@ -14,7 +14,7 @@ class Client:
     def evict(self, reason: str) -> None:
         assert not self.evicted
         self.evicted = reason
-        # A connection does this when it is lost.
+        # A real connection does this when it is lost.
         self.account.set_usage(self, 0)
 
 

@@ -42,7 +42,7 @@ class MemoryJournal:
         self._open.set()
 
     def after_kill(self, *, with_last_write: bool) -> MemoryJournal:
-        """Return the journal that a new process reads. The last write, not acknowledged, may be missing."""
+        """Return the journal that a new process reads. The last write, which was not acknowledged, may be missing."""
         next_journal = MemoryJournal([*self.durable, *(self._under_way if with_last_write else ())])
         self.fails = True
         self.release()

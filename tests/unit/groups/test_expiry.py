@@ -1,4 +1,4 @@
-"""The expiry of offsets that no group uses."""
+"""Committed offsets expire if their group does not use them."""
 
 from __future__ import annotations
 

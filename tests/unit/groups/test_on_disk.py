@@ -1,4 +1,4 @@
-"""The same guarantees with the real journal, on a real disk."""
+"""Guarantees of the group coordinator with the real journal on a real disk. Other modules use a journal in memory."""
 
 from __future__ import annotations
 

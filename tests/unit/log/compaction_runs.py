@@ -96,7 +96,7 @@ def end_transaction(log: PartitionLog, producer_id: int, epoch: int, *, committe
 
 
 def seal(log: PartitionLog) -> None:
-    """Make all records so far ready for compaction: sealed, synced and below the mark."""
+    """Make all records so far ready for compaction: in sealed segments, synced, and below the durable synced mark."""
     log.roll(NOW_MS)
     put(log, (b"last", b"so that the mark moves on"))
     log.sync_now()

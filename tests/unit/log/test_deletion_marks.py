@@ -1,4 +1,4 @@
-"""After a deletion, both slots of the mark refer only to existing files."""
+"""After a deletion, both slots of the synced mark (the file ``mark``) refer only to existing files."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def new_disk(seed: int) -> FaultyFiles:
 
 
 def never_marked(files: FaultyFiles, count: int) -> PartitionLog:
-    """A log whose mark does not record a sync yet, as in the first second of a busy partition."""
+    """A log whose synced mark does not record a sync yet, as in the first second of a busy partition."""
     log = open_log(files)
     for number in range(count):
         append(log, b"first-%d" % number)

@@ -75,7 +75,7 @@ def check(files: FaultyFiles, expected_state: Expected) -> None:
         elif transaction in expected_state.durable_ends:
             assert in_transaction == values
         else:
-            # The power loss may have removed records, but then also all later records of the transaction.
+            # If the power loss removed a record, it also removed all later records of that transaction.
             assert in_transaction == values[: len(in_transaction)]
 
 

@@ -69,7 +69,7 @@ def test_a_recording_replaces_kafka_until_the_test_changes(suite: pytest.Pyteste
     folder = suite.path / "tests" / "recordings" / f"kafka-{kafka_version()}"
     folder.mkdir(parents=True)
     missing = run(suite)
-    # The case that runs against Kafka alone is an error before its first fixture; the comparison fails.
+    # The case that runs only against Kafka errors before its first fixture. The case that compares fails.
     missing.assert_outcomes(passed=2, failed=1, errors=1)
     missing.stdout.fnmatch_lines(
         [f"*has no recording of tests/test_it.py::test_asserted*kafka*Record it: {RECORD}"]

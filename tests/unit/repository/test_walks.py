@@ -18,7 +18,9 @@ from headrace.wire import messages as m
 from .walks import documented_files, trace_files
 
 PRODUCE_FILES_MAX = 17
-"""Files from the socket to the disk and back, with the thread that syncs. Lower it when the walk gets shorter."""
+"""The maximum number of files from the socket to the disk and back, including the thread that syncs. Lower it when the
+operation needs fewer files.
+"""
 _REQUESTS = 4
 _VERSION = 9
 

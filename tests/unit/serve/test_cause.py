@@ -79,7 +79,7 @@ def test_a_slow_part_and_an_ended_part_are_both_causes() -> None:
     [
         (PartLag("flow:0", "working", 50_000, 4.0, 900.0, 10.0), False),
         (PartLag("flow:0", "working", 50_000, 6.0, 900.0, 10.0), True),
-        # The part catches up, but it is reported once it is more than half a minute behind.
+        # The part catches up. It is reported nevertheless once it is more than half a minute behind.
         (PartLag("flow:0", "working", 50_000, 29.0, 10.0, 900.0), False),
         (PartLag("flow:0", "working", 50_000, 31.0, 10.0, 900.0), True),
         # No record is unread, so the age does not matter.

@@ -1,4 +1,4 @@
-"""Some module reads every setting, and every field of the options built from settings."""
+"""Every setting, and every field of the options built from settings, is read by at least one module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOLDERS = ("_options", "_settings", "settings", "options", "self")
 
 @cache
 def reads() -> set[str]:
-    """``owner.name`` of every attribute that is read outside of the settings themselves, by its last two names."""
+    """The last two names (``owner.name``) of every attribute that is read outside of ``headrace.settings``."""
     reads_found = set()
     for path in SOURCE.rglob("*.py"):
         if path.parent.name == "settings":

@@ -180,7 +180,7 @@ def test_few_bytes_cannot_become_many_objects() -> None:
 
 
 def test_tagged_fields_count_as_elements() -> None:
-    tags = bytearray(b"\xe0\xa7\x12")  # 300,000 of them
+    tags = bytearray(b"\xe0\xa7\x12")  # the number of tags: 300,000
     for tag in range(300_000):
         tags += bytes([tag & 127 | 128, tag >> 7 & 127 | 128, tag >> 14]) + b"\0"
     with pytest.raises(WireError, match="too many array elements"):

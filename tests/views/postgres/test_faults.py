@@ -88,7 +88,7 @@ def test_an_emptied_table_is_detected_before_any_write(driver: StoreDriver, url:
     driver.serve()
     driver.apply(changes(SCHEMA, ("c", 3)))
     driver.apply(changes(SCHEMA, deleted=(("c",),)))
-    # If its own follower emptied the table, nothing is lost.
+    # If the view's own follower emptied the table, nothing is lost.
     found = driver.store.state(Part.SERVING)
     assert found is not None
     assert found.fault == ""

@@ -66,7 +66,7 @@ class TransactionalProducer:
         return bool(answer["coordinators"][0]["errorCode"] == 0)
 
     def who(self, epochs: int = 0, producers: int = 0, other: str | None = None) -> dict[str, Any]:
-        """The producer's id, number and epoch, or other ones that differ by these amounts."""
+        """The transactional id, producer id and epoch. The amounts are added to the producer id and the epoch."""
         return {
             "transactionalId": self.id if other is None else other,
             "producerId": self.producer + producers,

@@ -62,7 +62,7 @@ class Owner(msgspec.Struct, frozen=True):
     format: int
     cluster_id: str
     line: str
-    """The id of the data directory's history of writes. A restore begins a new line."""
+    """The id of the data directory's *line*, which is its history of writes. A restore begins a new line."""
 
 
 class BackupFolder:

@@ -85,9 +85,9 @@ class BackupIndex:
         return None
 
     def check_starts(self, newest: Manifest | None) -> None:
-        """Raise if the newest manifest is from this or a later start of the broker.
+        """Raise if the newest manifest has the number of this start of the broker, or a higher number.
 
-        This shows that the data directory is a copy, or was reset to an older state.
+        Such a manifest shows that the data directory is a copy, or was reset to an older state.
         """
         starts = self._data_dir.identity.starts
         if newest is not None and newest.starts >= starts:

@@ -241,7 +241,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(part.size for part in self.parts.values())
 
     def archived(self) -> dict[str, int]:
-        """Return the bytes that are only in the archive because the backup could not read it, by log id."""
+        """Return, by log id, how many bytes are only in the archive, because the backup could not read them there."""
         sizes = {log_id: sum(size for _, _, size, _ in part.archived) for log_id, part in self.parts.items()}
         return {log_id: size for log_id, size in sizes.items() if size}
 

@@ -163,8 +163,8 @@ class Restore:
             directory = self._directory(log_id)
             mark = self._assembler.assemble(log_id, part, directory, self._chosen_ends.get(log_id))
             if "/" in log_id:
-                # A log ends at a batch boundary. The start offset is above this end if it is inside the batch that was
-                # cut off.
+                # The files of a log end at a batch boundary. If the start offset is inside the batch that was
+                # cut off, it is above this boundary, and the log ends at the start offset.
                 report.ends[log_id] = max(mark.start_offset, mark.synced_offset)
                 self._build_indexes(log_id, directory, report)
         for name in (METADATA, GROUPS):

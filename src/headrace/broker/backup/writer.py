@@ -171,7 +171,8 @@ class BackupWriter:
         status = self.status
         try:
             await in_daemon_thread(_THREAD, self._open_round)
-            # The folder belongs to this broker. Only the event loop writes to the data directory, so this runs here.
+            # The folder belongs to this broker. Only the event loop writes to the data directory, so this
+            # does not run in the backup thread.
             self._broker.record_backup(self._folder.path.absolute())
             await self._catch_up()
             await self._ship_restore_point()

@@ -139,7 +139,7 @@ class Rebalancer:
     def complete_join_if_ready(self, group: Group) -> None:
         """End the first phase if all members joined.
 
-        The first rebalance of a group always waits for its full delay, so that added_bytes members can join.
+        The first rebalance of a group always waits for its full delay, so that more members can join.
         """
         if group.state is State.PREPARING and group.previous is not State.EMPTY and group.all_joined:
             self.complete_join(group)

@@ -209,8 +209,8 @@ def _admit(
     """Add the partition to the producer's transaction, or raise ``ProduceRefused``."""
     producer_id, epoch = producer
     transaction = partition.open_transactions().get(producer_id)
-    # If the transaction is open in this partition, the coordinator has accepted the partition already. A partition that
-    # refuses writes must not join a transaction.
+    # Two cases do not need the coordinator. A partition that refuses writes must not join a transaction. If
+    # the transaction is open in this partition already, the coordinator has accepted the partition before.
     is_open = transaction is not None and transaction.producer_epoch == epoch
     if partition.needs_restart or (is_open and not broker.transactions.is_marking(producer_id)):
         return

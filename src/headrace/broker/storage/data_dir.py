@@ -1,8 +1,8 @@
 """The data directory: its lock, its format, and the counters whose values must never be used twice.
 
     lock             locked while a broker runs
-    headrace.json    format, cluster id, number of starts, next producer id, last trusted time, line, backup, and a
-                     checksum; each change replaces the whole file
+    headrace.json    format, cluster id, number of starts, next producer id, last trusted time, line (``Identity``),
+                     backup folder, and a checksum; each change replaces the whole file
     restored.json    the restores from a backup, with the end of each partition (``backup.restore_history``)
     metadata/        the journal of topics and settings
     groups/          the journal of groups, committed offsets and transactions
@@ -44,7 +44,9 @@ class Identity:
     next_producer_id: int = 0
     last_trusted_ms: int = 0
     line: str = ""
-    """The id of this data directory's history of writes. A restore from a backup begins a new line."""
+    """The id of this data directory's *line*, which is its history of writes. A restore from a backup begins a new
+    line.
+    """
     backup: str = ""
     """The folder to which the broker wrote its last backup."""
 

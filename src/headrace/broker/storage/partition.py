@@ -376,7 +376,7 @@ class Partition:
     def _invalid_indexes(self, batch: Buffer, is_invalid: Callable[[bytes | None, int], bool]) -> list[int]:
         """Return the indexes of the first invalid records. ``is_invalid`` takes the key and the timestamp."""
         if read_header(batch).count > _RECORDS_READ_MAX:
-            return []  # To find the indexes would take longer than the validation.
+            return []  # Finding the indexes would take longer than the validation.
         header, _, records = open_batch(batch, self._limits)
         first_ms = header.base_timestamp
         indexes = (
@@ -408,7 +408,9 @@ class Partition:
 
 
 def codec_for(compression_type: str, codec: int) -> int | None:
-    """Return the codec to recompress a batch with, or ``None`` if the batch, which has ``codec``, is not changed."""
+    """Return the codec to which to recompress a batch that has ``codec``. ``None`` means that the batch stays
+    unchanged.
+    """
     if compression_type in ("producer", CODEC_NAMES[codec]):
         return None
     return CODEC_NAMES.index("none" if compression_type == "uncompressed" else compression_type)

@@ -149,8 +149,8 @@ class Partitions:
             self._open(topic, topic_directory / str(index), index, config, files)
             for index in range(first, topic.partitions)
         ]
-        # The directories of a partition with records are on disk. Those of an empty partition may be only in the page
-        # cache, because they are new or because the last process was killed.
+        # The directories of a partition with records are on disk. Those of an empty partition may be only in
+        # the page cache (they are new, or the last process was killed), so sync them.
         if any(partition.size_bytes == 0 for partition in opened):
             files.sync_dir(topic_directory)
             files.sync_dir(self._directory)

@@ -154,7 +154,9 @@ class Catalog:
         *,
         after_removal: Callable[[Topic], Awaitable[None]] | None = None,
     ) -> list[Topic | Refusal]:
-        """Delete topics. ``after_removal`` deletes other state of a topic's name before the name can be used again."""
+        """Delete topics. ``after_removal`` deletes other state that is stored under a topic's name, before the name can
+        be used again.
+        """
 
         def plan(topic_id: bytes) -> Topic:
             topic = self._topics.find_id(topic_id)
@@ -320,7 +322,7 @@ class Catalog:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         growth.check(topic, self._settings)
         self._check_total(growth.count - topic.partitions + added)
-        # The permission to break the order of keys is valid for one request only.
+        # The permission to break the order of each key's records is valid for one request only.
         remaining_configs = {name: value for name, value in topic.configs.items() if name != FORCE_CONFIG}
         return self._within_memory(replace(topic, partitions=growth.count, configs=remaining_configs))
 

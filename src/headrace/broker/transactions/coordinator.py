@@ -271,7 +271,8 @@ class TransactionCoordinator:
         if is_retry:
             return ErrorCode.NONE if is_same else ErrorCode.INVALID_TXN_STATE
         if transaction.restored:
-            # The producer may have begun a transaction before the restart without writing any records.
+            # Before the restart, the producer may have begun a transaction without writing any records. The
+            # broker has forgotten such a transaction, so it accepts the end.
             return None
         if bumps_epoch:
             return ErrorCode.INVALID_TXN_STATE if commit else None

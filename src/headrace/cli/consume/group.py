@@ -136,7 +136,7 @@ def _take_batch(
             raise consumer_error(session, consumer, error, partition, member.positions.get(partition))
     on_batch_end()
     if next_offsets:
-        # Only after the flush: an offset must not be committed before its record is printed.
+        # Store offsets only after the flush: an offset must not be committed before its record is printed.
         still_assigned = {(partition.topic, partition.partition) for partition in consumer.assignment()}
         consumer.store_offsets(
             offsets=[

@@ -210,7 +210,9 @@ def _cached_bounds(consumer: Consumer, partition: Partition) -> tuple[int, int]:
 def consumer_error(
     session: Session, consumer: Consumer, error: KafkaError, partition: Partition, position: int | None
 ) -> CliError:
-    """Translate a consumer's error. If the consumer's position was deleted, the error names the missing offsets."""
+    """Translate a consumer's error. If the records at the consumer's position were deleted, the error names the missing
+    offsets.
+    """
     topic, number = partition
     if error.code() == KafkaError._AUTO_OFFSET_RESET and position is not None:
         try:

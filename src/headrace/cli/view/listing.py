@@ -84,8 +84,9 @@ def list_views(session: Session, app: AppName, data: Data = None) -> None:
 def describe(session: Session, app: AppName, views: Views = None, data: Data = None) -> None:
     """Describe views: columns, rows, position, and how far behind the log they are.
 
-    Without a broker, the field behind is empty. For a view of a real-time flow, the field reaches has an offset for
-    each partition of the flow's input. The view contains the rows of all input before these offsets.
+    Without a broker, the field behind is empty. The field reaches has a value only if a real-time flow writes the
+    topic: an offset for each partition of the flow's input. The view contains the rows of all input before these
+    offsets.
     """
     from headrace.cli.app_loader import load_checked_app, views_of
 

@@ -23,7 +23,7 @@ from headrace.model.schema import Schema
 
 __all__ = ["DELETED", "EARLIEST_US", "Decoder", "TimeBounds", "encode", "value_encoder"]
 
-# An earlier event time comes from a clock that was not set.
+# An earlier event time is rejected, because it comes from a clock that was not set.
 EARLIEST_US = 365 * 86_400 * 1_000_000
 DELETED = "_deleted"
 _RECORD = ("key", "value", "partition", "offset")

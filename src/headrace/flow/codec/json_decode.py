@@ -4,11 +4,11 @@ Spark's own JSON parser is far more lenient than ``headrace.model.codec``, and a
 of a text and ignores the rest. If two fields have the same name, it uses the last. It converts any value to text where
 the schema declares text, rounds exact numbers, and accepts many formats of times.
 
-So the decoder does two things. Spark parses a value once, into the types of its fields. And the text is matched against
-``canonical``, a regular expression for the usual way to write a value: the fields in the order of the schema, each at
-most once, each with a value of its kind, and no text before or after. Most values match and need no other check. All
-repetitions in the expression are possessive, because Java implements other repetitions by recursion, which can overflow
-the stack.
+So the decoder does two things. It parses a value once with Spark's parser, into the types of its fields. It also
+matches the text against ``canonical``, a regular expression for the usual way to write a value: the fields in the order
+of the schema, each at most once, each with a value of its kind, and no text before or after. Most values match and need
+no other check. All repetitions in the expression are possessive, because Java implements other repetitions by
+recursion, which can overflow the stack.
 
 A value that does not match can still be valid; ``strict_reason`` decides. It parses the text as a Spark variant, which
 preserves the JSON types, and compares each part with the schema. This costs several times as much as parsing.
@@ -196,7 +196,9 @@ def _part(variant: Column, name: str) -> Column:
 
 
 def _too_deep(text: Column) -> Column:
-    """Whether the text nests too deeply. Wraps the text in so many lists that it exceeds the parser's own limit."""
+    """Whether the text nests too deeply. Wraps the text in so many lists that a text beyond our limit exceeds the
+    parser's limit and cannot be parsed.
+    """
     brackets = (
         F.length(text) * 2 - F.length(F.replace(text, F.lit("["))) - F.length(F.replace(text, F.lit("{")))
     )

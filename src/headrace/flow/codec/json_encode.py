@@ -58,8 +58,8 @@ def _encodable(rows: DataFrame, name: str) -> Column:
 
 
 def _plain_type(kind: T.DataType) -> T.DataType:
-    """Replace decimal types of a high scale by the variant type: Spark's JSON writer uses an exponent for small
-    decimals, but not for small decimals in a variant.
+    """Replace decimal types of a high scale by the variant type. Spark's JSON writer writes small decimals with an
+    exponent, but not if they are in a variant.
     """
     match kind:
         case T.DecimalType() if kind.scale > _SCALE_PLAIN_MAX:

@@ -81,7 +81,7 @@ _DEFAULT_COMPARATOR = re.compile(
 _KEEPS_ELEMENTS = frozenset(
     {"AggregateExpression", "ArrayDistinct", "ArrayTransform", "Cast", "Coalesce", "Flatten"}
 )
-"""Functions that are allowed between the collected values and a function that ignores their order."""
+"""Functions that may process collected values before a function that ignores the order of these values."""
 
 _COUNT_DISTINCT_HINT = "use F.approx_count_distinct(...), which returns the same number in any order"
 _PERCENTILE_HINT = "use F.percentile(...), which is exact"
@@ -102,7 +102,7 @@ _HINTS = {
     "Theta": _COUNT_DISTINCT_HINT,
     "Tuple": _COUNT_DISTINCT_HINT,
 }
-"""What to use instead, by the beginning of Spark's class name."""
+"""The hint for a rejected function, by the beginning of Spark's class name."""
 _MAX_MIN_BY = frozenset({"MaxBy", "MinBy", "MaxMinByK"})
 
 

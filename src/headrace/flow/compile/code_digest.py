@@ -8,7 +8,7 @@ included only by name, because the package is not part of the user's function.
 
 An object is included by its pickled state, because Spark sends that state to its Python workers. Some objects have no
 pickled state (an open file). Objects of an installed package can store their state elsewhere. In these cases the code
-has no text, and ``HiddenState`` names the variable.
+cannot be written as text, and ``HiddenState`` names the variable.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _DYNAMIC_LOOKUPS = frozenset(
 
 
 class HiddenState(Exception):
-    """The value of ``variable`` has no text."""
+    """The value of ``variable`` cannot be written as text."""
 
     def __init__(self, variable: str, value: Any, location: SourceLocation) -> None:
         kind = type(value)
@@ -101,7 +101,7 @@ class HiddenState(Exception):
 
 
 def code_digest(function: Callable[..., Any], *, skip_hidden: bool = False) -> str:
-    """``leave_out_hidden`` skips values without a text instead of raising ``HiddenState``."""
+    """With ``skip_hidden``, values that cannot be written as text are skipped. Otherwise they raise ``HiddenState``."""
     walk = _Walk(OwnCode.of(function), skip_hidden)
     walk.value(function)
     return "\n".join(walk.parts)
@@ -279,7 +279,9 @@ class _Walk:
             self._put_resolved(element, attributes)
 
     def _put_resolved(self, referenced: Any, attributes: Sequence[str]) -> None:
-        """Add ``found.a.b``. Attributes of modules are resolved; attributes of other values are not."""
+        """Add the value of ``referenced.a.b`` for the attributes a and b. Attributes of modules are resolved. For an
+        attribute of another value, the whole value is added.
+        """
         module, name, remaining = None, "", list(attributes)
         while isinstance(referenced, types.ModuleType) and remaining:
             module, name = referenced, remaining.pop(0)

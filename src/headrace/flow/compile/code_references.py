@@ -96,13 +96,15 @@ def first_line_using(code: CodeType, name: str) -> int | None:
 
 
 def _variables(code: CodeType, instruction: dis.Instruction) -> tuple[str, str]:
-    """Return the local variables that an instruction reads: two, one or none. Some also store a variable first."""
+    """Return the local variables that an instruction reads: two, one or none. Some instructions store one variable and
+    then read another.
+    """
     if instruction.opname in _VARIABLES:
         return "", instruction.argval
     if "LOAD_FAST" not in instruction.opname:
         return "", ""
     named = instruction.argval if isinstance(instruction.argval, tuple) else ("", instruction.argval)
-    # For a variable that nested code shares, this instruction loads the cell. LOAD_DEREF reads the value.
+    # For a variable that is shared with nested code, this instruction loads only its cell, not its value.
     shared = {*code.co_cellvars, *code.co_freevars}
     first, last = ("" if name in shared else name for name in named)
     return "" if instruction.opname.startswith("STORE") else first, last

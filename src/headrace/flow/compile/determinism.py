@@ -67,7 +67,7 @@ def expect_deterministic(flow: Flow, plan: PlanDigest, output: DataFrame) -> Non
 
 def expect_same_plan(flow: Flow, first: DataFrame, second: DataFrame, inputs: list[DataFrame]) -> None:
     """Raise if the two results of the function for ``inputs`` differ. They differ if the function reads the clock or a
-    random number when it is called, so that the plan contains a constant.
+    random number when it is called, because the plan then contains that value as a constant.
     """
     # sameSemantics is fast, but reports some equal plans as different, for example all plans with an RDD.
     if first.sameSemantics(second):
@@ -97,8 +97,9 @@ def expect_no_watermark(flow: Flow, stream_output: DataFrame, inputs: list[DataF
 
 
 def expect_no_collation(flow: Flow, stream_output: DataFrame) -> None:
-    """Raise if a column has a collation in which different texts are equal. Which of the equal texts a group or a
-    maximum contains would depend on the order of the rows, and Spark cannot use such a key for state.
+    """Raise if a column has a collation in which different texts are equal. With such a collation, the order of the
+    rows would decide which of the equal texts a group or a maximum contains. Spark also cannot use such a key for
+    state.
     """
     jvm: Any = stream_output.sparkSession._jvm
     rows = jvm.org.apache.spark.sql.catalyst.util.UnsafeRowUtils

@@ -1,9 +1,10 @@
 """The fingerprint of a flow's function: two functions with the same fingerprint derive the same rows.
 
 The fingerprint is computed from Spark's plan of the function over empty inputs, so moving code or renaming variables
-does not change it. The plan is not complete if rows pass through Python functions or are created by the function
-(``createDataFrame``). Then the fingerprint includes the code of the function and everything that the code references.
-If the function uses a value that has no text, it is rejected, unless the user declares a version of the flow.
+does not change it. The plan does not show everything if rows pass through Python functions, or if the function creates
+rows (``createDataFrame``). Then the fingerprint includes the code of the function and everything that the code
+references. A function that uses a value which cannot be written as text (such as an open file) is rejected, unless the
+user declares a version of the flow.
 
 A fingerprint begins with the number of the rule that computed it (``2:``). Fingerprints of different rules cannot be
 compared.
@@ -118,7 +119,9 @@ def _fields_text(fields: tuple[Field, ...]) -> str:
 
 
 def _kind_text(kind: Kind) -> str:
-    """Return the text of a kind. The old names of kinds are part of rule 2: another text would change fingerprints."""
+    """Return the text of a kind. It contains old names of kinds: with the current names, all fingerprints of rule 2
+    would change.
+    """
     match kind:
         case Scalar(name):
             return f"Plain(name={name!r})"

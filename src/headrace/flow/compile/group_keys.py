@@ -21,7 +21,7 @@ from headrace.model.errors import SourceLocation
 __all__ = ["expect_keys_of_groups", "missing_from_key"]
 
 Group = tuple[int, int]
-"""The numbers of an aggregation and of one of its grouping expressions."""
+"""A grouping expression: the number of the aggregation, and the number of the expression in it."""
 
 ExistingGroups = Callable[[Any], frozenset[Group]]
 _UNCHANGED = frozenset({"Alias", "KnownNotNull", "KnownNullable"})
@@ -186,7 +186,7 @@ def _determined(
     expression: Any, existing_groups: ExistingGroups, whole_days: frozenset[Group]
 ) -> frozenset[Group]:
     """Return the groups that a column with this expression determines. ``existing_groups`` returns the groups that an
-    existing column determines. ``whole_days`` has the windows that begin whole days apart.
+    existing column determines. ``whole_days`` has the windows whose starts are whole days apart.
     """
     if groups := existing_groups(expression):
         return groups
@@ -204,7 +204,7 @@ def _determined(
     if kind == "ParseToDate":
         return _determined(expression.replacement(), existing_groups, whole_days)
     if kind == "Cast" and _types(expression) == ("timestamp", "date"):
-        # Windows that begin whole days apart begin on different days.
+        # The starts of these windows are whole days apart, so their dates differ.
         return frozenset(
             group for group in _determined(children[0], existing_groups, whole_days) if group in whole_days
         )

@@ -12,10 +12,11 @@ The coordinates are BIGINT columns, which are compared one after the other:
 
 The function selects columns and would drop the coordinates. So they are added to Spark's analyzed plan afterwards:
 every projection of the plan passes them on. The result of an aggregation has no coordinates: it has one row per group,
-and each group has its own key (``updates``). A plan that cannot pass on coordinates is rejected.
+and each group has its own key (``headrace.flow.compile.group_keys``). A plan that cannot pass on coordinates is
+rejected.
 
 When ``verify`` runs the function, the inputs also have ``_headrace_batch``, the batch that read the record. The batch
-of a derived row is the latest batch of its records.
+of a derived row is the latest batch of the records from which it was derived.
 """
 
 from __future__ import annotations

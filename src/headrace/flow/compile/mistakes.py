@@ -1,4 +1,4 @@
-"""A mistake in a flow's function, reported with the user's line if Spark knows the line."""
+"""A mistake in a flow's function, reported with the line of the user's code if Spark knows that line."""
 
 from __future__ import annotations
 

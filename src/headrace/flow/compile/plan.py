@@ -277,7 +277,8 @@ class PlanNodes:
 
     @cached_property
     def _order_utils(self) -> Any:
-        # Not RowOrdering: py4j would call its method for sequences of expressions, because a struct is a sequence.
+        # Not RowOrdering, whose method also has an overload for a sequence of expressions. For a struct type,
+        # py4j would call that overload, because a struct type is a Scala sequence.
         return self._object("expressions.OrderUtils")
 
     @cached_property
@@ -293,7 +294,9 @@ class PlanNodes:
 
 @dataclass(frozen=True, slots=True)
 class OrderSensitiveOperators:
-    """The operators of a function that can return other rows when ``verify`` runs it over all input at once."""
+    """Operators with which a function can return different rows when ``verify`` runs it over all input at once than
+    when a flow runs it batch by batch.
+    """
 
     aggregates: int = 0
     joins: int = 0
@@ -306,8 +309,8 @@ class OrderSensitiveOperators:
 
 def order_sensitive_operators(output: DataFrame) -> OrderSensitiveOperators:
     """Return the operators in the plan of ``output``, the result of the function for inputs that are not streams. Most
-    functions return the same rows for all input at once and batch by batch. With these operators, the order in which
-    records arrive matters.
+    functions return the same rows, whether they run over all input at once or batch by batch. With these operators, the
+    rows depend on the order in which records arrive.
     """
     names: Counter[str] = Counter()
     has_outer_join = False

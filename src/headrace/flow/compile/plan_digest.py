@@ -42,7 +42,9 @@ _KINDS = (
 )
 """The order matters: for example, a Scala list is also a product, so ``seq`` is checked first."""
 _ARGUMENTS_AS_TEXT = frozenset({"org.apache.spark.sql.catalyst.expressions.NumericEvalContext"})
-"""This class occurs in every sum and product of columns, and has only simple values."""
+"""Arguments of this class are encoded with their own text. The class occurs in every sum and product of columns, and
+has only simple values.
+"""
 
 _TRANSPARENT = frozenset({"SubqueryAlias", "View", "ResolvedHint", "CollectMetrics"})
 _OMITTED_ARGUMENTS = frozenset(

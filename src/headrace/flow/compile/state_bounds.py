@@ -101,8 +101,9 @@ def _is_event_time(expression: Any) -> bool:
 
 
 def _expect_no_late_rows(flow: Flow, stream_output: DataFrame, node: Any) -> None:
-    """Raise if a step that drops rows by event time gets rows whose time was not compared with the watermark when
-    their record was read. The step would drop such rows as late without counting them.
+    """Raise if a step that drops late rows can get old rows that were not late when their record was read: rows of a
+    join without a time bound, or rows of a union with another time in the column of the event time. The step would drop
+    such rows without counting them.
     """
     if class_name(node) == "Join":
         drops = any(_Join(stream_output, node).event_times(side) for side in _SIDES)
@@ -190,8 +191,8 @@ class _Join:
         return any(self._bounds(side, part) for part in self._conjuncts() if _compares_event_times(part))
 
     def drops_by_another_column(self, side: str) -> bool:
-        """Whether Spark would drop rows by an event time that the condition does not compare. Spark applies the
-        watermark to the column that the condition compares, even if that column is not the event time.
+        """Whether Spark would drop rows by another column than their event time: the condition limits only that column,
+        and Spark compares the watermark with it.
         """
         if self.is_bounded(side) or not self.event_times(side):
             return False

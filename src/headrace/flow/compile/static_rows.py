@@ -1,10 +1,11 @@
-"""Makes steps over tables deterministic, or rejects them.
+"""Ensures that the steps of a function over tables are deterministic: rewrites or rejects all others.
 
-The rows of a table, and rows that the function creates, have no order in Spark. A step that selects one of several rows
-could select another row with another plan. Then a repeated batch, a rebuild and ``verify`` would derive different rows.
-So ``dropDuplicates`` retains the row with the smallest columns, compared from left to right. If rows have the same
-ordering value, ``max_by`` selects the row with the greatest columns, and ``min_by`` the row with the smallest. Other
-steps that depend on the order of the rows are rejected, with the user's line.
+The rows of a table, and rows that the function creates, have no order in Spark. A step (an operation of the plan, such
+as a join) that selects one of several rows could select a different row when Spark chooses a different plan. Then a
+repeated batch, a rebuild and ``verify`` would derive different rows. So ``dropDuplicates`` retains the row with the
+smallest columns, compared from left to right. If rows have the same ordering value, ``max_by`` selects the row with the
+greatest columns, and ``min_by`` the row with the smallest. Other steps that depend on the order of the rows are
+rejected, with the line of the user's code.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _MAX_BY = "F.max_by(F.struct(...), ...) returns a defined row"
 
 
 def make_deterministic(plan: PlanNodes, node: Any) -> Any:
-    """Return the node, rewritten if it selects a row. ``node`` processes a table; the nodes below are deterministic."""
+    """Return the node, rewritten if it selects one of several rows. ``node`` processes rows of tables; the nodes below
+    it are deterministic.
+    """
     if _picks_a_row(node):
         [child] = children(node)
         columns = plan.comparable(each(child.output()))

@@ -21,8 +21,9 @@ _NEEDS_END_OF_INPUT = re.compile(r"(Sort|GlobalLimit|LocalLimit|Offset|Tail|Wind
 _BATCH_BY_BATCH = re.compile(
     r"(FlatMapGroupsIn(?:Pandas|Arrow)|FlatMapCoGroups\w*|CoGroup|MapGroups|Distinct|Except|Intersect)$"
 )
-"""Steps that do not work on a stream. Spark would run a group or cogroup function on each batch alone. It would rewrite
-Distinct, Except and Intersect to an aggregation over all columns, with state that the checks here would not see.
+"""Steps (operations of the plan) that do not work on a stream. Spark would run a group or cogroup function on each
+batch separately. Spark would also rewrite Distinct, Except and Intersect to an aggregation over all columns, whose
+state the checks in this module would not see.
 """
 
 _ROW_BY_ROW = frozenset({"Project", "Filter", "SubqueryAlias", "View", "ResolvedHint"})

@@ -1,9 +1,9 @@
-"""Checks the steps after an aggregation. The rows of such a flow replace each other.
+"""Checks the steps after an aggregation, such as filters and joins. The rows of such a flow replace each other.
 
 In each batch, an aggregation returns the rows of the groups that changed. A row remains in the topic until another row
 of its key replaces it. The result is correct only if a group is written again, with the same key, whenever it changes.
 This is true if filters and keys depend only on the grouped columns, which are called *fixed* here. With a filter on a
-sum, an outdated row would remain forever when the sum stops matching. With a key computed from a sum, one row would
+sum, the old row would remain forever when the new sum no longer matches. With a key computed from a sum, one row would
 remain for each value of the sum.
 
 A step that is not known to be safe is rejected.

@@ -59,7 +59,7 @@ class EnrichmentRun(MicroBatchRun):
             for table in self._tables:
                 table.read_between_batches(stop)
         except Exception as error:
-            # Ignore an error that can resolve itself. If it does not, the next batch fails with it.
+            # Ignore a temporary error. If it persists, the next batch fails with the same error.
             if is_retriable(error):
                 return
             self.error = error

@@ -96,8 +96,8 @@ class MicroBatchRun(Engine):
         empty_batches = self._compiled.stateful and self._compiled.mode == "append"
         with _start_lock:
             self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(empty_batches).lower())
-            # The compiler already ran this check on the user's plan. Now the check would reject the sort that lineage
-            # added, which ensures that the first of several duplicates is retained.
+            # The compiler already ran this check on the user's plan. Here Spark would reject the sort that
+            # ``headrace.flow.compile.lineage`` added so that the first of several duplicates is retained.
             self._spark.conf.set(_OPERATION_CHECK, "false")
             try:
                 self._query = stream.start()
@@ -152,7 +152,9 @@ class MicroBatchRun(Engine):
         return stream_of(self._spark, self._cluster, source.log, starts, self._rows_max)
 
     def _accepted(self, counted: DataFrame, number: int, *, streaming: bool) -> DataFrame:
-        """Return the rows of an input that are passed to the function, with the coordinates of each record."""
+        """Return the rows of an input that are passed to the function, with the coordinates of each record
+        (``headrace.flow.compile.lineage``).
+        """
         topic, late = self._context.with_schema(self._flow.reads[number]), F.col("late")
         return accepted_rows(counted, topic, late, streaming=streaming, extra_columns=coordinates(number))
 

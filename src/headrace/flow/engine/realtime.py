@@ -43,8 +43,8 @@ _ORDERED_PRODUCER = {
     "kafka.enable.idempotence": "true",
     "kafka.linger.ms": "0",
     "kafka.compression.type": "lz4",
-    # Never give up on a row: if a row was skipped and a later row was written, readers would ignore the skipped row as
-    # a repeated row when it is written later.
+    # Never give up on a row. If a row were skipped and the next row written, readers would later take the
+    # skipped row for a repeated row and ignore it.
     "kafka.delivery.timeout.ms": str(2**31 - 1),
     "kafka.retries": str(2**31 - 1),
 }
@@ -64,7 +64,7 @@ class RealtimeRun(Engine):
         self._recorded: int | None = None
         """The last Spark batch whose progress is recorded completely; None before the first."""
         self._waiting: set[str] = set()
-        """Partitions that, at the last poll, were not read yet although their first records were deleted."""
+        """Partitions whose first records were deleted, and that the flow had not read at the last poll."""
 
     def start(self) -> None:
         slots.occupy(self._spark, self._flow.name, self._cluster.expect_topic(self._input.log).partitions)
@@ -140,8 +140,8 @@ class RealtimeRun(Engine):
         """Raise if a partition's first records were deleted before the flow read them.
 
         Spark fails if its next offset was deleted. Only at offset 0 it waits forever instead. A single poll proves
-        nothing: the flow can have read the records since the checkpoint, before they were deleted. So only a partition
-        that is at offset 0 in two polls is an error.
+        nothing: the flow may have read the records before they were deleted, and after Spark wrote the checkpoint. So
+        only a partition that is at offset 0 in two polls is an error.
         """
         starts = self._cluster.starts(self._input.log)
         waiting = {

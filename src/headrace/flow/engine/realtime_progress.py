@@ -89,8 +89,8 @@ class RealtimeProgress:
     ) -> bool:
         """Record that the input is processed up to ``planned_ends``.
 
-        ``totals`` has the counts since the last progress record, or None if they are unknown. Returns whether
-        all progress is recorded. If ``stop`` is set before that, the next start records the rest.
+        ``totals`` has the counts since the last progress record, or None if they are unknown. Returns False if ``stop``
+        was set before all progress was recorded; the next start then records the rest.
         """
         inputs = ranges_of(self._state, self._to_next_records(planned_ends))
         if not _offsets(inputs):

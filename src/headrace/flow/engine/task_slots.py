@@ -1,10 +1,9 @@
 """Spark task slots for real-time flows. A running real-time flow occupies one slot per input partition.
 
 With too few slots, Spark would silently leave partitions unread. So the slots are counted before a real-time flow
-starts. Spark runs such a flow in long batches. The slots are counted again after each batch, because partitions can be
-added. One slot must remain free for all other work. A local Spark starts with one extra slot for each input partition
-of these flows. On a cluster, executors start and stop, so there a flow waits until enough slots exist, and reports that
-it waits.
+starts, and again after each of its long batches, because partitions can be added. One slot must remain free for all
+other work. A local Spark starts with one extra slot for each input partition of these flows. On a cluster, executors
+start and stop, so there a flow waits until enough slots exist, and reports that it waits.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ returns the rows that the flow's topic should have. Each row has its batch and i
 (``headrace.flow.compile.lineage``), which define the order.
 
 From the progress records of the flow, this module uses only the input ranges of the batches and the offsets of their
-tables. All other data in the progress records are compared with the results (``progress_check``). The plain-Python
-codec decodes records and encodes rows, and late events are computed from the events.
+tables. It compares all other data in the progress records with the results (``progress_check``). The plain-Python codec
+decodes records and encodes rows, and late events are computed from the events.
 
 A flow that reads tables called its function for each batch, with the table versions of that batch. Consecutive batches
 with the same table versions form a span. The function is called once per span, with the table versions of the span.
@@ -17,7 +17,8 @@ If input is missing (``gaps``), only some rows can be derived:
 - of a flow that aggregates over windows of the event time, the windows after all missing input;
 - of any other flow with state, no rows.
 
-The computation of watermarks then starts with the recorded watermark of the last batch with missing input.
+In the first two cases, the computation of watermarks starts with the recorded watermark of the last batch with missing
+input.
 """
 
 from __future__ import annotations
@@ -210,7 +211,9 @@ class _Derivation:
     # Windows after all missing input
 
     def _complete_windows(self, last_broken_batch: Batch) -> Extent:
-        """Return the extent of complete windows: those after the newest event time of the batches up to ``broken``."""
+        """Return the extent of complete windows: those after the newest event time of the batches up to
+        ``last_broken_batch``.
+        """
         operators, topic = self._operators, self._flow.streams[0]
         seen_us = last_broken_batch.seen_us.get(topic.name)
         time_fields = {
@@ -239,7 +242,7 @@ class _Derivation:
         records.unpersist()
         return NOTHING if row is None or row[0] is None else Extent("later times", field, row[0])
 
-    # BatchSpan by span
+    # Span by span
 
     def _derive(
         self, after: Batch | None, last_broken_batch: Batch | None, check: ProgressCheck

@@ -6,8 +6,8 @@ flow's topic is not needed to find it.
 
 In two cases, coordinates do not define the order: an outer join of two streams delays some rows, and
 ``dropDuplicatesWithinWatermark`` forgets old rows. For such flows, the last row of a key is the topic's last row of the
-key. If that row was also derived, it is proven; otherwise it is known only from the topic. The topic is also used for a
-key if a view rejected one of its rows, because a rejected row is identified by its offset in the topic.
+key. If ``verify`` also derived that row, it is proven; otherwise it is known only from the topic. The topic is also
+used for a key if a view rejected one of its rows, because a rejected row is identified by its offset in the topic.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Derived:
     """The average size of a row."""
     through: Batch
     after: Batch | None
-    """The rows are from the batches after this batch; if None, from all batches."""
+    """The rows are from the batches after this batch. None: from all batches."""
     extent: Extent
     operators: OrderSensitiveOperators
     records: int
@@ -264,7 +264,8 @@ def _decide(persisted: DataFrame, *, whole: bool, holds_back: bool, is_open: boo
     is_written, derived = F.col("is_written").isNotNull(), F.col("derived").isNotNull()
     rejected = F.col("rejected").isNotNull() & F.lit(whole)
     by_topic = is_written & (derived | F.lit(is_open))
-    # If the topic has no row of the key, a join might delay the row, or it was compacted away. Otherwise it is missing.
+    # If the topic has no row of the key, a join may still delay the row, or compaction may have removed it.
+    # If neither is possible, the row is missing in the topic.
     how_without_row = UNKNOWN if holds_back or not whole else DERIVED
     known = (
         F.when(is_written & (derived | F.lit(not is_open)), DERIVED)

@@ -80,7 +80,9 @@ class HistoryInputs:
         return self.spark.createDataFrame([], self._row_type(topic))
 
     def empty_input(self, topic: Topic) -> DataFrame:
-        """Return an empty result of ``rows``: as ``empty``, but with the coordinate columns, for an input of events."""
+        """Return what ``rows`` returns for an input of events without records: the columns of ``empty``, and the
+        coordinate columns.
+        """
         coordinates_of_record = [
             T.StructField(name, T.LongType()) for name in ("partition", "offset", "batch")
         ]
@@ -126,7 +128,9 @@ class HistoryInputs:
         return joined.withColumn("late", late).drop("watermark_us")
 
     def rows(self, records: DataFrame, topic: Topic) -> DataFrame:
-        """Return the rows for the function, with the coordinate columns that it does not see."""
+        """Return the rows for the function, with the coordinate columns (``headrace.flow.compile.lineage``), which the
+        function does not see.
+        """
         coordinate_columns = coordinates(self._numbers[topic.name])
         return records.where(F.col("row").isNotNull()).select(
             "row.*", *coordinate_columns, F.col("batch").alias(BATCH)

@@ -9,7 +9,8 @@ time, without code of the running flow (``headrace.flow.spark.internals``, ``hea
   exists when each input with an event time has had an event. The watermark never decreases.
 - An event is late if its time is before the watermark of its batch.
 
-The result is compared with the watermarks and counts in the progress records and with the notes in ``<flow>.late``.
+The result is compared with the watermarks and counts in the progress records and with the notes in ``<flow>.late``,
+where the flow writes one note for each late event.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class LateCheck:
         through: Batch,
         last_broken_batch: Batch | None,
     ) -> None:
-        """``broken`` is the last batch with missing records. Up to that batch, the recorded watermarks are used."""
+        """``last_broken_batch`` is the last batch with missing records. Up to that batch, the recorded watermarks are
+        used.
+        """
         self._inputs = inputs
         self._generation = generation
         self._index = index

@@ -158,8 +158,8 @@ def _converter(of: T.DataType) -> Callable[[Any], Any]:
 
 
 def _widen_floats(field: T.StructField) -> Column:
-    """Convert 32-bit floats to 64 bits through their text: the flow writes Spark's shortest text of the float, which is
-    another number than the float's exact value.
+    """Convert 32-bit floats to 64 bits through their text. The flow writes Spark's shortest text of the float, and as a
+    64-bit float this text is a different number than the float's exact value.
     """
     column = F.col(f"`{field.name.replace('`', '``')}`")
     as_text = _with_float_type(field.dataType, T.StringType())

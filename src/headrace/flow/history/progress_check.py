@@ -122,7 +122,7 @@ class ProgressCheck:
     rows: int = 0
     bytes: int = 0
     last_incomplete_batch: int | None = None
-    """The last batch that read more records than exist now, because some were compacted away."""
+    """The last batch that read more records than exist now, because compaction has removed some since."""
     _mismatches: dict[str, _Mismatch] = field(default_factory=dict)
     _other_mistakes: list[str] = field(default_factory=list)
 

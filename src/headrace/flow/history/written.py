@@ -55,7 +55,7 @@ def read_written(
 def read_first_written(
     spark: SparkSession, cluster: Cluster, generation: Generation, ends: Mapping[int, int]
 ) -> DataFrame:
-    """Same as ``written``, for a real-time flow, up to ``ends``, with ``source_partition`` and ``source_offset``.
+    """Same as ``read_written``, for a real-time flow, up to ``ends``, with ``source_partition`` and ``source_offset``.
 
     A repeated row is returned once, with its first offset. Two different rows of one source are both returned. Records
     that the flow did not write have no source; all of them are returned.
@@ -79,8 +79,8 @@ def read_first_written(
 
 
 def from_batches(topic: DataFrame, after: Batch | None, through: Batch) -> DataFrame:
-    """Return the rows of ``first_written`` whose source is in the batches after ``after`` up to ``through``, and all
-    records without a source.
+    """Return the rows of ``read_first_written`` whose source is in the batches after ``after`` up to ``through``, and
+    all records without a source.
     """
     ((log, ranges),) = through.inputs.items()
     ranges_before = after.inputs.get(log, {}) if after is not None else {}

@@ -5,8 +5,8 @@ example if its machine was paused, or if tasks of a stopped query finish late. T
 but the file system accepts its files. So the new owner of a flow renames the directory to the next number before
 reading it. Later writes of the old driver fail, or they create a directory that is never read.
 
-Spark writes a temporary file and renames it, but syncs neither the file nor the directory. The log syncs a batch and
-its progress record. A power loss could then leave a progress record without its state. So for each batch:
+Spark writes a temporary file and renames it, but syncs neither the file nor the directory. But the log syncs a batch
+and its progress record. A power loss could then leave a progress record whose state is lost. So for each batch:
 
     Spark       plans the batch (``offsets/N``), runs it, writes the state after it
     sync        syncs every file that is new since the last sync, then every directory with a new file
@@ -14,10 +14,10 @@ its progress record. A power loss could then leave a progress record without its
     Spark       writes ``commits/N``; the next sync includes it
 
 After a power loss, every synced file is complete. Other files can be missing, empty or truncated: ``commits/N`` of the
-last batch, and files of the next batch. ``headrace.flow.flow_state`` does not need these. Spark never changes a file,
-but RocksDB copies files in the background. So a file counts as synced after two syncs that found the same size and
-modification time. If the checkpoint is not on a local file system, nothing is synced: a closed file is assumed to be
-durable.
+last batch, and files of the next batch. ``headrace.flow.flow_state`` does not need these. Spark never changes a
+finished file. But RocksDB copies files in the background, so a sync can find a file that still grows. So a file counts
+as synced after two syncs that found the same size and modification time. If the checkpoint is not on a local file
+system, nothing is synced: a closed file is assumed to be durable.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ _ALREADY_RENAMED = ("FileNotFoundException", "FileAlreadyExistsException")
 _CONCURRENT_SYNCS = 8
 """The number of concurrent syncs. Concurrent syncs share one commit of the file system's journal."""
 _PARENTS_SYNCED = 4
-"""The number of parent directories to sync: of the flow, of all checkpoints, the data directory, and its parent."""
+"""The number of parent directories to sync: those of the flow and of all checkpoints, the data directory, and its
+parent.
+"""
 _Stamp = tuple[int, int, int]
 """Inode, size, and the time of the last change in nanoseconds."""
 
@@ -100,8 +102,8 @@ class Checkpoint:
         self._remove(self._path(f"commits/{batch}"))
 
     def forget_state(self, batch: int) -> None:
-        """Remove the state files that an earlier attempt of the batch wrote. The next attempt replaces the files with
-        changes, but not a snapshot, so Spark would load the snapshot of the earlier attempt.
+        """Remove the state files that an earlier attempt of the batch wrote. The next attempt overwrites the changelog
+        files, but not a snapshot, so Spark would load the snapshot of the earlier attempt.
         """
         version = batch + 1
         for depth in ("*/*", "*/*/*"):
@@ -221,7 +223,7 @@ class CheckpointSync:
         self._root = Path(unquote(url.path)) if url.scheme in ("", "file") else None
         self._fsync = fsync
         self._folders: dict[str, dict[str, int]] = {}
-        """By directory: the names in the directory at the last sync, with their inodes."""
+        """By directory: the file names at the last sync, with their inodes."""
         self._changed_files: dict[str, _Stamp] = {}
         """Files that were new or changed at the last sync, with the size and time that they had."""
 
@@ -238,10 +240,12 @@ class CheckpointSync:
         self._changed_files = {path: stamps[path] for path in changed}
 
     def _changed(self, root: str) -> tuple[list[str], list[str]]:
-        """Return files that are new or were new at the last sync, and directories with a new file name."""
+        """Return the files that are new, or that the last sync found new or changed, and the directories with new
+        names.
+        """
         files, folders = list(self._changed_files), list[str]()
         if not self._folders:
-            # The parent directories can be as new as the checkpoint.
+            # The first sync includes the parent directories, because they may be as new as the checkpoint.
             folders += [
                 str(parent) for parent in Path(root).parents[:_PARENTS_SYNCED] if os.access(parent, os.R_OK)
             ]

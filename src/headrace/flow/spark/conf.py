@@ -18,8 +18,8 @@ __all__ = ["LOCAL", "REALTIME_POOL", "shuffle_partitions", "spark_conf", "state"
 
 LOCAL = "127.0.0.1"
 REALTIME_POOL = "headrace.realtime"
-"""A pool of Spark's scheduler. Between two long batches of a real-time flow, its slots are free for a moment, so other
-tasks can occupy them. In this pool, the next batch gets slots before all other tasks.
+"""A pool of Spark's scheduler. Between two long batches of a real-time flow, the flow's slots are free for a moment, so
+other tasks could occupy them. In this pool, the next batch gets slots before all other tasks.
 """
 _POOLS = "pools.xml"
 _MIN_SHARE = 10_000
@@ -28,7 +28,7 @@ _MIN_SHARE = 10_000
 # partition even after a small change. Each store has two write buffers of 8 MB outside the heap, a cache of 8 MB, and
 # filters and indexes of some bytes per key. With Spark's default of 64 MB, a few dozen stores would need gigabytes.
 # Spark's common limit for all stores (boundedMemoryUsage) is not used: it stores filters and indexes in the shared
-# cache of 64 shards. With more than about six million keys, every lookup then read them from files.
+# cache of 64 shards. With more than about six million keys, lookups would then read them from files.
 _ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -38,23 +38,25 @@ _ROCKSDB = {
     "spark.sql.streaming.stateStore.rocksdb.maxWriteBufferNumber": "2",
     "spark.sql.streaming.stateStore.rocksdb.blockCacheSizeMB": "8",
 }
-# Exclude optimizer rules that remove empty parts of a plan together with their counts. Otherwise a batch with only dead
-# letters, or a join with an empty table, would have no counts.
+# Exclude optimizer rules that remove empty parts of a plan: the counts of such a part would be removed with
+# it. Otherwise a batch with only dead letters, or a join with an empty table, would have no counts.
 _KEEP_COUNTS = {
     "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation",
     "spark.sql.adaptive.optimizer.excludedRules": (
         "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
     ),
 }
-# For local files, Hadoop starts programs (readlink, chmod). A batch with state starts 13 processes, but only three with
-# this older interface. Both interfaces write a temporary file and rename it, and write Hadoop's checksums.
+# For local files, Hadoop starts programs (readlink, chmod). With the default interface, a batch with state
+# starts 13 processes; with this older interface, only three. Both interfaces write a temporary file and
+# rename it, and write Hadoop's checksums.
 _LOCAL_FILES = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
 }
-# The JVM reads these properties at its start, before the session starts, so they would be ignored.
+# The JVM reads these properties when it starts, before a session exists, so Spark would ignore them in the
+# session's configuration.
 _START_OPTIONS = {
     "spark.driver.memory": "spark.driver_memory",
     "spark.driver.extraJavaOptions": "spark.java_options",

@@ -37,14 +37,14 @@ _TRUNCATED = "\n... (truncated: the plan is longer)"
 
 
 class JvmCell:
-    """A 64-bit number in the JVM that expressions of a plan read or change. Each task gets a copy with the value at the
-    start of its batch.
+    """A 64-bit number in the JVM that expressions of a plan read or change. Each task gets its own copy, with the value
+    that the cell had when the batch started.
     """
 
     def __init__(self, spark: SparkSession, value: int) -> None:
         jvm: Any = spark._jvm
         self._jvm = jvm
-        # An array with one element, because Py4J would pass a copy of a mutable number.
+        # An array with one element, because Py4J would pass a number object by value, as a copy.
         self._cell = jvm.java.util.concurrent.atomic.AtomicLongArray(1)
         self.set(value)
 

@@ -49,7 +49,7 @@ class Java:
 
 
 def find(extra_paths: Iterable[Path] = ()) -> Java | None:
-    """Return the first runtime that is new enough. The paths in ``more`` are tried last."""
+    """Return the first runtime that is new enough. The ``extra_paths`` are tried last."""
     return next((java for java in candidates(extra_paths) if java.is_new_enough), None)
 
 

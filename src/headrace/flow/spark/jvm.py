@@ -66,8 +66,9 @@ class Launch:
             f"-Xmx{self.memory}",
             # Spark's parsers recurse deeply. The default stack is too small for a long regular expression.
             "-Xss4m",
-            # Spark generates one method for the plan of a batch. By default, the JVM does not compile methods of more
-            # than 8,000 bytes, which a few fields exceed. It would then interpret the method for every row.
+            # Spark generates one method for the plan of a batch. By default, the JVM does not compile methods
+            # of more than 8,000 bytes, and a plan with a few fields exceeds that. The JVM would then
+            # interpret the method for every row.
             "-XX:-DontCompileHugeMethods",
             # A JVM that is out of memory still responds but makes no progress. Exiting makes the error visible.
             "-XX:+ExitOnOutOfMemoryError",

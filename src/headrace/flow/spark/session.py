@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ended", "launch_for", "spill_folder", "start", "stop"]
 
-# Ten times Java's defaults: then the second compiler does not compile code that runs only while Spark starts.
+# Ten times Java's defaults, so that the second compiler skips code that runs only while Spark starts.
 _DELAY_SECOND_COMPILER = (
     "-XX:Tier4InvocationThreshold=50000",
     "-XX:Tier4MinInvocationThreshold=6000",

@@ -1,9 +1,9 @@
 """The current rows of a table that a flow joins: the last row of each key, updated from the table's topic.
 
-The first refresh reads the whole topic, in Spark. The rows of a small table are then held in this process and passed to
-every batch. The rows of a large table remain in Spark. Their later changes are held in this process and override the
-rows in Spark until both are merged. After the first refresh, one consumer reads only new records. A batch joins the
-table as it was when the batch began. The progress record of the batch has the offsets of that version.
+The first call of ``refresh`` reads the whole topic, in Spark. The rows of a small table are then held in this process
+and passed to every batch. The rows of a large table remain in Spark. Their later changes are held in this process and
+override the rows in Spark until both are merged. After the first refresh, one consumer reads only new records. A batch
+joins the table as it was when the batch began. The progress record of the batch has the offsets of that version.
 
 Such a version must be consistent: the table must have had exactly these rows at some time. Compaction can remove a row
 while the topic is read, because a newer row of its key was appended. So if records are missing, the consumer continues
@@ -284,8 +284,8 @@ class TableState:
                 self.dead_letters.extend(dead)
             self.reached = ends
             # A gap can be a row that compaction removed because a newer row of the key, not read yet, replaced it.
-            # Records of the last second are not compacted yet, so a gap of one offset among them is the end of a
-            # transaction.
+            # Records of the last second are not compacted yet, so a gap of one offset among those is the end
+            # of a transaction.
             if not widest_gap or (widest_gap == 1 and time.monotonic() - self._complete_s < _UNCOMPACTED_S):
                 break
             self._complete_s, sampled_s = sampled_s, time.monotonic()

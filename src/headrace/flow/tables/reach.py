@@ -10,10 +10,11 @@ The last check compares append times. The table and the progress topic have them
 (``message.timestamp.type=LogAppendTime``). The check ignores three cases that prove nothing:
 
 - A record becomes readable some time after its append: when it is on disk and, in a cluster, on other nodes. So
-  differences below ``_VISIBLE_MS`` are ignored.
-- A gap in a partition can be the end of a transaction, whose records were not readable before. So offsets before a gap
-  are ignored.
-- If the log's clock was set back, the times before that cannot be compared with later times, and are ignored.
+  differences below ``_VISIBILITY_DELAY_MS`` are ignored.
+- A gap in the offsets of a partition can be the end of a transaction. Its records were not readable before that end. So
+  offsets before a gap are ignored.
+- If the log's clock was set back, times from before cannot be compared with times from after. The earlier times are
+  ignored.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class _RequiredRead:
 
 
 _RequiredReads = dict[tuple[str, int], dict[int, _RequiredRead]]
-"""For each table (its name in the log) and partition, and for each offset: the last batch that had read up to there."""
+"""For each partition of a table (by its name in the log), and for each offset: the last batch that had read up to that
+offset.
+"""
 
 
 def table_mistakes(

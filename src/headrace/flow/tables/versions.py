@@ -2,7 +2,8 @@
 
 A table's topic is compacted. If a key had two rows, the log may have retained only the later row, so old versions
 become unknown. Whether a version is still known is decided for each partition. A version is known if no record below
-its offset is missing, or if every missing record was already replaced at that offset. All of them were replaced if
+its offset is missing, or if newer records below that offset had already replaced every missing record. They had
+replaced all of them if
 
 - every key that exists now has a row from before the offset, and
 - no deletion after the offset was compacted away. The key of such a deletion no longer exists, so its row is unknown.
@@ -63,7 +64,7 @@ class TableVersions:
         generation_starts: Mapping[str, int],
         bounds: TimeBounds,
     ) -> None:
-        """``began`` has the start offsets of the topic when the generation began."""
+        """``generation_starts`` has the start offsets of the topic when the generation began."""
         self.topic = topic
         self.log = log
         current = cluster.topic(log)
@@ -80,7 +81,7 @@ class TableVersions:
         self._compacted = Tombstones.of(cluster.configs(log)).compacted
         self._reads: list[DataFrame] = []
         self._ends = self._read(spark, cluster, bounds)
-        # Query this after the read, to include deletions that were compacted away before they were read.
+        # Query this after the read: deletions can be compacted away during the read, before they are read.
         self._removed_below = Tombstones.of(cluster.configs(log)).removed_below
         self._records = reduce(DataFrame.unionByName, self._reads)
         offsets = sum(end - self._starts[number] for number, end in self._ends.items())
@@ -179,7 +180,9 @@ class TableVersions:
     def changed_since(
         self, base: DataFrame, since: Mapping[str, int], offsets: Mapping[str, int]
     ) -> DataFrame:
-        """Same as ``folded(offsets)``, computed from ``base``, the result of ``folded(since)``, and later records."""
+        """Return the same rows as ``last_records(offsets)``, but compute them from ``base``, which is
+        ``last_records(since)``, and from the records after ``since``.
+        """
         changes = _last(self._records.where(_below(offsets) & ~_below(since)))
         replaced = F.broadcast(changes.select("key", "partition"))
         return base.join(replaced, ["key", "partition"], "left_anti").unionByName(changes)

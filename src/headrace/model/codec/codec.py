@@ -50,7 +50,9 @@ class Codec(Protocol):
         """Return all fields of the schema, in the schema's order. Raises ``ValueDoesNotFit``."""
 
     def normalize(self, raw: bytes) -> bytes:
-        """Decode ``raw`` and encode it again. Returns ``raw`` if that would alter the value or if it does not fit."""
+        """Decode ``raw`` and encode the value again. Returns ``raw`` unchanged if the new encoding would alter the
+        value, or if ``raw`` does not fit the schema.
+        """
 
     def key(self, names: tuple[str, ...]) -> KeyCodec:
         """Return the codec for keys that consist of these fields."""

@@ -1,7 +1,7 @@
 """Encoding: converts Python values to values that the JSON writer accepts, with the same rules as ``strict_decode``.
 
 A value of the wrong type is an error and is never converted. For example, a float is not accepted as an exact number,
-and a time without an offset is not assumed to be UTC. A field that the schema does not have is an error.
+nor a time without a UTC offset. A field that the schema does not have is an error.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ A value is a JSON object with all fields of its schema. None is written as null.
     bool       true, false                       list, dict, dataclass   a list, an object, an object
     Decimal    a number with its exact digits: 12.500000
 
-A key of one field is the text of that field, without quotes and escapes. A key of several fields is a compact JSON
-object. Its fields have the order of the key: ``{"product_id":"p1","minute":"2026-01-31T12:00:00.000000Z"}``.
+A key with a single field is the text of that field, without quotes and escapes. A key of several fields is a compact
+JSON object. Its fields have the order of the key: ``{"product_id":"p1","minute":"2026-01-31T12:00:00.000000Z"}``.
 
 The decoder also accepts values without optional fields, values with additional fields, times with another UTC offset,
 and exact numbers as strings. Any other deviation raises ValueDoesNotFit.

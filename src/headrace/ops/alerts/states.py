@@ -1,7 +1,8 @@
-"""The states of alerts: which alerts fire, and which states change with new lags.
+"""The states of alerts: which alerts fire, and which of them start or stop firing when new lags are measured.
 
-``evaluate`` returns changes. The caller writes them to the log and then calls ``accept``. So a change that could not be
-written is returned again for the next lags. After a restart, an alert that fires in the log does not fire again.
+``evaluate`` returns changes. The caller writes them to the log and then calls ``accept``. If a change could not be
+written, ``evaluate`` returns it again with the next lags. After a restart, an alert that fires in the log does not fire
+again.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class AlertStates:
         self.load(previous)
 
     def load(self, previous: Iterable[AlertRecord]) -> None:
-        """Load the state from the log. A rule that is true but does not fire yet keeps its start time. Otherwise a
-        short outage of the log would delay an alert with a minimum duration.
+        """Load the firing alerts from the log. A rule that is true but does not fire yet keeps the time when it became
+        true. Otherwise a short outage of the log would delay an alert with a minimum duration.
         """
         self._firing = {record.key: record for record in previous if record.state == "firing"}
 

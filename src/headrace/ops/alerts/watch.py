@@ -40,8 +40,8 @@ class AlertWatch:
         warn: Callable[[str], None],
         clock: Clock | None = None,
     ) -> None:
-        # Create the admin client first, so that the copy shares it. The copy has a short timeout, so that a stop does
-        # not wait long for a log that does not respond.
+        # Create the admin client first, so that the copy of the cluster shares it. The copy has a short
+        # timeout, so that a stop does not wait long for a log that does not respond.
         cluster.admin()
         self._cluster = dataclasses.replace(cluster, timeout_s=min(cluster.timeout_s, _TIMEOUT_S))
         self._app = monitor.app.name
@@ -68,7 +68,9 @@ class AlertWatch:
             stop.wait(min(1.0, self._every_s))
 
     def evaluate_once(self) -> None:
-        """Evaluate the rules once. A rule with a minimum duration cannot start to fire. No error is retried."""
+        """Evaluate the rules once. A rule with a minimum duration cannot start to fire, because that needs several
+        evaluations. No error is retried.
+        """
         with self._open() as log:
             self._evaluate(log)
 

@@ -1,7 +1,8 @@
-"""The dead-letter topics of an app: one per flow, one per view, and Spring's dead-letter topics for the app's topics.
+"""The dead-letter topics of an app: one per flow, one per view, and those that Spring Kafka writes for the app's
+topics.
 
-``LetterCounts`` counts the letters. Transaction markers use offsets too, so it reads each letter once instead of
-subtracting offsets. If a topic has many new letters, the offsets give an estimate.
+``LetterCounts`` counts the letters. It reads each letter once. It cannot subtract offsets, because transaction markers
+use offsets too. If a topic has many new letters, the offsets give an estimate.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A dead letter: an unchanged record, with its origin and the reason why it was rejected.
 
-Headrace and Spring write dead letters, and each adds its own headers. The other headers are the record's own.
+Headrace and Spring Kafka write dead letters, and each adds its own headers. The other headers are the record's own.
 
     __headrace.errors.*    exception, message, topic, partition, offset; all are text
     kafka_dlt-*            of Spring: original-topic (text), original-partition (4 bytes), original-offset (8 bytes),
@@ -30,7 +30,7 @@ Header = tuple[str, bytes | None]
 
 
 class RecordId(msgspec.Struct, frozen=True, order=True):
-    """The coordinates of a record in the log."""
+    """The topic, partition and offset of a record in the log."""
 
     topic: str
     partition: int

@@ -1,8 +1,8 @@
-"""A mark is a record that a dead letter was written back.
+"""A mark states that a dead letter was written back.
 
-It is in the topic ``headrace.replays.<app>``. It is written in the transaction that writes the letter
-back. Its key is the letter's id, and the last mark of a key is current. ``Marks`` is an index of that topic. If a
-letter has two marks, the index stores the mark with the higher offset, in whatever order the marks are added.
+Marks are records in the topic ``headrace.replays.<app>``. The transaction that writes the letter back also writes its
+mark. The key of a mark is the letter's id, and the last mark of a key is current. ``Marks`` is an index of that topic.
+If a letter has two marks, the index stores the mark with the higher offset, in whatever order the marks are added.
 """
 
 from __future__ import annotations

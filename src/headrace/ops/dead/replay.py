@@ -1,7 +1,7 @@
 """A replay writes some or all letters of a dead-letter topic back, in batches, until it is done or cancelled.
 
-Each batch is one transaction. If a replay ends early, its complete batches are written and marked. The same replay,
-started again, continues after them.
+Each batch is one transaction. If a replay ends early, its complete batches are written and marked. If the same replay
+is started again, it continues after these batches.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class Replay:
         self.done = 0
         """Letters that were checked or written."""
         self.total = len(request.coordinates or ())
-        """The approximate total: it includes transaction markers after the last letter that was read."""
+        """The number of letters to check or write. It is approximate, because it includes transaction markers after the
+        last letter that was read.
+        """
         self.states: Counter[str] = Counter()
         self.unfit = 0
         self.bytes = 0
@@ -183,7 +185,8 @@ class Replay:
             return
         if self._cluster.topic(name) is None:
             return
-        # Read only to the current ends. Later letters can be letters that this replay wrote and that failed again.
+        # Read only to the current ends. Later letters can be records that this replay wrote and that failed
+        # again.
         starts, ends = self._cluster.starts(name), self._cluster.ends(name)
         next_offsets = dict(starts)
         for letter_count, letter in enumerate(

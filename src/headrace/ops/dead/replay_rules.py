@@ -45,7 +45,9 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     why: str = ""
     """Why the letter is not written."""
     unfit: str = ""
-    """Why the letter will become a dead letter again: its value still does not match the topic's schema."""
+    """Why the written record will become a dead letter again: its value still does not match the topic's schema.
+    Otherwise empty.
+    """
     headers: Literal["kept", "unknown"] = "kept"
     """``unknown`` if the original record was deleted, and its headers with it."""
 
@@ -128,7 +130,9 @@ class ReplayRules:
         return Result(state="ready", to=to, bytes=size, unfit=unfit, **fields)  # type: ignore[arg-type]
 
     def partition(self, letter: Letter) -> int:
-        """Return the original partition, which has the other records of the key; -1 if the key selects a partition."""
+        """Return the original partition, which has the other records of the key. -1 means that the client chooses the
+        partition by the key.
+        """
         assert letter.origin is not None
         target, number = self.target(letter.origin.topic), letter.origin.partition
         return -1 if number is None or target is None or number >= target.partitions else number

@@ -1,9 +1,9 @@
 """Writes each letter back once, even if processes are killed or several processes replay at the same time.
 
 One transactional producer per app writes the records of a batch and their marks in one transaction. A new producer
-fences the previous producer, and the log aborts that producer's open transaction. Then the new producer reads the topic
-of marks to its end. So it knows every letter that was written back, before it writes a batch. A fenced producer opens
-again, reads the new marks and repeats its aborted batch.
+fences the previous producer, and the log aborts that producer's open transaction. Then the new producer reads all
+marks, so it knows every letter that was written back before it writes a batch. A fenced replay opens a new producer,
+reads the new marks and repeats its aborted batch.
 
     send the records               not visible yet
     send a mark for each           with the coordinates of its record
@@ -48,7 +48,7 @@ _RECORD_ERRORS = {
     KafkaError.INVALID_RECORD,
     KafkaError._INVALID_DIFFERENT_RECORD,
 }
-"""Errors that one record of a batch causes, for itself or for the other records of the batch."""
+"""Errors of a batch that one of its records causes. The log may report them for that record or for the others."""
 
 Headers = Mapping[bytes, tuple[Header, ...]]
 

@@ -1,8 +1,8 @@
 """A reader's lag in records, bytes and seconds, and the time until retention deletes unread records at current rates.
 
 Loss by retention.ms: the oldest unread record is deleted when its age reaches the limit. A reader that makes no
-progress loses that record then. Deletion advances through the unread records at the rate at which they were written.
-So a reader that reads faster than this rate loses no records.
+progress loses the record at that time. Deletion advances through the unread records at the rate at which they were
+written. So a reader that is faster than this rate loses no records.
 
 Loss by retention.bytes: a record is deleted when the partition has that many bytes after it. Unread bytes grow with
 new records and shrink with records that are read.
@@ -84,7 +84,9 @@ def loss_of(retention: Retention, unread: Unread) -> Loss | None:
 
 
 def soonest(losses: Iterable[Loss | None]) -> Loss | None:
-    """Return the earliest loss. If no loss has a time, prefer "not known" to "never"."""
+    """Return the earliest loss. If no loss has a time, return a loss that is "not known" rather than one that is
+    "never".
+    """
     known = [loss for loss in losses if loss is not None]
     with_time = [loss for loss in known if loss.in_s is not None]
     if with_time:

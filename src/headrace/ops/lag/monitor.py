@@ -36,7 +36,7 @@ _SWEEP_S = 60.0
 
 
 class Positions(Protocol):
-    """Positions that are not in the progress topics."""
+    """Reads the positions that are not in the progress topics."""
 
     def running_progress(self, flow: Flow) -> Progress | None:
         """Return the progress of a flow that runs in this process; None for any other flow."""
@@ -80,7 +80,7 @@ class LagMonitor:
     ) -> None:
         clock = clock or SystemClock()
         if timeout_s is not None:
-            # Create the admin client first, so that the copy shares it.
+            # Create the admin client first, so that the copy of the cluster shares it.
             cluster.admin()
             cluster = dataclasses.replace(cluster, timeout_s=min(cluster.timeout_s, timeout_s))
         self.app = app

@@ -43,8 +43,7 @@ class Rates:
             recent = (sample for sample in reversed(samples) if at_s - sample[0] >= self._step_s)
             last_s, last = next(recent, samples[0])
             rate = Rate((count - first) / (at_s - first_s), (count - last) / (at_s - last_s))
-        # Replace the newest sample if it is too close to its predecessor. This bounds the number of samples, however
-        # often the caller adds samples.
+        # Replace the newest sample if it is too close to its predecessor. This bounds the number of samples.
         if len(samples) > 1 and samples[-1][0] - samples[-2][0] < self._step_s:
             samples.pop()
         samples.append((at_s, count))

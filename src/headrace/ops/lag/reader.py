@@ -30,8 +30,9 @@ class Reader:
     topics: tuple[str, ...] = ()
     """Topics of which the reader reads every partition, including partitions that are not in ``offsets``."""
     has_started: bool = True
-    """Whether the reader has started. If it has, a partition that is not in ``offsets`` counts from offset 0. If it has
-    not, such a partition counts from its current start offset."""
+    """Whether the reader has started. If so, its position in a partition that is not in ``offsets`` is 0. If not, its
+    position is the current start of the partition.
+    """
     read_committed: bool = True
     """Whether the reader reads only committed records."""
     lag_known: bool = True

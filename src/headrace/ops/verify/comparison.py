@@ -105,8 +105,8 @@ class Scratch:
         self._fill(f"REPLACE INTO {side} VALUES ({placeholders}{by_topic})", rows)  # noqa: S608
 
     def expect_by_topic(self, rows: Iterable[Row]) -> None:
-        """Add expected rows that come from the flow's topic and were not derived. If the store's row differs, it is
-        wrong. If it is equal, it is still not proven.
+        """Add expected rows that come from the flow's topic and were not derived. A different row in the store is
+        wrong. An equal row in the store is still not proven.
         """
         placeholders = ", ".join("?" * len(self._columns))
         self._fill(f"REPLACE INTO expected VALUES ({placeholders}, 1)", rows)  # noqa: S608

@@ -2,8 +2,8 @@
 
 If the flow writes every row of its function once, the topic must have exactly these rows, and the rows of each key in
 order. That proves "exactly once". If newer rows of a key replace older rows (an aggregation), the last row of each key
-must be right. A real-time flow can repeat a row. Then all records from one input record must be the same row, and no
-row can be missing.
+must be right. A real-time flow can repeat a row. Then all output records of one input record must be the same row, and
+no row may be missing.
 """
 
 from __future__ import annotations
@@ -138,7 +138,8 @@ class FlowTopic:
                 wrong = "in the wrong partition" if in_order.extra else "in another order"
                 report.notes.append(f"the topic has every derived row once, but rows of a key {wrong}")
                 return in_order
-            # A missing or extra row shifts the numbers of all later rows. As bags, only that row differs.
+            # A missing or extra row shifts the numbers of all later rows. Compared as bags, that is without
+            # order, only that row differs.
             return bags if in_order.missing or in_order.extra else in_order
         scratch = Scratch(Scratch.open(self.folder), _LAST_COLUMNS, ["key"])
         try:

@@ -5,7 +5,7 @@ progress record. All three must name the same committed batch. If they do not, t
 the offsets name, because followers use the offsets.
 
 A view of a real-time flow is ahead of the batch that it names. The ``sources`` of its position show how far: they are
-the offsets of the flow's input up to which the view has rows.
+the offsets of the flow's input up to which the view has the derived rows.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Report(msgspec.Struct, kw_only=True):
     """The last batch that was verified; -1 for a topic that no flow writes."""
     offsets: dict[str, int] = {}
     behind: int = 0
-    """How many batches the view is behind the log. If no flow writes the topic, how many records."""
+    """How many batches the view is behind the log; if no flow writes the topic, how many records it is behind."""
     expected_rows: int = 0
     found_rows: int = 0
     expected_sha256: str = ""

@@ -4,8 +4,9 @@
 also used for a flow's topic if the view's key differs from the flow's key. Then the last row of a view's key depends on
 the order in which the flow wrote the rows, and only the topic has that order.
 
-Compaction and retention remove records. Compaction retains the last record of a key, so a view at the topic's end can
-be proven completely. A view that is behind can have a row whose record was replaced and removed later.
+Compaction and retention remove records. Compaction retains the last record of a key, so every row of a view at the
+topic's end can be proven. A view that is behind can have a row whose record was replaced by a later record and then
+removed.
 """
 
 from __future__ import annotations
@@ -268,7 +269,8 @@ class TopicFold:
 
     def _find_new_key(self, number: int, offset: int, end: int) -> tuple[bool, int]:
         """Read the records from ``offset`` on. Return whether one of them has a key that no remaining record before
-        ``offset`` has: compaction may then have removed a record of this key. Also return how many records were read.
+        ``offset`` has. If so, compaction may have removed an earlier record of this key. Also return how many records
+        were read.
         """
         records_read = 0
         for message in read(self.cluster, self.topic, {number: (offset, end)}):

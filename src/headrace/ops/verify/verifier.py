@@ -5,7 +5,7 @@ compared. This uses no code of followers. For a view of a topic that no flow wri
 record of each key. A flow's topic must have every derived row once.
 
 A proven report covers one step: from the flow's input topics to the served rows. ``Verifier.all`` verifies all steps of
-an app, including the topics of flows. Together they prove the path from the app's input topics to every view.
+an app, including the topics of flows. Together these reports prove every step from the app's input topics to the views.
 """
 
 from __future__ import annotations

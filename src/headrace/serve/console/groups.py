@@ -30,7 +30,9 @@ __all__ = ["GroupService"]
 _MEASURED_MAX = 500
 """At most this many groups, or partitions of one group, have their lag measured in bytes and seconds."""
 _METERS_MAX = 16
-"""Maximum number of lag meters, including the one of the list. Beyond it, the least recently used one is closed."""
+"""Maximum number of lag meters, including the meter of the list. Above this number, the least recently used meter is
+closed.
+"""
 _GROUP_TOPICS_S = 30.0
 """How long the topics of the groups are cached."""
 
@@ -44,8 +46,9 @@ class GroupService:
         self._admin = GroupAdminProcess(cluster)
         self._lock = threading.Lock()
         self._meters: dict[str | None, LagMeter] = {}
-        """Meters by group; the key None is the list of all groups. A meter forgets the rate of a reader that one call
-        does not include. So the list and each recently queried group have their own meter."""
+        """Meters by group; the key None is the list of all groups. A meter forgets the rate of every reader that a call
+        leaves out. So the list and each recently queried group have their own meter.
+        """
         self._group_topics: dict[str, set[str]] = {}
         self._group_topics_s: float | None = None
 

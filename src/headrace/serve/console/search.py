@@ -330,7 +330,7 @@ class WindowReader:
         self._clock = clock
         self.windows: dict[int, tuple[int, int]] = {}
         self.open: dict[int, int] = {}
-        """The next offset of each partition whose window is not read to its end."""
+        """The next offset of each partition whose window is not yet read to the end."""
         self._received_s = 0.0
 
     def begin(self, windows: dict[int, tuple[int, int]]) -> None:

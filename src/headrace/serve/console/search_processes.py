@@ -169,7 +169,8 @@ class SearchProcesses:
 async def _end_process(process: asyncio.subprocess.Process) -> None:
     try:
         if process.stdout is not None and process.stdout.at_eof():
-            # The process is exiting by itself. A signal now could race with the exit and lose its status.
+            # The process is exiting by itself. A signal at this moment could race with the exit, and the exit
+            # status would be lost.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_EXIT_S):
                     await process.wait()

@@ -23,7 +23,7 @@ Sieve = Callable[[Any], bool]
 _SPACE = rb"[ \t\n\r]*"
 _NUMBER_MAX = Decimal(2**53)
 _EXACT_MAX = Decimal(10**9)
-# Up to _EXACT_MAX, six fractional digits identify a double. Above it, any number with a fraction must pass.
+# Up to _EXACT_MAX, six fractional digits identify a double. Any larger number with a fraction must pass.
 _SEVEN_DECIMALS = rb"-?[0-9]+\.[0-9]{7}"
 _FRACTION = rb"-?[0-9]+\.[0-9]"
 _EXPONENT = rb"-?[0-9]+(?:\.[0-9]+)?[eE]"

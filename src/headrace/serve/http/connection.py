@@ -1,7 +1,7 @@
 """uvicorn's HTTP connection, with the deadlines and limits that uvicorn lacks.
 
-uvicorn has no deadline for receiving a request and none for sending a response. ``Gate`` enforces both with a sweep
-once a second.
+uvicorn has no deadline for receiving a request and none for sending a response. ``Gate`` enforces both deadlines with a
+sweep once a second.
 
 At the connection limit, the gate closes the connection that has waited longest for a complete request, and admits the
 new connection. A normal client is in that state only for milliseconds.

@@ -18,8 +18,8 @@ LOG = "the log"
 T = TypeVar("T")
 _INLINE_S = 0.005
 _STALL_S = 0.1
-"""An inline call that takes longer disables inline calls for a while. Shorter calls do so if their average exceeds
-``_INLINE_S``.
+"""One inline call that takes longer than this disables inline calls for a while. Shorter calls disable them if their
+average exceeds ``_INLINE_S``.
 """
 _AVERAGED = 16
 _AVOID_INLINE_S = 10.0

@@ -84,7 +84,7 @@ class OtelTraces:
         return None if text is None else text.encode()
 
     def close(self) -> None:
-        # Do not wait long for a collector that does not respond. Spans that are not exported in time are lost.
+        # Do not wait long for a collector that does not respond. Spans that are not exported yet are lost.
         closing = threading.Thread(target=self._provider.shutdown, name="serve traces", daemon=True)
         closing.start()
         closing.join(_CLOSE_S)

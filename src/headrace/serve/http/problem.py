@@ -25,7 +25,9 @@ _TOO_LARGE = {"HR-KAFKA-MSG_SIZE_TOO_LARGE", "HR-KAFKA-RECORD_LIST_TOO_LARGE"}
 
 
 class ProblemDocument(msgspec.Struct, frozen=True):
-    """A problem document as in RFC 9457. ``code`` is stable; ``next`` says what to do. Some have more members."""
+    """A problem document as in RFC 9457. ``code`` is stable; ``next`` says what to do. Some problem documents have more
+    members.
+    """
 
     type: str
     title: str

@@ -151,8 +151,7 @@ class Route:
     is_filtered: bool = False
     """If true, any token may call the route, and the handler returns only what the token may read."""
     any_name: bool = False
-    """If true, a scope for any name passes this check. The body names the resource, and the handler checks its scope.
-    """
+    """If true, a scope for any name is enough here. The body names the resource, and the handler checks that name."""
     parameters: tuple[Parameter, ...] = ()
     body: Body | None = None
     responses: Mapping[int, ResponseDoc] = field(default_factory=dict)

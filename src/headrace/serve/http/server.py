@@ -39,7 +39,9 @@ __all__ = ["AddressTaken", "Server"]
 _START_S = 30.0
 _SWEEP_S = 1.0
 _SOCKETS_SPARE = 100
-"""WebSockets beyond the subscriber limit: some wait for their first message, others are about to be refused."""
+"""How many WebSockets may be open beyond the subscriber limit: some wait for their first message, others are about to
+be refused.
+"""
 _STOP_GRACE_S = 5.0
 _CLOSE_FRAMES_S = 1.0
 
@@ -245,7 +247,7 @@ class Server:
             self._ready.set()
             sweeping = asyncio.create_task(_sweep((gate, sockets), limits.receive_s))
             stopping = asyncio.create_task(self._stopping.wait())
-            # Without the sweep the server would never close slow connections, so it also stops if the sweep fails.
+            # Without the sweep the server would not close slow connections, so a failed sweep stops the server.
             await asyncio.wait({stopping, serving, sweeping}, return_when=asyncio.FIRST_COMPLETED)
             features.drain()
             if stopping.done():

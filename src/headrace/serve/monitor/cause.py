@@ -1,8 +1,8 @@
 """Finds the bottleneck: the flow or view that causes the lag, not those that only suffer from it.
 
-Flows and views exchange records through topics, so a slow part never blocks the parts upstream. The slow part
-has unread records in its input topic. Their age counts from the write to that topic, so a part is not behind if the
-parts upstream write its input late.
+Flows and views exchange records through topics, so a slow part never blocks the parts upstream. The slow part has
+unread records in its input topic. The age of a record counts from its write to that topic, so a part is not behind if
+the parts upstream write its input late.
 
 Parts that share a machine still affect each other: if one takes all the CPU, its neighbours fall behind too, but less.
 So among the parts on one path, the part that is furthest behind is the cause. A part that has ended is always a cause.
@@ -17,7 +17,7 @@ from typing import Literal
 __all__ = ["PartLag", "causes"]
 
 _BEHIND_S = 5.0
-"""A part with a smaller lag never counts as behind, because a single batch can take this long."""
+"""A part whose lag is below this never counts as behind, because a single batch can take this long."""
 _LARGE_S = 30.0
 """A part with at least this lag counts as behind even while it catches up."""
 _CAUGHT_UP_S = 2.0
@@ -40,7 +40,9 @@ class PartLag:
 
     @property
     def behind_s(self) -> float:
-        """Age of the oldest unread record. If it is unknown, an estimate: unread records divided by arrival rate."""
+        """Age of the oldest unread record. If that is unknown, an estimate: the number of unread records divided by the
+        arrival rate.
+        """
         if not self.records:
             return 0.0
         if self.seconds is not None:

@@ -20,7 +20,7 @@ __all__ = ["flow_detail", "flow_named"]
 
 _BATCHES_MAX = 50
 _OFFSETS_PER_BATCH_MAX = 4
-"""In a progress topic, including the transaction marker."""
+"""The most offsets that one batch uses in a progress topic, including the transaction marker."""
 _PLAN_CHARS_MAX = 200_000
 
 

@@ -49,8 +49,8 @@ _NO_STORE = {"Cache-Control": "no-store"}
 
 
 class Monitor(Feature):
-    """Create it in the server's event loop. ``probe`` reports on the parts that run in this process, and is None
-    if none does.
+    """Create it in the server's event loop. ``probe`` reports on the parts that run in this process. It is None if no
+    part runs here.
     """
 
     def __init__(
@@ -105,7 +105,9 @@ class Monitor(Feature):
         return f"the log has not responded for {age_s:.0f} s"
 
     def _is_recent(self) -> bool:
-        """Return whether the last sample is recent. An error always does: a silent log delays the next sample."""
+        """Return whether the last sample is recent. A sample with an error always counts as recent, because the next
+        one is late while the log does not respond.
+        """
         latest = self._latest
         if latest is None:
             return False

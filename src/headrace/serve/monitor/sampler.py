@@ -1,8 +1,8 @@
 """Samples the app once a second for all clients, in its own thread.
 
-Each sample is one document, and for each node of the app's graph one row in a ring buffer of numbers. It needs queries
-to the log and the stores. If the app has many parts, the interval grows, so that sampling uses at most a tenth of one
-core. A sample counts as recent for two intervals.
+Each sample produces one document, and one row of numbers for each node of the app's graph, in a ring buffer. Taking a
+sample queries the log and the stores. If the app has many parts, the interval grows, so that sampling uses at most a
+tenth of one core. A sample counts as recent for two intervals.
 """
 
 from __future__ import annotations
@@ -132,7 +132,9 @@ class Sampler:
         return Sample(self._number, document, encoded, served, firing, measured.error)
 
     def _served_position(self, view: View, status: RuntimeStatus | None) -> ViewPosition | None:
-        """Return the position in the store if the view's follower writes elsewhere, as in a rebuild; otherwise None."""
+        """Read the position of the view's served rows from the store. Return None if the lag monitor already measures
+        these rows.
+        """
         follower = status.views.get(view.name) if status else None
         if status is None or (follower is not None and follower.status.state == "following"):
             return None

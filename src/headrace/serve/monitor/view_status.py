@@ -259,7 +259,7 @@ class _Verdicts:
 
 _INTERVAL_S = 1.0
 _IDLE_FACTOR = 50
-"""The next count starts after this multiple of the last count's duration."""
+"""Minimum time between the starts of two counts, as a multiple of the duration of the first of them."""
 _COUNT_WAIT_S = 0.25
 
 

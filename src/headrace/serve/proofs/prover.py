@@ -30,10 +30,12 @@ class Prover(Protocol):
         """
 
     def tasks(self) -> tuple[int, int] | None:
-        """Return how many Spark tasks of the current proof are finished, and how many it has. None if it has none."""
+        """Return how many Spark tasks of the current proof are finished, and how many it has. None if it runs no Spark
+        tasks at this moment.
+        """
 
     def stop_verifying(self) -> None:
-        """Cancel the current proof. Return before the proof has ended."""
+        """Cancel the current proof, without waiting for its end."""
 
 
 class PlainProver:

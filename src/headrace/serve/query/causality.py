@@ -137,7 +137,7 @@ class Causality:
 
 
 class _Demand:
-    """A token, and which of its topics the check has seen upstream of the view."""
+    """A token, and those of its topics that the check has found upstream of the view."""
 
     def __init__(self, token: PositionToken) -> None:
         self._token = token
@@ -317,9 +317,7 @@ class ProgressTail:
         return BatchProgress(batch.generation, batch.batch, inputs, written)
 
     def _written_before(self, generation: Generation, batch: Batch) -> dict[int, int]:
-        """Return, for the first batch in memory, output offsets that are not lower than the end of what earlier batches
-        wrote.
-        """
+        """Return an upper bound of the offsets that earlier batches wrote, for the first batch in memory."""
         if batch.batch == 0:
             return {int(number): start for number, start in generation.output_starts.items()}
         return self._cluster.ends(generation.output) if self._cluster.topic(generation.output) else {}

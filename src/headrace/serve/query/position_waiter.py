@@ -104,7 +104,7 @@ class PositionWaiter:
         polled.set()
 
     def _position(self, view: View) -> Position | None:
-        # Read the store before the progress records, so that they include the batch of the store's position.
+        # Read the store first, so that the progress records include the batch of the store's position.
         state = self._views.state(view)
         self._causality.refresh(view)
         return state.position if state and not state.fault else None

@@ -6,7 +6,7 @@ more than a query.
 
 Each page reflects the position of the view at the time of its request, and names that position. If the view changes
 between two pages, a row can appear in its old or new state, or twice, or not at all. If all pages reflect the same
-position, every row appears exactly once. With ``same=true``, a page at another position than the first page fails.
+position, every row appears exactly once. With ``same=true``, a page fails if the first page had another position.
 
 A key in a request has the same format as in the log: the text of a single field, or a JSON object of several fields.
 """

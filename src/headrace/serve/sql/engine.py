@@ -258,7 +258,7 @@ class Engine:
         errors: list[BaseException] = []
 
         def batches() -> Iterator[pa.RecordBatch]:
-            # Keep the original exception, because DuckDB raises one of its own type instead.
+            # Keep the original exception, because DuckDB replaces it by an exception of its own type.
             try:
                 yield from read.batches
             except BaseException as error:

@@ -98,7 +98,7 @@ class QueryRequest(msgspec.Struct, frozen=True, tag=True):
 
 class Parsed(msgspec.Struct, frozen=True, tag=True):
     names: list[str]
-    """The tables that the statement names, in its upper and lower case."""
+    """The tables that the statement names, in the statement's spelling."""
     bound: list[str]
     """Names that a WITH clause defines."""
     words: list[TableRef]

@@ -131,7 +131,7 @@ def _field(node: dict[str, Any], schema: ViewSchema) -> Field | None:
 
 
 def _value(field: Field, node: dict[str, Any]) -> Value:
-    """Return the value as rows store it, or None unless all stores compare the value exactly as DuckDB does."""
+    """Return the value as rows store it. Return None if a store could compare it differently from DuckDB."""
     cast = ""
     if node.get("type") == "OPERATOR_CAST":
         cast, node = str(node.get("cast_type", {}).get("id")), node.get("child", {})

@@ -32,7 +32,7 @@ __all__ = ["FairSlots", "SqlPool"]
 
 _START_S = 60.0
 _GRACE_S = 1.0
-"""The worker enforces the time limit itself. The server kills the worker if it exceeds the limit by this time."""
+"""The worker enforces the time limit itself. The server kills a worker that exceeds the limit by this many seconds."""
 _PARSE_S = 10.0
 _REPLY_OVERHEAD_BYTES = 1 << 20
 

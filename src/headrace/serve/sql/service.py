@@ -160,7 +160,7 @@ class SqlService:
         """Find the views that the statement names.
 
         For a view that the caller may not read, raise the same error as for a view that does not exist. So a caller
-        cannot find out which views exist, neither by WITH, nor by a function, nor by upper and lower case.
+        cannot find out which views exist, even with a WITH clause, a function, or a name in another case.
         """
         refs: list[ViewRef] = []
         tables = [*(TableRef(name) for name in parsed.names), *parsed.words]

@@ -1,8 +1,8 @@
-"""Reads old steps from the log again, for a subscriber whose cursor is older than the history in memory.
+"""Rereads old steps from the log, for a subscriber whose cursor is older than the history in memory.
 
-A client can forge a cursor, and all subscribers share the steps that are read for it. So this module checks every
-position in the cursor against the log before it uses the position. It reads a limited amount. If a cursor needs more,
-it has expired.
+A step is the changes between two positions. A client can forge a cursor, and the steps that are read for a cursor are
+then sent to all subscribers. So this module checks every position in the cursor against the log before it uses the
+position. It reads a limited amount. A cursor that needs more has expired.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def backfill(
 ) -> list[Step]:
     """Return the steps from ``log_position`` to ``begin``, the start of the history. This blocks the thread.
 
-    The subscriber was at ``log_position`` at the time ``known_ms``. The steps may have at most ``free_bytes``.
+    The subscriber was at ``log_position`` at the time ``known_ms``. All steps together may have at most ``free_bytes``.
     """
     if source.is_realtime:
         raise CursorExpired(
@@ -48,7 +48,7 @@ def backfill(
 
 
 class _Budget:
-    """Raises as soon as the records read have more bytes than are free in the history."""
+    """Raises as soon as the records that were read have more bytes than are free in the history."""
 
     def __init__(self, free_bytes: int) -> None:
         self._free_bytes = free_bytes

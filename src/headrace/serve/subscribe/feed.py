@@ -34,7 +34,9 @@ __all__ = ["Feed", "FeedListener"]
 
 _ENDS_S = 1.0
 _EXPENSIVE_MAX = 50
-"""Maximum queries with words or a limit per view. Each needs an index of the changed rows, or rows in memory."""
+"""Maximum number of full-text queries and queries with a limit, per view. Each full-text query needs an index of the
+changed rows, and each query with a limit needs rows in memory.
+"""
 
 T = TypeVar("T")
 
@@ -79,7 +81,8 @@ class Feed:
         self._extending = asyncio.Lock()
         self._ends: _EndsRead | None = None
         self._too_large: tuple[int, LogPosition] | None = None
-        """The number of the oldest step, and a position whose later changes do not fit into the history with that step.
+        """The number of the oldest step when a backfill failed, and the position whose later changes did not fit into
+        the history.
         """
         view = source.view
         self._tail = Tail(
@@ -270,8 +273,8 @@ class Feed:
             raise
 
     async def _extend(self, log_position: LogPosition, known_ms: int) -> None:
-        """Extend the history backwards. Only one subscriber at a time does this, because the read of one can include
-        the steps that the next one needs.
+        """Extend the history backwards. Only one subscriber at a time does this, because the steps that it reads can
+        include those that the next subscriber needs.
         """
         async with self._extending:
             for _ in range(3):

@@ -42,7 +42,7 @@ class SubscriptionQuery(msgspec.Struct, frozen=True):
     """Selects only the first rows, ordered by ``sort`` or by key."""
 
     def check(self) -> None:
-        """Raise if the query is invalid for every view."""
+        """Raise if the query is invalid, whatever the view."""
         if self.words is not None and not self.words.strip():
             raise InvalidRequest("match needs at least one word")
         if self.limit is not None and not 1 <= self.limit <= LIMIT_MAX:
@@ -61,12 +61,14 @@ class SubscriptionQuery(msgspec.Struct, frozen=True):
         return hashlib.sha256(msgspec.msgpack.encode(identity)).digest()[:8]
 
     def condition(self, schema: ViewSchema) -> Condition:
-        """Return the condition without the words of ``match``. Raise the same errors as a query over HTTP."""
+        """Return the condition of filter and keys, without the full-text search (``words``). Raise the same errors as a
+        query over HTTP.
+        """
         has_condition = any(getattr(self, name) is not None for name in ("filter", *_KEY_PARAMETERS))
         return self.page_query("", 1)(schema).where if has_condition else EVERY_ROW
 
     def key_condition(self, key_schema: ViewSchema) -> Condition:
-        """Return the part of the condition that tests only the key. It also applies to deleted rows."""
+        """Return the part of the condition that tests only the key. This part also applies to deleted rows."""
         return SubscriptionQuery(self.view, None, self.prefix, self.begin, self.end).condition(key_schema)
 
     def order(self, schema: ViewSchema) -> tuple[OrderBy, ...]:

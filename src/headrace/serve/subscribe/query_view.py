@@ -1,9 +1,9 @@
 """Selects the changes of a view that match a query, and encodes them once for all subscribers of the query.
 
 If a changed row does not match the query, the server sends its key as gone, because the row might have matched before.
-The server does not store which rows a subscriber has. It omits keys that can never match. For a query with words, a
-thread searches a temporary index of the changed rows, with the same rules as the view's own full-text index
-(``headrace.stores.search.words``).
+The server does not store which rows a subscriber has. It omits keys that can never match. For a full-text query (a
+query with ``words``), a thread searches a temporary index of the changed rows, with the same rules as the view's own
+full-text index (``headrace.stores.search.words``).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class QueryView:
         }
 
     async def matched_changes(self, changes: Sequence[Change]) -> list[tuple[Change, bool]]:
-        """Return the changes whose keys can match, in order, each with whether its row matches."""
+        """Return the changes whose keys can match, in order. Each change has a flag: whether its row matches."""
         row_matches = self._row_matches
         matched_changes = [
             (change, change.values is not None and (row_matches is None or row_matches(change.values)))

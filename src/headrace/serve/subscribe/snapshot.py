@@ -1,9 +1,10 @@
 """A snapshot: the rows of a view or query at one position of the log, although they are read page by page.
 
 Each page reflects the store's position when the page was read, so positions of pages differ. With each page the server
-also sends the changes between the pages' positions: for every changed key the current row, or that the row is gone. So
-after each page, all rows that were sent reflect the same position. After the last page, this is the snapshot's
-position. The history must therefore contain only the changes that arrive while one page is read.
+also sends the changes between the position so far and the page's position: for every changed key either the current
+row, or that the row is gone. So after each page, all rows that were sent reflect the same position. After the last
+page, this is the snapshot's position. The history must therefore contain only the changes that arrive while one page is
+read.
 """
 
 from __future__ import annotations

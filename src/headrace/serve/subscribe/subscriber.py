@@ -1,9 +1,9 @@
 """The server's side of one subscription, from the first message to the last, over any transport.
 
 A subscriber has no queue, only the number of its next step (a step is the changes between two positions). When the
-connection accepts data, the server sends all later steps as one frame. The frame is encoded once for all subscribers at
-the same number. A slow client therefore receives more steps per frame. If the history has dropped the next step, the
-server disconnects the client.
+connection accepts data, the server sends all later steps as one frame. The frame is encoded once for all subscribers
+whose next step has the same number. A slow client therefore receives more steps per frame. If the history has dropped
+the next step, the server disconnects the client.
 """
 
 from __future__ import annotations

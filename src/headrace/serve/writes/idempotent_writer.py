@@ -11,8 +11,8 @@ the previous owner and reads the topic to its end before it handles a request. S
 log aborts the open transaction of a fenced server. At its next write, that server becomes the owner again, reads the
 new records of the topic, and checks again whether its requests are completed.
 
-If anything fails between the start of a transaction and the response, the client repeats the request. Its record and
-its data are then either both in the log or both missing, so the server knows whether to write them.
+If anything fails between the start of a transaction and the response, the client repeats the request. The request's
+record and its data are then either both in the log or both missing, so the server knows whether to write them.
 """
 
 from __future__ import annotations
@@ -209,8 +209,8 @@ class IdempotentWriter:
         return [request for request in pending if not request.outcome.done()]
 
     def _write_new(self, pending: list[WriteRequest]) -> list[WriteRequest]:
-        """Write the new requests. If several requests have the same id, write the first and return the others. The next
-        call then finds them completed.
+        """Write the new requests. If several requests have the same id, write the first one and return the others,
+        which the next call finds completed.
         """
         writer, completed = self._open_writer()
         new_requests: dict[bytes, WriteRequest] = {}

@@ -72,7 +72,7 @@ class PlainWriter:
 
 
 class _Delivery:
-    """The records of one request. ``done`` is true after each record is delivered or has failed."""
+    """The records of one request. ``done`` is true once every record is delivered or has failed."""
 
     def __init__(self, topic: str, records: Sequence[WriteRecord]) -> None:
         self._topic = topic

@@ -18,9 +18,9 @@ The state of the view is in the ``commitInfo`` of the commit that wrote its rows
     {"commitInfo": {"operation": "MERGE", …, "headrace": "{\\"position\\": …, \\"shape\\": …}"}}
 
 Every commit of a follower contains the state, including the commits that compact files. A commit of another program has
-no state. Then the state of the newest commit with a state applies. If the other program only compacted files
-(``OPTIMIZE`` in Spark), the rows are unchanged. If it changed rows or columns, ``ViewState.fault`` describes that.
-Every later commit of a follower repeats this fault, until the follower rebuilds the table.
+no state. Then the newest commit that has a state applies. If the other program only compacted files (``OPTIMIZE`` in
+Spark), the rows are unchanged. If it changed rows or columns, ``ViewState.fault`` describes that. Every later commit of
+a follower repeats this fault, until the follower rebuilds the table.
 """
 
 from __future__ import annotations
@@ -189,8 +189,8 @@ class CommitState(msgspec.Struct, frozen=True):
 def newest_version(table: Path) -> int | None:
     """Return the newest version, or None if no table exists.
 
-    A log without its beginning is not a table. It remains if a removal was not atomic, or if a commit followed the
-    removal.
+    A log without its beginning is not a table: it is left over from a removal that was not atomic, or that a commit
+    followed.
     """
     try:
         names = os.listdir(table / LOG)  # noqa: PTH208  before every batch

@@ -2,10 +2,11 @@
 
 Every commit leaves files that newer versions do not use. After ``EVERY_COMMITS`` commits, the upkeep merges small files
 and removes files that only expired versions use. Readers of an older version need its files for some time. So the
-upkeep retains a version for ``RETENTION_S`` seconds after the next version, and the last ``VERSIONS_MIN`` versions at
-any age. But it retains at most ``VERSIONS_MAX`` versions. The files that only old versions use may have at most
-``UNUSED_SIZE_FACTOR`` times the size of the table plus ``UNUSED_BYTES``. If they have more, the upkeep removes the
-oldest versions. The log starts at the newest checkpoint that is not newer than the oldest retained version.
+upkeep retains a version until ``RETENTION_S`` seconds after the next version was created. It retains the last
+``VERSIONS_MIN`` versions at any age, and never more than ``VERSIONS_MAX`` versions. The files that only old versions
+use may be at most as large as the table times ``UNUSED_SIZE_FACTOR``, plus ``UNUSED_BYTES``. If they are larger, the
+upkeep removes the oldest versions. The log starts at the newest checkpoint that is not newer than the oldest retained
+version.
 
 If a writer is killed, it can leave files that do not belong to a version. The upkeep removes these files after
 ``_ORPHAN_S`` seconds, which is longer than any commit takes.

@@ -7,17 +7,18 @@
 **Rows match the position**: the commit that writes the rows also contains the position
 (``headrace.stores.delta.layout``).
 
-**Only the owner writes the serving table**: a follower that claims the view first writes its name into the catalog, and
-then creates a commit in the table. Every follower reads the table, then the catalog, and commits on top of the version
-that it read. If a previous owner read the old catalog, its version is older than the new owner's commit, so its commit
-fails. The building table belongs to one owner: a claim copies it (with shared files) and moves the old folder away.
+**Only the owner writes the serving table**: to claim the view, a follower first writes its name into the catalog, and
+then creates a commit in the table. To write rows, a follower reads the table, then the catalog, and commits on top of
+the table's version that it read. If a previous owner read the old catalog, it read the table before the new owner's
+commit. So the commit of the previous owner fails. The building table belongs to one owner: a claim copies it (with
+shared files) and moves the old folder away.
 
 **A swap is atomic**: the first swap renames the folder. Each later swap is a commit that replaces all rows and columns,
 so the path remains and the version numbers continue. Readers of an older version are not affected.
 
 A crash leaves the version before or after the change. It can leave files that no version uses, and folders that the
 catalog does not name; the next owner removes them. After a crash between the rename and the change of the catalog, the
-catalog names a building folder that does not exist. This counts as no building part.
+catalog names a building folder that does not exist. The view then counts as having no building part.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class DeltaWriter(CatalogWriter):
         return new
 
     def _fence_previous_owner(self) -> None:
-        """Create a commit, so that commits that were checked against an older catalog fail."""
+        """Create a commit in the table, so that a previous owner that checked an older catalog fails to commit."""
         while True:
             table = self._table(self._serving_path)
             if table is None:
@@ -156,7 +157,7 @@ class DeltaWriter(CatalogWriter):
         return catalog
 
     def _remove_orphan(self, path: Path, catalog: Catalog) -> None:
-        """Remove a folder that this version does not name and that no later version can name."""
+        """Remove a folder that this version of the catalog does not name, and that no later version can name."""
         if 0 <= version_of_folder(path.name) <= catalog.number and path.name != catalog.building:
             self._tables.pop(path, None)
             # Rename the folder first, so that another process finds it either complete or not at all.
@@ -221,7 +222,7 @@ class DeltaWriter(CatalogWriter):
         with translate_errors(table.folder):
             yield from sorted(table.rows(), key=key_order(table.state.schema))
 
-    # Writes. They read the table first, then the catalog.
+    # Writes. A write to an existing table reads the table first, and then checks the owner in the catalog.
 
     def begin(self, schema: ViewSchema, position: Position, reason: str, fence: Fence) -> ViewState:
         created: list[ViewState] = []
@@ -285,7 +286,7 @@ class DeltaWriter(CatalogWriter):
             raise
         except BaseException:
             table, _ = self._tables.pop(path, (None, None))
-            # Check whether the reason is that another follower claimed the view, or that a user removed the table.
+            # The reason may be that another follower claimed the view, or that a user removed the table.
             check_fence(self.view, fence, self._catalog.read().current_owner, None)
             with translate_os_errors(path):
                 if table is not None and not table.exists():
@@ -346,8 +347,9 @@ class DeltaWriter(CatalogWriter):
 def copy_table(old: Path, new: Path) -> None:
     """Create ``new`` as a copy of the table ``old``. Both share their files, which never change after they are written.
 
-    Raises FileNotFoundError if ``old`` does not exist. This copies the log first. The files of the log's newest version
-    exist by then, and the writer removes only files that this version does not use.
+    Raises FileNotFoundError if ``old`` does not exist. This function copies the log before the data files. When it
+    copies the log, all files of the newest version exist. Afterwards the writer removes only files that this version
+    does not use.
     """
     make_private_dir(new)
     (new / LOG).mkdir(DIR_MODE)

@@ -2,9 +2,9 @@
 
 ``_headrace_views`` has a row per view and part, with the position, the schema and the view's table.
 ``_headrace_owners`` has a row per view, with the follower that may write the view. A transaction that changes rows
-reads and writes both tables, so position, rows and owner are always consistent. If the table of a row in
-``_headrace_views`` is missing, or does not have the expected columns, the row counts as missing, and the follower
-rebuilds the view.
+reads and writes both tables, so position, rows and owner are always consistent. A row in ``_headrace_views`` names the
+table of a part. If that table is missing, or does not have the expected columns, the row counts as missing, and the
+follower rebuilds the view.
 
 The regclass column identifies the table itself, independently of its name. A dump of the schema writes the table's
 name, and a restore resolves the name. If only the view's table was dropped and restored, the column does not match, and

@@ -8,10 +8,10 @@ The server ends a session that is idle in a transaction for a minute. A statemen
 So a stalled follower blocks others only for a short time, and others block the follower only for a short time.
 
 If the server process stalls, the connection remains open, because the server's kernel still acknowledges packets.
-Keepalives and server-side timeouts do not detect this. But some statements take minutes, such as the swap of a large
-view. So after ``PROBE_AFTER_S`` seconds without data, the client probes the server with a second connection. If that
-connection fails, the client abandons the statement. The server might still have executed it. The follower learns this
-from the position in the store.
+Keepalives and server-side timeouts do not detect such a stall, and a long wait does not prove one: the swap of a large
+view takes minutes. So after ``PROBE_AFTER_S`` seconds without data, the client probes the server with a second
+connection. If that connection fails, the client abandons the statement. The server might have executed the statement
+anyway. The follower then reads the position in the store to find out.
 
 Settings, prepared statements and temporary tables belong to the session. They are lost if a pooler uses another session
 for each transaction. Every transaction checks a marker setting to detect such a pooler.

@@ -9,9 +9,9 @@
     bytes                 bytea
     list, map, record     json, which preserves the text; jsonb would change it
 
-Text columns of the key sort by bytes (``COLLATE "C"``). Such an index remains valid when the system's collation rules
-change, and supports prefix searches. PostgreSQL does not support texts with a NUL character, or keys that do not fit
-into an index page.
+Text columns of the key sort by bytes (``COLLATE "C"``). So the index of the key remains valid when the system's
+collation rules change, and supports prefix searches. PostgreSQL does not support texts with a NUL character, or keys
+that do not fit into an index page.
 
 COPY loads a batch into a temporary table. From there, two statements delete and upsert rows. The server empties the
 temporary table at the end of the transaction. If all keys are probably new, for example while a view of events is
@@ -237,7 +237,9 @@ class PostgresTable:
             next(name for number in itertools.count() if (name := f"gone{number}") not in schema.names)
         )
         self._copies_to_skip = self._copies_skipped = 0
-        """After a direct COPY fails, this many batches do not try it, and this many have been skipped so far."""
+        """After a direct COPY failed, the next ``_copies_to_skip`` batches do not try one. ``_copies_skipped`` counts
+        these batches.
+        """
 
     @property
     def create(self) -> str:

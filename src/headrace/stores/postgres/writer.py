@@ -3,8 +3,8 @@
 Every write locks the view's row in ``_headrace_owners`` for its transaction and compares the owner with its fence. If a
 follower stalls inside its transaction, it continues to hold the lock. Another follower that claims the view waits for
 the lock for a short time. Then it requests the server to end the session that holds the lock, but only if that session
-is a follower with the same role. The server rolls back the transaction, and the stalled follower fails when it resumes.
-The server also ends a follower's session that is idle in a transaction for a minute.
+belongs to a follower with the same role. The server rolls back the transaction, and the stalled follower fails when it
+resumes. The server also ends a follower's session that is idle in a transaction for a minute.
 
 A swap copies the rows that differ into the serving table, in one transaction. The serving table is not replaced, so
 grants, indexes and SQL views of users remain. Readers see the old rows until the commit, and older transactions even

@@ -1,18 +1,19 @@
 """A connection to Redis, its transactions and its scripts.
 
-A transaction is optimistic. WATCH registers the keys that it depends on, and the client reads and checks them. MULTI
-queues the changes in the server. EXEC executes all changes atomically, or none if a watched key has changed. If a
-client stalls before EXEC, and another follower claims the view, the transaction changes nothing. If the client dies,
-the server discards the queue. If the server has no memory left, it rejects a transaction before its first command. A
-script would be atomic too, but it blocks the server more than twice as long for the same rows (docs/decisions).
+A transaction is optimistic. WATCH registers the keys that the transaction depends on, and the client reads and checks
+these keys. MULTI queues the changes in the server. EXEC executes all changes atomically, or none if a watched key has
+changed. If a client stalls before EXEC, and another follower claims the view, the transaction changes nothing. If the
+client dies, the server discards the queue. If the server has no memory left, it rejects a transaction before its first
+command. A script would be atomic too, but it blocks the server more than twice as long for the same rows
+(docs/decisions).
 
 Scripts read several keys at one moment, or make small conditional changes. Redis does not interrupt a script and does
-not roll it back. So each script here checks all its conditions before its first write, and its writes cannot fail. The
-checks have read the keys, so they are hashes. If the server has no memory left, it rejects a command that needs memory,
-but never a command after the first write of a script. So no script ends half-way. The first write of each script here
-(HDEL or UNLINK) needs no memory. Deletions, a claim, and a swap, which frees a whole view, therefore work even if the
-server has no memory left. The rows of a batch do need memory. They are written with MULTI, and the server rejects the
-whole batch.
+not roll it back. So each script here checks all its conditions before its first write, and its writes cannot fail. A
+command on a key of the wrong type would fail, but the checks have read these keys, so the keys are hashes. If the
+server has no memory left, it rejects a command that needs memory, but never a command after the first write of a
+script. So no script ends half-way. The first write of each script here (HDEL or UNLINK) needs no memory. Deletions, a
+claim, and a swap, which frees a whole view, therefore work even if the server has no memory left. The rows of a batch
+do need memory. They are written with MULTI, and the server rejects the whole batch.
 """
 
 from __future__ import annotations

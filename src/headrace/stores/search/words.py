@@ -32,7 +32,7 @@ def parse_words(index: tantivy.Index, words: str, names: Sequence[str]) -> tanti
         raise ValueError(f"the query has {len(words)} characters (limit {WORDS_CHARS_MAX})")
     query = index.parse_query(words, [*names] or [KEY])
     if _EXISTS in repr(query):
-        # The index would reject this query only during its execution, with an error like that of a damaged index.
+        # Otherwise the index would reject the query at execution, with the same error as for a damaged index.
         raise ValueError(
             "column:* is not supported; to find rows that have a value, use a filter such as name != null"
         )

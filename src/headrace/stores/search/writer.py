@@ -8,8 +8,8 @@
 **Only the owner writes**: a follower that claims the view copies the index into its own folder. The copy shares files
 with the previous folder. The follower then names its folder in the catalog, atomically, and this fails if another
 follower was faster. A replaced follower might still write into its old folder, which is not in use any more. It reads
-the catalog after every commit and then fails. So a stopped process does not block others. It can hold tantivy's own
-lock, but only in its old folder.
+the catalog after every commit, finds another owner, and fails. So a stopped process does not block others. A stopped
+process can hold tantivy's own lock, but only in its old folder.
 
 A crash leaves the catalog before or after the change, and an index at the commit before or after. It can leave folders
 that the catalog does not name. The next change of the catalog removes them.

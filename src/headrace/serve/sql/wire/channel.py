@@ -97,7 +97,7 @@ class Channel:
             transport.abort()
             raise ConnectionError from None
         finally:
-            # The bytes that are left fit into the transport's buffer limit and do not count.
+            # The remaining bytes fit into the transport's buffer limit and do not count.
             self._unsent.set_usage(self, 0)
 
     def evict(self, reason: str) -> None:

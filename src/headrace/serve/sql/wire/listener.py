@@ -142,7 +142,7 @@ def _keep_alive(writer: asyncio.StreamWriter) -> None:
 
 
 _UNAUTHENTICATED_MAX = 20
-"""Connections beyond the limit that can wait for a login. They leave room for cancel requests."""
+"""How many connections beyond the limit may wait for a login. This leaves room for cancel requests."""
 
 
 class ConnectionRefused(Exception):
@@ -174,7 +174,7 @@ class Admission:
         self._connections: dict[int, _Connection] = {}
 
     def connect(self, number: int, address: str) -> int | None:
-        """Admit a connection. If another connection must be dropped for it, return that connection's number.
+        """Admit a connection. If another connection must be dropped to make room, return that connection's number.
 
         Raise if the limit is reached and no connection can be dropped.
         """

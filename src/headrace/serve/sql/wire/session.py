@@ -347,7 +347,7 @@ class Session:
         self._statements.put_portal(declared.name, cursor)
 
     async def _open_cursor(self, name: str, fetch: Portal) -> Portal:
-        """Run the cursor's statement at its first FETCH, which decides between text and binary format."""
+        """Run the cursor's statement at the cursor's first FETCH. That FETCH decides between text and binary format."""
         portal = self._statements.cursor(name)
         if fetch.describe_only:
             return portal
