@@ -45,9 +45,7 @@ _counter = itertools.count()
 
 
 class PostgresServer:
-    """``locale`` is the locale of the databases."""
-
-    def __init__(self, locale: str = "C.UTF-8") -> None:
+    def __init__(self) -> None:
         # In memory if there is space, because each test run starts a new server.
         memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
         self.home = Path(tempfile.mkdtemp(prefix="headrace-postgres-", dir=memory))
@@ -69,7 +67,7 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
         self.command(
             "initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8",
-            f"--locale={locale}", "--no-sync",
+            "--locale=C.UTF-8", "--no-sync",
         )  # fmt: skip
 
     # Start and stop

@@ -133,6 +133,8 @@ class FetchSessions:
 
     def _make_room(self, now: float, size: int) -> bool:
         """Drop idle sessions if necessary. Returns whether a session of ``size`` bytes fits into the limit."""
+        if size > self._bytes_max:
+            return False
         while len(self._sessions) >= self._limit or self.used_bytes + size > self._bytes_max:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now - oldest.used_at < _IDLE_S:

@@ -87,7 +87,7 @@ _COUNT_DISTINCT_HINT = "use F.approx_count_distinct(...), which returns the same
 _PERCENTILE_HINT = "use F.percentile(...), which is exact"
 _HINTS = {
     "AnyValue": "use F.min(...) or F.max(...), which return a defined value",
-    "ApproxTopK": "group by the item and count; sort and limit in the query to the view",
+    "ApproxTopK": "group by the item and count; sort and limit when you query the view",
     "ApproximatePercentile": _PERCENTILE_HINT,
     "CollectList": "use F.sort_array(F.collect_list(...)), which has a defined order",
     "CollectSet": "use F.sort_array(F.collect_set(...)), which has a defined order",

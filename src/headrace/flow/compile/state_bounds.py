@@ -156,10 +156,10 @@ def _expect_bounded_join(flow: Flow, stream_output: DataFrame, node: Any) -> Non
             )
         if join.drops_by_another_column(side):
             raise FlowMistake(
-                f"flow {flow.name} would lose rows of the {side} side of a join: Spark drops them by the event time"
-                f" {times[0]!r}, but the condition compares another column",
+                f"flow {flow.name} would lose rows of the {side} side of a join: the condition limits another column"
+                f" than the event time {times[0]!r}, and Spark compares that column with the watermark",
                 location=location,
-                hint=f"compare {times[0]!r} itself, or drop it from that side before the join",
+                hint=f"compare {times[0]!r} in the condition, or drop {times[0]!r} from that side before the join",
             )
     unbounded = [side for side in _SIDES if not join.is_bounded(side)]
     if unbounded and not flow.unbounded:

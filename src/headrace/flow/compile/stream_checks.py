@@ -64,7 +64,7 @@ def expect_streamable(flow: Flow, stream_output: DataFrame) -> tuple[bool, str]:
             raise FlowMistake(
                 f"flow {flow.name} has a step ({match[1]}) that needs the end of its input, but a stream has no end",
                 location=flow.location,
-                hint="sort and limit in the query to a view",
+                hint="sort and limit the rows when you query the view",
             )
         if match := _BATCH_BY_BATCH.match(class_name(node)):
             raise FlowMistake(

@@ -54,7 +54,8 @@ def start(settings: Settings, app_name: str, *, slots: int = 0, say: Say = _quie
     with _start_stop_lock, _restored_interrupt_handler():
         if _running:
             raise SparkNotStarted(
-                "Spark already runs in this process", hint="stop it first: a process can run Spark only once"
+                "Spark already runs in this process",
+                hint="stop that session first: a process can have only one Spark session at a time",
             )
         launch = launch_for(settings, say=say)
         logs = settings.spark_dir.absolute()

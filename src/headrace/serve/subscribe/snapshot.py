@@ -52,7 +52,7 @@ class Snapshot:
         while after is not None:
             page = await pages.get(after)
             if not feed.epoch.has(page.state):
-                raise self._unstable("the view was rebuilt at the same time")
+                raise self._unstable("the view was rebuilt while its rows were read")
             position = page.state.position
             log_position = feed.epoch.log_position(position)
             # The page can be older than the changes that were already sent, because stores lag behind the log.

@@ -186,7 +186,7 @@ class TopNView(QueryView):
             top = await self._read(depth)
             self.reads += 1
             if not feed.epoch.has(top.state):
-                raise self._unavailable("the view was rebuilt at the same time")
+                raise self._unavailable("the view was rebuilt while its rows were read")
             position = top.state.position
             log_position = until = feed.epoch.log_position(position)
             if self._ranking is not None:
