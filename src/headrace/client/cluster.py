@@ -157,7 +157,7 @@ class Cluster:
     def metadata(self, timeout_s: float | None = None) -> ClusterMetadata:
         """Return all brokers and topics.
 
-        The first response tells librdkafka the broker's advertised address. librdkafka then drops the connection to the
+        The first response gives librdkafka the broker's advertised address. librdkafka then drops the connection to the
         bootstrap address with all pending requests. So a small request is sent first.
         """
         wait_s = self.timeout_s if timeout_s is None else timeout_s
