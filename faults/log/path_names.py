@@ -36,7 +36,7 @@ _TOPIC_OPERATIONS = (
     *("grow", "alter", "describe", "offsets", "trim"),
 )
 _OK, _UNKNOWN_TOPIC, _LEADER_UNKNOWN, _INVALID_TOPIC, _EXISTS = 0, 3, 5, 17, 36
-_SERVER_ERROR = -1
+_INVALID_REQUEST, _SERVER_ERROR = 42, -1
 _RESERVED = "__cluster_metadata"
 _KNOWN_FILES = re.compile(
     r"lock|headrace\.json|(metadata|groups|topics/[0-9a-f]{32}/\d{1,9})/(mark|\d{20}\.(log|index|state))",
@@ -180,7 +180,13 @@ class _Attack:
         text = name if isinstance(name, str) else name.decode()
         if error == _SERVER_ERROR:
             self._report_problem(f"{operation} of {text!r:.60} failed inside the broker")
-        if not is_topic_name(text) and error not in (_UNKNOWN_TOPIC, _INVALID_TOPIC):
+        # As in Kafka, the empty name stands for default settings, which topics do not have.
+        refusals = (
+            _UNKNOWN_TOPIC,
+            _INVALID_TOPIC,
+            *((_INVALID_REQUEST,) if operation == "alter" and not text else ()),
+        )
+        if not is_topic_name(text) and error not in refusals:
             self._report_problem(
                 f"{operation} of {text!r:.60}, which is not a valid topic name, got error {error}"
             )
