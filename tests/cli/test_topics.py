@@ -73,6 +73,15 @@ def test_an_unknown_topic_is_reported_with_how_to_create_it(headrace: Headrace, 
         assert f"headrace topic create {name}" in result.err
 
 
+@pytest.mark.parametrize(
+    "command", [["topic", "describe"], ["topic", "delete", "--yes"], ["consume"], ["produce"]]
+)
+def test_an_empty_topic_name_is_a_usage_error(headrace: Headrace, command: list[str]) -> None:
+    refused = headrace.run(*command, "", stdin=b"x\n")
+    assert refused.code == 2
+    assert "a topic name must not be empty [HR-CLI-USAGE]" in refused.err
+
+
 def test_topic_list_accepts_a_pattern_for_the_whole_name(headrace: Headrace, fresh: Fresh) -> None:
     stem = fresh("stem")
     headrace.ok("topic", "create", f"{stem}.a", f"{stem}.b", f"x{stem}.a")

@@ -370,3 +370,25 @@ def test_paging_continues_over_a_new_generation_and_a_removed_store_is_not_found
         assert damaged.status in (500, 503)
         assert str(tmp_path) not in damaged.body.decode()
         http.server_log.warnings.clear()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/v1/views/" + "'" * 16_000 + "/changes", ""),
+        ("/v1/views/any/changes", "X: " + "x" * 10_000 + "\r\n"),
+        ("/v1/views/any/changes", "".join(f"X-{number}: x\r\n" for number in range(200))),
+    ],
+    ids=["path", "header", "headers"],
+)
+def test_a_websocket_handshake_with_too_large_a_head_is_refused_immediately(
+    http: Http, path: str, headers: str
+) -> None:
+    with socket.create_connection(("127.0.0.1", http.port), 60) as connection:
+        connection.sendall(
+            f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n{headers}\r\n".encode()
+        )
+        response = connection.makefile("rb").read()
+    assert response.startswith(b"HTTP/1.1 431 ")
+    assert b"HR-SERVE-HEAD" in response

@@ -337,7 +337,9 @@ def delete(session: Session, names: Groups, yes: Yes = False) -> None:
 
     with closing(GroupLagReader(session)) as groups:
         answer = names[0] if len(names) == 1 else "delete"
-        confirm(f"The committed offsets of {', '.join(names)} will be deleted.", answer=answer, yes=yes)
+        confirm(
+            f"The committed offsets of {', '.join(map(repr, names))} will be deleted.", answer=answer, yes=yes
+        )
         wanted = list(dict.fromkeys(names))
         failures = groups.delete(wanted)
     session.out.table([{"group": name, "status": "deleted"} for name in wanted if name not in failures])

@@ -113,7 +113,7 @@ class GroupLagReader:
         try:
             committed = self._admin.committed_offsets(groups)
         except LogError as error:
-            operation = f"fetching the committed offsets of {', '.join(groups)}"
+            operation = f"fetching the committed offsets of {', '.join(map(repr, groups))}"
             raise translate_log_error(self._session, error, operation) from None
         return {group: committed.get(group, {}) for group in groups}
 

@@ -194,6 +194,8 @@ def matching_topics(session: Session, patterns: Sequence[str]) -> list[str]:
 
 
 def describe_topics(session: Session, topics: Sequence[str]) -> list[TopicDescription]:
+    if "" in topics:
+        raise UsageError("a topic name must not be empty", hint="headrace topic list shows the topics")
     futures = [(topic, session.cluster().describe_topic(topic)) for topic in topics]
     return [
         result_of(future, session, f"describing topic {topic!r}", topic=topic) for topic, future in futures

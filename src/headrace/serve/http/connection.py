@@ -27,7 +27,7 @@ from headrace.serve.http.limits import Limits
 from headrace.serve.http.problem import MEDIA_TYPE, Problem
 from headrace.serve.http.request_log import RequestMetrics
 
-__all__ = ["Connection", "Gate", "GatedConnection", "limit_silence"]
+__all__ = ["NOT_HTTP", "TOO_LARGE", "Connection", "Gate", "GatedConnection", "limit_silence"]
 
 
 def _refusal(status: int, code: str, detail: str, step: str) -> bytes:
@@ -47,7 +47,7 @@ def _refusal(status: int, code: str, detail: str, step: str) -> bytes:
     )
 
 
-_TOO_LARGE = _refusal(
+TOO_LARGE = _refusal(
     431,
     "HR-SERVE-HEAD",
     "the request line and headers are too large",
@@ -60,7 +60,7 @@ _PIPELINED_MAX = 16
 """Maximum pipelined requests that wait for earlier responses. Even a short request takes kilobytes of memory."""
 _PARSED_BYTES = 1_024
 """Bytes to parse before the pipeline limit is checked again."""
-_NOT_HTTP = _refusal(400, "HR-SERVE-HTTP", "this is not an HTTP/1.1 request", "send HTTP/1.1, without TLS")
+NOT_HTTP = _refusal(400, "HR-SERVE-HTTP", "this is not an HTTP/1.1 request", "send HTTP/1.1, without TLS")
 
 
 class _Flow(FlowControl):
@@ -184,7 +184,7 @@ class Connection(HttpToolsProtocol):
 
     def _refuse_head(self) -> None:
         self._gate.metrics.closed["head too large"] += 1
-        self.transport.write(_TOO_LARGE)
+        self.transport.write(TOO_LARGE)
         self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
@@ -192,7 +192,7 @@ class Connection(HttpToolsProtocol):
             self._refuse_head()
             return
         self._gate.metrics.closed["not HTTP"] += 1
-        self.transport.write(_NOT_HTTP)
+        self.transport.write(NOT_HTTP)
         self.transport.close()
 
     def handle_websocket_upgrade(self) -> None:

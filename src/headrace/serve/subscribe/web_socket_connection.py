@@ -10,8 +10,9 @@ from typing import Any, cast
 
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidMessage
 
-from headrace.serve.http.connection import Gate, limit_silence
+from headrace.serve.http.connection import NOT_HTTP, TOO_LARGE, Gate, limit_silence
 
 __all__ = ["WebSocketConnection"]
 
@@ -64,6 +65,15 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._gate.leave(self)
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # uvicorn ignores a handshake that the library cannot parse. The client would wait forever.
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            is_http = not isinstance(self.conn.handshake_exc, InvalidMessage)
+            self._gate.metrics.closed["head too large" if is_http else "not HTTP"] += 1
+            self.transport.write(TOO_LARGE if is_http else NOT_HTTP)
+            self.transport.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()
