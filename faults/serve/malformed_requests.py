@@ -22,6 +22,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from urllib.parse import quote, unquote_to_bytes
 
 from faults.file_digests import changed_files, file_digests
 from faults.outcome import Outcome
@@ -50,6 +51,7 @@ _ENDED_S_MAX = 30.0
 _SETTINGS = {"receive_ms": 700, "sql_ms": 2_000}
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) [^\r\n]*\r\n")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
+_QUERY_VALUE = re.compile(rb"[?&]\w+=([^&]*)")
 _STATE = re.compile(r"[0-9A-Z]{5}")
 _INTERNAL = "XX000"
 # 501: an optional dependency is missing. 503: the server is busy. 504: a time limit was exceeded. These
@@ -117,7 +119,7 @@ def _mutated_requests(
         if kind < 0.5:
             request = valid_requests[number % len(valid_requests)]
             number += 1
-            yield "a request", shop.server.port, b"", _mutate_beside_token(rng, request, token.encode())
+            yield "a request", shop.server.port, b"", _mutate_request(rng, request, token.encode())
         elif kind < 0.6:
             yield "a handshake", shop.server.port, b"", mutated(rng, upgrade(token))
         elif kind < 0.75:
@@ -128,6 +130,18 @@ def _mutated_requests(
             # messages together are longer than any claimed length, so the server still receives Terminate.
             end = message(b"S", b"") * _SYNCS + message(b"X", b"")
             yield "a message", shop.pg_port, b"", session + end
+
+
+def _mutate_request(rng: random.Random, raw: bytes, token: bytes) -> bytes:
+    """Mutate only the value of a query parameter in half of the requests that have one. Almost all other mutations of
+    the path make the request line invalid, so that no parameter is parsed.
+    """
+    values = list(_QUERY_VALUE.finditer(raw.partition(b" HTTP/1.1\r\n")[0]))
+    if not values or rng.random() < 0.5:
+        return _mutate_beside_token(rng, raw, token)
+    value = rng.choice(values)
+    encoded = quote(mutated(rng, unquote_to_bytes(value[1]))).encode()
+    return raw[: value.start(1)] + encoded + raw[value.end(1) :]
 
 
 def _mutate_beside_token(rng: random.Random, raw: bytes, token: bytes) -> bytes:
