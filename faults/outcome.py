@@ -38,7 +38,9 @@ class Outcome:
         return [*(f"{count} {what}" for count, what in counted if count), *self.problems]
 
     def has_finding(self, pattern: str) -> bool:
-        """Whether a finding matches the pattern. A run without a protection must have such a finding."""
+        """Whether a finding matches the pattern. If a run switches a protection off on purpose, the oracle
+        must report such a finding.
+        """
         return any(re.search(pattern, finding) for finding in self.findings)
 
     def report(self) -> str:

@@ -1,4 +1,6 @@
-"""The app of the fault runs with drivers: one flow keeps sales, another sums the kept sales per minute."""
+"""The app that ``faults.flows.driver`` runs: one flow copies sales to the topic ``kept``, another sums the
+copied sales per minute.
+"""
 
 from __future__ import annotations
 

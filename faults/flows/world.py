@@ -160,7 +160,7 @@ class RunningApp:
         except AssertionError as error:
             timeout = error
         if self.errors:
-            # Raise the original error, which has its own cause.
+            # Raise the thread's own error, and not ``from timeout``, so that the error keeps its own cause.
             raise self.errors[0]
         if timeout is not None:
             states = [(runner.status, runner.current and runner.current.last) for runner in self.runners]

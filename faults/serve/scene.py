@@ -1,4 +1,4 @@
-"""A served shop for attacks on the server: a log, a view with rows, and ``headrace serve`` in front of both.
+"""The scene for attacks on the server: a log, a view with rows, and ``headrace serve`` in front of both.
 
 The log and the store are built once per process and copied for each run. The server requires a token, so that attacks
 before the login are possible. ``reader`` may read everything, ``writer`` may write one topic.

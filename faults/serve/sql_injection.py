@@ -184,7 +184,7 @@ class _Attack:
         is_http = statement.text in _HTTP_ONLY or _COMMANDS.match(statement.text) is not None
         channels = [channel for channel in _CHANNELS if not is_http or channel in ("http", "arrow")]
         if statement.kind not in ("refused", "outside", "file", "hidden"):
-            # A successful statement would return its result as events.
+            # These statements can succeed. A subscription then sends results as events and does not end.
             channels.remove("changes")
         if (
             statement.kind in ("refused", "unreadable", "deep", "harmless", "too much")

@@ -43,7 +43,7 @@ _SEED = 32
 
 
 class _Script:
-    """One run of the script. Operation ``number`` fails in the way ``kind``; with 0 no operation fails."""
+    """One run of the script: ``number`` is the operation that fails (0: none), ``kind`` is how it fails."""
 
     def __init__(self, number: int, kind: str) -> None:
         self.number = number

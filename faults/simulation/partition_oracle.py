@@ -1,10 +1,10 @@
 """The oracle of one simulated partition. It compares the sent, acknowledged and delivered batches, byte for byte, with
 the batches that can be read.
 
-It works with whole batches. The broker never changes the bytes after the first 21 of a batch, which the CRC covers, and
-every batch has a unique value, so these bytes identify it. An acknowledged or delivered batch must stay at its offset.
-A batch without a response may exist or not, but never in part and never twice. The broker itself writes transaction
-markers; only delivered markers count.
+It works with whole batches. The broker never changes a batch from byte 21 on, because its CRC covers these
+bytes. Every batch has a unique value, so these bytes identify it. An acknowledged or delivered batch must
+stay at its offset. A batch without a response may exist or not, but never in part and never twice. The broker
+itself writes transaction markers; only delivered markers count.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class Findings:
         self.problems.append(problem)
 
     def report_to(self, outcome: Outcome) -> None:
-        """Add all problems to the outcome. The broker runs in this process, so its memory is unknown."""
+        """Add all problems to the outcome. It gets no memory figure: the broker runs in the process of the
+        test, so its memory cannot be measured separately.
+        """
         outcome.lost += self.lost
         outcome.duplicated += self.duplicated
         outcome.problems += self.problems
@@ -187,9 +189,9 @@ class PartitionOracle:
         *,
         may_lose_since: float | None = None,
     ) -> None:
-        """``stored`` are all readable batches from ``start`` to ``end``. The last start of the broker found everything
-        below ``old_end``. ``may_lose_since``: records acknowledged after this time may be missing, together with all
-        records after them.
+        """``stored`` are all readable batches from ``start`` to ``end``. When the broker last started, it
+        recovered every record below the offset ``old_end``. ``may_lose_since``: records acknowledged after
+        this time may be missing, together with all records after them.
         """
         self._check_start(start)
         self._check_sequence(stored, start, end)

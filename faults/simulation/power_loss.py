@@ -1,4 +1,5 @@
-"""Fault X2, power loss: unsynced writes and names are dropped, torn and reordered, at any file operation of a broker.
+"""Fault X2, power loss at any file operation of a broker: unsynced writes are lost, torn or reordered;
+unsynced changes of directories (a file was created, renamed or removed) are lost or reordered.
 
 A run starts a broker many times on one simulated disk. Each process crashes at an operation that the seed chooses:
 during the first start, a recovery, a Produce request, the end of a transaction, a segment roll, retention, a topic

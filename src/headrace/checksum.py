@@ -1,7 +1,7 @@
-"""CRC-32C in hardware: the extension module of the ``crc32c`` package, without the package.
+"""CRC-32C in hardware: loads the C extension of the ``crc32c`` package, without the package's Python code.
 
 The package's ``__init__`` reads the package version and imports a command line. That takes a tenth of a broker's start
-time. If the extension module is not found, the whole package is imported instead.
+time. If the C extension is not found, the whole package is imported instead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An in-memory implementation of ``headrace.files``, for volatile topics. Its files are lost when the process ends.
 
-It has the same contract: positions, sorted names, errors as ``OSError``. A sync does nothing. Each call is atomic, so
-several threads can use one file, as the log does.
+It has the same contract: reads and writes take a position, ``list`` returns sorted names, errors are
+``OSError``. A sync does nothing. Each call is atomic, so several threads can use one file, as the log does.
 """
 
 from __future__ import annotations

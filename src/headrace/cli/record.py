@@ -1,4 +1,4 @@
-"""A record for formats, filters and JSON, independent of the client that read it."""
+"""The record that output formats, filters and JSON output use, whichever client read it from the log."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ _GRACE_S = 5.0
 _PAUSE_S = 0.05
 _REFRESH_MS = 2_000
 _PROPAGATION_S = 30.0
-"""Seconds until all brokers of a cluster know a new topic. Within this time after this process ensured a topic, the
-response "unknown topic" may only mean that the broker does not know the topic yet. librdkafka's producers wait equally
+"""Seconds until all brokers of a cluster know a new topic. For this long after ``ensure_topic``, the response
+"unknown topic" may only mean that the broker does not know the topic yet. librdkafka's producers wait equally
 long.
 """
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -102,7 +102,9 @@ class Cluster:
     _admin: AdminClient | None = field(default=None, repr=False)
     _admin_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _ensured: dict[str, float] = field(default_factory=dict, repr=False)
-    """When this process ensured each topic (monotonic time). Entries expire after ``_PROPAGATION_S``."""
+    """When ``ensure_topic`` last created or found each topic (monotonic time). Entries expire after
+    ``_PROPAGATION_S``.
+    """
 
     def config(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         base: dict[str, Any] = {
@@ -227,7 +229,7 @@ class Cluster:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise from_kafka(error, f"creating topic {name!r}") from error
         self._note_ensured(name)
-        # Apache Kafka responds when the topic is created, but even a single broker may not list it immediately.
+        # Apache Kafka responds when the topic is created, but even a single broker may list it only later.
         deadline = time.monotonic() + self.timeout_s
         while (topic_info := self.topic(name)) is None and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
@@ -247,7 +249,9 @@ class Cluster:
         self._ensured[name] = now
 
     def _is_propagating(self, name: str) -> bool:
-        """Whether the topic may exist although a broker does not know it yet. Always false with a single broker."""
+        """Whether the topic may exist although a broker does not know it yet. With a single broker it is
+        always false, because ``ensure_topic`` itself waits until that broker lists the topic.
+        """
         ensured = self._ensured.get(name)
         if ensured is None or time.monotonic() > ensured + _PROPAGATION_S:
             return False

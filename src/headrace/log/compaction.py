@@ -318,7 +318,7 @@ class Compaction:
                 self._save_progress(
                     replace(saved, tombstones_removed_below=self.cleaner.tombstones_removed_below)
                 )
-            # Neither slot of the mark may point into a file that will be removed.
+            # Write both slots of the mark, so that neither refers to a segment file that will be removed.
             self.log.write_mark_to_both_slots(self.mark)
             self.has_unfinished_swap = True
             group.swap.commit(self.files)

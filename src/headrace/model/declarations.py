@@ -172,7 +172,7 @@ class Alert:
     when: str
     """The rule, in the grammar of ``headrace.model.rule``."""
     on: str = ""
-    """The subject, if the rule does not name it."""
+    """The flows, views or groups that the rule watches, if ``when`` does not name them."""
     location: SourceLocation | None = field(default=None, compare=False)
 
     @property

@@ -196,8 +196,8 @@ def decode(value: bytes, *, where: str) -> Record:
 SOURCE_HEADER = "__headrace.source"
 Sources = dict[str, int]
 """The highest source offset so far, by ``<output partition>/<input partition>``."""
-# The pattern allows only as many digits as a partition and an offset can have. After a larger offset, all
-# later rows would count as repeats.
+# The pattern limits the digits, so that a partition fits into 32 bits and an offset into 64 bits, as in
+# Kafka. After a header with an impossibly large offset, all later rows would count as repeats.
 _SOURCE = re.compile(rb"([0-9]{1,9})/([0-9]{1,18})")
 
 

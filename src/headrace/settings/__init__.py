@@ -1,4 +1,6 @@
-"""All settings with their defaults. ``headrace.toml``, the environment and options override them, in that order."""
+"""All settings. ``headrace.toml`` overrides the defaults, the environment overrides ``headrace.toml``, and
+options override both.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ An unknown name or an invalid value is an error that names its origin.
 
     ConfigError           HR-CONFIG-INVALID
     ├── SettingUnknown    HR-CONFIG-UNKNOWN   no setting has this name
-    ├── SettingMisfit     HR-CONFIG-TYPE      the value has the wrong type
+    ├── SettingTypeError  HR-CONFIG-TYPE      the value has the wrong type
     └── FileUnreadable    HR-CONFIG-FILE      the file cannot be read, or is not TOML
 """
 

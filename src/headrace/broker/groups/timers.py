@@ -31,7 +31,7 @@ class Timer:
         self.act = act
         self.deadline: float | None = None
         self.timeout_s = 0.0
-        #: Deadline and ticket number of this timer's valid heap entry. Its other heap entries are stale.
+        #: Deadline and number (``ticket``) of the timer's valid heap entry. All its other entries are stale.
         self.queued_deadline: float | None = None
         self.ticket = 0
 
@@ -99,7 +99,7 @@ class Timers:
                 timer.act()
 
     def postpone(self, by_s: float) -> None:
-        """Extend every running timer by ``by_s``, but at most to the deadline that a restart now would set."""
+        """Extend every running timer by ``by_s``, but never beyond its full timeout from now."""
         now = self._clock.steady()
         for _, ticket, timer in self._heap:
             if ticket == timer.ticket and timer.deadline is not None:

@@ -1,4 +1,5 @@
-"""The interface of the transaction coordinator: protocols for the parts of the broker that it uses, results, settings.
+"""The interface of the transaction coordinator: its settings, its results, and a Python protocol for each
+part of the broker that it calls.
 
 If Apache Kafka has the same setting, the comment gives Kafka's name for it, and the default is Kafka's.
 """

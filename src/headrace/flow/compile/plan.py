@@ -294,8 +294,8 @@ class PlanNodes:
 
 @dataclass(frozen=True, slots=True)
 class OrderSensitiveOperators:
-    """Operators with which a function can return different rows when ``verify`` runs it over all input at once than
-    when a flow runs it batch by batch.
+    """Operators that can make a function's rows depend on batches: a flow runs the function batch by batch,
+    ``verify`` runs it over all input at once, and the two may get different rows.
     """
 
     aggregates: int = 0
@@ -308,9 +308,9 @@ class OrderSensitiveOperators:
 
 
 def order_sensitive_operators(output: DataFrame) -> OrderSensitiveOperators:
-    """Return the operators in the plan of ``output``, the result of the function for inputs that are not streams. Most
-    functions return the same rows, whether they run over all input at once or batch by batch. With these operators, the
-    rows depend on the order in which records arrive.
+    """Return these operators from the plan of ``output``. The caller gets ``output`` by calling the function
+    with inputs that are not streams. Most functions return the same rows, whether they run over all input at
+    once or batch by batch. With these operators, the rows depend on the order in which records arrive.
     """
     names: Counter[str] = Counter()
     has_outer_join = False

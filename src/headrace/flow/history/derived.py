@@ -1,4 +1,5 @@
-"""The rows of a flow that ``verify`` derived again: for which keys they are complete, and the last row of each key.
+"""The rows that ``verify`` derived again for a flow, with the keys for which they are complete and the last
+row of each key.
 
 Each derived row has the number of its batch and its coordinates: the input record from which it was derived
 (``headrace.flow.compile.lineage``). The last row of a key is the row with the greatest batch and coordinates, so the
@@ -64,7 +65,7 @@ class Extent:
     """Defines for which keys the derived rows are complete."""
 
     kind: Literal["all", "derived keys", "later times", "nothing"]
-    """``derived keys``: only keys that were derived; other keys might come from missing input.
+    """``derived keys``: only keys with a derived row; other keys might have rows from input that was deleted.
     ``later times``: all keys whose ``field`` is greater than ``above``.
     """
     field: str = ""

@@ -150,7 +150,9 @@ class _Rows:
 
 
 def _to_arrow(kind: Kind) -> _Convert | None:
-    """Return a function that converts the codec's value to Arrow's, where a map is a list of pairs; None if equal."""
+    """Return a function that converts a value of the codec to a value for Arrow, in which a map is a list of
+    pairs. None if Arrow accepts the codec's values unchanged.
+    """
     match kind:
         case List(of, _):
             element = _to_arrow(of)

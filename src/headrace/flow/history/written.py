@@ -32,7 +32,9 @@ def output_ranges(generation: Generation, after: Batch | None, through: Batch) -
 
 
 def is_whole(cluster: Cluster, generation: Generation, ranges: Mapping[str, tuple[int, int]]) -> bool:
-    """Whether the topic was not replaced, and no record in the ranges was deleted or can have been compacted away."""
+    """Whether the topic still has every record in the ranges. False if the topic was replaced, or if it is
+    compacted, because compaction may have removed records.
+    """
     topic = cluster.topic(generation.output)
     if topic is None or topic.id != generation.output_id:
         return False

@@ -80,7 +80,7 @@ class LagMonitor:
     ) -> None:
         clock = clock or SystemClock()
         if timeout_s is not None:
-            # Create the admin client first, so that the copy of the cluster shares it.
+            # Create the admin client before the copy, so that ``cluster`` and its copy share one client.
             cluster.admin()
             cluster = dataclasses.replace(cluster, timeout_s=min(cluster.timeout_s, timeout_s))
         self.app = app
@@ -116,8 +116,10 @@ class LagMonitor:
     def measure(
         self, served: Callable[[View], ViewPosition | None] | None = None, *, full: bool = False
     ) -> Measurement:
-        """Measure all flows and views. ``served`` returns the position of a view's served rows while the view's
-        follower rebuilds other rows. ``full`` also queries starts and retention, which change rarely.
+        """Measure all flows and views.
+
+        While a follower rebuilds a view, the view still serves its old rows: ``served`` returns the position
+        of these rows. ``full`` also queries what rarely changes, such as start offsets and retention.
         """
         with self._lock:
             return self._measure(served, full)

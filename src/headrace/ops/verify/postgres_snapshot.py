@@ -1,8 +1,9 @@
 """A snapshot of a view in a schema of PostgreSQL.
 
-``_headrace_views`` has a row per view and part. The part ``serving`` has the position and the name of the table with
-the rows. One read-only transaction reads both, so position and rows belong together, and the follower can continue.
-COPY returns the rows, with values in the log's text form. The transaction ends before rows are derived.
+``_headrace_views`` has one row for each part of a view. The row of the part ``serving`` has the position, and
+the name of the table with the rows. One read-only transaction reads both, so position and rows belong
+together. The follower can continue to write meanwhile. COPY returns the rows, with values in the log's text
+form. The transaction ends before rows are derived.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A snapshot of a view in a SQLite file.
 
-``_headrace_views`` has a row per view and part. The part ``serving`` has the position and the name of the table with
-the rows. One read transaction reads both, so position and rows belong together, and the follower can continue. SQLite
-itself copies the rows, which is fast.
+``_headrace_views`` has one row for each part of a view. The row of the part ``serving`` has the position, and
+the name of the table with the rows. One read transaction reads both, so position and rows belong together.
+The follower can continue to write meanwhile. SQLite itself copies the rows, which is fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Provers verify a view. A running app provides a prover with Spark; the server has its own prover without Spark."""
+"""Provers verify views. The prover of ``headrace run`` uses Spark; the server's ``PlainProver`` does not."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class SubscribeRequest:
 
 
 class Subscriber:
-    """``open_feed`` returns the feed of the view that currently serves a name."""
+    """``open_feed`` returns the feed of the view to which a name currently points."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """The tables ``_headrace_views`` and ``_headrace_owners`` of a PostgreSQL schema.
 
-``_headrace_views`` has a row per view and part, with the position, the schema and the view's table.
+``_headrace_views`` has one row for each part of a view, with the part's position, schema and table.
 ``_headrace_owners`` has a row per view, with the follower that may write the view. A transaction that changes rows
 reads and writes both tables, so position, rows and owner are always consistent. A row in ``_headrace_views`` names the
 table of a part. If that table is missing, or does not have the expected columns, the row counts as missing, and the

@@ -1,14 +1,16 @@
 """The layout of a SQLite file of views.
 
-Each view is a table with the view's name. ``_headrace_views`` has a row per view and part, with the name of its table,
-its ``Position`` and its ``ViewSchema``. ``_headrace_owners`` has a row per view, with the follower that may write it.
-The column types INTEGER, REAL, TEXT and BLOB return values unchanged. Tables are not STRICT, because a REAL column must
-also accept the text ``NaN``.
+Each view is a table with the view's name. ``_headrace_views`` has one row for each part of a view: one for
+the part ``serving``, which readers read, and during a rebuild one for the part ``building``. A row has the
+name of the part's table, its ``Position`` and its ``ViewSchema``. ``_headrace_owners`` has a row per view,
+with the follower that may write it. The column types INTEGER, REAL, TEXT and BLOB return values unchanged.
+Tables are not STRICT, because a REAL column must also accept the text ``NaN``.
 
-The journal is a write-ahead log, so readers and the follower never wait for each other. ``synchronous`` is NORMAL, so a
-commit does not sync. A power loss can remove the last commits, but each commit only as a whole. The follower then
-continues from an earlier position, whose rows match, and applies the rest again. A sync per batch would cost
-milliseconds without a benefit. If only the process is killed, no commit is lost.
+The journal is a write-ahead log, so readers and the follower never wait for each other. ``synchronous`` is
+NORMAL, so a commit does not sync. A power loss can undo the last commits, but never a part of a commit. The
+file then has an earlier position, and the rows of that position. The follower continues from it, and applies
+the lost batches again. A sync per batch would cost milliseconds without a benefit. If only the process is
+killed, no commit is lost.
 
 The application id in the file's header marks a file of views. A follower never changes a file with another id.
 """
@@ -128,7 +130,8 @@ class SqliteFile:
         execute("PRAGMA synchronous = NORMAL")
         execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
-        # This preserves SQL views of users on the table when a swap renames the new table.
+        # A swap drops the view's old table and renames the new one. Without this pragma, SQLite refuses the
+        # rename if users have defined SQL views on the table. With it, their SQL views read the new table.
         execute("PRAGMA legacy_alter_table = ON")
 
     def _format(self) -> int:
