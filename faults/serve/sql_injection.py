@@ -15,6 +15,7 @@ subscriptions to a result, and in PostgreSQL's protocol (simple, extended and cu
 
 from __future__ import annotations
 
+import base64
 import random
 import re
 import urllib.parse
@@ -335,7 +336,7 @@ class _Attack:
 
     def _judge_secrets(self, channel: str, sent: str, reply: Reply) -> None:
         """Check for hidden data. A name that the attacker itself wrote reveals nothing."""
-        text, statement = reply.text.lower(), sent.lower()
+        text, statement = reply.text.lower(), f"{sent} {_decoded_cursor(sent)}".lower()
         for secret, what in self._scene.secrets.items():
             if secret in text and secret not in statement:
                 self._report_problem(f"a response shows {what} that was not granted: {channel} {sent!r:.150}")
@@ -402,3 +403,13 @@ class _Attack:
 def _without_volatile_parts(text: str) -> str:
     """Remove what differs between any two responses."""
     return re.sub(r"(?im)^(date|headrace-request-id|content-length):.*$|character \d+|LINE \d+.*", "", text)
+
+
+def _decoded_cursor(text: str) -> str:
+    """Return the text of a cursor, which is JSON in URL-safe base64; empty if the text is no cursor."""
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode(
+            "utf-8", "replace"
+        )
+    except ValueError:
+        return ""

@@ -221,5 +221,5 @@ def _check(files: Files, swap: Swap) -> None:
             f"{swap.new_log_path} is damaged: it has {position} bytes with CRC {crc:08x}, "
             f"expected {swap.size} bytes with CRC {swap.crc:08x}",
             detail=f"the file contains offsets {swap.base_offset} to {swap.end_offset - 1}",
-            hint="restore the directory from a backup; the segments that it replaces may still exist",
+            hint="restore the directory from a backup; the old segments, which the file was to replace, may remain",
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.storage.offline_partition import OfflinePartition
 from headrace.broker.storage.partition import Partition
 from headrace.errors import ArchiveUnavailable
 from headrace.files import SystemFiles
@@ -103,6 +104,24 @@ async def test_old_segments_move_stay_readable_and_are_deleted_with_the_topic(
     assert (await call(Api.DELETE_TOPICS, topics=[state])).responses[0].error_code == 0
     await call.broker.archiver.remove_deleted()
     assert logs() == []
+
+
+async def test_an_offline_partition_does_not_stop_the_archiver(
+    start: StartBroker, archive: tuple[dict[str, Any], Callable[[], list[str]]]
+) -> None:
+    settings, logs = archive
+    call = await start(**settings)
+    await create_archived_topic(call)
+    await create_archived_topic(call, topic="gone")
+    await call.create("damaged")
+    call.broker.partitions._by_topic["damaged"][0] = OfflinePartition("the disk failed", 0)
+    await call.broker.archiver.run()
+    archived = logs()
+    state = m.DeleteTopicsRequest.DeleteTopicState(name="gone", topic_id=bytes(16))
+    assert (await call(Api.DELETE_TOPICS, topics=[state])).responses[0].error_code == 0
+    await call.broker.archiver.run()
+    assert 0 < len(logs()) < len(archived)
+    assert call.broker.archiver.counts.failures == 0
 
 
 async def test_a_deleted_topic_is_removed_from_the_archive_after_its_local_files(

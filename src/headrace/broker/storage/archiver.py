@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from headrace.broker.event_loop import in_daemon_thread
+from headrace.broker.storage.offline_partition import OfflinePartition
 from headrace.errors import ArchiveUnavailable, StorageError
 from headrace.log.archive_move import ArchiveMove
 from headrace.log.archive_store import ArchiveStore
@@ -132,7 +133,8 @@ class Archiver:
         await self.remove_deleted()
 
     def _drop_deleted(self) -> None:
-        logs = {partition.log for _, _, partition in self._broker.partitions.all()}
+        partitions = [partition for _, _, partition in self._broker.partitions.all()]
+        logs = {partition.log for partition in partitions if not isinstance(partition, OfflinePartition)}
         self._failing &= logs
         self._pauses = {log: pause for log, pause in self._pauses.items() if log in logs}
 
