@@ -392,3 +392,15 @@ def test_a_websocket_handshake_with_too_large_a_head_is_refused_immediately(
         response = connection.makefile("rb").read()
     assert response.startswith(b"HTTP/1.1 431 ")
     assert b"HR-SERVE-HEAD" in response
+
+
+@pytest.mark.parametrize("header", ["Content-Length: 3", "Transfer-Encoding: chunked"])
+def test_a_websocket_handshake_with_a_body_is_refused_immediately(http: Http, header: str) -> None:
+    with socket.create_connection(("127.0.0.1", http.port), 60) as connection:
+        connection.sendall(
+            "GET /v1/views/any/changes HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n{header}\r\n\r\n".encode()
+        )
+        response = connection.makefile("rb").read()
+    assert response.startswith(b"HTTP/1.1 400 ")
+    assert b"HR-SERVE-HTTP" in response
