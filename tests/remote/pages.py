@@ -11,7 +11,7 @@ from faults.serve.http import Http
 from faults.wait import until
 from tests.remote.unreliable_network import Network
 
-__all__ = ["QUEUE", "begin", "copied", "drain", "expect_equal", "prices", "put", "wait_in"]
+__all__ = ["QUEUE", "begin", "copied", "drain", "expect_equal", "expect_prices", "prices", "put", "wait_in"]
 
 QUEUE = """async ([topic, key, from, to]) => {
   for (let price = from; price < to; price++) await offline.outbox.write(topic, { fruit_id: key, price });
@@ -74,6 +74,14 @@ def prices(server: Http, topic: str, key: str) -> list[int]:
         if document["at_end"]:
             return result
         document = server.get(document["next"]).expect(200)
+
+
+def expect_prices(page: Page, server: Http, topic: str, key: str, expected: list[int]) -> None:
+    """Wait until all records are visible: the log confirms a transaction shortly before readers see it."""
+    wait_in(
+        page, lambda: len(prices(server, topic, key)) >= len(expected), f"{len(expected)} records of {key!r}"
+    )
+    assert prices(server, topic, key) == expected
 
 
 def put(server: Http, topic: str, key: str, price: int) -> None:

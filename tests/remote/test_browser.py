@@ -16,7 +16,7 @@ from faults.serve.http import Http
 from faults.serve.local_server import Process, served
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from tests.remote.pages import QUEUE, begin, copied, drain, expect_equal, prices, put, wait_in
+from tests.remote.pages import QUEUE, begin, copied, drain, expect_equal, expect_prices, prices, put, wait_in
 from tests.remote.unreliable_network import Network
 from tests.unit.repository.snippets import blocks
 from tests.unit.repository.tracked import ROOT
@@ -116,7 +116,7 @@ def test_offline_writes_are_sent_once_in_order_and_the_copy_catches_up(
         begin(page, network, server.token, view=view)
     network.set_mode("open")
     drain(page)
-    assert prices(server, topic, "offline") == list(range(15))
+    expect_prices(page, server, topic, "offline", list(range(15)))
     # Once a read sees the write, the copy gets it too.
     assert page.evaluate("async (view) => (await remote.view(view).get('offline')).price", view) == 14
     expect_equal(page, server, view)
@@ -149,7 +149,7 @@ def test_a_write_before_a_kill_of_the_server_is_stored_once(
     network.connect_to(server.port)
     network.set_mode("open")
     drain(page)
-    assert prices(server, topic, "killed") == [0, 1, 2]
+    expect_prices(page, server, topic, "killed", [0, 1, 2])
     expect_equal(page, server, view)
 
 
@@ -191,7 +191,7 @@ def test_an_unreliable_network_loses_and_doubles_nothing(
         page.wait_for_timeout(chance.randrange(40))
     network.set_mode("open")
     drain(page)
-    assert prices(server, topic, "random") == list(range(count))
+    expect_prices(page, server, topic, "random", list(range(count)))
     expect_equal(page, server, view)
     page.evaluate("window.dispatchEvent(new Event('online'))")
     page.wait_for_function(f"steps.some(([, , price]) => price === {count - 1})")
@@ -258,7 +258,7 @@ def test_tabs_share_one_queue_and_one_copy(
     network.set_mode("open")
     for number, tab in enumerate(pages):
         drain(tab)
-        assert prices(server, topic, f"tab{number}") == list(range(5))
+        expect_prices(page, server, topic, f"tab{number}", list(range(5)))
         tab.wait_for_function("copy.state === 'live'")
     expect_equal(pages[1], server, view)
     # A tab that is opened later gets the current state.
@@ -296,7 +296,7 @@ def test_a_refused_write_is_kept_with_its_reason_and_a_missing_token_is_waited_f
     assert page.evaluate("offline.outbox.error.code") == "HR-SERVE-LOGIN"
     page.evaluate("(token) => { window.token = token; }", server.token)
     drain(page)
-    assert prices(server, topic, "refused") == [0, 1]
+    expect_prices(page, server, topic, "refused", [0, 1])
     (refused,) = page.evaluate("offline.outbox.refused()")
     assert refused["problem"]["code"] == "HR-SERVE-REQUEST"
     page.evaluate("(seq) => offline.outbox.discard(seq)", refused["seq"])
@@ -329,7 +329,7 @@ def test_a_wrong_clock_makes_only_old_attempts_doubtful(
     page.evaluate(f"jump({300 * DAY_MS})")
     page.evaluate(QUEUE, [topic, "clock", 2, 3])
     drain(page)
-    assert prices(server, topic, "clock") == [0, 1, 2]
+    expect_prices(page, server, topic, "clock", [0, 1, 2])
 
 
 def test_invalid_responses_stop_neither_the_outbox_nor_the_copy(
@@ -375,7 +375,7 @@ def test_invalid_responses_stop_neither_the_outbox_nor_the_copy(
     page.evaluate(QUEUE, [topic, "garbled", 0, 3])
     wait_in(page, lambda: page.evaluate("offline.retry()") or requests["changes"] > len(answers), "the copy")
     drain(page)
-    assert prices(server, topic, "garbled") == [0, 1, 2]
+    expect_prices(page, server, topic, "garbled", [0, 1, 2])
     assert requests["records"] == 8 + 3
     expect_equal(page, server, view)
     assert page.evaluate("offline.outbox.refused()") == []
