@@ -298,9 +298,9 @@ def test_concurrent_requests_with_one_idempotency_key_execute_once(cluster: Clus
         ]
         statuses = Counter(future.result().status for future in requests)
     assert statuses == {200: 6, 422: 18}
-    assert (
-        sum(cluster.ends(topic, committed=False).values()) == 2
-    )  # The record, and the end of its transaction.
+    # The record, and the end of its transaction, which readers see shortly after the response.
+    until(lambda: sum(cluster.ends(topic, committed=False).values()) >= 2, "the end of the transaction")
+    assert sum(cluster.ends(topic, committed=False).values()) == 2
     for key in ("", " ", "a b", "ä", "x" * 201, "\t"):
         reply = http.post(
             f"/v1/topics/{topic}/records",
