@@ -155,12 +155,13 @@ def _outcomes(tally: Tally, module: ModuleType, seeds: Sequence[int], saved: Sav
 
 
 def _run_all(fault: Fault, module: str, seeds: Sequence[int]) -> Iterator[Outcome]:
-    if fault.at_once == 1 or len(seeds) <= 1:
+    parallel_runs = fault.parallel_runs(module)
+    if parallel_runs == 1 or len(seeds) <= 1:
         for seed in seeds:
             yield _run(fault.name, module, seed)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(fault.at_once, mp_context=context, initializer=die_with_parent) as pool:
+    with ProcessPoolExecutor(parallel_runs, mp_context=context, initializer=die_with_parent) as pool:
         runs = [pool.submit(_run, fault.name, module, seed) for seed in seeds]
         for run in as_completed(runs):
             yield run.result()

@@ -23,11 +23,14 @@ from types import ModuleType
 
 __all__ = ["FAULTS", "Fault"]
 
+_FLOWS_AT_ONCE_MAX = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """``runs`` is the full number of runs per module. ``product`` lists the tested code, relative to ``src/headrace``.
-    Up to ``at_once`` runs may execute in parallel, because they mostly wait or need one core each.
+    Up to ``at_once`` runs may execute in parallel, because they mostly wait or need one core each. Each run of
+    flows has a Spark of its own, so at most three of them execute in parallel.
     """
 
     name: str
@@ -44,6 +47,9 @@ class Fault:
         """
         product = [f"src/headrace/{path}" for path in self.product]
         return sorted([*product, *(f"faults/{name.replace('.', '/')}.py" for name in self.modules)])
+
+    def parallel_runs(self, module: str) -> int:
+        return min(self.at_once, _FLOWS_AT_ONCE_MAX) if module.startswith("faults.flows.") else self.at_once
 
     def load(self) -> list[ModuleType]:
         """Import the modules only when needed, because each fault imports its own clients and libraries."""
@@ -109,6 +115,7 @@ FAULTS = {
             ("views.zombie_follower", "flows.zombie_driver", "flows.zombie_realtime_driver"),
             50,
             _FLOWS_AND_VIEWS,
+            at_once=2,
         ),
         Fault(
             "X14",
