@@ -24,6 +24,7 @@ from types import ModuleType
 __all__ = ["FAULTS", "Fault"]
 
 _FLOWS_AT_ONCE_MAX = 3
+"""More Sparks than this, on two cores, wait so long for a core that their runs time out."""
 
 
 @dataclass(frozen=True, slots=True)

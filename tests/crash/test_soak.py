@@ -246,3 +246,9 @@ def test_every_fault_lists_runnable_modules_and_existing_code() -> None:
                 re.compile(pattern)
         for covered in fault.covered_paths:
             assert (covered_code.ROOT / covered).exists(), covered
+
+
+def test_few_flows_run_at_once_because_each_has_a_spark_of_its_own() -> None:
+    fault = Fault("X0", "outage", ("log.outage", "flows.outage"), 10, (), at_once=10)
+    assert [fault.parallel_runs(f"faults.{module}") for module in fault.modules] == [10, 3]
+    assert Fault("X0", "outage", ("flows.outage",), 10, ()).parallel_runs("faults.flows.outage") == 1

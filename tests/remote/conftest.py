@@ -10,9 +10,9 @@ from pathlib import Path
 # 3.11 fails if another thread parses meanwhile (SystemError: AST constructor recursion depth mismatch).
 import anyio._backends._asyncio  # noqa: F401
 import pytest
-from playwright.sync_api import Browser, BrowserContext
+from playwright.sync_api import Browser, BrowserContext, Page
 
-from faults.serve.chromium import browser, site
+from faults.serve.chromium import browser, open_page, site
 from faults.serve.http import Http
 from faults.serve.local_server import served, token_for
 from faults.views.follower_thread import following
@@ -35,8 +35,11 @@ __all__ = [
     "log",
     "network",
     "origin",
+    "page",
     "remote",
     "server",
+    "topic",
+    "view",
 ]
 
 
@@ -99,3 +102,20 @@ def network(server: Http) -> Iterator[Network]:
 def remote(server: Http) -> Iterator[Remote]:
     with new_remote(server) as remote:
         yield remote
+
+
+@pytest.fixture
+def topic(app: App) -> str:
+    return app.topics[0].name
+
+
+@pytest.fixture
+def view(app: App) -> str:
+    return app.views[0].name
+
+
+@pytest.fixture
+def page(context: BrowserContext, origin: str) -> Iterator[Page]:
+    yield open_page(context, origin)
+    for page in context.pages:
+        page.close()

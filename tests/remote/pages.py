@@ -9,6 +9,8 @@ from playwright.sync_api import Page
 
 from faults.serve.http import Http
 from faults.wait import until
+from headrace.client.cluster import Cluster
+from headrace.client.progress import wait_until_decided
 from tests.remote.unreliable_network import Network
 
 __all__ = ["QUEUE", "begin", "copied", "drain", "expect_equal", "expect_prices", "prices", "put", "wait_in"]
@@ -76,11 +78,9 @@ def prices(server: Http, topic: str, key: str) -> list[int]:
         document = server.get(document["next"]).expect(200)
 
 
-def expect_prices(page: Page, server: Http, topic: str, key: str, expected: list[int]) -> None:
-    """Wait until all records are visible: the log confirms a transaction shortly before readers see it."""
-    wait_in(
-        page, lambda: len(prices(server, topic, key)) >= len(expected), f"{len(expected)} records of {key!r}"
-    )
+def expect_prices(cluster: Cluster, server: Http, topic: str, key: str, expected: list[int]) -> None:
+    """Compare all records with that key. The log confirms a transaction shortly before readers see its records."""
+    wait_until_decided(cluster, topic)
     assert prices(server, topic, key) == expected
 
 

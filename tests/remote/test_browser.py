@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from playwright.sync_api import BrowserContext, Page, Route
 
 from faults.serve.chromium import open_page
@@ -22,23 +20,6 @@ from tests.unit.repository.snippets import blocks
 from tests.unit.repository.tracked import ROOT
 
 DAY_MS = 24 * 3_600_000
-
-
-@pytest.fixture
-def topic(app: App) -> str:
-    return app.topics[0].name
-
-
-@pytest.fixture
-def view(app: App) -> str:
-    return app.views[0].name
-
-
-@pytest.fixture
-def page(context: BrowserContext, origin: str) -> Iterator[Page]:
-    yield open_page(context, origin)
-    for page in context.pages:
-        page.close()
 
 
 def test_a_page_writes_and_reads_its_own_writes(
@@ -80,7 +61,14 @@ def test_a_page_writes_and_reads_its_own_writes(
 
 
 def test_offline_writes_are_sent_once_in_order_and_the_copy_catches_up(
-    server: Http, network: Network, context: BrowserContext, origin: str, page: Page, topic: str, view: str
+    cluster: Cluster,
+    server: Http,
+    network: Network,
+    context: BrowserContext,
+    origin: str,
+    page: Page,
+    topic: str,
+    view: str,
 ) -> None:
     for number in range(5):
         put(server, topic, f"off{number}", number)
@@ -116,7 +104,7 @@ def test_offline_writes_are_sent_once_in_order_and_the_copy_catches_up(
         begin(page, network, server.token, view=view)
     network.set_mode("open")
     drain(page)
-    expect_prices(page, server, topic, "offline", list(range(15)))
+    expect_prices(cluster, server, topic, "offline", list(range(15)))
     # Once a read sees the write, the copy gets it too.
     assert page.evaluate("async (view) => (await remote.view(view).get('offline')).price", view) == 14
     expect_equal(page, server, view)
@@ -149,7 +137,7 @@ def test_a_write_before_a_kill_of_the_server_is_stored_once(
     network.connect_to(server.port)
     network.set_mode("open")
     drain(page)
-    expect_prices(page, server, topic, "killed", [0, 1, 2])
+    expect_prices(cluster, server, topic, "killed", [0, 1, 2])
     expect_equal(page, server, view)
 
 
@@ -167,7 +155,7 @@ def test_a_page_follows_the_first_rows_of_a_query(
 
 
 def test_an_unreliable_network_loses_and_doubles_nothing(
-    server: Http, network: Network, page: Page, topic: str, view: str
+    cluster: Cluster, server: Http, network: Network, page: Page, topic: str, view: str
 ) -> None:
     chance = random.Random(1)
     begin(page, network, server.token, "random", view)
@@ -191,7 +179,7 @@ def test_an_unreliable_network_loses_and_doubles_nothing(
         page.wait_for_timeout(chance.randrange(40))
     network.set_mode("open")
     drain(page)
-    expect_prices(page, server, topic, "random", list(range(count)))
+    expect_prices(cluster, server, topic, "random", list(range(count)))
     expect_equal(page, server, view)
     page.evaluate("window.dispatchEvent(new Event('online'))")
     page.wait_for_function(f"steps.some(([, , price]) => price === {count - 1})")
@@ -248,7 +236,14 @@ def test_after_an_expired_cursor_the_copy_loads_a_snapshot_and_is_correct(
 
 
 def test_tabs_share_one_queue_and_one_copy(
-    server: Http, network: Network, context: BrowserContext, origin: str, page: Page, topic: str, view: str
+    cluster: Cluster,
+    server: Http,
+    network: Network,
+    context: BrowserContext,
+    origin: str,
+    page: Page,
+    topic: str,
+    view: str,
 ) -> None:
     pages = [page, open_page(context, origin)]
     network.set_mode("cut")
@@ -258,7 +253,7 @@ def test_tabs_share_one_queue_and_one_copy(
     network.set_mode("open")
     for number, tab in enumerate(pages):
         drain(tab)
-        expect_prices(page, server, topic, f"tab{number}", list(range(5)))
+        expect_prices(cluster, server, topic, f"tab{number}", list(range(5)))
         tab.wait_for_function("copy.state === 'live'")
     expect_equal(pages[1], server, view)
     # A tab that is opened later gets the current state.
@@ -277,7 +272,7 @@ def test_tabs_share_one_queue_and_one_copy(
 
 
 def test_a_refused_write_is_kept_with_its_reason_and_a_missing_token_is_waited_for(
-    server: Http, network: Network, page: Page, topic: str, view: str
+    cluster: Cluster, server: Http, network: Network, page: Page, topic: str, view: str
 ) -> None:
     page.evaluate("window.token = 'hr_wrong'")
     page.evaluate(
@@ -296,7 +291,7 @@ def test_a_refused_write_is_kept_with_its_reason_and_a_missing_token_is_waited_f
     assert page.evaluate("offline.outbox.error.code") == "HR-SERVE-LOGIN"
     page.evaluate("(token) => { window.token = token; }", server.token)
     drain(page)
-    expect_prices(page, server, topic, "refused", [0, 1])
+    expect_prices(cluster, server, topic, "refused", [0, 1])
     (refused,) = page.evaluate("offline.outbox.refused()")
     assert refused["problem"]["code"] == "HR-SERVE-REQUEST"
     page.evaluate("(seq) => offline.outbox.discard(seq)", refused["seq"])
@@ -310,7 +305,7 @@ def test_a_refused_write_is_kept_with_its_reason_and_a_missing_token_is_waited_f
 
 
 def test_a_wrong_clock_makes_only_old_attempts_doubtful(
-    server: Http, network: Network, page: Page, topic: str
+    cluster: Cluster, server: Http, network: Network, page: Page, topic: str
 ) -> None:
     begin(page, network, server.token, "clock")
     page.evaluate("window.now = Date.now; window.jump = (ms) => { Date.now = () => window.now() + ms; }")
@@ -329,11 +324,11 @@ def test_a_wrong_clock_makes_only_old_attempts_doubtful(
     page.evaluate(f"jump({300 * DAY_MS})")
     page.evaluate(QUEUE, [topic, "clock", 2, 3])
     drain(page)
-    expect_prices(page, server, topic, "clock", [0, 1, 2])
+    expect_prices(cluster, server, topic, "clock", [0, 1, 2])
 
 
 def test_invalid_responses_stop_neither_the_outbox_nor_the_copy(
-    server: Http, network: Network, page: Page, topic: str, view: str
+    cluster: Cluster, server: Http, network: Network, page: Page, topic: str, view: str
 ) -> None:
     allowed = {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": "*"}
     events = {**allowed, "Content-Type": "text/event-stream"}
@@ -375,7 +370,7 @@ def test_invalid_responses_stop_neither_the_outbox_nor_the_copy(
     page.evaluate(QUEUE, [topic, "garbled", 0, 3])
     wait_in(page, lambda: page.evaluate("offline.retry()") or requests["changes"] > len(answers), "the copy")
     drain(page)
-    expect_prices(page, server, topic, "garbled", [0, 1, 2])
+    expect_prices(cluster, server, topic, "garbled", [0, 1, 2])
     assert requests["records"] == 8 + 3
     expect_equal(page, server, view)
     assert page.evaluate("offline.outbox.refused()") == []

@@ -25,6 +25,7 @@ from faults.wait import until
 from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import ensure_declared
+from headrace.client.progress import wait_until_decided
 from headrace.serve.errors import HostNotAllowed
 from headrace.serve.http.guard import Guard
 from headrace.serve.query.position_token import PositionToken, TopicPosition
@@ -298,8 +299,8 @@ def test_concurrent_requests_with_one_idempotency_key_execute_once(cluster: Clus
         ]
         statuses = Counter(future.result().status for future in requests)
     assert statuses == {200: 6, 422: 18}
-    # The record, and the end of its transaction, which readers see shortly after the response.
-    until(lambda: sum(cluster.ends(topic, committed=False).values()) >= 2, "the end of the transaction")
+    wait_until_decided(cluster, topic)
+    # The record, and the end of its transaction.
     assert sum(cluster.ends(topic, committed=False).values()) == 2
     for key in ("", " ", "a b", "ä", "x" * 201, "\t"):
         reply = http.post(
