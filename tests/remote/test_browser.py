@@ -296,7 +296,8 @@ def test_a_refused_write_is_kept_with_its_reason_and_a_missing_token_is_waited_f
     assert refused["problem"]["code"] == "HR-SERVE-REQUEST"
     page.evaluate("(seq) => offline.outbox.discard(seq)", refused["seq"])
     assert page.evaluate("offline.outbox.refused()") == []
-    # A copy above its row limit fails.
+    # A copy above its row limit, of one row, fails.
+    put(server, topic, "another", 1)
     page.evaluate("async (view) => { window.copy = await offline.copy(view); }", view)
     page.wait_for_function("copy.state === 'failed' && copy.error.code === 'HR-BROWSER-COPY-SIZE'")
     assert page.evaluate("copy.all()") == {"rows": [], "position": None}
