@@ -95,7 +95,7 @@ def commit_batch(
     starts = {number: end for number, (_, end) in last_outputs.items()} or generation.output_starts
     writer.begin()
     try:
-        sent, keyless = _send_rows(writer, flow, generation, result)
+        sent, keyless = _send_rows(writer, flow, state, result)
         writer.send(_side_records(flow, result, generation.generation))
         writer.flush()
         ends = (
@@ -131,7 +131,7 @@ def commit_batch(
             committed_ms=time.time_ns() // 1_000_000,
         )
         key, value = encode(batch)
-        writer.send([OutgoingRecord(flow.progress_topic, key, value)])
+        writer.send([OutgoingRecord(state.progress_topic, key, value)])
         writer.commit()
     except BaseException as error:
         writer.abort(purge=True)
@@ -162,10 +162,10 @@ def _row_too_large(flow: Flow, generation: Generation, result: BatchResult) -> R
 
 
 def _send_rows(
-    writer: TransactionalWriter, flow: Flow, generation: Generation, result: BatchResult
+    writer: TransactionalWriter, flow: Flow, state: FlowState, result: BatchResult
 ) -> tuple[int, int]:
-    """Send rows to the topic, and rows without a key to the dead letters. Returns both numbers."""
-    sent, keyless = result.sent, 0
+    """Send rows to the topics, and rows without a key to the dead letters. Returns both numbers."""
+    generation, sent, keyless = state.generation, result.sent, 0
     reason = f"batch {result.number} of generation {generation.generation}: the row has no key".encode()
     headers = ((f"{_ERRORS}exception", b"RowWithoutKey"), (f"{_ERRORS}message", reason))
     for piece in result.pieces():
@@ -179,7 +179,10 @@ def _send_rows(
                 for value in values
             )
             keyless += len(values)
-        writer.send_rows(generation.output, rows.column("key").to_pylist(), rows.column("value").to_pylist())
+        keys, values = rows.column("key").to_pylist(), rows.column("value").to_pylist()
+        writer.send_rows(generation.output, keys, values)
+        if state.stable:
+            writer.send_rows(state.stable, keys, values)
         sent += rows.num_rows
     return sent, keyless
 

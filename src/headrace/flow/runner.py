@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,19 +13,28 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from headrace.client.errors import LogError
+from headrace.client.generations import Entry, generations_of
 from headrace.client.progress import current, reached, unread_records
 from headrace.client.records import read
-from headrace.client.transactional_writer import TransactionalWriter, WriterRefused
+from headrace.client.transactional_writer import WriterRefused
 from headrace.errors import HeadraceError
 from headrace.flow.context import FlowContext
 from headrace.flow.engine.engine import Engine
 from headrace.flow.engine.enrichment import EnrichmentRun
 from headrace.flow.engine.micro_batch import MicroBatchRun
 from headrace.flow.engine.realtime import RealtimeRun
-from headrace.flow.errors import FlowChanged, FlowFenced, InputReplaced, TableRepartitioned
+from headrace.flow.errors import (
+    FlowChanged,
+    FlowFenced,
+    GenerationMoved,
+    InputReplaced,
+    TableRepartitioned,
+)
 from headrace.flow.failures import blame, explain, is_retriable
 from headrace.flow.flow_state import FlowState, expect_same_app, last_progress, open_flow
+from headrace.flow.generation_choice import begin_generation, choose_generation, first_entry
 from headrace.flow.ownership import Ownership, open_writer
+from headrace.flow.switch.policy import SwitchPolicy
 from headrace.model.errors import SourceLocation
 
 __all__ = ["FlowFailure", "FlowRunner", "FlowStatus"]
@@ -56,13 +66,26 @@ class FlowFailure:
 
 
 class FlowRunner:
-    """Runs one flow in one thread. ``run`` returns when ``stop`` is set, and raises errors that a retry cannot resolve.
+    """Runs one generation of a flow in one thread. ``run`` returns when ``stop`` is set, and raises errors that a retry
+    cannot resolve.
 
-    If ``rebuild`` is not empty, the first start begins a new generation, with ``rebuild`` as its reason. With
+    ``number`` is the generation; 0 chooses one that the function began (``headrace.flow.generation_choice``). If
+    ``rebuild`` is not empty, the first start begins a new generation, with ``rebuild`` as its reason. With
     ``rebuild_changed``, a new generation begins whenever the function or an input changed.
+
+    A generation that is being built is switched to when it has caught up and the difference is within the limits
+    (``headrace.flow.switch``). ``note`` prints a line for the user.
     """
 
-    def __init__(self, context: FlowContext, *, rebuild: str = "", rebuild_changed: bool = False) -> None:
+    def __init__(
+        self,
+        context: FlowContext,
+        number: int = 0,
+        *,
+        rebuild: str = "",
+        rebuild_changed: bool = False,
+        note: Callable[[str], None] = lambda line: None,
+    ) -> None:
         self.status = FlowStatus(context.flow.name)
         self.opened = threading.Event()
         """Set when the generation is recorded in the log. Readers of the flow's output can then open the topic."""
@@ -72,11 +95,16 @@ class FlowRunner:
         self._flow = context.flow
         self._cluster = context.cluster
         self._options = context.options
+        self._number = number
+        self._note = note
         self._rebuild = rebuild
         self._rebuild_changed = rebuild_changed
-        self._ownership = Ownership(context.cluster, context.flow, context.options.transaction_timeout_ms)
+        self._ownership = self._new_ownership()
         self._engine: Engine | None = None
         self._ends: tuple[float, dict[str, dict[int, int]]] = (0.0, {})
+
+    def _new_ownership(self) -> Ownership:
+        return Ownership(self._cluster, self._flow, self._options.transaction_timeout_ms)
 
     def run(self, stop: threading.Event) -> None:
         failures = 0
@@ -106,6 +134,8 @@ class FlowRunner:
         try:
             self._ownership.expect_current_owner()
             if isinstance(error, WriterRefused):
+                if self.current is not None and self._has_moved(self.current):
+                    return GenerationMoved(self._flow.name, self._number)
                 return self._ownership.error_for_refusal(error, self.current.last if self.current else None)
         except FlowFenced as fenced:
             return fenced
@@ -114,44 +144,75 @@ class FlowRunner:
             return error
         return error
 
+    def _has_moved(self, state: FlowState) -> bool:
+        """Whether the flow switched between generations since this one was opened."""
+        generations = generations_of(self._cluster, self._flow)
+        if generations is None:
+            return False
+        if generations.switching == self._number or generations.entry(self._number) is None:
+            return True
+        entry = generations.expect(self._number)
+        writes_both = generations.writes_stable(self._number) and entry.topic != generations.stable
+        return (entry.topic, writes_both) != (state.generation.output, bool(state.stable))
+
     def _run_once(self, stop: threading.Event) -> None:
         self._ownership.expect_current_owner()
-        # Check this before opening the writer, which would fence the other app.
-        expect_same_app(self._context.app, self._flow, current(self._cluster, self._flow.progress_topic))
-        writer = open_writer(self._cluster, self._flow, self._options.transaction_timeout_ms)
+        entry = self._entry()
         try:
-            state = self._open(writer)
+            switch = self._run_generation(entry, stop)
+        except (FlowChanged, InputReplaced, TableRepartitioned) as changed:
+            if not self._rebuild_changed:
+                raise
+            self._number = begin_generation(self._context, changed.message).number
+            self._ownership = self._new_ownership()
+            switch = self._run_generation(self._entry(), stop)
+        if switch is not None:
+            switch()
+
+    def _entry(self) -> Entry:
+        """Return the generation to run. Begin it if a rebuild was requested."""
+        if self._rebuild:
+            exists = generations_of(self._cluster, self._flow) is not None
+            self._number = begin_generation(self._context, self._rebuild).number if exists else 1
             self._rebuild = ""
-            self.current = state
+        if not self._number:
+            return choose_generation(self._context)
+        generations = generations_of(self._cluster, self._flow)
+        return first_entry(self._context) if generations is None else generations.expect(self._number)
+
+    def _run_generation(self, entry: Entry, stop: threading.Event) -> Callable[[], None] | None:
+        """Run until ``stop`` is set, or until the flow can switch to this generation. Then return the switch."""
+        self._ownership.progress_topic = entry.progress
+        # Check this before opening the writer, which would fence the other app.
+        expect_same_app(self._context.app, self._flow, current(self._cluster, entry.progress))
+        writer = open_writer(self._cluster, self._flow, entry, self._options.transaction_timeout_ms)
+        try:
+            state = open_flow(self._context, writer, self._ownership, entry)
+            self.current, self._number = state, entry.number
             self.opened.set()
+            policy = SwitchPolicy(self._context, state.generation, self._note)
             kind = self._engine_kind()
             engine = kind(self._context, state, writer, self._rows_max(state))
             with contextlib.closing(engine):
                 engine.start()
                 self._engine = engine
                 self.status.state, self.status.why = "running", ""
-                self._watch(engine, stop)
+                self._watch(engine, stop, policy)
         finally:
             self._engine = None
             writer.close()
+        return policy.switch if policy.is_due and not stop.is_set() else None
 
     def _engine_kind(self) -> type[Engine]:
         if self._flow.is_realtime:
             return RealtimeRun
         return EnrichmentRun if self._flow.tables else MicroBatchRun
 
-    def _open(self, writer: TransactionalWriter) -> FlowState:
-        try:
-            return open_flow(self._context, writer, self._ownership, rebuild=self._rebuild)
-        except (FlowChanged, InputReplaced, TableRepartitioned) as changed:
-            if not self._rebuild_changed:
-                raise
-            return open_flow(self._context, writer, self._ownership, rebuild=changed.message)
-
-    def _watch(self, engine: Engine, stop: threading.Event) -> None:
-        while engine.query.isActive and not engine.too_large and not stop.wait(0.1):
+    def _watch(self, engine: Engine, stop: threading.Event, policy: SwitchPolicy) -> None:
+        while engine.query.isActive and not engine.too_large and not policy.is_due and not stop.wait(0.1):
             engine.poll(stop)
-        if stop.is_set() or (engine.too_large and engine.error is None):
+            policy.poll(engine.state.last)
+        if stop.is_set() or ((engine.too_large or policy.is_due) and engine.error is None):
             engine.stop()
             return
         engine.wait_for_end()

@@ -1,9 +1,12 @@
-"""Progress records: a flow writes them to ``<flow>.progress`` (one partition), in the transaction of its rows.
+"""Progress records: a flow writes them to a topic with one partition, in the transaction of its rows.
+
+The topic is ``<flow>.progress``. Generations that a rebuild began have their own: ``<flow>.g2.progress``.
 
 A record is JSON. The field ``record`` is one of three types:
 
 ``generation``  The first record of every generation, written before any of its batches. It has the fingerprint of the
-                function, the input topics, the output topic, the schema of its rows and the latency.
+                function, the input topics, the output topic, the schema of its rows and the latency. A second one
+                follows if the generation continues in another output topic.
 ``batch``       A committed batch. It has the input offsets of the batch per partition, from (inclusive) and to
                 (exclusive); the end offsets of the tables that it joined; its output offsets; the watermark that
                 decided which rows were late; and the numbers of input, output, late and dead rows.
@@ -109,7 +112,13 @@ class Generation(msgspec.Struct, frozen=True, tag_field="record", tag="generatio
     """The first offset of this generation's rows, by partition."""
     latency: Latency = "batch"
     driver: Driver | None = None
-    """The driver that began the generation; None in records of earlier releases."""
+    """The driver that wrote the record; None in records of earlier releases."""
+    continues: int = -1
+    """The offset of the generation's previous record in this topic; -1 in its first record. A generation that no longer
+    writes the flow's stable topic continues in another topic. Its batches after this record wrote that topic.
+    """
+    batch_offset: int = -1
+    """The offset of the last batch record before this record; -1 if the generation has no batch before it."""
 
 
 class Totals(msgspec.Struct, frozen=True):

@@ -116,7 +116,7 @@ class RealtimeProgress:
 
     def _expect_current_driver(self) -> None:
         """Check that no other driver opened the flow. Without a write, the log cannot reject this driver."""
-        expect_driver(self._cluster, self._flow, self._state.driver_id)
+        expect_driver(self._cluster, self._flow, self._state.progress_topic, self._state.driver_id)
 
     def _count_again(self, inputs: Ranges) -> None:
         log = self._input.log
