@@ -14,6 +14,8 @@ flow: it opens the id, reads the record, and writes the next one. So no update i
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Iterable
 from types import TracebackType
@@ -25,7 +27,7 @@ from headrace.client.declared_topics import APPEND_TIME
 from headrace.client.errors import LogError
 from headrace.client.progress import Progress, current, wait_until_decided
 from headrace.client.records import read
-from headrace.client.transactional_writer import OutgoingRecord, TransactionalWriter
+from headrace.client.transactional_writer import BULK, OutgoingRecord, TransactionalWriter
 from headrace.errors import HeadraceError
 from headrace.model.declarations import Flow
 
@@ -33,12 +35,16 @@ __all__ = [
     "TOPIC",
     "Entry",
     "FlowGenerations",
+    "GenerationServes",
     "GenerationUnknown",
     "GenerationsWriter",
     "Switch",
     "UnreadableGenerations",
+    "cancel_abandoned_switch",
     "find_generations",
     "generations_of",
+    "is_abandoned",
+    "process_name",
     "progress_of",
     "progress_topic_of",
     "serving_progress_topic",
@@ -48,6 +54,8 @@ __all__ = [
 TOPIC = "headrace.generations"
 _CONFIGS = {"cleanup.policy": "compact", **APPEND_TIME}
 _SWITCHES_MAX = 20
+_TRANSACTION_MS = 600_000
+"""The transaction of a switch has all rows that differ."""
 
 
 class UnreadableGenerations(HeadraceError):
@@ -110,7 +118,13 @@ class FlowGenerations(msgspec.Struct, frozen=True):
     rebuilt, until its next switch.
     """
     switching: int = 0
-    """The generation to which a switch is under way; else 0. Meanwhile no generation writes the stable topic."""
+    """The generation to which a switch is under way; else 0. Meanwhile the serving generation writes nothing."""
+    is_sealed: bool = False
+    """Whether the generation to which the flow switches writes nothing either, because its rows are compared."""
+    switch_by: str = ""
+    """The process that switches, as ``host:pid``."""
+    switch_until_ms: int = 0
+    """If the switch has neither ended nor been extended until then, another process may cancel it."""
     switches: tuple[Switch, ...] = ()
     """The last switches, the newest last."""
 
@@ -160,27 +174,32 @@ class FlowGenerations(msgspec.Struct, frozen=True):
             self, entries=tuple(entry for entry in self.entries if entry.number != number)
         )
 
-    def released_to(self, number: int) -> FlowGenerations:
-        """Begin a switch: from now on no generation writes the stable topic. A serving generation whose rows were only
-        in the stable topic gets a topic of its own.
-        """
-        serving = self.serving_entry
-        if serving.topic == self.stable:
-            serving = msgspec.structs.replace(serving, topic=f"{self.stable}.g{serving.number}")
-        return msgspec.structs.replace(self.with_entry(serving), switching=number)
+    def is_paused(self, number: int) -> bool:
+        """Whether the generation must not write now, because of a switch."""
+        return bool(self.switching) and (
+            number == self.serving or (self.is_sealed and number == self.switching)
+        )
+
+    def with_switch(self, number: int, by: str, until_ms: int, *, sealed: bool = False) -> FlowGenerations:
+        """Begin a switch, or extend it."""
+        return msgspec.structs.replace(
+            self, switching=number, is_sealed=sealed, switch_by=by, switch_until_ms=until_ms
+        )
+
+    def without_switch(self) -> FlowGenerations:
+        return msgspec.structs.replace(self, switching=0, is_sealed=False, switch_by="", switch_until_ms=0)
 
     def switched(self, published: int, at_ms: int) -> FlowGenerations:
-        """Complete the switch."""
-        changed = self
-        if self.switching != self.serving:
-            changed = changed.with_entry(msgspec.structs.replace(self.serving_entry, kept_ms=at_ms))
-        serving = msgspec.structs.replace(self.expect(self.switching), kept_ms=0, approved=False)
-        switch = Switch(self.serving, self.switching, at_ms, published)
+        """Complete the switch. If the old generation wrote only the stable topic, it continues in a topic of its own."""
+        old = self.serving_entry
+        topic = f"{self.stable}.g{old.number}" if old.topic == self.stable else old.topic
+        new = msgspec.structs.replace(self.expect(self.switching), kept_ms=0, approved=False)
+        changed = self.with_entry(msgspec.structs.replace(old, kept_ms=at_ms, topic=topic)).with_entry(new)
+        switch = Switch(old.number, new.number, at_ms, published)
         return msgspec.structs.replace(
-            changed.with_entry(serving),
-            serving=self.switching,
+            changed.without_switch(),
+            serving=new.number,
             is_published=True,
-            switching=0,
             switches=(*self.switches, switch)[-_SWITCHES_MAX:],
         )
 
@@ -286,7 +305,11 @@ class GenerationsWriter:
         self._flow = flow
         cluster.ensure_topic(TOPIC, 1, _CONFIGS)
         self.writer = TransactionalWriter(
-            cluster, f"headrace.generations.{flow.name}", f"the generations of flow {flow.name}"
+            cluster,
+            f"headrace.generations.{flow.name}",
+            f"the generations of flow {flow.name}",
+            timeout_ms=_TRANSACTION_MS,
+            properties=BULK,
         )
 
     def __enter__(self) -> GenerationsWriter:
@@ -298,7 +321,11 @@ class GenerationsWriter:
         self.writer.close()
 
     def read(self) -> FlowGenerations:
-        """Return the current record. Nobody else can change it until another writer opens."""
+        """Return the current record. Nobody else can change it until another writer opens.
+
+        If another process was switching, its writer is fenced now, so its switch cannot complete. It is cancelled with
+        the next write.
+        """
         wait_until_decided(self._cluster, TOPIC)
         found = generations_of(self._cluster, self._flow)
         if found is None:
@@ -307,7 +334,7 @@ class GenerationsWriter:
                 name="FLOW_NOT_STARTED",
                 hint="start the app first: headrace run APP",
             )
-        return found
+        return found.without_switch()
 
     def write(self, generations: FlowGenerations) -> None:
         self.writer.begin()
@@ -335,7 +362,7 @@ class GenerationsWriter:
         changed = generations.with_entry(entry)
         if is_served_at_once:
             changed = msgspec.structs.replace(
-                changed, serving=number, is_published=False, entries=(entry,), switching=0
+                changed.without_switch(), serving=number, is_published=False, entries=(entry,)
             )
         self.write(changed)
         return entry
@@ -353,6 +380,31 @@ class GenerationsWriter:
             raise GenerationServes(self._flow.name, number)
         self.write(generations.without(number))
         return entry
+
+
+def process_name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def is_abandoned(generations: FlowGenerations, now_ms: int) -> bool:
+    """Whether the process that switches has ended, or has not extended the switch in time."""
+    host, _, pid = generations.switch_by.rpartition(":")
+    if host == socket.gethostname() and pid.isdigit():
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass
+    return now_ms > generations.switch_until_ms
+
+
+def cancel_abandoned_switch(cluster: Cluster, flow: Flow, now_ms: int) -> None:
+    """Cancel the switch of the flow if the process that began it has ended."""
+    generations = find_generations(cluster, flow.name)
+    if generations is not None and generations.switching and is_abandoned(generations, now_ms):
+        with GenerationsWriter(cluster, flow) as writer:
+            writer.write(writer.read())
 
 
 class GenerationServes(HeadraceError):

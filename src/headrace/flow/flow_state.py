@@ -168,8 +168,8 @@ def _topics_of(cluster: Cluster, flow: Flow, entry: Entry) -> tuple[Entry, str]:
     generations = generations_of(cluster, flow)
     if generations is None:
         return entry, ""
-    if generations.switching == entry.number:
-        raise SwitchUnderWay(flow.name, entry.number)
+    if generations.is_paused(entry.number):
+        raise SwitchUnderWay(flow.name, generations.switching)
     now = generations.expect(entry.number)
     writes_both = generations.writes_stable(now.number) and now.topic != generations.stable
     return now, generations.stable if writes_both else ""
@@ -279,6 +279,9 @@ def _expect_same_inputs(cluster: Cluster, app: App, compiled: Compiled, progress
     for topic in flow.reads:
         recorded = recorded_inputs[topic.name]
         upstream = _upstream(cluster, app, topic)
+        if upstream is not None and upstream.switching:
+            # The switch is about to write rows of another generation to the stable topic.
+            raise SwitchUnderWay(upstream.flow, upstream.switching)
         if upstream is not None and recorded.log not in [entry.topic for entry in upstream.entries]:
             raise InputReplaced(
                 f"flow {flow.name} reads {recorded.log}, but no generation of flow {upstream.flow} writes only its own"

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from headrace.client.errors import LogError
-from headrace.client.generations import Entry, generations_of
+from headrace.client.generations import Entry, cancel_abandoned_switch, generations_of
 from headrace.client.progress import current, reached, unread_records
 from headrace.client.records import read
 from headrace.client.transactional_writer import WriterRefused
@@ -28,6 +28,7 @@ from headrace.flow.errors import (
     FlowFenced,
     GenerationMoved,
     InputReplaced,
+    SwitchUnderWay,
     TableRepartitioned,
 )
 from headrace.flow.failures import blame, explain, is_retriable
@@ -121,6 +122,9 @@ class FlowRunner:
                 if not is_retriable(error):
                     self.status.state, self.status.why = "failed", explained.message
                     raise explained from (None if explained is raised else raised)
+                if isinstance(error, SwitchUnderWay):
+                    with contextlib.suppress(LogError):
+                        cancel_abandoned_switch(self._cluster, self._flow, time.time_ns() // 1_000_000)
                 failures = 0 if time.monotonic() - began_s > _STABLE_S else failures + 1
                 self.status.state = "waiting"
                 self.status.why = (
@@ -149,7 +153,7 @@ class FlowRunner:
         generations = generations_of(self._cluster, self._flow)
         if generations is None:
             return False
-        if generations.switching == self._number or generations.entry(self._number) is None:
+        if generations.is_paused(self._number) or generations.entry(self._number) is None:
             return True
         entry = generations.expect(self._number)
         writes_both = generations.writes_stable(self._number) and entry.topic != generations.stable
@@ -159,15 +163,15 @@ class FlowRunner:
         self._ownership.expect_current_owner()
         entry = self._entry()
         try:
-            switch = self._run_generation(entry, stop)
+            policy = self._run_generation(entry, stop)
         except (FlowChanged, InputReplaced, TableRepartitioned) as changed:
             if not self._rebuild_changed:
                 raise
             self._number = begin_generation(self._context, changed.message).number
             self._ownership = self._new_ownership()
-            switch = self._run_generation(self._entry(), stop)
-        if switch is not None:
-            switch()
+            policy = self._run_generation(self._entry(), stop)
+        if policy is not None:
+            policy.switch()
 
     def _entry(self) -> Entry:
         """Return the generation to run. Begin it if a rebuild was requested."""
@@ -180,11 +184,13 @@ class FlowRunner:
         generations = generations_of(self._cluster, self._flow)
         return first_entry(self._context) if generations is None else generations.expect(self._number)
 
-    def _run_generation(self, entry: Entry, stop: threading.Event) -> Callable[[], None] | None:
-        """Run until ``stop`` is set, or until the flow can switch to this generation. Then return the switch."""
+    def _run_generation(self, entry: Entry, stop: threading.Event) -> SwitchPolicy | None:
+        """Run until ``stop`` is set, or until the flow can switch to this generation. Then return the policy."""
         self._ownership.progress_topic = entry.progress
         # Check this before opening the writer, which would fence the other app.
         expect_same_app(self._context.app, self._flow, current(self._cluster, entry.progress))
+        policy: SwitchPolicy | None = None
+        is_due = False
         writer = open_writer(self._cluster, self._flow, entry, self._options.transaction_timeout_ms)
         try:
             state = open_flow(self._context, writer, self._ownership, entry)
@@ -198,10 +204,13 @@ class FlowRunner:
                 self._engine = engine
                 self.status.state, self.status.why = "running", ""
                 self._watch(engine, stop, policy)
+            is_due = policy.is_due and not stop.is_set()
         finally:
             self._engine = None
             writer.close()
-        return policy.switch if policy.is_due and not stop.is_set() else None
+            if policy is not None and not is_due:
+                policy.close()
+        return policy if is_due else None
 
     def _engine_kind(self) -> type[Engine]:
         if self._flow.is_realtime:
