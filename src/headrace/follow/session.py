@@ -144,7 +144,7 @@ class FollowSession:
         reason, self._rebuild_reason = reason or self._rebuild_reason, None
         if serving is not None and reason is None:
             if building is not None:
-                store.drop_building(fence)
+                store.drop(Part.BUILDING, fence)
             return self._work(origin, Part.SERVING, serving, fence, retention, None)
         if building is None or self._reason_to_rebuild(origin, building, retention, requests) is not None:
             start = origin.start(self._cluster, retention.removed_below or {}, now)
