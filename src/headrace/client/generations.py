@@ -25,11 +25,12 @@ import msgspec
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import APPEND_TIME
 from headrace.client.errors import LogError
-from headrace.client.progress import Progress, current, wait_until_decided
+from headrace.client.progress import Progress, current, generations, wait_until_decided
 from headrace.client.records import read
 from headrace.client.transactional_writer import BULK, OutgoingRecord, TransactionalWriter
 from headrace.errors import HeadraceError
 from headrace.model.declarations import Flow
+from headrace.model.progress import Generation
 
 __all__ = [
     "TOPIC",
@@ -42,6 +43,7 @@ __all__ = [
     "UnreadableGenerations",
     "cancel_abandoned_switch",
     "find_generations",
+    "generations_in_log",
     "generations_of",
     "is_abandoned",
     "process_name",
@@ -295,6 +297,20 @@ def progress_of(cluster: Cluster, flow: Flow, number: int = 0) -> Progress | Non
         return current(cluster, serving_progress_topic(cluster, flow))
     progress = current(cluster, progress_topic_of(cluster, flow, number))
     return progress if progress is None or progress.generation.generation == number else None
+
+
+def generations_in_log(cluster: Cluster, flow: Flow) -> list[Generation]:
+    """Return all generations whose progress topics exist, also those that neither serve nor are kept."""
+    if cluster.topic(flow.progress_topic) is None:
+        return []
+    found = {record.generation: record for record in generations(cluster, flow.progress_topic)}
+    recorded = find_generations(cluster, flow.name)
+    for number in range(2, recorded.newest + 1 if recorded is not None else 0):
+        topic = own_progress_topic(flow.name, number)
+        progress = current(cluster, topic)
+        if progress is not None:
+            found[number] = progress.generation
+    return [found[number] for number in sorted(found)]
 
 
 class GenerationsWriter:

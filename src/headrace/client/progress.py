@@ -34,7 +34,7 @@ __all__ = [
     "current",
     "current_driver",
     "flow_lag",
-    "generation_before",
+    "generation_at",
     "generations",
     "reached",
     "unread_records",
@@ -87,13 +87,16 @@ def _with_last_batch(
     return Progress(generation, last, generation_offset, batch_offset)
 
 
-def generation_before(cluster: Cluster, progress_topic: str, offset: int) -> tuple[Generation, int]:
-    """Return the generation record that applies to the records before ``offset``, and its offset."""
+def generation_at(cluster: Cluster, progress_topic: str, progress_offset: int) -> tuple[Generation, int] | None:
+    """Return the generation record that applies to the next batch after ``progress_offset``, and its offset.
+
+    This is the newest one, unless the generation continued in another topic after batches that are still to be read.
+    """
     progress = current(cluster, progress_topic)
     if progress is None:
-        raise _missing(progress_topic, "a generation", offset)
+        return None
     generation, at = progress.generation, progress.generation_offset
-    while at >= offset and generation.continues >= 0:
+    while generation.continues >= 0 and progress_offset <= generation.batch_offset:
         at = generation.continues
         record = _record_at(cluster, progress_topic, at)
         if not isinstance(record, Generation):
