@@ -36,10 +36,11 @@ def list_flows(session: Session, app: AppName) -> None:
 
 
 def _row(cluster: Cluster, flow: Flow) -> dict[str, Any]:
-    from headrace.client.progress import current, flow_lag
+    from headrace.client.generations import progress_of
+    from headrace.client.progress import flow_lag
     from headrace.model.declarations import DELIVERIES
 
-    progress = current(cluster, flow.progress_topic)
+    progress = progress_of(cluster, flow)
     last = progress.last if progress else None
     latency = progress.generation.latency if progress else flow.latency
     return {

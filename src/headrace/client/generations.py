@@ -1,8 +1,8 @@
 """The generations of a flow that exist side by side, and which of them serves.
 
 A flow has one generation until its first rebuild. From then on, topic ``headrace.generations`` has a record per flow
-(key: the flow's name) with all generations that exist: the *serving* one, perhaps one that is *building*, and those that
-are *kept*. Each of them has a progress topic and a topic for its rows.
+(key: the flow's name) with all generations that exist: the *serving* one, perhaps one that is *building*, and those
+that are *kept*. Each of them has a progress topic and a topic for its rows.
 
 The flow's topic, under the name that the app declares, is the *stable topic*. The serving generation writes it; all
 other generations write only topics of their own (``<topic>.g2``). A switch to another generation writes the difference
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterable
 from types import TracebackType
@@ -28,6 +29,7 @@ from headrace.client.errors import LogError
 from headrace.client.progress import Progress, current, generations, wait_until_decided
 from headrace.client.records import read
 from headrace.client.transactional_writer import BULK, OutgoingRecord, TransactionalWriter
+from headrace.clock import Clock, SystemClock
 from headrace.errors import HeadraceError
 from headrace.model.declarations import Flow
 from headrace.model.progress import Generation
@@ -38,14 +40,18 @@ __all__ = [
     "FlowGenerations",
     "GenerationServes",
     "GenerationUnknown",
+    "GenerationsCache",
     "GenerationsWriter",
     "Switch",
     "UnreadableGenerations",
     "cancel_abandoned_switch",
+    "drop_generation",
+    "end_of_generations",
     "find_generations",
     "generations_in_log",
     "generations_of",
     "is_abandoned",
+    "is_progress_topic",
     "process_name",
     "progress_of",
     "progress_topic_of",
@@ -56,6 +62,7 @@ __all__ = [
 TOPIC = "headrace.generations"
 _CONFIGS = {"cleanup.policy": "compact", **APPEND_TIME}
 _SWITCHES_MAX = 20
+_CACHE_S = 1.0
 _TRANSACTION_MS = 600_000
 """The transaction of a switch has all rows that differ."""
 
@@ -192,7 +199,7 @@ class FlowGenerations(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, switching=0, is_sealed=False, switch_by="", switch_until_ms=0)
 
     def switched(self, published: int, at_ms: int) -> FlowGenerations:
-        """Complete the switch. If the old generation wrote only the stable topic, it continues in a topic of its own."""
+        """Complete the switch. An old generation that wrote only the stable topic continues in a topic of its own."""
         old = self.serving_entry
         topic = f"{self.stable}.g{old.number}" if old.topic == self.stable else old.topic
         new = msgspec.structs.replace(self.expect(self.switching), kept_ms=0, approved=False)
@@ -277,6 +284,14 @@ def own_progress_topic(flow: str, number: int) -> str:
     return f"{flow}.g{number}.progress"
 
 
+def is_progress_topic(flow: Flow, topic: str) -> bool:
+    """Whether this is the progress topic of any generation of the flow."""
+    number = topic.removeprefix(f"{flow.name}.g").removesuffix(".progress")
+    return topic == flow.progress_topic or (
+        number.isdecimal() and topic == own_progress_topic(flow.name, int(number))
+    )
+
+
 def transactional_id_of(flow: Flow, entry: Entry | None) -> str:
     """Return the transactional id of a generation's driver.
 
@@ -311,6 +326,45 @@ def generations_in_log(cluster: Cluster, flow: Flow) -> list[Generation]:
         if progress is not None:
             found[number] = progress.generation
     return [found[number] for number in sorted(found)]
+
+
+class GenerationsCache:
+    """The generations of flows, as of at most a second ago. Thread-safe."""
+
+    def __init__(self, cluster: Cluster, clock: Clock | None = None) -> None:
+        self._cluster = cluster
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._checked_s = float("-inf")
+        self._end = -1
+        self._found: dict[str, FlowGenerations | None] = {}
+
+    def get(self, flow: Flow) -> FlowGenerations | None:
+        """Return the generations that are recorded; None if the flow was never rebuilt."""
+        with self._lock:
+            now = self._clock.steady()
+            if now - self._checked_s >= _CACHE_S:
+                end = end_of_generations(self._cluster)
+                if end != self._end:
+                    self._found.clear()
+                self._checked_s, self._end = now, end
+            if flow.name not in self._found:
+                found = find_generations(self._cluster, flow.name) if self._end >= 0 else None
+                self._found[flow.name] = found
+            return self._found[flow.name]
+
+    def progress_topics(self, flow: Flow) -> list[str]:
+        """Return the progress topics of all generations that exist, the serving one first."""
+        found = self.get(flow)
+        if found is None:
+            return [flow.progress_topic]
+        others = [entry.progress for entry in found.entries if entry.number != found.serving]
+        return list(dict.fromkeys([found.serving_entry.progress, *others]))
+
+
+def end_of_generations(cluster: Cluster) -> int:
+    """Return the end of the topic, which grows with every change; -1 if no flow was ever rebuilt."""
+    return cluster.ends(TOPIC)[0] if cluster.topic(TOPIC) is not None else -1
 
 
 class GenerationsWriter:
@@ -413,6 +467,16 @@ def is_abandoned(generations: FlowGenerations, now_ms: int) -> bool:
         except PermissionError:
             pass
     return now_ms > generations.switch_until_ms
+
+
+def drop_generation(cluster: Cluster, flow: Flow, number: int) -> Entry:
+    """Remove a generation, and delete its topics. Its driver and its followers stop."""
+    with GenerationsWriter(cluster, flow) as writer:
+        entry = writer.drop(number)
+        stable = writer.read().stable
+    for topic in {entry.topic, entry.progress} - {stable, flow.progress_topic}:
+        cluster.delete_topic(topic)
+    return entry
 
 
 def cancel_abandoned_switch(cluster: Cluster, flow: Flow, now_ms: int) -> None:

@@ -87,7 +87,9 @@ def _with_last_batch(
     return Progress(generation, last, generation_offset, batch_offset)
 
 
-def generation_at(cluster: Cluster, progress_topic: str, progress_offset: int) -> tuple[Generation, int] | None:
+def generation_at(
+    cluster: Cluster, progress_topic: str, progress_offset: int
+) -> tuple[Generation, int] | None:
     """Return the generation record that applies to the next batch after ``progress_offset``, and its offset.
 
     This is the newest one, unless the generation continued in another topic after batches that are still to be read.

@@ -16,12 +16,12 @@ from headrace.client.generations import (
     generations_of,
     transactional_id_of,
 )
+from headrace.client.progress import current
 from headrace.client.transactional_writer import TransactionalWriter
 from headrace.flow.context import FlowContext
 from headrace.flow.flow_state import expect_same_app
-from headrace.client.progress import current
 
-__all__ = ["begin_generation", "choose_generation", "derivable", "first_entry"]
+__all__ = ["begin_generation", "choose_generation", "derivable", "first_entry", "upstream_being_built"]
 
 Note = Callable[[str], None]
 
@@ -42,6 +42,28 @@ def derivable(context: FlowContext, generations: FlowGenerations) -> list[Entry]
     """Return the generations that the function began: the serving one first, then the newest first."""
     mine = [entry for entry in generations.entries if entry.fingerprint == context.compiled.fingerprint]
     return sorted(mine, key=lambda entry: (entry.number != generations.serving, -entry.number))
+
+
+def upstream_being_built(context: FlowContext) -> str:
+    """Return why the flow needs a new generation, if a flow that writes one of its inputs is being rebuilt and no
+    generation of this flow reads the new rows. Else return an empty text.
+    """
+    cluster, flow = context.cluster, context.flow
+    generations = generations_of(cluster, flow)
+    if generations is None:
+        return ""
+    read = set()
+    for entry in derivable(context, generations):
+        progress = current(cluster, entry.progress)
+        if progress is not None:
+            read |= {source.log for source in progress.generation.inputs}
+    for topic in flow.reads:
+        writer = context.app.writer_of(topic)
+        upstream = generations_of(cluster, writer) if writer is not None else None
+        building = upstream.building if upstream is not None else None
+        if upstream is not None and building is not None and building.topic not in read:
+            return f"flow {upstream.flow} is building generation {building.number}"
+    return ""
 
 
 def first_entry(context: FlowContext) -> Entry:

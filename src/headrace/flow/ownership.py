@@ -1,8 +1,8 @@
 """The owner of a generation: the driver that the newest owner or generation record in its progress topic names.
 
-The log fences drivers: only the driver that opened the generation's transactional id last can write. The log rejects a driver
-with the same error in two cases: another driver opened the flow, or the driver's own transaction timed out. The owner
-record distinguishes the two cases. After an error, a driver continues only if the newest record names it. So its
+The log fences drivers: only the driver that opened the generation's transactional id last can write. The log rejects a
+driver with the same error in two cases: another driver opened the flow, or the driver's own transaction timed out. The
+owner record distinguishes the two cases. After an error, a driver continues only if the newest record names it. So its
 retries never take the flow from a newer driver.
 """
 

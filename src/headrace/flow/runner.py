@@ -13,7 +13,12 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from headrace.client.errors import LogError
-from headrace.client.generations import Entry, cancel_abandoned_switch, generations_of
+from headrace.client.generations import (
+    Entry,
+    GenerationUnknown,
+    cancel_abandoned_switch,
+    generations_of,
+)
 from headrace.client.progress import current, reached, unread_records
 from headrace.client.records import read
 from headrace.client.transactional_writer import WriterRefused
@@ -33,7 +38,12 @@ from headrace.flow.errors import (
 )
 from headrace.flow.failures import blame, explain, is_retriable
 from headrace.flow.flow_state import FlowState, expect_same_app, last_progress, open_flow
-from headrace.flow.generation_choice import begin_generation, choose_generation, first_entry
+from headrace.flow.generation_choice import (
+    begin_generation,
+    choose_generation,
+    first_entry,
+    upstream_being_built,
+)
 from headrace.flow.ownership import Ownership, open_writer
 from headrace.flow.switch.policy import SwitchPolicy
 from headrace.model.errors import SourceLocation
@@ -119,6 +129,9 @@ class FlowRunner:
                 explained = explain(self._flow, error, self._position(), output)
                 location = blame(self._flow, error)
                 self.failure = FlowFailure(explained, location, time.time_ns() // 1_000_000)
+                if self._ends_quietly(error):
+                    self._note(f"flow {self._flow.name}: generation {self._number} ends: {explained.message}")
+                    break
                 if not is_retriable(error):
                     self.status.state, self.status.why = "failed", explained.message
                     raise explained from (None if explained is raised else raised)
@@ -132,6 +145,17 @@ class FlowRunner:
                 )
                 stop.wait(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
         self.status.state, self.status.why = "stopped", ""
+
+    def _ends_quietly(self, error: Exception) -> bool:
+        """Whether the generation was dropped, or is only kept and cannot go on."""
+        if isinstance(error, GenerationUnknown):
+            return True
+        if is_retriable(error) or not self._number:
+            return False
+        with contextlib.suppress(LogError):
+            generations = generations_of(self._cluster, self._flow)
+            return generations is not None and generations.role(self._number) == "kept"
+        return False
 
     def _cause(self, error: Exception) -> Exception:
         """Return ``FlowFenced`` if another driver has opened the flow, because that is the cause of any other error."""
@@ -180,7 +204,9 @@ class FlowRunner:
             self._number = begin_generation(self._context, self._rebuild).number if exists else 1
             self._rebuild = ""
         if not self._number:
-            return choose_generation(self._context)
+            entry = choose_generation(self._context)
+            building = self._rebuild_changed and upstream_being_built(self._context)
+            return begin_generation(self._context, building) if building else entry
         generations = generations_of(self._cluster, self._flow)
         return first_entry(self._context) if generations is None else generations.expect(self._number)
 
@@ -239,6 +265,11 @@ class FlowRunner:
         if not (self._context.compiled.stateful or self._flow.is_realtime):
             return progress
         return f"the checkpoint is at {self.current.checkpoint}, {progress}"
+
+    @property
+    def number(self) -> int:
+        """The generation; 0 until it is chosen."""
+        return self._number
 
     @property
     def latency(self) -> str:

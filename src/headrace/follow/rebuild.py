@@ -178,9 +178,7 @@ class FlowGoal:
         return self._needed is not None and _covers(self._consumed, self._needed)
 
 
-def _generation(
-    cluster: Cluster, flows: Sequence[Flow], new: Generation, number: int
-) -> Generation | None:
+def _generation(cluster: Cluster, flows: Sequence[Flow], new: Generation, number: int) -> Generation | None:
     flow = _flow_of(flows, new)
     progress = progress_of(cluster, flow, number) if flow is not None else None
     return None if progress is None else progress.generation

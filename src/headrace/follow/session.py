@@ -1,9 +1,9 @@
 """One session of a follower: it owns a view in an open store, and follows the log until it stops or the store fails.
 
 A view has a *serving* part, which answers queries. The session continues it, or builds a new part next to it
-(``headrace.follow.rebuild``). If a flow writes the topic and has several generations, the session has a part for each of
-them that matters: the serving part follows the generation that serves, the *building* part the one that is built, the
-*kept* part the one that served before. When the flow switches, the parts change their roles:
+(``headrace.follow.rebuild``). If a flow writes the topic and has several generations, the session has a part for each
+of them that matters: the serving part follows the generation that serves, the *building* part the one that is built,
+the *kept* part the one that served before. When the flow switches, the parts change their roles:
 
 - to the generation of the building part: the building part serves as soon as it contains at least what the serving
   part contains, and the serving part is kept;
@@ -18,8 +18,7 @@ import contextlib
 import threading
 
 from headrace.client.errors import MissingTopic
-from headrace.client.generations import TOPIC as GENERATIONS_TOPIC
-from headrace.client.generations import Entry, FlowGenerations, generations_of
+from headrace.client.generations import Entry, FlowGenerations, end_of_generations, generations_of
 from headrace.follow.changelog import FlowProgress, SourceChanged
 from headrace.follow.context import FollowContext
 from headrace.follow.origin import NotReady, Origin, continued, find_origin, flow_that_writes, open_changelog
@@ -87,7 +86,7 @@ class FollowSession:
 
     def _read_generations(self) -> None:
         if self._flow is not None:
-            self._generations_end = self._end_of_generations()
+            self._generations_end = end_of_generations(self._cluster)
             self._generations = generations_of(self._cluster, self._flow)
 
     def _check_generations(self) -> None:
@@ -96,16 +95,12 @@ class FollowSession:
         if self._flow is None or now - self._generations_checked < _CHECK_GENERATIONS_S:
             return
         self._generations_checked = now
-        end = self._end_of_generations()
+        end = end_of_generations(self._cluster)
         if end != self._generations_end:
             self._generations_end = end
             generations = generations_of(self._cluster, self._flow)
             if _roles(generations) != _roles(self._generations):
                 raise SourceChanged("the generations of the flow changed")
-
-    def _end_of_generations(self) -> int:
-        exists = self._cluster.topic(GENERATIONS_TOPIC) is not None
-        return self._cluster.ends(GENERATIONS_TOPIC)[0] if exists else -1
 
     def _entry(self, number: int) -> Entry | None:
         return self._generations.entry(number) if self._generations is not None else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.client.progress import current
+from headrace.client.generations import generations_of
 from headrace.errors import HeadraceError
 from headrace.model.declarations import Flow
 from headrace.model.graph import check, downstream, order
@@ -47,13 +47,14 @@ def rebuild(
     note: Callable[[str], None],
     spark: SparkSession | None = None,
 ) -> list[Generation]:
-    """Record the new generations in the log. The next run of the flows derives their rows.
+    """Record the new generations in the log. Processes that run the flows derive them, beside the serving ones.
 
     Without ``spark``, start a Spark session and stop it afterwards.
     """
     from headrace.flow.compile.compiler import compile_app
     from headrace.flow.context import FlowContext, FlowOptions
-    from headrace.flow.flow_state import expect_same_app, open_flow
+    from headrace.flow.flow_state import open_flow
+    from headrace.flow.generation_choice import begin_generation, first_entry
     from headrace.flow.ownership import Ownership, open_writer
     from headrace.flow.spark.session import start, stop
 
@@ -65,12 +66,14 @@ def rebuild(
         options = FlowOptions.of(settings)
         generations = []
         for flow in flows:
-            expect_same_app(app, flow, current(cluster, flow.progress_topic))
-            writer = open_writer(cluster, flow, options.transaction_timeout_ms)
+            context = FlowContext(session, cluster, app, compiled[flow.name], {}, options)
+            has_begun = generations_of(cluster, flow) is not None
+            entry = begin_generation(context, "requested") if has_begun else first_entry(context)
+            writer = open_writer(cluster, flow, entry, options.transaction_timeout_ms)
             try:
                 ownership = Ownership(cluster, flow, options.transaction_timeout_ms)
-                context = FlowContext(session, cluster, app, compiled[flow.name], {}, options)
-                opened = open_flow(context, writer, ownership, rebuild="requested")
+                ownership.progress_topic = entry.progress
+                opened = open_flow(context, writer, ownership, entry)
             finally:
                 writer.close()
             generations.append(opened.generation)

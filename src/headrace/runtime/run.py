@@ -87,7 +87,7 @@ class Run:
         self.metrics: RunMetrics | None = None
         self.server: Server | None = None
         self._access_log: LogFile | None = None
-        self._note = note
+        self.note = note
         self._warn = warn or note
         self._rebuild_changed = rebuild_changed
         self._only = only
@@ -113,7 +113,7 @@ class Run:
         self._start_log()
         if self._with_views:
             self._start_server()
-        self._note(f"log at {self.cluster.bootstrap}, data in {self.settings.data}")
+        self.note(f"log at {self.cluster.bootstrap}, data in {self.settings.data}")
         if self._with_views:
             self._start_followers()
         if self._with_views and not self._only and self.settings.alerts.every_s:
@@ -150,11 +150,11 @@ class Run:
                 self.app.flows,
                 self.cluster,
                 lambda view=view: open_writer(view, self.app.name, self.settings.data),  # type: ignore[misc]
-                print_line=self._note,
+                print_line=self.note,
                 max_rows=self.settings.views.max_rows,
             )
             self.followers.append(follower)
-            self._start_part(Part(f"view {view.name}", follower.run, self.stop_requested))
+            self.start_part(Part(f"view {view.name}", follower.run, self.stop_requested))
 
     def _start_flows(self) -> None:
         if not self.app.flows:
@@ -164,34 +164,38 @@ class Run:
         from headrace.flow.engine.task_slots import slots_for
         from headrace.flow.runner import FlowRunner
         from headrace.flow.spark.session import start
+        from headrace.runtime.beside import BesideFlows
 
         if self.spark is None:
-            self._note("starting Spark")
+            self.note("starting Spark")
             slots = slots_for(self.cluster, self.app, self.settings)
-            self.spark = start(self.settings, self.app.name, slots=slots, say=self._note)
+            self.spark = start(self.settings, self.app.name, slots=slots, say=self.note)
         self.compiled, self.schemas = compile_app(self.spark, self.app)
         options = FlowOptions.of(self.settings)
+        beside = BesideFlows(self)
         for compiled in self.compiled:
             if self._only and compiled.flow.name not in self._only:
                 continue
             context = FlowContext(self.spark, self.cluster, self.app, compiled, self.schemas, options)
-            runner = FlowRunner(context, rebuild_changed=self._rebuild_changed)
+            runner = FlowRunner(context, rebuild_changed=self._rebuild_changed, note=self.note)
             self.flows.append(runner)
+            beside.add(context)
             part = Part(f"flow {compiled.flow.name}", runner.run, self.stop_requested)
-            self._start_part(part)
+            self.start_part(part)
             # A later flow can read this flow's output. The later flow finds the topic in the generation
             # record, which must exist.
             deadline = time.monotonic() + _FLOW_START_S
             while not runner.opened.wait(0.1) and part.is_running and time.monotonic() < deadline:
                 pass
+        self.start_part(Part("generations", beside.run, self.stop_requested))
 
     def _start_proofs(self) -> None:
         from headrace.runtime.proofs import Proofs
 
         arguments = (self.spark, self.cluster, self.app, self.settings, self.compiled, self.schemas)
-        self.proofs = Proofs(*arguments, note=self._note, warn=self._warn)
+        self.proofs = Proofs(*arguments, note=self.note, warn=self._warn)
         if self.settings.verify.every_s:
-            self._start_part(Part("proofs", self.proofs.run, self.stop_requested))
+            self.start_part(Part("proofs", self.proofs.run, self.stop_requested))
 
     def _start_alerts(self, rules: dict[str, Rule]) -> None:
         """Start this before Spark, because retention can delete unread records while Spark starts."""
@@ -199,9 +203,9 @@ class Run:
 
         every_s = self.settings.alerts.every_s
         self.alerts = AlertWatch(
-            self.cluster, self.lag_monitor, rules, every_s, note=self._note, warn=self._warn
+            self.cluster, self.lag_monitor, rules, every_s, note=self.note, warn=self._warn
         )
-        self._start_part(Part("alerts", self.alerts.run, self.stop_requested))
+        self.start_part(Part("alerts", self.alerts.run, self.stop_requested))
 
     def _start_metrics(self, listen: str) -> None:
         from headrace.runtime.metrics import RunMetrics
@@ -211,7 +215,7 @@ class Run:
             self.app.name, self.flows, self.followers, self.lag_monitor, self.alerts, hosts
         )
         self.metrics.start(listen, anyone=self.settings.metrics.anyone_may_read)
-        self._note(f"metrics are at {self.metrics.address}")
+        self.note(f"metrics are at {self.metrics.address}")
 
     def _start_server(self) -> None:
         """Start this before Spark, so that clients can read the views immediately."""
@@ -228,12 +232,12 @@ class Run:
             except AddressTaken:
                 self.server = self._server(FREE_SERVE_LISTEN)
             except MissingExtra as error:
-                self._note(f"the web UI is not available: {error}")
+                self.note(f"the web UI is not available: {error}")
                 return
         self.server.start()
-        self._note(f"the web UI is at {self.server.address}")
+        self.note(f"the web UI is at {self.server.address}")
         if self.server.pg_address:
-            self._note(f"PostgreSQL protocol at {self.server.pg_address}")
+            self.note(f"PostgreSQL protocol at {self.server.pg_address}")
 
     def _server(self, listen: str) -> Server:
         from headrace.runtime.probe import RunProbe
@@ -254,7 +258,7 @@ class Run:
             probe=RunProbe(self),
         )
 
-    def _start_part(self, part: Part) -> None:
+    def start_part(self, part: Part) -> None:
         self.parts.append(part)
         part.start()
 
@@ -267,11 +271,11 @@ class Run:
         failure = self.server.failure if self.server is not None else None
         if failure is not None and "serving" not in self._reported:
             self._reported.add("serving")
-            self._note(f"the server has stopped: {failure}")
+            self.note(f"the server has stopped: {failure}")
         for part in self.parts:
             if part.error is not None and part.name not in self._reported:
                 self._reported.add(part.name)
-                self._note(f"{part.name} has stopped: {part.error}")
+                self.note(f"{part.name} has stopped: {part.error}")
 
     def _check_broker(self, broker: BrokerChild) -> None:
         try:
@@ -312,7 +316,7 @@ class Run:
             self.proofs.cancel()
         for part in self.parts:
             if not part.join(_STOP_S):
-                self._note(f"{part.name} did not stop within {_STOP_S:.0f} s")
+                self.note(f"{part.name} did not stop within {_STOP_S:.0f} s")
 
     def close(self) -> None:
         if self.server is not None:

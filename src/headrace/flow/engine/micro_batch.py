@@ -59,7 +59,8 @@ class MicroBatchRun(Engine):
         super().__init__(context, state, writer, rows_max)
         options, spark, stateful = context.options, context.spark, context.compiled.stateful
         self._inputs = {source.topic: source for source in state.generation.inputs}
-        run = options.checkpoint_of(self._flow.name, f"{_RUN_PREFIX}{secrets.token_hex(6)}")
+        self._run_prefix = f"{_RUN_PREFIX}g{state.generation.generation}-"
+        run = options.checkpoint_of(self._flow.name, f"{self._run_prefix}{secrets.token_hex(6)}")
         self._checkpoint = Checkpoint(spark, state.checkpoint if stateful else run)
         self._sync = CheckpointSync(self._checkpoint.location, options.fsync) if stateful else None
         self._cell = WatermarkCell(spark)
@@ -107,7 +108,7 @@ class MicroBatchRun(Engine):
 
     def _prepare_checkpoint(self) -> None:
         if not self._compiled.stateful:
-            self._checkpoint.remove_siblings(_RUN_PREFIX)
+            self._checkpoint.remove_siblings(self._run_prefix)
             return
         batch = None if self.state.will_repeat else self._checkpoint.unfinished()
         if batch is not None:

@@ -1,7 +1,7 @@
 """The difference between two topics with the rows of one flow: the stable topic, and the topic of a generation.
 
-Both topics are read into a SQLite file: per row its key, its number among the rows of the key, a digest of its value and
-its offset. Of a table, only the last row of each key counts. Of an event topic, every row counts. ``advance`` reads on
+Both topics are read into a SQLite file: per row its key, its number among the rows of the key, a digest of its value
+and its offset. Of a table, only the last row of each key counts. Of an event topic, every row counts. ``advance`` reads on
 from where it stopped, so the second comparison reads only what is new.
 
 Readers of the stable topic shall see the rows of the generation. From the first difference of a key on, all rows of the
@@ -119,11 +119,11 @@ class Difference:
         database.execute("CREATE INDEX temp.differing_keys ON differing (key)")
         count = "SELECT count(DISTINCT key) FROM"
         gone = self._one(f"{count} differing WHERE key NOT IN (SELECT key FROM after)")  # noqa: S608
-        new = self._one(f"{count} differing WHERE is_new")  # noqa: S608
-        differing = self._one(f"{count} differing")  # noqa: S608
+        new = self._one(f"{count} differing WHERE is_new")
+        differing = self._one(f"{count} differing")
         return DifferenceCounts(
-            before=self._one(f"{count} before"),  # noqa: S608
-            after=self._one(f"{count} after"),  # noqa: S608
+            before=self._one(f"{count} before"),
+            after=self._one(f"{count} after"),
             gone=gone,
             changed=differing - gone - new,
             new=new,

@@ -219,7 +219,7 @@ class SwitchOperation:
 
     def complete(self, comparison: Comparison, limits: SwitchSettings | None) -> SwitchReport:
         """Switch. If the difference exceeds ``limits`` (None: no limits), raise ``SwitchRefused``."""
-        assert self._generations is not None and self._before is not None
+        assert self._generations is not None, "begin comes first"
         entry, old = self._generations.expect(self._number), self._generations.serving_entry
         self._write(self._generations, sealed=True)
         self._fence(entry)

@@ -72,8 +72,9 @@ class SwitchPolicy:
 
     def switch(self) -> None:
         """Complete the switch. Afterwards the driver opens the generation again, whatever its role is then."""
-        assert self._operation is not None and self._comparison is not None
         operation, comparison = self._operation, self._comparison
+        assert operation is not None, "is_due is set while a switch is under way"
+        assert comparison is not None
         try:
             report = operation.complete(comparison, self._context.options.switch)
             self._note(f"{report.line()}; generation {self._number} serves now")
