@@ -42,6 +42,12 @@ COMMANDS = (
         "Run a whole app on this machine: log, flows and views.",
     ),
     Entry("flow", "headrace.cli.flow", "List, run and rebuild an app's flows.", alias="flows"),
+    Entry(
+        "generation",
+        "headrace.cli.generation",
+        "List, compare, switch and drop the generations of flows.",
+        alias="generations",
+    ),
     Entry("graph", "headrace.cli.graph", "Show an app as a graph: table, Mermaid, DOT or OpenLineage."),
     Entry("init", "headrace.cli.init", "Create a small app that runs."),
     Entry("doctor", "headrace.cli.doctor", "Check what this machine lacks to run an app."),

@@ -123,8 +123,8 @@ class FlowGenerations(msgspec.Struct, frozen=True):
     """The highest number that any generation of the flow ever had."""
     entries: tuple[Entry, ...]
     is_published: bool = True
-    """Whether the stable topic has the rows of the serving generation. False for a flow that an earlier release
-    rebuilt, until its next switch.
+    """Whether the stable topic has the rows of the serving generation. False after a switch back, until the difference
+    is published, and for a flow that an earlier release rebuilt.
     """
     switching: int = 0
     """The generation to which a switch is under way; else 0. Meanwhile the serving generation writes nothing."""
@@ -198,7 +198,7 @@ class FlowGenerations(msgspec.Struct, frozen=True):
     def without_switch(self) -> FlowGenerations:
         return msgspec.structs.replace(self, switching=0, is_sealed=False, switch_by="", switch_until_ms=0)
 
-    def switched(self, published: int, at_ms: int) -> FlowGenerations:
+    def switched(self, published: int, at_ms: int, *, is_published: bool = True) -> FlowGenerations:
         """Complete the switch. An old generation that wrote only the stable topic continues in a topic of its own."""
         old = self.serving_entry
         topic = f"{self.stable}.g{old.number}" if old.topic == self.stable else old.topic
@@ -208,7 +208,7 @@ class FlowGenerations(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(
             changed.without_switch(),
             serving=new.number,
-            is_published=True,
+            is_published=is_published,
             switches=(*self.switches, switch)[-_SWITCHES_MAX:],
         )
 

@@ -17,24 +17,27 @@ from headrace.settings import Settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["FlowUnknown", "flows_to_rebuild", "rebuild"]
+__all__ = ["FlowUnknown", "flow_named", "flows_to_rebuild", "rebuild"]
 
 
 class FlowUnknown(HeadraceError):
     code = "HR-FLOW-UNKNOWN"
 
 
+def flow_named(app: App, name: str) -> Flow:
+    found = next((flow for flow in app.flows if flow.name == name), None)
+    if found is None:
+        raise FlowUnknown(
+            f"app {app.name} has no flow {name!r}",
+            hint=f"its flows are: {', '.join(flow.name for flow in app.flows) or 'none'}",
+        )
+    return found
+
+
 def flows_to_rebuild(app: App, names: Sequence[str]) -> list[Flow]:
     """Return the named flows and all flows downstream of them, in dependency order."""
-    flows_by_name = {flow.name: flow for flow in app.flows}
-    for name in names:
-        if name not in flows_by_name:
-            raise FlowUnknown(
-                f"app {app.name} has no flow {name!r}",
-                hint=f"its flows are: {', '.join(flows_by_name) or 'none'}",
-            )
-    selected = set(names)
-    selected |= {flow.name for name in names for flow in downstream(app, flows_by_name[name])}
+    named = [flow_named(app, name) for name in names]
+    selected = {flow.name for start in named for flow in (start, *downstream(app, start))}
     return [flow for flow in order(app) if flow.name in selected]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.errors import SwitchRefused
+from headrace.cli.errors import SwitchRefused, UsageError
 from headrace.cli.options import AppName, Data
 from headrace.cli.session import Session
 from headrace.cli.verb import verb
@@ -65,13 +65,26 @@ _POLL_S = 0.2
     headrace view switch examples.shop:app revenue revenue_pg
     headrace view switch examples.shop:app revenue revenue_pg --wait 600
     headrace view switch examples.shop:app revenue revenue
+    headrace view switch examples.shop:app revenue --back
     """,
 )
 def switch(
     session: Session,
     app: AppName,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name that readers use.")],
-    to: Annotated[str, typer.Argument(metavar="VIEW", help="The view that will serve this name.")],
+    to: Annotated[
+        str, typer.Argument(metavar="[VIEW]", help="The view that will serve this name; none with --back.")
+    ] = "",
+    back: Annotated[
+        bool,
+        typer.Option("--back", help="Serve the rows of the flow's previous generation again."),
+    ] = False,
+    behind: Annotated[
+        bool,
+        typer.Option(
+            "--behind", help="With --back: also if that generation has read less than the present one."
+        ),
+    ] = False,
     wait: Annotated[
         float,
         typer.Option(
@@ -91,10 +104,23 @@ def switch(
     import time
 
     from headrace.cli.app_loader import load_checked_app, views_of
+    from headrace.cli.generation import switch_flow_back
     from headrace.client.view_names import names_of
     from headrace.client.view_names import switch as record_switch
 
     loaded, folder = load_checked_app(app), session.data_dir(data)
+    if back == bool(to):
+        raise UsageError("set either VIEW or --back", hint="headrace view switch --help shows examples")
+    if back:
+        (view,) = views_of(loaded, [name])
+        flow = loaded.writer_of(view.topic)
+        if flow is None:
+            raise SwitchRefused(
+                f"view {name!r} follows topic {view.topic.name!r}, which no flow writes, so there is no way back",
+                hint="only a view of a flow's topic has generations",
+            )
+        session.out.table([switch_flow_back(session, loaded, flow, behind=behind)])
+        return
     (new,) = views_of(loaded, [to])
     cluster = session.cluster()
     serving = names_of(cluster, loaded.name).get(name, name)

@@ -1,8 +1,8 @@
 """The difference between two topics with the rows of one flow: the stable topic, and the topic of a generation.
 
 Both topics are read into a SQLite file: per row its key, its number among the rows of the key, a digest of its value
-and its offset. Of a table, only the last row of each key counts. Of an event topic, every row counts. ``advance`` reads on
-from where it stopped, so the second comparison reads only what is new.
+and its offset. Of a table, only the last row of each key counts. Of an event topic, every row counts. ``advance`` reads
+on from where it stopped, so the second comparison reads only what is new.
 
 Readers of the stable topic shall see the rows of the generation. From the first difference of a key on, all rows of the
 key are published again; a key without rows gets a tombstone.

@@ -6,6 +6,10 @@
                the stable topic, and the record that the other generation serves
     cancel     record that there is no switch; the serving generation continues
 
+On the way back to a kept generation, views must not wait until large topics are compared. ``complete_unpublished`` only
+records that the generation serves. The difference is published afterwards, with a second operation: a switch from the
+generation to itself.
+
 Every step first writes to the log and then fences a driver. A driver reads the record after it opened its transactional
 id. So either it was opened before, and is fenced, or it sees the step, and waits.
 
@@ -21,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -32,7 +37,9 @@ from headrace.client.generations import (
     Entry,
     FlowGenerations,
     GenerationsWriter,
+    GenerationUnknown,
     find_generations,
+    generations_of,
     is_abandoned,
     process_name,
     transactional_id_of,
@@ -47,11 +54,21 @@ from headrace.model.declarations import Flow
 from headrace.model.progress import Batch, Generation
 from headrace.settings import SwitchSettings
 
-__all__ = ["Comparison", "SwitchOperation", "SwitchRefused", "covers"]
+__all__ = [
+    "Comparison",
+    "SwitchOperation",
+    "SwitchRefused",
+    "covers",
+    "publish",
+    "switch_back",
+    "switch_now",
+]
 
 _LEASE_MS = 15_000
 _EXTEND_MS = 5_000
 _COMMIT_LEASE_MS = 120_000
+_WAIT_S = 10.0
+_PAUSE_S = 0.02
 
 Ends = Mapping[str, Mapping[int, int]]
 
@@ -180,9 +197,10 @@ class SwitchOperation:
         self._opened = GenerationsWriter(self._cluster, self._flow)
         generations = self._opened.read()
         entry, serving = generations.expect(self._number), generations.serving_entry
-        if self._number == generations.serving:
+        if self._number == generations.serving and generations.is_published:
             raise SwitchRefused(
-                f"generation {self._number} of flow {self._flow.name} already serves", hint="nothing to do"
+                f"generation {self._number} of flow {self._flow.name} already serves",
+                hint="no action is needed",
             )
         after = current(self._cluster, entry.progress)
         before = current(self._cluster, serving.progress)
@@ -197,7 +215,8 @@ class SwitchOperation:
                 hint=f"rebuild it: headrace flow rebuild APP {self._flow.name}",
             )
         self._write(generations)
-        self._fence(serving)
+        if self._number != generations.serving:
+            self._fence(serving)
         wait_until_decided(self._cluster, serving.progress)
         self._before = current(self._cluster, serving.progress)
         self._ends = {
@@ -217,20 +236,16 @@ class SwitchOperation:
         if due and self._generations is not None and not self._is_committing:
             self._write(self._generations, sealed=self._generations.is_sealed)
 
-    def complete(self, comparison: Comparison, limits: SwitchSettings | None) -> SwitchReport:
-        """Switch. If the difference exceeds ``limits`` (None: no limits), raise ``SwitchRefused``."""
+    def complete(
+        self, comparison: Comparison, limits: SwitchSettings | None, *, accepts_behind: bool = False
+    ) -> SwitchReport:
+        """Switch. If the difference exceeds ``limits`` (None: no limits), raise ``SwitchRefused``.
+
+        With ``accepts_behind``, the generation may have read less than the serving one.
+        """
         assert self._generations is not None, "begin comes first"
-        entry, old = self._generations.expect(self._number), self._generations.serving_entry
-        self._write(self._generations, sealed=True)
-        self._fence(entry)
-        wait_until_decided(self._cluster, entry.progress)
-        after = current(self._cluster, entry.progress)
-        if after is None or not self.is_covered(after.generation, after.last):
-            raise SwitchRefused(
-                f"generation {entry.number} of flow {self._flow.name} has not read all that generation {old.number} has"
-                " read",
-                hint="wait until it has caught up: headrace generation list APP",
-            )
+        old = self._generations.serving_entry
+        entry = self._seal(accepts_behind=accepts_behind)
         report = comparison.report(self._generations, self)
         exceeded = report.exceeded(limits) if limits is not None and not entry.approved else []
         if exceeded:
@@ -243,12 +258,42 @@ class SwitchOperation:
         self._commit(comparison.difference, old)
         return report
 
+    def complete_unpublished(self, *, accepts_behind: bool = False) -> None:
+        """Switch without the stable topic. Its readers see the rows of the old generation until ``complete``."""
+        assert self._generations is not None, "begin comes first"
+        if self._generations.serving_entry.topic == self._generations.stable:
+            raise SwitchRefused(
+                f"generation {self._generations.serving} of flow {self._flow.name} has no topic of its own yet",
+                hint=f"run headrace generation switch APP {self._flow.name} {self._number}",
+            )
+        self._seal(accepts_behind=accepts_behind)
+        switched = self._generations.switched(0, self._clock.now_ms(), is_published=False)
+        self._writer.write(switched)
+        self._generations = None
+
     def cancel(self) -> None:
         if self._generations is not None:
             generations, self._generations = self._generations, None
             self._writer.write(generations.without_switch())
 
     # Parts of the steps
+
+    def _seal(self, *, accepts_behind: bool) -> Entry:
+        """Stop the new generation, and check that it has read enough."""
+        assert self._generations is not None
+        entry = self._generations.expect(self._number)
+        self._write(self._generations, sealed=True)
+        self._fence(entry)
+        wait_until_decided(self._cluster, entry.progress)
+        after = current(self._cluster, entry.progress)
+        if not accepts_behind and (after is None or not self.is_covered(after.generation, after.last)):
+            raise SwitchRefused(
+                f"generation {entry.number} of flow {self._flow.name} has not read all that generation"
+                f" {self._generations.serving} has read",
+                hint="run the app with the function that derives it, and wait until headrace generation list APP shows"
+                " that it is not behind; to serve its older rows nevertheless, add --behind",
+            )
+        return entry
 
     def _write(
         self, generations: FlowGenerations, *, sealed: bool = False, lease_ms: int = _LEASE_MS
@@ -289,3 +334,57 @@ class SwitchOperation:
             writer.abort(purge=True)
             raise
         self._generations = None
+
+
+def switch_now(
+    cluster: Cluster, flow: Flow, number: int, *, accepts_behind: bool = False, wait_s: float = _WAIT_S
+) -> SwitchReport:
+    """Switch the flow at the request of an operator, whatever the difference is."""
+    generations = generations_of(cluster, flow)
+    if generations is None:
+        raise GenerationUnknown(flow.name, number, ())
+    with Comparison(cluster, flow, generations.expect(number)) as comparison:
+        # Read most of the topics before any generation pauses.
+        comparison.report(generations)
+        with SwitchOperation(cluster, flow, number) as operation:
+            operation.begin()
+            if not accepts_behind:
+                _wait_until_covered(cluster, operation, generations.expect(number), wait_s)
+            return operation.complete(comparison, None, accepts_behind=accepts_behind)
+
+
+def switch_back(
+    cluster: Cluster, flow: Flow, number: int, *, accepts_behind: bool = False, wait_s: float = _WAIT_S
+) -> None:
+    """Let a kept generation serve again, at once. Its driver, or ``publish``, publishes the difference afterwards."""
+    generations = generations_of(cluster, flow)
+    if generations is None:
+        raise GenerationUnknown(flow.name, number, ())
+    with SwitchOperation(cluster, flow, number) as operation:
+        operation.begin()
+        if not accepts_behind:
+            _wait_until_covered(cluster, operation, generations.expect(number), wait_s)
+        operation.complete_unpublished(accepts_behind=accepts_behind)
+
+
+def publish(cluster: Cluster, flow: Flow) -> SwitchReport | None:
+    """Make the stable topic equal to the serving generation. Returns None if it is."""
+    generations = generations_of(cluster, flow)
+    if generations is None or generations.is_published:
+        return None
+    with Comparison(cluster, flow, generations.serving_entry) as comparison:
+        comparison.report(generations)
+        with SwitchOperation(cluster, flow, generations.serving) as operation:
+            operation.begin()
+            return operation.complete(comparison, None)
+
+
+def _wait_until_covered(cluster: Cluster, operation: SwitchOperation, entry: Entry, wait_s: float) -> None:
+    """Wait until the generation has read enough, or until the time is over: then ``complete`` refuses."""
+    deadline = time.monotonic() + wait_s
+    while time.monotonic() < deadline:
+        progress = current(cluster, entry.progress)
+        if progress is not None and operation.is_covered(progress.generation, progress.last):
+            return
+        operation.extend()
+        time.sleep(_PAUSE_S)

@@ -63,9 +63,14 @@ class SwitchPolicy:
             return
         self._next_s = now + _CHECK_S
         generations = generations_of(self._cluster, self._flow)
-        if generations is None or generations.role(self._number) != "building":
+        role = None if generations is None else generations.role(self._number)
+        is_unpublished = generations is not None and role == "serving" and not generations.is_published
+        if generations is None or not (role == "building" or is_unpublished):
             # A switch ends the engine, so the role cannot change unnoticed.
             self._is_inert = True
+            return
+        if is_unpublished and not generations.switching:
+            self._begin(generations, now)
             return
         if last is not None and not generations.switching and self._has_caught_up(generations, last):
             self._compare(generations, now)
@@ -76,12 +81,17 @@ class SwitchPolicy:
         assert operation is not None, "is_due is set while a switch is under way"
         assert comparison is not None
         try:
-            report = operation.complete(comparison, self._context.options.switch)
+            is_back = self._is_serving()
+            report = operation.complete(comparison, None if is_back else self._context.options.switch)
             self._note(f"{report.line()}; generation {self._number} serves now")
         except (SwitchRefused, LogError) as error:
             self._say(str(error))
         finally:
             self.close()
+
+    def _is_serving(self) -> bool:
+        generations = generations_of(self._cluster, self._flow)
+        return generations is not None and generations.serving == self._number
 
     def close(self) -> None:
         """Cancel a switch that has begun."""
@@ -140,10 +150,16 @@ class SwitchPolicy:
             )
             self._next_s = now + _COMPARE_AGAIN_S
             return
+        self._begin(generations, now)
+
+    def _begin(self, generations: FlowGenerations, now: float) -> None:
+        """Compare the rows, and begin the switch unless the difference exceeds the limits."""
+        entry = generations.expect(self._number)
         if self._comparison is None:
             self._comparison = Comparison(self._cluster, self._flow, entry)
         report = self._comparison.report(generations)
-        if not entry.approved and self._refuse(report, now):
+        is_accepted = entry.approved or self._number == generations.serving
+        if not is_accepted and self._refuse(report, now):
             return
         self._operation = SwitchOperation(self._cluster, self._flow, self._number, self._clock)
         self._deadline_s = now + _COVER_S
