@@ -22,6 +22,7 @@ from headrace.client.transactional_writer import OutgoingRecord, TransactionalWr
 from headrace.flow.context import FlowContext, FlowOptions
 from headrace.flow.errors import FlowFenced, FlowNameTaken, ProducerFenced, TransactionTimedOut
 from headrace.flow.flow_state import open_flow
+from headrace.flow.generation_choice import choose_generation
 from headrace.flow.ownership import Ownership, open_writer
 from headrace.model.declarations import Flow
 from tests.flow.topic_contents import values
@@ -154,7 +155,7 @@ def test_a_replaced_driver_is_refused_and_names_its_successor(
     def take_over(run: RunningApp) -> None:
         writer, options = rival(), FlowOptions.of(flow_world.settings())
         context = FlowContext(flow_world.spark, flow_world.cluster, copy.app, run.compiled[0], {}, options)
-        open_flow(context, writer, successor)
+        open_flow(context, writer, successor, choose_generation(context))
         writer.close()
 
     def replace(run: RunningApp) -> None:

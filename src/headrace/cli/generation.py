@@ -34,7 +34,7 @@ Number = Annotated[int, typer.Argument(metavar="GENERATION", help="The number of
         (
             "Columns",
             """
-            ROLE     serving: readers see its rows; building: it is derived beside the serving one; kept: it served before
+            ROLE     serving: readers see its rows; building: derived beside the serving one; kept: it served before
             WRITES   the topics to which it writes its rows
             BEHIND   records that it has yet to read
             REASON   why it was begun

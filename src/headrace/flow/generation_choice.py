@@ -82,12 +82,11 @@ def begin_generation(context: FlowContext, reason: str) -> Entry:
     cluster, flow = context.cluster, context.flow
     with GenerationsWriter(cluster, flow) as writer:
         before = writer.read()
-        serving = before.serving_entry
-        expect_same_app(context.app, flow, current(cluster, serving.progress))
-        entry = writer.begin_generation(
-            context.compiled.fingerprint, reason, is_served_at_once=flow.is_realtime
-        )
-    if flow.is_realtime:
+        progress = current(cluster, before.serving_entry.progress)
+        expect_same_app(context.app, flow, progress)
+        at_once = flow.is_realtime or (progress is not None and progress.generation.latency == "realtime")
+        entry = writer.begin_generation(context.compiled.fingerprint, reason, is_served_at_once=at_once)
+    if at_once:
         for old in before.entries:
             # Fence the old driver. It finds that its generation was dropped, and ends.
             TransactionalWriter(cluster, transactional_id_of(flow, old), f"flow {flow.name}").close()

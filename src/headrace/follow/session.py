@@ -18,7 +18,13 @@ import contextlib
 import threading
 
 from headrace.client.errors import MissingTopic
-from headrace.client.generations import Entry, FlowGenerations, end_of_generations, generations_of
+from headrace.client.generations import (
+    Entry,
+    FlowGenerations,
+    end_of_generations,
+    generations_of,
+    progress_topic_of,
+)
 from headrace.follow.changelog import FlowProgress, SourceChanged
 from headrace.follow.context import FollowContext
 from headrace.follow.origin import NotReady, Origin, continued, find_origin, flow_that_writes, open_changelog
@@ -138,6 +144,13 @@ class FollowSession:
             return False
         progress = self._cluster.topic(entry.progress)
         return progress is not None and progress.id == state.position.progress_id
+
+    def _is_of_flow(self, position: Position) -> bool:
+        """Whether any generation of the flow wrote the rows at this position."""
+        if self._flow is None or not position.generation:
+            return False
+        topic = self._cluster.topic(progress_topic_of(self._cluster, self._flow, position.generation))
+        return topic is not None and topic.id == position.progress_id
 
     def _origin(self, part: Part, number: int | None) -> Origin | NotReady:
         state = self._store.state(part)
@@ -268,7 +281,7 @@ class FollowSession:
         if origin.generation is None:
             return TopicGoal(self._cluster, origin.topic)
         old = serving.position if serving is not None else None
-        replaced = old if old is not None and self._is_of(serving, old.generation) else None
+        replaced = old if old is not None and self._is_of_flow(old) else None
         return FlowGoal(self._cluster, origin, self._flows, position, replaced, self._clock)
 
 

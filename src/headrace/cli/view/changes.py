@@ -100,6 +100,9 @@ def switch(
     Declare a second view in the new store, and follow it. It fills from the first offset while the old view serves.
     When it has caught up, switch. Writers, flows and other views are not affected. Afterwards you can remove the old
     view from the app. To undo a switch, switch the name to the view of the same name.
+
+    With --back, the flow that writes the view's topic switches back to the generation that served before, and with it
+    all views of that topic. The present generation is kept.
     """
     import time
 
