@@ -5,7 +5,7 @@ and its offset. Of a table, only the last row of each key counts. Of an event to
 on from where it stopped, so the second comparison reads only what is new.
 
 Readers of the stable topic shall see the rows of the generation. From the first difference of a key on, all rows of the
-key are published again; a key without rows gets a tombstone.
+key are published again, and at least its last one. A key without rows gets a tombstone.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Difference:
             yield OutgoingRecord(stable, key, None, headers)
         sql = (
             "SELECT after.place, after.position FROM after JOIN differing USING (key)"
-            " WHERE after.nth >= differing.nth"
+            " WHERE after.nth >= min(differing.nth, (SELECT max(nth) FROM after AS a WHERE a.key = differing.key))"
         )
         for message in self._records(self._after.topic, sql):
             yield OutgoingRecord(stable, _bytes(message.key()), _bytes(message.value()), headers)
