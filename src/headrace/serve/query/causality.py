@@ -173,8 +173,8 @@ def _add_realtime_sources(ends: Ends, position: Position) -> dict[int, int]:
     extended = dict(ends)
     sources: Sources = position.sources
     for number in {int(source.partition("/")[2]) for source in sources}:
-        least = min(sources.get(f"{output}/{number}", -1) for output in position.offsets)
-        extended[number] = max(least + 1, extended.get(number, 0))
+        lowest = min(sources.get(f"{output}/{number}", -1) for output in position.offsets)
+        extended[number] = max(lowest + 1, extended.get(number, 0))
     return extended
 
 
