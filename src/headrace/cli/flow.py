@@ -10,7 +10,7 @@ import typer
 from headrace.cli.errors import NotConfirmed
 from headrace.cli.options import AppName, Data, Master, StopAfter, Yes
 from headrace.cli.session import Session
-from headrace.cli.verb import Noun, noun, verb
+from headrace.cli.verb import CommandGroup, command_group, verb
 
 if TYPE_CHECKING:
     from headrace.client.cluster import Cluster
@@ -130,5 +130,5 @@ def rebuild(
     )
 
 
-def command() -> Noun:
-    return noun("flow", "List, run and rebuild an app's flows.", [list_flows, run, rebuild])
+def command() -> CommandGroup:
+    return command_group("flow", "List, run and rebuild an app's flows.", [list_flows, run, rebuild])
