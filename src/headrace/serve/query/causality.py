@@ -152,7 +152,7 @@ class _Demand:
             return True
         if required.topic_id != topic_id:
             raise PositionTokenOutdated(
-                f"the parameter after names topic {log_topic!r}, which was deleted and created again",
+                f"the parameter 'after' names topic {log_topic!r}, which was deleted and created again",
                 hint="read without after, and use the token of that response",
             )
         self.checked.add(log_topic)
