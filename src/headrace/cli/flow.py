@@ -84,7 +84,13 @@ def run(
     from headrace.cli.run.app_run import RunOptions, run_app
 
     options = RunOptions(
-        app, data=data, master=master, seconds=seconds, only=tuple(flows or ()), with_views=False
+        app,
+        data=data,
+        master=master,
+        seconds=seconds,
+        only=tuple(flows or ()),
+        with_views=False,
+        embedded=False,
     )
     return run_app(session, options)
 

@@ -103,7 +103,7 @@ BootstrapServers = Annotated[
         "-b",
         metavar="HOST:PORT,…",
         help="Brokers for the first connection (default: HEADRACE_BOOTSTRAP_SERVERS, KAFKA_BOOTSTRAP_SERVERS, "
-        "headrace.toml, then 127.0.0.1:9092).",
+        "headrace.toml, then the setting log.listen, normally 127.0.0.1:9092).",
     ),
 ]
 ClientProperty = Annotated[

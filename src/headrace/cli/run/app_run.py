@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 from headrace.app import App
 from headrace.cli.app_loader import load_app, load_object
 from headrace.cli.interrupt import Interrupt
+from headrace.cli.reach import check_reachable
 from headrace.cli.run.display import Display, choose_display, run_query
 from headrace.cli.session import Session
 from headrace.errors import ConfigError, HeadraceError
@@ -41,6 +43,8 @@ class RunOptions:
     only: tuple[str, ...] = ()
     """The flows to run; empty for all."""
     with_views: bool = True
+    embedded: bool = True
+    """Whether to start the embedded broker if no setting has the addresses of brokers."""
     verify_every: int | None = None
     metrics: str | None = None
     backup: Path | None = None
@@ -61,6 +65,10 @@ def run_app(session: Session, options: RunOptions) -> int:
         serve=options.serve,
         pg_listen=options.pg_listen,
     )
+    if not options.embedded and settings.log.bootstrap_servers is None:
+        check_reachable(session.bootstrap)
+        log = dataclasses.replace(settings.log, bootstrap_servers=session.bootstrap)
+        settings = dataclasses.replace(settings, log=log)
     if options.pg_listen and settings.serve.listen == SERVE_OFF:
         raise ConfigError(
             "--pg-listen needs the HTTP server, which is off",
