@@ -68,7 +68,8 @@ class FlowFenced(FlowError):
             name = f"process {driver.pid} on {driver.host}, at {opened:%Y-%m-%d %H:%M:%S} UTC"
         super().__init__(
             f"flow {flow} was taken over by {name}; this driver has written nothing since",
-            hint="only one driver at a time can run a flow: stop one of the two",
+            hint="only one driver at a time can run a flow: stop one of the two; after headrace flow rebuild, start"
+            " this app again to derive the new generation",
         )
 
 

@@ -32,6 +32,7 @@ __all__ = ["FlowFailure", "FlowRunner", "FlowStatus"]
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _STABLE_S = 30.0
 _SAMPLE_RECORDS = 100
+_OWNER_CHECK_S = 1.0
 _SHRINK_FACTOR = 4
 """A batch that exceeded its transaction timeout is retried with a quarter of its rows."""
 
@@ -149,8 +150,13 @@ class FlowRunner:
             return open_flow(self._context, writer, self._ownership, rebuild=changed.message)
 
     def _watch(self, engine: Engine, stop: threading.Event) -> None:
+        checked_s = time.monotonic()
         while engine.query.isActive and not engine.too_large and not stop.wait(0.1):
             engine.poll(stop)
+            # An idle flow commits nothing, so the log cannot refuse it.
+            if time.monotonic() - checked_s > _OWNER_CHECK_S:
+                checked_s = time.monotonic()
+                self._expect_owner(engine)
         if stop.is_set() or (engine.too_large and engine.error is None):
             engine.stop()
             return
@@ -160,6 +166,14 @@ class FlowRunner:
             raise engine.error
         if query_error is not None:
             raise query_error
+
+    def _expect_owner(self, engine: Engine) -> None:
+        with contextlib.suppress(LogError):
+            try:
+                self._ownership.expect_current_owner_when_idle(engine.state.last)
+            except FlowFenced:
+                engine.stop()
+                raise
 
     def _position(self) -> str:
         """Describe the flow's checkpoint and last progress, for error messages."""
