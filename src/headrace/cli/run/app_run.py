@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import time
@@ -9,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.app import App
 from headrace.cli.app_loader import load_app, load_object
 from headrace.cli.interrupt import Interrupt
 from headrace.cli.reach import check_reachable
-from headrace.cli.run.display import Display, choose_display, run_query
+from headrace.cli.run.display import Display, choose_display
 from headrace.cli.session import Session
+from headrace.cli.sql import SqlRunner, Watch, app_sources
 from headrace.errors import ConfigError, HeadraceError
 from headrace.runtime.run import Run
 from headrace.settings import SERVE_OFF
@@ -90,8 +91,8 @@ def run_app(session: Session, options: RunOptions) -> int:
         with Interrupt() as interrupt:
             try:
                 run.start()
-                with display:
-                    _show_until_stopped(run, app, display, options, feed, lambda: interrupt.requested)
+                with display, contextlib.closing(_watch(run, options)) as watch:
+                    _show_until_stopped(run, display, watch, options, feed, lambda: interrupt.requested)
                 proven = _verify(run, display) if options.verify and not interrupt.requested else True
             finally:
                 run.close()
@@ -111,10 +112,15 @@ def _report_failures(run: Run, display: Display) -> bool:
     return bool(run.failed or run.differing)
 
 
+def _watch(run: Run, options: RunOptions) -> Watch:
+    sources = app_sources(run.app, run.settings.data, lambda name: name)
+    return Watch(lambda: SqlRunner(sources, run.settings.serve), options.watch)
+
+
 def _show_until_stopped(
     run: Run,
-    app: App,
     display: Display,
+    watch: Watch,
     options: RunOptions,
     feed: Callable[..., None] | None,
     stop_requested: Callable[[], bool],
@@ -128,7 +134,7 @@ def _show_until_stopped(
         while not stop_requested() and (
             options.seconds is None or time.monotonic() - started_s < options.seconds
         ):
-            _show(run, app, display, options)
+            _show(run, display, watch)
             time.sleep(display.every_s)
     finally:
         feed_stop.set()
@@ -136,13 +142,13 @@ def _show_until_stopped(
             feeder.join(_FEED_STOP_S)
     if options.seconds is not None and not stop_requested():
         _wait_until_caught_up(run, stop_requested)
-        _show(run, app, display, options)
+        watch.refresh()
+        _show(run, display, watch)
 
 
-def _show(run: Run, app: App, display: Display, options: RunOptions) -> None:
+def _show(run: Run, display: Display, watch: Watch) -> None:
     run.check_parts()
-    database = run.settings.data / f"{app.name}.db"
-    display.show(run.summarize(), [run_query(database, sql) for sql in options.watch])
+    display.show(run.summarize(), watch.rows())
 
 
 def _wait_until_caught_up(run: Run, stop_requested: Callable[[], bool]) -> None:
