@@ -1,5 +1,5 @@
-"""``examples/bikes``: its story runs once, and its views are compared with counts in plain Python. Its traffic never rides
-a bike that is not there.
+"""``examples/bikes``: its story runs once, and its views are compared with counts in plain Python. In its traffic,
+customers take only bikes that are at a station.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _WATCH_ROWS = 10
 _WATCH_PAUSE_S = 0.5
 _WATCH_SHARE = 10
 """A statement of ``--watch`` runs for at most one part in this many of the time."""
-_JOIN_S = 2.0
+_JOIN_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)

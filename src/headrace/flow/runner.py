@@ -17,7 +17,7 @@ from headrace.client.records import read
 from headrace.client.transactional_writer import TransactionalWriter, WriterRefused
 from headrace.errors import HeadraceError
 from headrace.flow.context import FlowContext
-from headrace.flow.engine.engine import Engine
+from headrace.flow.engine.engine import BATCH_S_MAX, Engine
 from headrace.flow.engine.enrichment import EnrichmentRun
 from headrace.flow.engine.micro_batch import MicroBatchRun
 from headrace.flow.engine.realtime import RealtimeRun
@@ -69,6 +69,8 @@ class FlowRunner:
         """Set when the generation is recorded in the log. Readers of the flow's output can then open the topic."""
         self.current: FlowState | None = None
         self.failure: FlowFailure | None = None
+        self.patience_s = BATCH_S_MAX
+        """How long a stop waits for the current batch."""
         self._context = context
         self._flow = context.flow
         self._cluster = context.cluster
@@ -158,7 +160,7 @@ class FlowRunner:
                 checked_s = time.monotonic()
                 self._expect_owner(engine)
         if stop.is_set() or (engine.too_large and engine.error is None):
-            engine.stop()
+            engine.stop(self.patience_s)
             return
         engine.wait_for_end()
         query_error = engine.query.exception()
@@ -193,6 +195,12 @@ class FlowRunner:
         """How long the last batch of this run took, from its plan to its commit; None for a real-time flow."""
         engine = self._engine
         return engine.took_ms if engine else None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a batch runs that a stop would wait for."""
+        engine = self._engine
+        return engine is not None and engine.is_busy
 
     def plan(self, chars_max: int) -> str | None:
         """Return Spark's physical plan of the last batch. This calls the JVM."""

@@ -26,6 +26,7 @@ _CATCH_UP_TIMEOUT_S = 120.0
 _CATCH_UP_POLL_S = 0.5
 _CAUGHT_UP_POLLS = 3
 _FEED_STOP_S = 10.0
+_FEED_QUICK_STOP_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +88,19 @@ def run_app(session: Session, options: RunOptions) -> int:
         page=True,
         feed=options.feed or "",
     )
+    proven = True
     try:
-        with Interrupt() as interrupt:
+        with Interrupt(kill=run.kill) as interrupt:
             try:
-                run.start()
+                with interrupt.raising():
+                    run.start()
                 with display, contextlib.closing(_watch(run, options)) as watch:
-                    _show_until_stopped(run, display, watch, options, feed, lambda: interrupt.requested)
-                proven = _verify(run, display) if options.verify and not interrupt.requested else True
+                    _show_until_stopped(run, display, watch, options, feed, interrupt)
+                if options.verify and not interrupt.requested:
+                    with interrupt.raising():
+                        proven = _verify(run, display)
             finally:
-                run.close()
+                run.close(quickly=interrupt.is_ctrl_c)
     except (KeyboardInterrupt, SystemExit):
         # Ctrl-C is the usual way to end a run. Failures before Ctrl-C must still be reported.
         if _report_failures(run, display):
@@ -123,7 +128,7 @@ def _show_until_stopped(
     watch: Watch,
     options: RunOptions,
     feed: Callable[..., None] | None,
-    stop_requested: Callable[[], bool],
+    interrupt: Interrupt,
 ) -> None:
     feed_stop = threading.Event()
     feeder = threading.Thread(target=feed, args=(run.cluster, feed_stop), daemon=True) if feed else None
@@ -131,17 +136,19 @@ def _show_until_stopped(
         feeder.start()
     started_s = time.monotonic()
     try:
-        while not stop_requested() and (
+        while not interrupt.requested and (
             options.seconds is None or time.monotonic() - started_s < options.seconds
         ):
             _show(run, display, watch)
-            time.sleep(display.every_s)
+            interrupt.wait(display.every_s)
     finally:
         feed_stop.set()
+        if interrupt.is_ctrl_c:
+            run.announce_stop()
         if feeder is not None:
-            feeder.join(_FEED_STOP_S)
-    if options.seconds is not None and not stop_requested():
-        _wait_until_caught_up(run, stop_requested)
+            feeder.join(_FEED_QUICK_STOP_S if interrupt.is_ctrl_c else _FEED_STOP_S)
+    if options.seconds is not None and not interrupt.requested:
+        _wait_until_caught_up(run, interrupt)
         watch.refresh()
         _show(run, display, watch)
 
@@ -151,16 +158,16 @@ def _show(run: Run, display: Display, watch: Watch) -> None:
     display.show(run.summarize(), watch.rows())
 
 
-def _wait_until_caught_up(run: Run, stop_requested: Callable[[], bool]) -> None:
+def _wait_until_caught_up(run: Run, interrupt: Interrupt) -> None:
     """Wait until flows and views have processed all records, so that the verification covers all records."""
     deadline = time.monotonic() + _CATCH_UP_TIMEOUT_S
     polls_without_lag = 0
-    while polls_without_lag < _CAUGHT_UP_POLLS and not stop_requested() and time.monotonic() < deadline:
+    while polls_without_lag < _CAUGHT_UP_POLLS and not interrupt.requested and time.monotonic() < deadline:
         summary = run.summarize()
         lag = sum(flow.lag for flow in summary.flows) + sum(view.lag for view in summary.views)
         polls_without_lag = polls_without_lag + 1 if lag == 0 else 0
         run.check_parts()
-        time.sleep(_CATCH_UP_POLL_S)
+        interrupt.wait(_CATCH_UP_POLL_S)
 
 
 def _verify(run: Run, display: Display) -> bool:
