@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from headrace.app_argument import app_argument
 from headrace.errors import HeadraceError
 from headrace.model.progress import Driver
 
@@ -48,7 +49,7 @@ __all__ = [
 
 def rebuild_hint(flow: str) -> str:
     return (
-        f"run headrace flow rebuild APP {flow}: it derives a new generation from the log;"
+        f"run headrace flow rebuild {app_argument()} {flow}: it derives a new generation from the log;"
         " the current generation remains readable until then"
     )
 

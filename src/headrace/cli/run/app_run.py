@@ -103,17 +103,17 @@ def run_app(session: Session, options: RunOptions) -> int:
                 run.close(quickly=interrupt.is_ctrl_c)
     except (KeyboardInterrupt, SystemExit):
         # Ctrl-C is the usual way to end a run. Failures before Ctrl-C must still be reported.
-        if _report_failures(run, display):
+        if _report_failures(run, display, options):
             return 1
         raise
-    return 1 if _report_failures(run, display) or not proven else 0
+    return 1 if _report_failures(run, display, options) or not proven else 0
 
 
-def _report_failures(run: Run, display: Display) -> bool:
+def _report_failures(run: Run, display: Display, options: RunOptions) -> bool:
     for part in run.failed:
         display.note(f"{part.name} had stopped: {part.error}")
     for view in run.differing:
-        display.warn(f"view {view} was NOT AS DERIVED; headrace verify MODULE:APP --last shows how")
+        display.warn(f"view {view} was NOT AS DERIVED; headrace verify {options.app} --last shows how")
     return bool(run.failed or run.differing)
 
 
@@ -183,6 +183,7 @@ def _verify(run: Run, display: Display) -> bool:
             display.note(f"view {view.name} could not be verified: {error}")
             proven = False
             continue
-        display.note(report.line())
+        for line in [report.line()] if report.proven else report.lines():
+            display.note(line)
         proven = proven and report.proven
     return proven
