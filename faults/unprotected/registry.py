@@ -96,7 +96,7 @@ def no_write_before_ack() -> None:
         "pwrite": pwrite,
         "sync": lambda self: None,
         "pread": flush_first(read),
-        "pread_ready": flush_first(read),
+        "pread_nowait": flush_first(read),
         "size": flush_first(size),
         "truncate": flush_first(truncate),
         "close": flush_first(close),

@@ -91,3 +91,17 @@ def test_letters_are_read_previewed_and_replayed(page: Page, shop: App, cluster:
     page.locator('[data-test="replay-chosen"]').click()
     expect(preview).to_contain_text("1 was written back before")
     expect(page.locator('[data-test="write"]')).to_be_disabled()
+
+
+def test_a_click_on_a_checkbox_chooses_its_letter_in_any_row(page: Page, shop: App) -> None:
+    page.get_by_role("row", name=shop.views[0].dead_topic).click()
+    boxes = page.locator('[data-test="choose"]')
+    expect(boxes).to_have_count(3)
+    # The first row is active, and its letter cannot be written back.
+    boxes.nth(2).click()
+    expect(boxes.nth(2)).to_be_checked()
+    boxes.nth(1).click()
+    expect(page.locator('[data-test="replay-chosen"]')).to_have_text("Write back 2…")
+    boxes.nth(2).click()
+    expect(boxes.nth(2)).not_to_be_checked()
+    expect(page.locator('[data-test="replay-chosen"]')).to_have_text("Write back 1…")

@@ -13,7 +13,7 @@ import typer
 from headrace.cli.errors import UsageError
 from headrace.cli.options import AppName, Data, DryRun
 from headrace.cli.session import Session
-from headrace.cli.verb import Noun, noun, verb
+from headrace.cli.verb import CommandGroup, command_group, verb
 from headrace.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -264,5 +264,5 @@ def _result_row(result: Result) -> dict[str, object]:
     }
 
 
-def command() -> Noun:
-    return noun("dead", "List, show and replay dead letters.", [list_dead, show, replay])
+def command() -> CommandGroup:
+    return command_group("dead", "List, show and replay dead letters.", [list_dead, show, replay])

@@ -22,7 +22,7 @@ from headrace.cli.options import (
     Verbose,
     shared_values,
 )
-from headrace.cli.verb import Noun, write_sections
+from headrace.cli.verb import CommandGroup, write_sections
 
 __all__ = ["COMMANDS", "run"]
 
@@ -122,7 +122,7 @@ _SECTIONS = (
 )
 
 
-class Root(Noun):
+class Root(CommandGroup):
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
         self.load = _load

@@ -23,6 +23,7 @@ from types import TracebackType
 
 import msgspec
 
+from headrace.app_argument import app_argument
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import APPEND_TIME
 from headrace.client.errors import LogError
@@ -79,7 +80,7 @@ class GenerationUnknown(HeadraceError):
         super().__init__(
             f"flow {flow} has no generation {number}",
             detail=f"its generations are: {numbers}",
-            hint="headrace generation list APP shows the generations of all flows",
+            hint=f"headrace generation list {app_argument()} shows the generations of all flows",
         )
 
 
@@ -402,7 +403,7 @@ class GenerationsWriter:
             raise LogError(
                 f"flow {self._flow.name} has not been started yet",
                 name="FLOW_NOT_STARTED",
-                hint="start the app first: headrace run APP",
+                hint=f"start the app first: headrace run {app_argument()}",
             )
         return found.without_switch()
 
@@ -493,5 +494,5 @@ class GenerationServes(HeadraceError):
     def __init__(self, flow: str, number: int) -> None:
         super().__init__(
             f"generation {number} of flow {flow} serves, so it cannot be dropped",
-            hint=f"switch to another generation first: headrace generation switch APP {flow} NUMBER",
+            hint=f"switch to another generation first: headrace generation switch {app_argument()} {flow} NUMBER",
         )

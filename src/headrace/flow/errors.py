@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from headrace.app_argument import app_argument
 from headrace.errors import HeadraceError
 from headrace.model.progress import Driver
 
@@ -52,7 +53,7 @@ __all__ = [
 
 def rebuild_hint(flow: str) -> str:
     return (
-        f"run headrace flow rebuild APP {flow}: it derives a new generation from the log;"
+        f"run headrace flow rebuild {app_argument()} {flow}: it derives a new generation from the log;"
         " the current generation remains readable until then"
     )
 
@@ -122,7 +123,7 @@ class SwitchUnderWay(FlowError):
     def __init__(self, flow: str, number: int) -> None:
         super().__init__(
             f"flow {flow} is switching to generation {number}; it continues after the switch",
-            hint=f"if this lasts, complete the switch: headrace generation switch APP {flow} {number}",
+            hint=f"if this lasts, complete the switch: headrace generation switch {app_argument()} {flow} {number}",
         )
 
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import msgspec
 
 from headrace.app import App
+from headrace.app_argument import app_argument
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import (
     APPEND_TIME,
@@ -346,7 +347,7 @@ def _expect_uncompacted(cluster: Cluster, generation: Generation) -> None:
             f"topic {generation.output}, which flow {generation.flow} writes in real time, has cleanup.policy={policy}",
             detail="compaction could retain a repeated row instead of a newer row of its key",
             hint=f"run headrace topic alter {generation.output} --set cleanup.policy=delete, then"
-            f" headrace flow rebuild APP {generation.flow}",
+            f" headrace flow rebuild {app_argument()} {generation.flow}",
         )
 
 

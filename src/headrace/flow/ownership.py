@@ -57,6 +57,8 @@ class Ownership:
         self.refusals = 0
         """How often the log rejected the same batch, without a committed batch in between."""
         self._refused_batch: tuple[int, int] | None = None
+        self._proven_by: Batch | None = None
+        self._proven_end = -1
 
     def driver(self) -> Driver:
         return Driver(self.id, socket.gethostname(), os.getpid(), time.time_ns() // 1_000_000)
@@ -85,6 +87,15 @@ class Ownership:
         """Raise ``FlowFenced`` if another driver opened the flow after this driver."""
         if self.claimed:
             expect_driver(self._cluster, self._flow, self.progress_topic, self.id)
+
+    def expect_current_owner_when_idle(self, last: Batch | None) -> None:
+        """Like ``expect_current_owner``, for repeated calls. A committed batch proves the ownership, so this reads the
+        progress topic only if it has grown without a batch of this driver.
+        """
+        end = self._cluster.ends(self.progress_topic).get(0, 0)
+        if last is self._proven_by and end != self._proven_end:
+            self.expect_current_owner()
+        self._proven_by, self._proven_end = last, end
 
     def error_for_refusal(self, refused: WriterRefused, last: Batch | None) -> Exception:
         """Return the error for a rejected write, if the log names no other driver. The runner reopens the flow after

@@ -24,7 +24,7 @@ from headrace.client.records import read
 from headrace.client.transactional_writer import WriterRefused
 from headrace.errors import HeadraceError
 from headrace.flow.context import FlowContext
-from headrace.flow.engine.engine import Engine
+from headrace.flow.engine.engine import BATCH_S_MAX, Engine
 from headrace.flow.engine.enrichment import EnrichmentRun
 from headrace.flow.engine.micro_batch import MicroBatchRun
 from headrace.flow.engine.realtime import RealtimeRun
@@ -53,6 +53,7 @@ __all__ = ["FlowFailure", "FlowRunner", "FlowStatus"]
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _STABLE_S = 30.0
 _SAMPLE_RECORDS = 100
+_OWNER_CHECK_S = 1.0
 _SHRINK_FACTOR = 4
 """A batch that exceeded its transaction timeout is retried with a quarter of its rows."""
 
@@ -102,6 +103,8 @@ class FlowRunner:
         """Set when the generation is recorded in the log. Readers of the flow's output can then open the topic."""
         self.current: FlowState | None = None
         self.failure: FlowFailure | None = None
+        self.patience_s = BATCH_S_MAX
+        """How long a stop waits for the current batch."""
         self._context = context
         self._flow = context.flow
         self._cluster = context.cluster
@@ -244,11 +247,16 @@ class FlowRunner:
         return EnrichmentRun if self._flow.tables else MicroBatchRun
 
     def _watch(self, engine: Engine, stop: threading.Event, policy: SwitchPolicy) -> None:
+        checked_s = time.monotonic()
         while engine.query.isActive and not engine.too_large and not policy.is_due and not stop.wait(0.1):
             engine.poll(stop)
             policy.poll(engine.state.last)
+            # An idle flow commits nothing, so the log cannot refuse it.
+            if time.monotonic() - checked_s > _OWNER_CHECK_S:
+                checked_s = time.monotonic()
+                self._expect_owner(engine)
         if stop.is_set() or ((engine.too_large or policy.is_due) and engine.error is None):
-            engine.stop()
+            engine.stop(self.patience_s)
             return
         engine.wait_for_end()
         query_error = engine.query.exception()
@@ -256,6 +264,14 @@ class FlowRunner:
             raise engine.error
         if query_error is not None:
             raise query_error
+
+    def _expect_owner(self, engine: Engine) -> None:
+        with contextlib.suppress(LogError):
+            try:
+                self._ownership.expect_current_owner_when_idle(engine.state.last)
+            except FlowFenced:
+                engine.stop()
+                raise
 
     def _position(self) -> str:
         """Describe the flow's checkpoint and last progress, for error messages."""
@@ -280,6 +296,12 @@ class FlowRunner:
         """How long the last batch of this run took, from its plan to its commit; None for a real-time flow."""
         engine = self._engine
         return engine.took_ms if engine else None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a batch runs that a stop would wait for."""
+        engine = self._engine
+        return engine is not None and engine.is_busy
 
     def plan(self, chars_max: int) -> str | None:
         """Return Spark's physical plan of the last batch. This calls the JVM."""

@@ -75,7 +75,7 @@ class ReadPlan:
                 self.segment, self.segment.loaded_index(self.interval), self.offset
             )
         file = self.segment.file
-        read = file.pread if wait else file.pread_ready
+        read = file.pread if wait else file.pread_nowait
         data = read(min(self.size, self.limit - self.position), self.position)
         if data is None or not self.whole_first:
             return data

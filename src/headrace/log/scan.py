@@ -25,7 +25,7 @@ class ReadableFile(Protocol):
     def pread(self, size: int, position: int) -> bytes:
         """Read ``size`` bytes, or fewer at the end of the file."""
 
-    def pread_ready(self, size: int, position: int) -> bytes | bytearray | None:
+    def pread_nowait(self, size: int, position: int) -> bytes | bytearray | None:
         """Like ``pread``, but return ``None`` if the read would have to wait."""
 
     def close(self) -> None: ...

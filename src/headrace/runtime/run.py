@@ -44,6 +44,8 @@ __all__ = ["Run"]
 
 _FLOW_START_S = 120.0
 _STOP_S = 60.0
+_QUICK_S = 1.0
+"""With ``close(quickly=True)``: how long to wait for batches and other parts, for the JVM, and for the broker."""
 _LAG_TIMEOUT_S = 3.0
 
 
@@ -100,6 +102,8 @@ class Run:
         self.broker_failure: HeadraceError | None = None
         """Why the embedded broker ended. ``check_parts`` sets it."""
         self._reported: set[str] = set()
+        self._failed_before_stop: list[Part] | None = None
+        self._stop_is_announced = False
         self._summarizer = Summarizer(self)
 
     # Starting
@@ -297,6 +301,9 @@ class Run:
 
     @property
     def failed(self) -> list[Part]:
+        """The parts that failed. A part that ``close(quickly=True)`` interrupts has not failed."""
+        if self._failed_before_stop is not None:
+            return self._failed_before_stop
         return [part for part in self.parts if part.error is not None]
 
     @property
@@ -309,28 +316,57 @@ class Run:
 
     # Stopping
 
-    def stop_flows(self) -> None:
-        """Stop all parts. Spark and the log continue to run, for a last proof."""
+    def announce_stop(self) -> None:
+        """Say, once, what a stop by Ctrl-C waits for."""
+        if self._stop_is_announced:
+            return
+        self._stop_is_announced = True
+        busy = ", ".join(runner.status.name for runner in self.flows if runner.is_busy)
+        self.note(
+            f"stopping{f', waiting for the running batch of {busy}' if busy else ''}; Ctrl-C again stops at once and"
+            " loses nothing"
+        )
+
+    def close(self, *, quickly: bool = False) -> None:
+        """Stop all parts, and the log last. ``quickly``: within seconds. A batch that takes longer runs again at the
+        next start.
+        """
+        if quickly:
+            self._failed_before_stop = self.failed
+            for runner in self.flows:
+                runner.patience_s = _QUICK_S
         self.stop_requested.set()
+        if quickly:
+            self.announce_stop()
         if self.proofs is not None:
             self.proofs.cancel()
-        for part in self.parts:
-            if not part.join(_STOP_S):
-                self.note(f"{part.name} did not stop within {_STOP_S:.0f} s")
-
-    def close(self) -> None:
         if self.server is not None:
-            self.server.stop()
-        if self._access_log is not None:
-            self._access_log.close()
-        self.stop_flows()
+            self.server.request_stop() if quickly else self.server.stop()
+        self._join_parts(_QUICK_S if quickly else _STOP_S)
         if self.spark is not None and self._owns_spark:
             from headrace.flow.spark.session import stop
 
-            stop(self.spark)
+            stop(self.spark, patience_s=_QUICK_S, clean=False) if quickly else stop(self.spark)
         if self.metrics is not None:
             self.metrics.close()
         if self._lag_monitor is not None:
             self._lag_monitor.close()
+        if self.server is not None and quickly:
+            self.server.stop(0)
+        if self._access_log is not None:
+            self._access_log.close()
         if self._broker is not None:
-            self._broker.stop()
+            self._broker.stop(_QUICK_S) if quickly else self._broker.stop()
+
+    def _join_parts(self, patience_s: float) -> None:
+        deadline = time.monotonic() + patience_s
+        for part in self.parts:
+            if not part.join(max(0.0, deadline - time.monotonic())):
+                self.note(
+                    f"{part.name} did not stop within {patience_s:.0f} s; the next start repeats its work"
+                )
+
+    def kill(self) -> None:
+        """Kill the embedded broker, before this process ends at once. The JVM ends with this process."""
+        if self._broker is not None:
+            self._broker.kill()

@@ -83,7 +83,7 @@ def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) ->
     expect_no_watermark(flow, stream_output, stream_inputs)
     expect_no_collation(flow, stream_output)
     expect_all_streams(flow, stream_output, stream_inputs)
-    stateful, mode = expect_streamable(flow, stream_output)
+    stateful, mode = expect_streamable(flow, stream_output, stream_inputs)
     stream_plan = analyzed(stream_output)
     expect_order_ignored(flow, stream_plan)
     expect_deterministic_tables(flow, stream_plan)

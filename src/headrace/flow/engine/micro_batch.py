@@ -26,7 +26,7 @@ from headrace.flow.codec.codec import Decoder, encode
 from headrace.flow.commit import BatchResult, Miscounted, commit_batch, ranges_of
 from headrace.flow.compile.lineage import coordinates, lineage_columns, trace
 from headrace.flow.context import FlowContext
-from headrace.flow.engine.engine import Engine
+from headrace.flow.engine.engine import BATCH_S_MAX, Engine
 from headrace.flow.errors import CheckpointLost, rebuild_hint
 from headrace.flow.flow_state import FlowState, cut_plan, last_progress, next_offsets
 from headrace.flow.inputs import accepted_rows, stream_of, with_counts
@@ -41,7 +41,6 @@ __all__ = ["MicroBatchRun"]
 _TOO_LARGE_FACTOR = 2
 _MEMORY_FACTOR = 2
 """A batch holds its rows in memory up to this multiple of ``flow.max_bytes``; larger output is written to disk."""
-_STOP_S_MAX = 20
 _OPERATION_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 _RUN_PREFIX = "run-"
 """Prefix of the checkpoints of flows without state. Each run has its own checkpoint."""
@@ -118,12 +117,13 @@ class MicroBatchRun(Engine):
     def poll(self, stop: threading.Event) -> None:
         """Does nothing: micro-batches need no work between batches."""
 
-    def stop(self) -> None:
-        """Wait up to 20 s for the current batch, then stop the query. An unfinished batch runs again at the next
-        start.
-        """
+    @property
+    def is_busy(self) -> bool:
+        return self._busy.locked()
+
+    def stop(self, patience_s: float = BATCH_S_MAX) -> None:
         self._stopping.set()
-        if self._busy.acquire(timeout=_STOP_S_MAX):
+        if self._busy.acquire(timeout=patience_s):
             self._busy.release()
         self.query.stop()
 

@@ -30,6 +30,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+from headrace.app_argument import app_argument
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import ensure_derived
 from headrace.client.errors import LogError
@@ -207,12 +208,12 @@ class SwitchOperation:
         if after is None or before is None:
             raise SwitchRefused(
                 f"generation {self._number} of flow {self._flow.name} has not begun to derive rows",
-                hint="run the app with the function that derives it: headrace run APP",
+                hint=f"run the app with the function that derives it: headrace run {app_argument()}",
             )
         if "realtime" in (after.generation.latency, before.generation.latency):
             raise SwitchRefused(
                 f"flow {self._flow.name} is or was a real-time flow: its generations replace each other at once",
-                hint=f"rebuild it: headrace flow rebuild APP {self._flow.name}",
+                hint=f"rebuild it: headrace flow rebuild {app_argument()} {self._flow.name}",
             )
         self._write(generations)
         if self._number != generations.serving:
@@ -253,7 +254,7 @@ class SwitchOperation:
                 f"flow {self._flow.name} stays at generation {old.number}: {'; '.join(exceeded)}",
                 detail=report.line(),
                 hint="compare the rows, then accept the difference:"
-                f" headrace generation switch APP {self._flow.name} {entry.number}",
+                f" headrace generation switch {app_argument()} {self._flow.name} {entry.number}",
             )
         self._commit(comparison.difference, old)
         return report
@@ -264,7 +265,7 @@ class SwitchOperation:
         if self._generations.serving_entry.topic == self._generations.stable:
             raise SwitchRefused(
                 f"generation {self._generations.serving} of flow {self._flow.name} has no topic of its own yet",
-                hint=f"run headrace generation switch APP {self._flow.name} {self._number}",
+                hint=f"run headrace generation switch {app_argument()} {self._flow.name} {self._number}",
             )
         self._seal(accepts_behind=accepts_behind)
         switched = self._generations.switched(0, self._clock.now_ms(), is_published=False)
@@ -290,8 +291,8 @@ class SwitchOperation:
             raise SwitchRefused(
                 f"generation {entry.number} of flow {self._flow.name} has not read all that generation"
                 f" {self._generations.serving} has read",
-                hint="run the app with the function that derives it, and wait until headrace generation list APP shows"
-                " that it is not behind; to serve its older rows nevertheless, add --behind",
+                hint="run the app with the function that derives it, and wait until"
+                f" headrace generation list {app_argument()} shows that it is not behind; to serve its older rows nevertheless, add --behind",
             )
         return entry
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headrace.app_argument import app_argument
 from headrace.client.errors import LogError
 from headrace.client.generations import FlowGenerations, generations_of
 from headrace.client.progress import current
@@ -146,7 +147,7 @@ class SwitchPolicy:
         if not limits.auto and not entry.approved:
             self._say(
                 f"flow {self._flow.name}: generation {self._number} has caught up; to switch, run:"
-                f" headrace generation switch {self._context.app.name} {self._flow.name} {self._number}"
+                f" headrace generation switch {self._flow.name} {self._number}"
             )
             self._next_s = now + _COMPARE_AGAIN_S
             return
@@ -173,7 +174,7 @@ class SwitchPolicy:
         if exceeded:
             self._say(
                 f"{report.line()}; it waits for you, because {'; '.join(exceeded)}; to switch nevertheless, run:"
-                f" headrace generation switch APP {self._flow.name} {self._number}"
+                f" headrace generation switch {app_argument()} {self._flow.name} {self._number}"
             )
             self._next_s = now + _POSTPONE_S
         return bool(exceeded)

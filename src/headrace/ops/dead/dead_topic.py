@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.app import App
+from headrace.app_argument import app_argument
 from headrace.client.cluster import Cluster
 from headrace.client.records import read
 from headrace.ops.dead.errors import NoDeadTopic
@@ -65,7 +66,7 @@ def dead_topic_named(app: App, name: str) -> DeadTopic:
     # Do not list the names: an HTTP client might not be allowed to see them.
     raise NoDeadTopic(
         f"app {app.name!r} has no dead-letter topic {name[:100]!r}",
-        hint="list dead-letter topics with: headrace dead list MODULE:APP, or GET /v1/dead",
+        hint=f"list dead-letter topics with: headrace dead list {app_argument()}, or GET /v1/dead",
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.sql import SparkSession
 
+from headrace.app_argument import app_argument
 from headrace.client.cluster import Cluster
 from headrace.errors import HeadraceError
 from headrace.flow.compile.compiler import Compiled
@@ -113,13 +114,13 @@ def function_finding(derivations: Derivations, flow: Flow, generation: Generatio
             "function",
             f"generation {generation.generation} of {flow.name} has {generation.fingerprint}, a fingerprint of an older"
             f" release; this release computes fingerprints differently, and the function now has {current}",
-            f"rebuild the flow once: headrace flow rebuild APP {flow.name}",
+            f"rebuild the flow once: headrace flow rebuild {app_argument()} {flow.name}",
         )
     return Finding(
         "function",
         f"the rows were derived by another version of {flow.name}: generation {generation.generation} has the"
         f" fingerprint {generation.fingerprint}, and the function now has {current}",
-        f"to derive the rows with the current function: headrace flow rebuild APP {flow.name}",
+        f"to derive the rows with the current function: headrace flow rebuild {app_argument()} {flow.name}",
     )
 
 

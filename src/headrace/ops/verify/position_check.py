@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from headrace.app_argument import app_argument
 from headrace.client import generations
 from headrace.client.cluster import Cluster
 from headrace.client.generations import progress_topic_of
@@ -75,7 +76,11 @@ def check_position(cluster: Cluster, flow: Flow, snapshot: StoreSnapshot) -> Pos
 
     def add_finding(message: str) -> None:
         check.findings.append(
-            Finding("position", message, f"rebuild the view: headrace view rebuild APP {snapshot.view}")
+            Finding(
+                "position",
+                message,
+                f"rebuild the view: headrace view rebuild {app_argument()} {snapshot.view}",
+            )
         )
 
     if snapshot.progress_id != topic.id:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from headrace.app_argument import app_argument
 from headrace.client.cluster import Cluster
 from headrace.client.records import read, write
 
@@ -82,6 +83,8 @@ class Report(msgspec.Struct, kw_only=True):
     name: str
     topic: str
     """The topic's name in the log."""
+    flow: str = ""
+    """The flow that writes the topic; empty if no flow writes it."""
     generation: int = 0
     batch: int = -1
     """The last batch that was verified; -1 for a topic that no flow writes."""
@@ -162,6 +165,7 @@ class Report(msgspec.Struct, kw_only=True):
         omitted = self.missing + self.extra + self.different - len(self.differences)
         if omitted > 0:
             lines.append(f"  and {omitted:,} more")
+        lines += [f"  next step: {step}" for step in self.next_steps()]
         rejected = f", including {self.late:,} late and {self.dead:,} dead" if self.late or self.dead else ""
         lines.append(
             f"  {started}: {self.records:,} records read{rejected}; {self.expected_rows:,} rows derived,"
@@ -170,6 +174,22 @@ class Report(msgspec.Struct, kw_only=True):
         lines.append(f"  sha256 derived {self.expected_sha256 or '-'}")
         lines.append(f"  sha256 found   {self.found_sha256 or '-'}")
         return lines
+
+    def next_steps(self) -> list[str]:
+        """Return what to do about differences, with commands that can be pasted."""
+        if self.verdict != "different":
+            return []
+        rebuild_view = f"headrace view rebuild {app_argument()} {self.name}"
+        if self.what == "view" and not self.flow:
+            return [f"fill the view again from its topic: {rebuild_view}"]
+        rebuild_flow = f"headrace flow rebuild {app_argument()} {self.flow or self.name}"
+        if self.what == "flow" or any(finding.kind in ("function", "topic") for finding in self.findings):
+            return [f"derive the rows again: {rebuild_flow}"]
+        return [
+            f"find out whether the view's topic is right: headrace verify {app_argument()} --flow {self.flow}",
+            f"if the topic is proven, fill the view again from it: {rebuild_view}",
+            f"if the topic is not as derived, derive it again: {rebuild_flow}",
+        ]
 
     def _differences(self) -> str:
         kinds = (("missing", self.missing), ("extra", self.extra), ("different", self.different))

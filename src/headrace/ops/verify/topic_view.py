@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Message
 
+from headrace.app_argument import app_argument
 from headrace.client.cluster import Cluster
 from headrace.client.records import read
 from headrace.model.declarations import View
@@ -80,7 +81,7 @@ def check_topic_view(
 
 
 def _check_position(cluster: Cluster, view: View, snapshot: StoreSnapshot, report: Report) -> None:
-    hint = f"rebuild the view: headrace view rebuild APP {view.name}"
+    hint = f"rebuild the view: headrace view rebuild {app_argument()} {view.name}"
     topic = cluster.topic(view.topic.name)
     if topic is None or (snapshot.topic, snapshot.topic_id) != (topic.name, topic.id):
         state = "does not exist" if topic is None else "was recreated since"

@@ -156,13 +156,18 @@ class Server:
     def is_running(self) -> bool:
         return self._thread.is_alive()
 
-    def stop(self) -> None:
-        """Drain the server and close all connections, then return."""
+    def request_stop(self) -> None:
+        """Begin to drain the server, without waiting."""
         if self._loop is not None and self._thread.is_alive():
-            loop, stopping = self._loop, self._stopping
-            assert stopping is not None
-            loop.call_soon_threadsafe(stopping.set)
-        self._thread.join(self._stop_s)
+            assert self._stopping is not None
+            self._loop.call_soon_threadsafe(self._stopping.set)
+
+    def stop(self, patience_s: float | None = None) -> None:
+        """Drain the server and close all connections, then return. With ``patience_s``, return after that time at the
+        latest, because the process ends then.
+        """
+        self.request_stop()
+        self._thread.join(self._stop_s if patience_s is None else patience_s)
         self._socket.close()
         if self._pg_socket is not None:
             self._pg_socket.close()

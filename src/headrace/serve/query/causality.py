@@ -154,7 +154,7 @@ class _Demand:
             return True
         if required.topic_id != topic_id:
             raise PositionTokenOutdated(
-                f"the parameter after names topic {log_topic!r}, which was deleted and created again",
+                f"the parameter 'after' names topic {log_topic!r}, which was deleted and created again",
                 hint="read without after, and use the token of that response",
             )
         self.checked.add(log_topic)
@@ -175,8 +175,8 @@ def _add_realtime_sources(ends: Ends, position: Position) -> dict[int, int]:
     extended = dict(ends)
     sources: Sources = position.sources
     for number in {int(source.partition("/")[2]) for source in sources}:
-        least = min(sources.get(f"{output}/{number}", -1) for output in position.offsets)
-        extended[number] = max(least + 1, extended.get(number, 0))
+        lowest = min(sources.get(f"{output}/{number}", -1) for output in position.offsets)
+        extended[number] = max(lowest + 1, extended.get(number, 0))
     return extended
 
 

@@ -131,7 +131,7 @@ export function FlowDetail({ name, part, now, api }) {
     </div>`}
     <${Tabs} label="Parts of the flow" tabs=${tabs} current=${current} />
     ${current === "now" && html`<${Charts} name=${name} now=${now} api=${api} />`}
-    ${current !== "now" && !detail && !problem && html`<p class="quiet">Loading…</p>`}
+    ${current !== "now" && !detail && !problem && html`<p class="quiet">Loading the flow…</p>`}
     ${current === "batches" && detail && html`<${Panel} title="Last batches"><${Table} label="Last batches" columns=${BATCHES} rows=${detail.batches} rowKey=${(row) => row.batch} empty="No batch was committed yet." /><//>`}
     ${current === "declared" && detail && html`<${Declared} detail=${detail} now=${now} />`}
     ${current === "plan" && detail && html`<${Plan} detail=${detail} />`}`;
