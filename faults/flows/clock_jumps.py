@@ -41,7 +41,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.transactional_writer import TransactionalWriter
 from headrace.errors import HeadraceError
 from headrace.flow.codec.codec import Decoder
-from headrace.testing.faulty_clock import DrivenClock
+from headrace.testing.clock import DrivenClock
 
 __all__ = ["JUMPS", "RUNS", "UNPROTECTED", "run"]
 

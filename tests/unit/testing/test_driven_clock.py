@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.clock import Clock
-from headrace.testing.faulty_clock import DrivenClock
+from headrace.testing.clock import DrivenClock
 
 
 def test_the_clock_stands_still_until_advanced():
