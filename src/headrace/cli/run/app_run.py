@@ -15,12 +15,14 @@ from headrace.cli.run.display import Display, choose_display, run_query
 from headrace.cli.session import Session
 from headrace.errors import ConfigError, HeadraceError
 from headrace.runtime.run import Run
+from headrace.service_manager import ServiceManager
 from headrace.settings import SERVE_OFF
 
 __all__ = ["RunOptions", "run_app"]
 
 _CATCH_UP_TIMEOUT_S = 120.0
 _CATCH_UP_POLL_S = 0.5
+_START_POLL_S = 0.2
 _CAUGHT_UP_POLLS = 3
 _FEED_STOP_S = 10.0
 
@@ -49,6 +51,7 @@ class RunOptions:
 
 
 def run_app(session: Session, options: RunOptions) -> int:
+    manager = ServiceManager.from_environment()
     app = load_app(options.app)
     feed = load_object(options.feed) if options.feed else None
     settings = session.settings(
@@ -81,11 +84,15 @@ def run_app(session: Session, options: RunOptions) -> int:
     try:
         with Interrupt() as interrupt:
             try:
+                manager.starting("starting the log, Spark and the flows")
                 run.start()
                 with display:
-                    _show_until_stopped(run, app, display, options, feed, lambda: interrupt.requested)
+                    _show_until_stopped(
+                        run, app, display, options, feed, manager, lambda: interrupt.requested
+                    )
                 proven = _verify(run, display) if options.verify and not interrupt.requested else True
             finally:
+                manager.stopping()
                 run.close()
     except (KeyboardInterrupt, SystemExit):
         # Ctrl-C is the usual way to end a run. Failures before Ctrl-C must still be reported.
@@ -109,6 +116,7 @@ def _show_until_stopped(
     display: Display,
     options: RunOptions,
     feed: Callable[..., None] | None,
+    manager: ServiceManager,
     stop_requested: Callable[[], bool],
 ) -> None:
     feed_stop = threading.Event()
@@ -121,7 +129,7 @@ def _show_until_stopped(
             options.seconds is None or time.monotonic() - started_s < options.seconds
         ):
             _show(run, app, display, options)
-            time.sleep(display.every_s)
+            _pause(run, manager, display.every_s)
     finally:
         feed_stop.set()
         if feeder is not None:
@@ -135,6 +143,32 @@ def _show(run: Run, app: App, display: Display, options: RunOptions) -> None:
     run.check_parts()
     database = run.settings.data / f"{app.name}.db"
     display.show(run.summarize(), [run_query(database, sql) for sql in options.watch])
+
+
+def _pause(run: Run, manager: ServiceManager, seconds: float) -> None:
+    """Wait until the next display, and report to systemd meanwhile."""
+    end_s = time.monotonic() + seconds
+    while (left_s := end_s - time.monotonic()) > 0:
+        if manager.is_listening:
+            _report_state(run, manager)
+        pauses = (
+            left_s,
+            manager.watchdog_s,
+            _START_POLL_S if manager.is_listening and not manager.is_ready else None,
+        )
+        time.sleep(min(pause for pause in pauses if pause is not None))
+
+
+def _report_state(run: Run, manager: ServiceManager) -> None:
+    if not manager.is_ready:
+        starting = run.starting_parts()
+        if starting:
+            manager.starting(f"starting {', '.join(starting)}")
+        else:
+            manager.ready("; ".join(f"{part.name} has stopped" for part in run.failed))
+    # A hung server is a reason to restart the process. A failed part is not: the others would stop too.
+    if manager.watchdog_s is not None and (run.server is None or run.server.responds()):
+        manager.alive()
 
 
 def _wait_until_caught_up(run: Run, stop_requested: Callable[[], bool]) -> None:
