@@ -13,38 +13,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from faults.serve.http import Http
 from faults.servers.server import Server, free_port
 from faults.wait import until
 from tests.cli.runner import COMMAND
-
-
-class Systemd:
-    """The receiver of the messages of one service."""
-
-    def __init__(self, path: Path) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(str(path))
-        self._socket.settimeout(120)
-        self.environment = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "400000"}
-
-    def wait_for(self, line: str) -> list[str]:
-        """Return all messages up to the one with this line."""
-        messages: list[str] = []
-        while line not in (messages[-1].splitlines() if messages else ()):
-            messages.append(self._socket.recv(4096).decode())
-        return messages
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-@pytest.fixture
-def systemd(tmp_path: Path) -> Iterator[Systemd]:
-    with contextlib.closing(Systemd(tmp_path / "notify")) as receiver:
-        yield receiver
+from tests.cli.systemd import Systemd
 
 
 @contextlib.contextmanager
