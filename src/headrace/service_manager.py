@@ -49,7 +49,7 @@ class ServiceManager:
     def starting(self, status: str) -> None:
         """Report what the start waits for, and extend systemd's timeout of the start by a minute."""
         if not self.is_ready:
-            self._send(f"STATUS={_one_line(status)}", f"EXTEND_TIMEOUT_USEC={_EXTEND_S * 1_000_000}")
+            self._try_to_send(f"STATUS={_one_line(status)}", f"EXTEND_TIMEOUT_USEC={_EXTEND_S * 1_000_000}")
 
     def ready(self, status: str = "") -> None:
         """Report that the process serves. Later calls send nothing."""
@@ -62,14 +62,15 @@ class ServiceManager:
         now_s = time.monotonic()
         if self.watchdog_s is not None and now_s - self._pinged_s >= self.watchdog_s / 2:
             self._pinged_s = now_s
-            # If the message does not arrive, systemd ends the process, as it announced.
-            with contextlib.suppress(ConfigError):
-                self._send("WATCHDOG=1", timeout_s=0)
+            self._try_to_send("WATCHDOG=1")
 
     def stopping(self) -> None:
-        # systemd also detects the end of the process without this message.
+        self._try_to_send("STOPPING=1")
+
+    def _try_to_send(self, *lines: str) -> None:
+        """Send unless systemd is too busy to receive. It acts by itself on a message that never arrives."""
         with contextlib.suppress(ConfigError):
-            self._send("STOPPING=1")
+            self._send(*lines, timeout_s=0)
 
     def _send(self, *lines: str, timeout_s: float = _SEND_S) -> None:
         if not self._address:

@@ -73,8 +73,9 @@ def test_without_systemd_nothing_is_sent() -> None:
 
 
 @pytest.mark.parametrize("address", ["/no/such/socket", f"/{'x' * 200}"])
-def test_a_socket_that_cannot_be_reached_is_an_error_at_the_start_only(address: str) -> None:
+def test_a_socket_that_cannot_be_reached_is_an_error_when_the_process_is_ready(address: str) -> None:
     manager = ServiceManager.from_environment({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000000"})
+    manager.starting("nothing")
     with pytest.raises(ConfigError, match="cannot report to systemd"):
         manager.ready()
     manager.alive()
