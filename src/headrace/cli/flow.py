@@ -120,8 +120,8 @@ def rebuild(
 
     The new generation derives all rows again from the log. It writes to topics whose names end in the generation's
     number. The process that runs the flows derives it beside the serving generation. When it has caught up, and the
-    difference is within the limits ([switch] in headrace.toml), the flow switches to it: readers of the flow's topic and
-    of its views see the new rows. Otherwise it waits for headrace generation switch.
+    difference is within the limits ([switch] in headrace.toml), the flow switches to it: readers of the flow's topic
+    and of its views see the new rows. Otherwise it waits for headrace generation switch.
     """
     from headrace.cli.app_loader import load_checked_app
     from headrace.runtime.rebuild import flows_to_rebuild

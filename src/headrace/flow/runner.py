@@ -303,6 +303,20 @@ class FlowRunner:
         engine = self._engine
         return engine is not None and engine.is_busy
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the flow has nothing to do after its last record: a batch without records may follow, and write rows
+        that waited for the watermark. This calls the JVM.
+        """
+        engine = self._engine
+        if engine is None:
+            return False
+        try:
+            return engine.is_idle
+        except (AssertionError, PySparkException, Py4JError):
+            # The run can end at any time.
+            return False
+
     def plan(self, chars_max: int) -> str | None:
         """Return Spark's physical plan of the last batch. This calls the JVM."""
         engine = self._engine

@@ -6,6 +6,7 @@ log stops last.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ from headrace.runtime.embedded import BrokerChild, backup_environment, backup_op
 from headrace.runtime.part import Part
 from headrace.runtime.summary import RunPositions, RunSummary, Summarizer
 from headrace.settings import DEFAULT_SERVE_LISTEN, FREE_SERVE_LISTEN, SERVE_OFF, Settings
-from headrace.stores.registry import open_writer
+from headrace.stores.registry import open_reader, open_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -287,6 +288,28 @@ class Run:
         except HeadraceError as error:
             self.broker_failure = error
             raise
+
+    def starting_parts(self) -> list[str]:
+        """Return the flows that have not opened yet and the views that cannot be read yet. Failed parts do not count:
+        the others serve.
+        """
+        failed = {part.name for part in self.failed}
+        opened = {runner.status.name for runner in self.flows if runner.opened.is_set()}
+        starting = [f"flow {name}" for name in self.expected_flows if name not in opened]
+        starting += [
+            f"view {follower.view.name}" for follower in self.followers if not self._is_readable(follower)
+        ]
+        return [name for name in starting if name not in failed]
+
+    def _is_readable(self, follower: Follower) -> bool:
+        """Whether the view has rows to serve: while it is rebuilt, the old rows."""
+        if follower.status.state != "rebuilding":
+            return follower.status.state == "following"
+        reader = open_reader(follower.view, self.app.name, self.settings.data)
+        if reader is None:
+            return False
+        with contextlib.closing(reader):
+            return reader.state(follower.view.name) is not None
 
     @property
     def lag_monitor(self) -> LagMonitor:

@@ -12,6 +12,7 @@ from headrace.cli.errors import UsageError
 from headrace.cli.options import AppName, Data, Views
 from headrace.cli.session import Session
 from headrace.cli.verb import verb
+from headrace.service_manager import ServiceManager
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -157,15 +158,24 @@ def _share(
 
 
 class _Reporter:
-    """Prints each failure once, and a line per view every five seconds."""
+    """Prints each failure once, and a line per view every five seconds. Reports to systemd when every view is built."""
 
     def __init__(self, session: Session, followers: Followers) -> None:
         self._session = session
         self._followers = followers
         self._reported: list[HeadraceError] = []
         self._printed = time.monotonic()
+        self._manager = ServiceManager.from_environment()
 
     def report(self) -> None:
+        building = [
+            follower.view.name for follower in self._followers.running if follower.status.state != "following"
+        ]
+        if building:
+            self._manager.starting(f"building {', '.join(building)}")
+        else:
+            self._manager.ready()
+        self._manager.alive()
         for part in self._followers.failed:
             if part.error is not None and not any(error is part.error for error in self._reported):
                 self._reported.append(part.error)

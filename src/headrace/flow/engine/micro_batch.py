@@ -41,6 +41,8 @@ __all__ = ["MicroBatchRun"]
 _TOO_LARGE_FACTOR = 2
 _MEMORY_FACTOR = 2
 """A batch holds its rows in memory up to this multiple of ``flow.max_bytes``; larger output is written to disk."""
+_IDLE = "Waiting for data to arrive"
+"""Spark's status of a query that has nothing to do."""
 _OPERATION_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 _RUN_PREFIX = "run-"
 """Prefix of the checkpoints of flows without state. Each run has its own checkpoint."""
@@ -76,6 +78,16 @@ class MicroBatchRun(Engine):
         logs = {topic.name: self._inputs[topic.name].log for topic in self._flow.streams}
         self._counter = InputCounter(spark, context.cluster, self._decoders, logs, self._cell.column)
 
+    @property
+    def is_idle(self) -> bool:
+        # A batch without records can follow the last record. Before it, Spark reports "Waiting for next trigger".
+        return not self._has_empty_batches or self.query.status["message"] == _IDLE
+
+    @property
+    def _has_empty_batches(self) -> bool:
+        """Whether a batch without records can drop old state or, in append mode, write completed windows."""
+        return self._compiled.stateful and self._compiled.mode == "append"
+
     # Start and stop
 
     def start(self) -> None:
@@ -91,11 +103,10 @@ class MicroBatchRun(Engine):
             .trigger(processingTime=f"{self._options.trigger_ms} milliseconds")
             .foreachBatch(self._batch)
         )
-        # A batch without data can only drop old state or, in append mode, write completed windows. The setting belongs
-        # to the session; a query copies it when it starts.
-        empty_batches = self._compiled.stateful and self._compiled.mode == "append"
+        empty_batches = str(self._has_empty_batches).lower()
         with _start_lock:
-            self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(empty_batches).lower())
+            # The setting belongs to the session; a query copies it when it starts.
+            self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", empty_batches)
             # The compiler already ran this check on the user's plan. Here Spark would reject the sort that
             # ``headrace.flow.compile.lineage`` added so that the first of several duplicates is retained.
             self._spark.conf.set(_OPERATION_CHECK, "false")

@@ -292,7 +292,8 @@ class SwitchOperation:
                 f"generation {entry.number} of flow {self._flow.name} has not read all that generation"
                 f" {self._generations.serving} has read",
                 hint="run the app with the function that derives it, and wait until"
-                f" headrace generation list {app_argument()} shows that it is not behind; to serve its older rows nevertheless, add --behind",
+                f" headrace generation list {app_argument()} shows that it is not behind; to serve its older rows"
+                " nevertheless, add --behind",
             )
         return entry
 

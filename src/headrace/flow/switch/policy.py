@@ -147,7 +147,7 @@ class SwitchPolicy:
         if not limits.auto and not entry.approved:
             self._say(
                 f"flow {self._flow.name}: generation {self._number} has caught up; to switch, run:"
-                f" headrace generation switch {self._flow.name} {self._number}"
+                f" headrace generation switch {app_argument()} {self._flow.name} {self._number}"
             )
             self._next_s = now + _COMPARE_AGAIN_S
             return

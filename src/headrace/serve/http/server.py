@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["AddressTaken", "Server"]
 
 _START_S = 30.0
+_RESPONSE_S = 5.0
 _SWEEP_S = 1.0
 _SOCKETS_SPARE = 100
 """How many WebSockets may be open beyond the subscriber limit: some wait for their first message, others are about to
@@ -155,6 +156,14 @@ class Server:
     @property
     def is_running(self) -> bool:
         return self._thread.is_alive()
+
+    def responds(self, timeout_s: float = _RESPONSE_S) -> bool:
+        """Whether the server's event loop runs a callback within the time."""
+        if self._loop is None or not self._thread.is_alive():
+            return False
+        answered = threading.Event()
+        self._loop.call_soon_threadsafe(answered.set)
+        return answered.wait(timeout_s)
 
     def request_stop(self) -> None:
         """Begin to drain the server, without waiting."""

@@ -35,9 +35,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from headrace.testing.faults import CHANGES, Crash, Fault, Operation, Stage
-from headrace.testing.faulty_content import FileNode, resize
-from headrace.testing.faulty_disk import Directory, Disk, os_error
+from faults.disk.fault import CHANGES, Crash, Fault, Operation, Stage
+from faults.disk.faulty_content import FileNode, resize
+from faults.disk.faulty_disk import Directory, Disk, os_error
 
 __all__ = ["Crash", "Fault", "FaultyFile", "FaultyFiles", "Operation"]
 
@@ -59,7 +59,7 @@ class FaultyFiles:
         capacity_bytes: int | None = None,
         cold_read_share: float = 0.0,
     ) -> None:
-        rng = random.Random(seed)  # noqa: S311
+        rng = random.Random(seed)
         disk = Disk(rng, syncs_are_ignored=syncs_are_ignored, capacity_bytes=capacity_bytes)
         disk.make_home(home)
         self._start(disk, seed, cold_read_share)
@@ -76,7 +76,7 @@ class FaultyFiles:
         self._faults: builtins.list[Fault] = []
         self._mutex = threading.RLock()
         self._crashed = False
-        self._cold_reads = random.Random(seed)  # noqa: S311
+        self._cold_reads = random.Random(seed)
 
     # Faults that a test sets up.
 

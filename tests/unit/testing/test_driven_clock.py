@@ -3,12 +3,16 @@ from __future__ import annotations
 import pytest
 
 from headrace.clock import Clock
-from headrace.testing.faulty_clock import DrivenClock
+from headrace.testing.clock import DrivenClock
 
 
 def test_the_clock_stands_still_until_advanced():
     clock: Clock = DrivenClock(1000)
     assert (clock.now_ms(), clock.steady()) == (clock.now_ms(), clock.steady()) == (1000, 0.0)
+
+
+def test_the_wall_clock_is_also_a_time_in_utc():
+    assert DrivenClock(1_500).now().isoformat() == "1970-01-01T00:00:01.500000+00:00"
 
 
 def test_time_passes_on_both_clocks():

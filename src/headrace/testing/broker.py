@@ -1,4 +1,4 @@
-"""A broker in a thread of this process, for runs that control its clock."""
+"""The embedded broker in a thread of this process, for tests that drive its clock."""
 
 from __future__ import annotations
 

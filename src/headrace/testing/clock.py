@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 __all__ = ["DrivenClock"]
 
@@ -29,6 +30,10 @@ class DrivenClock:
             return self._wall_ms + int(
                 (self._elapsed() if self._frozen_at is None else self._frozen_at) * 1000
             )
+
+    def now(self) -> datetime:
+        """The wall clock as a time in UTC."""
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=self.now_ms())
 
     def steady(self) -> float:
         with self._mutex:

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from headrace.testing.faulty_files import HOME, Crash, FaultyFiles
-from tests.unit.testing.disk_contents import create_file
+from faults.disk.faulty_files import HOME, Crash, FaultyFiles
+from tests.unit.disk.disk_contents import create_file
 
 # Crashes at chosen operations.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from headrace.testing.faulty_files import HOME, FaultyFiles
+from faults.disk.faulty_files import HOME, FaultyFiles
 
 SEEDS = range(300)
 

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
+from faults.disk.faulty_files import HOME, Crash, FaultyFiles
 from headrace.files import LockHeld
-from headrace.testing.faulty_files import HOME, Crash, FaultyFiles
-from tests.unit.testing.disk_contents import SEEDS, content, create_file, outcomes
+from tests.unit.disk.disk_contents import SEEDS, content, create_file, outcomes
 
 # Other kinds of crashes.
 

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from faults.disk.faulty_content import FileNode
 from headrace.files import LockHeld
-from headrace.testing.faulty_content import FileNode
 
 __all__ = ["Directory", "Disk", "os_error"]
 

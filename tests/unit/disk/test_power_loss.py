@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import itertools
 
-from headrace.testing.faulty_files import HOME
-from tests.unit.testing.disk_contents import SEEDS, content, create_file, outcomes
+from faults.disk.faulty_files import HOME
+from tests.unit.disk.disk_contents import SEEDS, content, create_file, outcomes
 
 # Power loss and data.
 
