@@ -1,0 +1,137 @@
+"""Why a record was rejected, and the headers of a dead letter that state it.
+
+Flows and followers write the dead letters; ``headrace.ops.dead`` reads them. A dead letter has the unchanged key, value
+and headers of the record, and these headers, all as text:
+
+    __headrace.errors.reason       a ``Reason``
+    __headrace.errors.message      details, for people
+    __headrace.errors.exception    the name of an exception, for tools that expect one
+    __headrace.errors.topic, .partition, .offset    the rejected record; absent for a row that a flow derived
+    __headrace.errors.topic_id     the id of that topic, because an earlier topic of the same name has the same offsets
+    __headrace.errors.generation   the generation of the flow, or the build of the view, that rejected the record
+
+A *build* of a view is one pass over its topic from the first record on, named by the time when it began. When a rebuilt
+view begins to serve, its follower writes a ``BuildRecord`` to the dead-letter topic: a record with only the header
+``__headrace.build``. The new build has processed, or rejected again, all records that earlier builds had rejected.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+__all__ = [
+    "BUILD_HEADER",
+    "ERRORS",
+    "BuildRecord",
+    "Reason",
+    "Rejection",
+    "parse_reason",
+    "without_error_headers",
+]
+
+ERRORS = "__headrace.errors."
+BUILD_HEADER = "__headrace.build"
+_MESSAGE_CHARS_MAX = 1_000
+
+
+class Reason(enum.StrEnum):
+    """The reason of a dead letter. Commands, the web UI, the HTTP API and the metrics use these words."""
+
+    SCHEMA = "schema"
+    TIME = "time"
+    KEY = "key"
+    STORE = "store"
+    CONSUMER = "consumer"
+    UNKNOWN = "unknown"
+
+    @property
+    def text(self) -> str:
+        return _TEXTS[self]
+
+
+_TEXTS = {
+    Reason.SCHEMA: "the value does not match the schema of the topic",
+    Reason.TIME: "the event time is before 1971, or too far ahead of the log's timestamp",
+    Reason.KEY: "the flow derived a row without a key, or the key of a deletion does not match the view's key",
+    Reason.STORE: "the store of the view does not accept the value",
+    Reason.CONSUMER: "a consumer outside of Headrace rejected the record",
+    Reason.UNKNOWN: "the letter does not state a reason",
+}
+_EXCEPTIONS = {Reason.KEY: "RowWithoutKey"}
+_REASONS = {reason.value: reason for reason in Reason}
+
+
+class Rejection(msgspec.Struct, frozen=True):
+    """Why a flow or a view rejected a record."""
+
+    reason: Reason
+    message: str
+    generation: int
+    """The generation of the flow, or the build of the view."""
+    topic: str = ""
+    """The topic of the record in the log. Empty for a row that the flow derived."""
+    topic_id: str = ""
+    partition: int = 0
+    offset: int = 0
+
+    def headers(self) -> tuple[tuple[str, bytes], ...]:
+        fields: dict[str, object] = {
+            "reason": self.reason.value,
+            "message": self.message[:_MESSAGE_CHARS_MAX],
+            "exception": _EXCEPTIONS.get(self.reason if not self.topic else Reason.SCHEMA, "ValueDoesNotFit"),
+            "generation": self.generation,
+        }
+        if self.topic:
+            fields |= {
+                "topic": self.topic,
+                "partition": self.partition,
+                "offset": self.offset,
+                "topic_id": self.topic_id,
+            }
+        return tuple(
+            (f"{ERRORS}{name}", str(value).encode("utf-8", "replace")) for name, value in fields.items()
+        )
+
+
+def parse_reason(text: str, exception: str, message: str) -> Reason:
+    """Return the reason of a dead letter. Earlier releases wrote no reason: then it follows from the other headers."""
+    if text:
+        return _REASONS.get(text, Reason.UNKNOWN)
+    if exception == "RowWithoutKey":
+        return Reason.KEY
+    if exception == "ValueDoesNotFit":
+        return Reason.SCHEMA
+    return Reason.UNKNOWN if not (exception or message) else Reason.CONSUMER
+
+
+def without_error_headers(headers: Iterable[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
+    """Return the record's own headers. A rejected record can itself have been a dead letter."""
+    return [header for header in headers if not header[0].startswith(ERRORS)]
+
+
+class BuildRecord(msgspec.Struct, frozen=True):
+    """A rebuilt view serves. Every record of the topic from ``starts`` on was processed or rejected by this build."""
+
+    view: str
+    build: int
+    topic: str
+    topic_id: str
+    starts: Mapping[int, int]
+    """The first offset of each partition when the build began."""
+
+    def header(self) -> tuple[str, bytes]:
+        return BUILD_HEADER, msgspec.json.encode(self)
+
+    @classmethod
+    def parse(cls, header: bytes) -> BuildRecord | None:
+        """Return None if the header is not a build record: any client can write to the topic."""
+        try:
+            return _decoder.decode(header)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+
+
+_decoder = msgspec.json.Decoder(BuildRecord)
