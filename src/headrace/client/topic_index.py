@@ -114,9 +114,7 @@ class TopicIndex:
                 limits = known or self._bounds(topic, is_owner=topic in owned)
                 ranges = self._unread(topic, limits, is_owner=topic in owned)
                 if left is not None:
-                    ranges = {
-                        number: (low, min(high, low + left)) for number, (low, high) in ranges.items()
-                    }
+                    ranges = {number: (low, min(high, low + left)) for number, (low, high) in ranges.items()}
                 count = sum(high - low for low, high in ranges.values())
                 if count:
                     self._read(topic, limits.id, ranges)

@@ -72,6 +72,8 @@ class Origin:
             removed_below=removed_below,
             complete_ms=now_ms,
             stored_ms=now_ms,
+            build=now_ms,
+            build_starts=offsets,
         )
 
 

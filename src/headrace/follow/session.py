@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
+from confluent_kafka import Message
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import MissingTopic
@@ -26,6 +27,7 @@ from headrace.follow.rebuild import FlowGoal, Goal, Retention, TopicGoal, rebuil
 from headrace.model.declarations import Flow, View
 from headrace.model.errors import ValueDoesNotFit
 from headrace.model.progress import Sources
+from headrace.model.rejection import BuildRecord, Reason, Rejection
 from headrace.stores.position import Position, ViewState
 from headrace.stores.rows import Row, RowDecoder
 from headrace.stores.writer import Changes, Fence, Owner, Part, RowLimits, StoreWriter, check_position
@@ -211,6 +213,10 @@ class FollowSession:
                         self._touch(work)
             self._apply_pending(work)
             if work.goal is not None and work.goal.reached(work.changelog) and work.changelog.is_exact():
+                position = work.position
+                self._dead.note_build(
+                    BuildRecord(position.build, position.topic, position.topic_id, position.build_starts)
+                )
                 self._store.swap(work.fence)
                 work.part, work.goal = Part.SERVING, None
             lag = work.changelog.lag() + (len(work.pending.messages) if work.pending else 0)
@@ -236,13 +242,17 @@ class FollowSession:
         changes = Changes(work.origin.schema)
         letters: list[DeadLetter] = []
         decode_row, decode_key, limits = work.decoder.row, work.decoder.key, work.limits
+        schema_reason = Reason.SCHEMA
         rows: list[Row] = []
         for message in batch.messages:
             value = message.value()
+            reason = schema_reason
             try:
                 if value is None:
+                    reason = Reason.KEY
                     key = decode_key(message.key())
                     if limits is not None:
+                        reason = Reason.STORE
                         limits.check_key(key)
                     changes.put_all(rows)
                     rows.clear()
@@ -250,10 +260,11 @@ class FollowSession:
                 else:
                     row = decode_row(value)
                     if limits is not None:
+                        reason = Reason.STORE
                         limits.check_row(row)
                     rows.append(row)
             except ValueDoesNotFit as error:
-                letters.append(DeadLetter(message, error))
+                letters.append(DeadLetter(message, _rejection(work, message, reason, error)))
         changes.put_all(rows)
         if letters:
             self._dead.write(letters)
@@ -337,3 +348,9 @@ class FollowSession:
         if all(passed.get(number, 0) >= end for number, end in ends.items()):
             work.reached_end_at = now
         self._deletions_checked = self._clock.steady()
+
+
+def _rejection(work: _Work, message: Message, reason: Reason, error: ValueDoesNotFit) -> Rejection:
+    topic_id, build = work.origin.topic_id, work.position.build
+    source = (message.topic() or "", topic_id, message.partition() or 0, message.offset() or 0)
+    return Rejection(reason, error.message, build, *source)

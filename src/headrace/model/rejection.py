@@ -28,6 +28,7 @@ __all__ = [
     "BuildRecord",
     "Reason",
     "Rejection",
+    "generation_of",
     "parse_reason",
     "without_error_headers",
 ]
@@ -35,6 +36,7 @@ __all__ = [
 ERRORS = "__headrace.errors."
 BUILD_HEADER = "__headrace.build"
 _MESSAGE_CHARS_MAX = 1_000
+_DIGITS_MAX = 18
 
 
 class Reason(enum.StrEnum):
@@ -60,8 +62,9 @@ _TEXTS = {
     Reason.CONSUMER: "a consumer outside of Headrace rejected the record",
     Reason.UNKNOWN: "the letter does not state a reason",
 }
-_EXCEPTIONS = {Reason.KEY: "RowWithoutKey"}
 _REASONS = {reason.value: reason for reason in Reason}
+_WITHOUT_KEY = "RowWithoutKey"
+_OLD_EXCEPTIONS = {_WITHOUT_KEY: Reason.KEY, "ValueDoesNotFit": Reason.SCHEMA}
 
 
 class Rejection(msgspec.Struct, frozen=True):
@@ -81,7 +84,7 @@ class Rejection(msgspec.Struct, frozen=True):
         fields: dict[str, object] = {
             "reason": self.reason.value,
             "message": self.message[:_MESSAGE_CHARS_MAX],
-            "exception": _EXCEPTIONS.get(self.reason if not self.topic else Reason.SCHEMA, "ValueDoesNotFit"),
+            "exception": "ValueDoesNotFit" if self.topic else _WITHOUT_KEY,
             "generation": self.generation,
         }
         if self.topic:
@@ -96,15 +99,15 @@ class Rejection(msgspec.Struct, frozen=True):
         )
 
 
-def parse_reason(text: str, exception: str, message: str) -> Reason:
-    """Return the reason of a dead letter. Earlier releases wrote no reason: then it follows from the other headers."""
-    if text:
-        return _REASONS.get(text, Reason.UNKNOWN)
-    if exception == "RowWithoutKey":
-        return Reason.KEY
-    if exception == "ValueDoesNotFit":
-        return Reason.SCHEMA
-    return Reason.UNKNOWN if not (exception or message) else Reason.CONSUMER
+def parse_reason(text: str, exception: str) -> Reason:
+    """Return the reason of a letter that Headrace wrote. Earlier releases wrote no reason, only an exception."""
+    return _REASONS.get(text, Reason.UNKNOWN) if text else _OLD_EXCEPTIONS.get(exception, Reason.UNKNOWN)
+
+
+def generation_of(headers: Mapping[str, bytes | None]) -> int | None:
+    """Return the generation or the build that rejected the record; None if an earlier release wrote the letter."""
+    text = headers.get(f"{ERRORS}generation") or b""
+    return int(text) if text.isdigit() and len(text) <= _DIGITS_MAX else None
 
 
 def without_error_headers(headers: Iterable[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
@@ -115,7 +118,6 @@ def without_error_headers(headers: Iterable[tuple[str, bytes | None]]) -> list[t
 class BuildRecord(msgspec.Struct, frozen=True):
     """A rebuilt view serves. Every record of the topic from ``starts`` on was processed or rejected by this build."""
 
-    view: str
     build: int
     topic: str
     topic_id: str
