@@ -38,7 +38,7 @@ from headrace.ops.dead.letter_states import (
 )
 from headrace.ops.lag.log_snapshot import LogSnapshot, take_snapshot
 
-__all__ = ["IndexedLetter", "LetterIndex", "LetterInfo", "Refusal", "index_path"]
+__all__ = ["IndexedLetter", "LetterIndex", "LetterInfo", "LetterLocation", "Refusal", "index_path"]
 
 T = TypeVar("T")
 
@@ -103,6 +103,10 @@ _OPEN_COUNTS = """
 SELECT topic, reason, count(DISTINCT id) FROM judged
 WHERE NOT is_settled AND id NOT IN (SELECT id FROM states) GROUP BY topic, reason
 """
+_FIRST_OF_LETTER = """
+NOT EXISTS (SELECT 1 FROM refusals n WHERE n.id = r.id AND n.topic = r.topic
+    AND (n.partition, n.offset) < (r.partition, r.offset))
+"""
 _NEWEST_OF_LETTER = """
 NOT EXISTS (SELECT 1 FROM refusals n WHERE n.id = r.id AND n.topic = r.topic
     AND (n.at_ms, n.partition, n.offset) > (r.at_ms, r.partition, r.offset))
@@ -137,6 +141,13 @@ class IndexedLetter(msgspec.Struct, frozen=True):
     partition: int
     offset: int
     bytes: int
+
+
+class LetterLocation(msgspec.Struct, frozen=True):
+    partition: int
+    offset: int
+    id: bytes
+    state: LetterState
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,14 +349,31 @@ class LetterIndex:
             )
         ]
 
-    def coordinates(self, topic: str, *, only_open: bool) -> list[tuple[int, int]]:
-        """Return partition and offset of one refusal of each letter, in the order of the log."""
-        condition = f"AND {_STATE} = 'open'" if only_open else ""
-        return self._index.query(
-            f"SELECT partition, min(offset) FROM refusals r WHERE topic = ? {condition}"  # noqa: S608
-            " GROUP BY id, partition ORDER BY partition, 2",
-            topic,
+    def letters_after(self, topic: str, after: tuple[int, int], limit: int) -> list[LetterLocation]:
+        """Return the letters of the topic after ``after`` (partition and offset), in the order of the log. Each letter
+        is at its first refusal.
+        """
+        rows = self._index.query(
+            f"SELECT partition, offset, id, {_STATE} FROM refusals r WHERE topic = ? AND {_FIRST_OF_LETTER}"  # noqa: S608
+            " AND (partition, offset) > (?, ?) ORDER BY partition, offset LIMIT ?",
+            *(topic, *after, limit),
         )
+        return [LetterLocation(*row[:3], LetterState(row[3])) for row in rows]
+
+    def accepted_by(self, letter: Letter) -> set[str]:
+        """Return the dead-letter topics of the flows whose serving generation has processed the letter's record without
+        rejecting it. Such a flow would count a written-back copy a second time.
+        """
+        origin = letter.origin
+        if origin is None or origin.partition is None or origin.offset is None:
+            return set()
+        rows = self._index.query(
+            "SELECT topic FROM handled h WHERE source = ? AND partition = ? AND ? IN (source_id, '')"
+            " AND ? >= start AND ? < past AND NOT EXISTS"
+            " (SELECT 1 FROM judged j WHERE j.topic = h.topic AND j.id = ? AND NOT j.is_past)",
+            *(origin.topic, origin.partition, letter.topic_id, origin.offset, origin.offset, letter.id),
+        )
+        return {topic for (topic,) in rows}
 
 
 def _bounds(log: LogSnapshot, topic: str) -> TopicBounds:

@@ -35,14 +35,13 @@ __all__ = [
     "LetterState",
     "Serving",
     "StateRecord",
+    "flow_that_derives",
     "handled_ranges",
-    "is_derived",
     "parse_state_record",
     "read_progress",
     "states_topic",
 ]
 
-_REASON_CHARS_MAX = 1_000
 _ALL_PARTITIONS = -1
 _NO_END = 2**62
 
@@ -112,13 +111,15 @@ def read_progress(cluster: Cluster, app: App) -> dict[str, Progress]:
     return {name: found for name, found in progress if found is not None}
 
 
-def is_derived(app: App, source: str) -> bool:
-    """Return whether a flow of the app writes the topic. Then its records can only be derived again, not replayed."""
+def flow_that_derives(app: App, source: str) -> Flow | None:
+    """Return the flow of the app that writes the topic of the log, in any generation. Its records can only be derived
+    again, not written back.
+    """
     for flow in app.flows:
         name = flow.writes.name
         if source == name or (source.startswith(f"{name}.g") and source[len(name) + 2 :].isdecimal()):
-            return True
-    return False
+            return flow
+    return None
 
 
 def handled_ranges(
@@ -151,7 +152,7 @@ def handled_ranges(
         HandledRange(dead_topic, source, "", _ALL_PARTITIONS, 0, _NO_END)
         for dead_topic, names in sources.items()
         for source in names
-        if (dead_topic, source) not in read and is_derived(app, source)
+        if (dead_topic, source) not in read and flow_that_derives(app, source) is not None
     )
     return serving, ranges
 
