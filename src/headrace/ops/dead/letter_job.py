@@ -47,6 +47,12 @@ class JobRequest(msgspec.Struct, frozen=True):
     value: bytes | None = None
     """The corrected value of the only letter."""
 
+    @property
+    def action(self) -> Literal["replay", "correct", "dismiss"]:
+        if self.dismissal:
+            return "dismiss"
+        return "replay" if self.value is None else "correct"
+
 
 class LetterJob:
     """One thread calls ``run``. Any thread can call the other methods."""
@@ -199,9 +205,6 @@ class LetterJob:
         named = self.request.coordinates
         if named is not None:
             locations = [LetterLocation(*item, b"", LetterState.OPEN) for item in sorted(set(named))]
-            # A wrong name must fail before any letter is handled.
-            for _ in letters_at(self._cluster, self.topic.name, named):
-                pass
             yield from (locations[begin : begin + size] for begin in range(0, len(locations), size))
             return
         if self._cluster.topic(self.topic.name) is None:

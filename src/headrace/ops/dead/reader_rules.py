@@ -17,9 +17,9 @@ from headrace.model.declarations import Flow, Topic, View
 from headrace.model.errors import ValueDoesNotFit
 from headrace.model.rejection import Reason
 
-__all__ = ["EARLIEST_US", "ReaderOutcome", "ReaderRules", "readers_of"]
+__all__ = ["Outcome", "ReaderOutcome", "ReaderRules", "readers_of"]
 
-EARLIEST_US = 365 * 86_400 * 1_000_000
+_EARLIEST_US = 365 * 86_400 * 1_000_000
 """The end of 1970. Earlier event times come from clocks that were not set."""
 _NOTE_CHARS_MAX = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -94,7 +94,7 @@ class ReaderRules:
         if not isinstance(at, datetime):
             return ""
         event_us = (at - _EPOCH) // _MICROSECOND
-        if event_us < EARLIEST_US or event_us > now_ms * 1_000 + self._future_us:
+        if event_us < _EARLIEST_US or event_us > now_ms * 1_000 + self._future_us:
             return f"{topic.time} is {at.isoformat()}: {Reason.TIME.text}"
         return ""
 
