@@ -1,4 +1,4 @@
-"""Why a record was rejected, and the headers of a dead letter that state it.
+"""Why a record was rejected, the headers of a dead letter that state it, and the states of dead letters.
 
 Flows and followers write the dead letters; ``headrace.ops.dead`` reads them. A dead letter has the unchanged key, value
 and headers of the record, and these headers, all as text:
@@ -26,6 +26,7 @@ __all__ = [
     "BUILD_HEADER",
     "ERRORS",
     "BuildRecord",
+    "LetterState",
     "Reason",
     "Rejection",
     "generation_of",
@@ -65,6 +66,27 @@ _TEXTS = {
 _REASONS = {reason.value: reason for reason in Reason}
 _WITHOUT_KEY = "RowWithoutKey"
 _OLD_EXCEPTIONS = {_WITHOUT_KEY: Reason.KEY, "ValueDoesNotFit": Reason.SCHEMA}
+
+
+class LetterState(enum.StrEnum):
+    """The state of a letter: of one rejected record, however many flows and views rejected it."""
+
+    OPEN = "open"
+    REPLAYED = "replayed"
+    SETTLED = "settled"
+    DISMISSED = "dismissed"
+
+    @property
+    def text(self) -> str:
+        return _STATE_TEXTS[self]
+
+
+_STATE_TEXTS = {
+    LetterState.OPEN: "no one has handled the letter yet",
+    LetterState.REPLAYED: "the record was written back to its topic",
+    LetterState.SETTLED: "the flow or view was rebuilt since, and has processed the record",
+    LetterState.DISMISSED: "a person dismissed the letter, with a reason",
+}
 
 
 class Rejection(msgspec.Struct, frozen=True):

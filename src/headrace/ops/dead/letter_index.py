@@ -23,12 +23,11 @@ from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.client.progress import Progress
 from headrace.client.topic_index import IndexLayout, IndexRow, IndexTable, TopicBounds, TopicIndex
-from headrace.model.rejection import BuildRecord, Reason
+from headrace.model.rejection import BuildRecord, LetterState, Reason
 from headrace.ops.dead.dead_topic import dead_topics
 from headrace.ops.dead.letter import Letter, RecordId, build_record_of
 from headrace.ops.dead.letter_states import (
     HandledRange,
-    LetterState,
     Serving,
     StateRecord,
     handled_ranges,

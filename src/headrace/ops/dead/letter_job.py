@@ -18,11 +18,11 @@ from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.clock import Clock
 from headrace.errors import HeadraceError
+from headrace.model.rejection import LetterState
 from headrace.ops.dead.dead_topic import DeadTopic
 from headrace.ops.dead.errors import CorrectionRefused, ReplayStopped, TooManyLetters
 from headrace.ops.dead.letter import RecordId
 from headrace.ops.dead.letter_index import LetterIndex, LetterLocation
-from headrace.ops.dead.letter_states import LetterState
 from headrace.ops.dead.letters import letters_at
 from headrace.ops.dead.replay_rules import ReplayRules, Result, skip_reason
 from headrace.ops.dead.state_writer import StateChange, StateWriter

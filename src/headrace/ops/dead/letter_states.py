@@ -1,9 +1,4 @@
-"""The states of letters, and the topic that has them.
-
-    open         no one has handled the letter yet
-    replayed     the record was written back to its topic
-    settled      the flow or view was rebuilt since, and its new generation has processed the record
-    dismissed    a person decided that the record is not needed
+"""The topic of letter states, and the rules by which letters are settled.
 
 *Replayed* and *dismissed* are facts that someone caused. Each is a ``StateRecord`` in the compacted topic
 ``headrace.replays.<app>``, with the letter's id as key. The last record of a key counts. The transaction that writes a
@@ -16,7 +11,6 @@ open again if an earlier generation serves again.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
@@ -32,7 +26,6 @@ from headrace.ops.dead.letter import Origin, RecordId
 
 __all__ = [
     "HandledRange",
-    "LetterState",
     "Serving",
     "StateRecord",
     "flow_that_derives",
@@ -44,13 +37,6 @@ __all__ = [
 
 _ALL_PARTITIONS = -1
 _NO_END = 2**62
-
-
-class LetterState(enum.StrEnum):
-    OPEN = "open"
-    REPLAYED = "replayed"
-    SETTLED = "settled"
-    DISMISSED = "dismissed"
 
 
 class StateRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -16,11 +16,11 @@ from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.model.codec.codec import codec_of
 from headrace.model.declarations import Flow
-from headrace.model.rejection import Reason
+from headrace.model.rejection import LetterState, Reason
 from headrace.ops.dead.dead_topic import dead_topics
 from headrace.ops.dead.letter import REPLAY, Header, Letter, Origin, RecordId
 from headrace.ops.dead.letter_index import LetterIndex, LetterInfo
-from headrace.ops.dead.letter_states import LetterState, StateRecord, flow_that_derives
+from headrace.ops.dead.letter_states import StateRecord, flow_that_derives
 from headrace.ops.dead.reader_rules import ReaderOutcome, ReaderRules, readers_of
 
 __all__ = [

@@ -13,10 +13,10 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from headrace.model.rejection import LetterState
 from headrace.ops.dead.dead_topic import DeadTopic, dead_topic_named, dead_topics, dead_topics_in_log
 from headrace.ops.dead.letter_index import LetterIndex, index_path
 from headrace.ops.dead.letter_job import JobRequest, LetterJob
-from headrace.ops.dead.letter_states import LetterState
 from headrace.ops.dead.letters import letters_at
 from headrace.ops.dead.replay_rules import ReplayRules
 from headrace.ops.lag.log_snapshot import take_snapshot
@@ -88,6 +88,13 @@ class LetterCursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
     def encode(self) -> str:
         return to_opaque(msgspec.msgpack.encode(self))
+
+
+_JOB_RESPONSES = {
+    200: ResponseDoc("The job has ended; its results.", JobStatus),
+    202: ResponseDoc("The job is running; poll it with GET …/replay.", JobStatus),
+}
+_JOB_ERRORS = (404, 408, 409, 413, 415, 503, 504)
 
 
 class DeadLetters(Feature):
@@ -213,12 +220,6 @@ class DeadLetters(Feature):
     def _topic(self, request: Request) -> DeadTopic:
         return dead_topic_named(self._context.app, request.path_values["topic"])
 
-    _JOB_RESPONSES = {
-        200: ResponseDoc("The job has ended; its results.", JobStatus),
-        202: ResponseDoc("The job is running; poll it with GET …/replay.", JobStatus),
-    }
-    _JOB_ERRORS = (404, 408, 409, 413, 415, 503, 504)
-
     routes = (
         Route(
             *("GET", "/v1/dead", OPERATIONS, list_dead, "List the dead-letter topics"),
@@ -268,7 +269,7 @@ class DeadLetters(Feature):
         ),
         Route(
             *("POST", "/v1/dead/{topic}/dismiss", ADMIN, begin_dismissal, "Dismiss dead letters"),
-            description="States that the records are not needed. Dismissed letters stay in the topic, but are not open.",
+            description="States that the records are not needed. Dismissed letters stay in the topic.",
             parameters=(_TOPIC,),
             body=Body(DismissalWanted, "The letters to dismiss, and the reason."),
             responses=_JOB_RESPONSES,

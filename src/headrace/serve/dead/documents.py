@@ -10,12 +10,12 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from headrace.clock import time_json
-from headrace.model.rejection import Reason
+from headrace.model.rejection import LetterState, Reason
 from headrace.ops.dead.dead_topic import DeadTopic
 from headrace.ops.dead.letter import Letter, Origin
 from headrace.ops.dead.letter_index import LetterInfo, Refusal
 from headrace.ops.dead.letter_job import NAMED_MAX, JobRequest, LetterJob
-from headrace.ops.dead.letter_states import LetterState, StateRecord
+from headrace.ops.dead.letter_states import StateRecord
 from headrace.ops.dead.reader_rules import Outcome
 from headrace.ops.dead.replay_rules import ResultState
 
