@@ -18,8 +18,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import ensure_dead_letter_topic
 from headrace.client.errors import from_kafka
-from headrace.client.records import read, write
-from headrace.model.rejection import BuildRecord, Rejection, generation_of, without_error_headers
+from headrace.client.records import write
+from headrace.model.rejection import BuildRecord, Rejection, without_error_headers
 from headrace.stores.errors import DeadLetterRefused
 
 __all__ = ["DeadLetter", "DeadLetters"]
@@ -65,16 +65,9 @@ class DeadLetters:
             )
 
     def note_build(self, record: BuildRecord) -> None:
-        """Write that a rebuilt part serves, if an earlier part of the view has dead letters. Call it before the part
-        serves: if the follower stops in between, it repeats both.
-        """
-        if self._cluster.topic(self._topic) is None:
-            return
-        start, end = self._cluster.starts(self._topic)[0], self._cluster.ends(self._topic)[0]
-        first = next(read(self._cluster, self._topic, {0: (start, end)}), None)
-        if first is None or generation_of(dict(first.headers() or ())) == record.build:
-            return
-        write(self._cluster, self._topic, None, None, "writing a build record", headers=[record.header()])
+        """Write a build record, if the view has dead letters."""
+        if self._cluster.topic(self._topic) is not None:
+            write(self._cluster, self._topic, None, None, "writing a build record", headers=[record.header()])
 
     def _send(self, producer: Producer, letter: DeadLetter, failed: list[KafkaError]) -> None:
         def delivered(error: KafkaError | None, _: Message) -> None:

@@ -72,8 +72,6 @@ class Origin:
             removed_below=removed_below,
             complete_ms=now_ms,
             stored_ms=now_ms,
-            build=now_ms,
-            build_starts=offsets,
         )
 
 

@@ -150,6 +150,9 @@ class FollowSession:
             return self._work(origin, Part.SERVING, serving, fence, retention, None)
         if building is None or self._reason_to_rebuild(origin, building, retention, requests) is not None:
             start = origin.start(self._cluster, retention.removed_below or {}, now)
+            if reason != "new":
+                # Before the store begins: if the follower stops in between, it repeats both.
+                self._dead.note_build(BuildRecord(False, start.topic, start.topic_id, start.offsets))
             building = store.begin(origin.schema, start, reason or "", fence)
         self._report(state="rebuilding", reason=building.reason)
         return self._work(origin, Part.BUILDING, building, fence, retention, serving)
@@ -214,9 +217,7 @@ class FollowSession:
             self._apply_pending(work)
             if work.goal is not None and work.goal.reached(work.changelog) and work.changelog.is_exact():
                 position = work.position
-                self._dead.note_build(
-                    BuildRecord(position.build, position.topic, position.topic_id, position.build_starts)
-                )
+                self._dead.note_build(BuildRecord(True, position.topic, position.topic_id, {}))
                 self._store.swap(work.fence)
                 work.part, work.goal = Part.SERVING, None
             lag = work.changelog.lag() + (len(work.pending.messages) if work.pending else 0)
@@ -351,6 +352,12 @@ class FollowSession:
 
 
 def _rejection(work: _Work, message: Message, reason: Reason, error: ValueDoesNotFit) -> Rejection:
-    topic_id, build = work.origin.topic_id, work.position.build
-    source = (message.topic() or "", topic_id, message.partition() or 0, message.offset() or 0)
-    return Rejection(reason, error.message, build, *source)
+    return Rejection(
+        reason,
+        error.message,
+        work.origin.generation_number,
+        message.topic() or "",
+        work.origin.topic_id,
+        message.partition() or 0,
+        message.offset() or 0,
+    )

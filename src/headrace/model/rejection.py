@@ -8,11 +8,12 @@ and headers of the record, and these headers, all as text:
     __headrace.errors.exception    the name of an exception, for tools that expect one
     __headrace.errors.topic, .partition, .offset    the rejected record; absent for a row that a flow derived
     __headrace.errors.topic_id     the id of that topic, because an earlier topic of the same name has the same offsets
-    __headrace.errors.generation   the generation of the flow, or the build of the view, that rejected the record
+    __headrace.errors.generation   the generation of the flow that rejected the record, or that wrote the view's topic
 
-A *build* of a view is one pass over its topic from the first record on, named by the time when it began. When a rebuilt
-view begins to serve, its follower writes a ``BuildRecord`` to the dead-letter topic: a record with only the header
-``__headrace.build``. The new build has processed, or rejected again, all records that earlier builds had rejected.
+A *build* of a view is one pass over its topic from the first record on. When a rebuild begins, and before its rows
+serve, the follower writes a ``BuildRecord`` between the dead letters: a record with only the header
+``__headrace.build``. The build that serves has processed all records that were rejected before it began, or has
+rejected them again.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Rejection(msgspec.Struct, frozen=True):
     reason: Reason
     message: str
     generation: int
-    """The generation of the flow, or the build of the view."""
+    """The generation of the flow that rejected the record, or that wrote the view's topic; 0 if no flow wrote it."""
     topic: str = ""
     """The topic of the record in the log. Empty for a row that the flow derived."""
     topic_id: str = ""
@@ -127,7 +128,7 @@ def parse_reason(text: str, exception: str) -> Reason:
 
 
 def generation_of(headers: Mapping[str, bytes | None]) -> int | None:
-    """Return the generation or the build that rejected the record; None if an earlier release wrote the letter."""
+    """Return the generation in the headers; None if an earlier release wrote the letter."""
     text = headers.get(f"{ERRORS}generation") or b""
     return int(text) if text.isdigit() and len(text) <= _DIGITS_MAX else None
 
@@ -138,13 +139,13 @@ def without_error_headers(headers: Iterable[tuple[str, bytes | None]]) -> list[t
 
 
 class BuildRecord(msgspec.Struct, frozen=True):
-    """A rebuilt view serves. Every record of the topic from ``starts`` on was processed or rejected by this build."""
+    """A rebuild of a view begins, or is about to serve."""
 
-    build: int
+    serves: bool
     topic: str
     topic_id: str
     starts: Mapping[int, int]
-    """The first offset of each partition when the build began."""
+    """The first offset of each partition when the build began. Empty if the build serves."""
 
     def header(self) -> tuple[str, bytes]:
         return BUILD_HEADER, msgspec.json.encode(self)

@@ -48,12 +48,6 @@ class Position(msgspec.Struct, frozen=True):
     stored_ms: int = 0
     dead: int = 0
     """The number of dead letters so far."""
-    build: int = 0
-    """When the part was begun, in milliseconds: distinguishes the parts of a view in its dead letters. 0 in parts of
-    earlier releases.
-    """
-    build_starts: dict[int, int] = {}
-    """The first offset of each partition when the part was begun."""
     sources: Sources = {}
     """If a flow writes the topic in real time: how far the view has applied the flow's input
     (``headrace.model.progress``).

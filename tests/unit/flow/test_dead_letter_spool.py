@@ -10,7 +10,9 @@ from headrace.model.rejection import Reason
 
 def test_a_spool_larger_than_its_memory_returns_all_records_in_order_on_each_read() -> None:
     records = [
-        RejectedRecord("log", 0, number, None if number % 2 else b"k", b"\x00\xff" * 3_000, Reason.SCHEMA, "", None)
+        RejectedRecord(
+            "log", 0, number, None if number % 2 else b"k", b"\x00\xff" * 3_000, Reason.SCHEMA, "", None
+        )
         for number in range(1_000)
     ]
     with contextlib.closing(DeadLetterSpool()) as spool:

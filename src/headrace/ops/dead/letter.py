@@ -66,7 +66,7 @@ class Letter:
     """Details of the reason, for people."""
     writer: Literal["headrace", "spring", ""]
     generation: int | None = None
-    """The generation of the flow, or the build of the view, that rejected the record; None if unknown."""
+    """The generation of the flow that rejected the record, or that wrote the view's topic; None if unknown."""
     topic_id: str = ""
     """The id of the origin's topic; empty if unknown."""
 

@@ -58,7 +58,7 @@ CREATE TABLE refusals (topic TEXT, partition INTEGER, offset INTEGER, id BLOB NO
     source_partition INTEGER, source_offset INTEGER, PRIMARY KEY (topic, partition, offset)) WITHOUT ROWID;
 CREATE INDEX refusals_by_letter ON refusals (id);
 CREATE INDEX refusals_by_time ON refusals (topic, at_ms, partition, offset);
-CREATE TABLE builds (topic TEXT, partition INTEGER, offset INTEGER, record BLOB NOT NULL,
+CREATE TABLE builds (topic TEXT, partition INTEGER, offset INTEGER, serves INTEGER NOT NULL, record BLOB NOT NULL,
     PRIMARY KEY (topic, partition, offset)) WITHOUT ROWID;
 CREATE TABLE states (id BLOB PRIMARY KEY, topic TEXT NOT NULL, partition INTEGER NOT NULL, offset INTEGER NOT NULL,
     state TEXT NOT NULL, record BLOB NOT NULL) WITHOUT ROWID;
@@ -67,7 +67,7 @@ CREATE TABLE states (id BLOB PRIMARY KEY, topic TEXT NOT NULL, partition INTEGER
         "refusals": IndexTable(
             "REPLACE INTO refusals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", has_location=True
         ),
-        "builds": IndexTable("REPLACE INTO builds VALUES (?, ?, ?, ?)", has_location=True),
+        "builds": IndexTable("REPLACE INTO builds VALUES (?, ?, ?, ?, ?)", has_location=True),
         "states": IndexTable(
             """
 INSERT INTO states VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE
@@ -77,14 +77,14 @@ SET offset = excluded.offset, state = excluded.state, record = excluded.record W
         ),
     },
     temporary=f"""
-CREATE TEMP TABLE serving (topic TEXT PRIMARY KEY, generation INTEGER, since_ms INTEGER);
+CREATE TEMP TABLE serving (topic TEXT PRIMARY KEY, generation INTEGER, since_ms INTEGER, since_offset INTEGER);
 CREATE TEMP TABLE handled (topic TEXT, source TEXT, source_id TEXT, partition INTEGER, start INTEGER, past INTEGER,
     PRIMARY KEY (topic, source, partition, source_id)) WITHOUT ROWID;
 CREATE TEMP VIEW judged AS SELECT r.*,
     is_past AND (r.source IS NULL OR {_SETTLED}) AS is_settled,
     is_past AND {_AWAITED} AS is_awaited
-FROM (SELECT f.*, s.generation IS NOT NULL AND s.generation IS NOT
-    coalesce(f.generation, iif(f.at_ms >= s.since_ms, s.generation, NULL)) AS is_past
+FROM (SELECT f.*, s.topic IS NOT NULL AND iif(s.generation IS NULL, f.offset < s.since_offset,
+    s.generation IS NOT coalesce(f.generation, iif(f.at_ms >= s.since_ms, s.generation, NULL))) AS is_past
     FROM refusals f LEFT JOIN serving s ON s.topic = f.topic) r;
 """,  # noqa: S608 - constants of this module
 )
@@ -92,13 +92,21 @@ _STATE = """
 coalesce((SELECT state FROM states WHERE id = r.id),
     (SELECT iif(min(j.is_settled), 'settled', 'open') FROM judged j WHERE j.id = r.id))
 """
+_SERVING_BUILDS = """
+SELECT topic, max(offset), record FROM builds b WHERE NOT serves
+AND offset < (SELECT max(offset) FROM builds WHERE topic = b.topic AND serves) GROUP BY topic
+"""
 _COUNTS = """
 WITH letter AS MATERIALIZED (SELECT id, min(is_settled) AS is_settled FROM judged GROUP BY id)
 SELECT d.topic, coalesce(s.state, iif(l.is_settled, 'settled', 'open')) AS state, count(*)
 FROM (SELECT DISTINCT topic, id FROM refusals) d JOIN letter l ON l.id = d.id LEFT JOIN states s ON s.id = d.id
 GROUP BY d.topic, 2
 """
-_OPEN_COUNTS = """
+_OPEN_SERVING_BUILDS = """
+SELECT topic, max(offset), record FROM builds b WHERE NOT serves
+AND offset < (SELECT max(offset) FROM builds WHERE topic = b.topic AND serves) GROUP BY topic
+"""
+_COUNTS = """
 SELECT topic, reason, count(DISTINCT id) FROM judged
 WHERE NOT is_settled AND id NOT IN (SELECT id FROM states) GROUP BY topic, reason
 """
@@ -119,7 +127,7 @@ class Refusal(msgspec.Struct, frozen=True):
     at_ms: int
     reason: Reason
     generation: int | None
-    """The generation of the flow, or the build of the view, that rejected the record; None if unknown."""
+    """The generation of the flow that rejected the record, or that wrote the view's topic; None if unknown."""
     is_settled: bool
     is_awaited: bool
     """Whether another generation serves now, but has not read the record yet."""
@@ -221,11 +229,8 @@ class LetterIndex:
         """Update which generations serve, and what these have read."""
         query = self._index.query
         builds = {
-            topic: record
-            for topic, encoded in query(
-                "SELECT topic, record FROM builds b"
-                " WHERE offset = (SELECT max(offset) FROM builds WHERE topic = b.topic)"
-            )
+            topic: (offset, record)
+            for topic, offset, encoded in query(_SERVING_BUILDS)
             if (record := BuildRecord.parse(encoded)) is not None
         }
         sources: dict[str, list[str]] = {}
@@ -255,7 +260,8 @@ class LetterIndex:
         build = build_record_of(message)
         if build is not None:
             is_view = self._dead_topics[topic].kind == "view"
-            return ("builds", (topic, partition, offset, msgspec.json.encode(build))) if is_view else None
+            row = (topic, partition, offset, build.serves, msgspec.json.encode(build))
+            return ("builds", row) if is_view else None
         letter, source = Letter.of(message), None
         origin = letter.origin
         if origin is not None:

@@ -71,16 +71,19 @@ def parse_state_record(value: bytes) -> StateRecord | None:
 
 
 class Serving(msgspec.Struct, frozen=True):
-    """The generation of a flow, or the build of a view, whose rejections count now."""
+    """What serves now: the generation of a flow, or the build of a view."""
 
     dead_topic: str
-    generation: int
-    since_ms: int
+    generation: int | None
+    """The generation of the flow; None for a view."""
+    since_ms: int = 0
     """Letters of earlier releases do not name their generation. Those written since this time belong to it."""
+    since_offset: int = 0
+    """The view's letters from this offset on are not older than the build."""
 
 
 class HandledRange(msgspec.Struct, frozen=True):
-    """The records of a topic that the serving generation has processed or rejected: from ``start`` to ``end``."""
+    """The records of a topic that what serves now has processed or rejected: from ``start`` to ``end``."""
 
     dead_topic: str
     source: str
@@ -111,13 +114,13 @@ def flow_that_derives(app: App, source: str) -> Flow | None:
 def handled_ranges(
     app: App,
     progress: Mapping[str, Progress],
-    builds: Mapping[str, BuildRecord],
+    builds: Mapping[str, tuple[int, BuildRecord]],
     sources: Mapping[str, Iterable[str]],
 ) -> tuple[list[Serving], list[HandledRange]]:
     """Return the serving generations and builds, and the records that these have handled.
 
-    ``builds`` has the last build record of each view that was rebuilt, and ``sources`` the topics that the letters come
-    from, both by dead-letter topic.
+    By dead-letter topic, ``builds`` has the record with which the serving build of a view began, and its offset;
+    ``sources`` has the topics that the letters come from.
     """
     serving: list[Serving] = []
     ranges: list[HandledRange] = []
@@ -126,8 +129,8 @@ def handled_ranges(
             generation = newest.generation
             serving.append(Serving(flow.dead_topic, generation.generation, generation.started_ms))
             ranges += _flow_ranges(flow, newest)
-    for dead_topic, record in builds.items():
-        serving.append(Serving(dead_topic, record.build, record.build))
+    for dead_topic, (offset, record) in builds.items():
+        serving.append(Serving(dead_topic, None, since_offset=offset))
         ranges += (
             HandledRange(dead_topic, record.topic, record.topic_id, number, start, _NO_END)
             for number, start in record.starts.items()

@@ -77,7 +77,9 @@ class LetterRefusal(msgspec.Struct, frozen=True):
     reason: Reason
     generation: Annotated[
         int | None,
-        Meta(description="The generation of the flow, or the build of the view, that rejected the record."),
+        Meta(
+            description="The generation of the flow that rejected the record, or that wrote the view's topic."
+        ),
     ]
     settled: Annotated[bool, Meta(description="True if a newer generation has processed the record.")]
 
