@@ -150,9 +150,8 @@ class FollowSession:
             return self._work(origin, Part.SERVING, serving, fence, retention, None)
         if building is None or self._reason_to_rebuild(origin, building, retention, requests) is not None:
             start = origin.start(self._cluster, retention.removed_below or {}, now)
-            if reason != "new":
-                # Before the store begins: if the follower stops in between, it repeats both.
-                self._dead.note_build(BuildRecord(False, start.topic, start.topic_id, start.offsets))
+            # Before the store begins: if the follower stops in between, it repeats both.
+            self._dead.note_build(BuildRecord(False, start.topic, start.topic_id, start.offsets))
             building = store.begin(origin.schema, start, reason or "", fence)
         self._report(state="rebuilding", reason=building.reason)
         return self._work(origin, Part.BUILDING, building, fence, retention, serving)

@@ -102,11 +102,7 @@ SELECT d.topic, coalesce(s.state, iif(l.is_settled, 'settled', 'open')) AS state
 FROM (SELECT DISTINCT topic, id FROM refusals) d JOIN letter l ON l.id = d.id LEFT JOIN states s ON s.id = d.id
 GROUP BY d.topic, 2
 """
-_OPEN_SERVING_BUILDS = """
-SELECT topic, max(offset), record FROM builds b WHERE NOT serves
-AND offset < (SELECT max(offset) FROM builds WHERE topic = b.topic AND serves) GROUP BY topic
-"""
-_COUNTS = """
+_OPEN_COUNTS = """
 SELECT topic, reason, count(DISTINCT id) FROM judged
 WHERE NOT is_settled AND id NOT IN (SELECT id FROM states) GROUP BY topic, reason
 """
