@@ -179,8 +179,8 @@ class LetterIndex:
         names = [*self._dead_topics, self.states_topic]
         self._index = TopicIndex(cluster, names, path, _LAYOUT, self._row)
         self._lock = threading.Lock()
-        self._counts = _Cached[dict[str, dict[LetterState, int]]]({})
-        self._open_counts = _Cached[dict[tuple[str, Reason], int]]({})
+        self._counts: _Cached[dict[str, dict[LetterState, int]]] = _Cached({})
+        self._open_counts: _Cached[dict[tuple[str, Reason], int]] = _Cached({})
         self._serving: list[Serving] = []
         self._ranges: list[HandledRange] = []
 
