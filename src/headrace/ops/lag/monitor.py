@@ -25,6 +25,7 @@ from headrace.client.progress import Progress
 from headrace.clock import Clock, SystemClock
 from headrace.errors import HeadraceError
 from headrace.model.declarations import Flow, Topic, View
+from headrace.model.rejection import Reason
 from headrace.ops.dead.letter_index import LetterIndex
 from headrace.ops.lag.lag import Lag
 from headrace.ops.lag.log_snapshot import LogSnapshot, SnapshotCache
@@ -104,7 +105,9 @@ class LagMonitor:
         # Most dead-letter topics do not exist, and the cache would query missing topics often.
         self._letters_log = SnapshotCache(cluster, clock)
         self._letters_read_s = float("-inf")
-        self._open_letters: Mapping[str, int | None] = {}
+        self.open_letters: Mapping[tuple[str, Reason], int] = {}
+        """The number of open dead letters by dead-letter topic and reason, in the last measurement."""
+        self._unread_letters: Mapping[str, int] = {}
         self._groups = Groups(cluster, clock)
         # Groups are measured less often, so their rates need a separate meter.
         self._group_meter = LagMeter(cluster, clock)
@@ -195,18 +198,19 @@ class LagMonitor:
         now_s = self._clock.steady()
         if full or now_s - self._letters_read_s >= _LETTERS_S:
             log = self._letters_log.snapshot(self.letters.topics, full=full)
-            is_complete = self.letters.catch_up(log, progress, records_max=_LETTERS_MAX)
+            self.letters.catch_up(log, progress, records_max=_LETTERS_MAX)
+            self.open_letters = self.letters.open_counts()
+            self._unread_letters = self.letters.unread(log)
             self._letters_read_s = now_s
-            counts: dict[str, int | None] = {}
-            for (topic, _), count in self.letters.open_counts().items():
-                counts[topic] = (counts.get(topic) or 0) + count
-            unknown = {} if is_complete else self.letters.unread(log)
-            self._open_letters = {
-                topic: counts.get(topic, None if unknown.get(topic) else 0) for topic in self.letters.topics
-            }
+        counts: dict[str, int] = {}
+        for (topic, _), count in self.open_letters.items():
+            counts[topic] = counts.get(topic, 0) + count
         readers = [("flow", flow.name, flow.dead_topic) for flow in self.app.flows]
         readers += [("view", view.name, view.dead_topic) for view in self.app.views]
-        return {(what, name): self._open_letters.get(topic) for what, name, topic in readers}
+        return {
+            (what, name): counts.get(topic, None if self._unread_letters.get(topic) else 0)
+            for what, name, topic in readers
+        }
 
     def _read_progress(self, progress: dict[str, Progress]) -> dict[str, str]:
         """Return why the progress of a flow is unknown, by flow."""
