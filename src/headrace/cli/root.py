@@ -75,7 +75,7 @@ COMMANDS = (
         "List, describe, follow, rebuild and replace an app's views.",
         alias="views",
     ),
-    Entry("dead", "headrace.cli.dead", "List, show and replay dead letters."),
+    Entry("dead", "headrace.cli.dead", "List, show, replay, correct and dismiss dead letters."),
     Entry("query", "headrace.cli.query", "Read a view, or query views with SQL."),
     Entry("serve", "headrace.cli.serve", "Serve an app's views and topics over HTTP."),
     Entry(

@@ -27,10 +27,9 @@ from headrace.flow.flow_state import FlowState
 from headrace.flow.rejected import Counts, DeadLetterSpool, RejectedRecord, dead_letter, late_note
 from headrace.model.declarations import Flow, next_watermark
 from headrace.model.progress import Batch, Generation, Ranges, Totals, encode
+from headrace.model.rejection import Reason, Rejection
 
 __all__ = ["BatchResult", "Miscounted", "commit_batch", "ranges_of"]
-
-_ERRORS = "__headrace.errors."
 
 
 class Miscounted(FlowError):
@@ -96,7 +95,7 @@ def commit_batch(
     writer.begin()
     try:
         sent, keyless = _send_rows(writer, flow, state, result)
-        writer.send(_side_records(flow, result, generation.generation))
+        writer.send(_side_records(flow, result, generation))
         writer.flush()
         ends = (
             cluster.ends(generation.output, committed=False)
@@ -166,8 +165,8 @@ def _send_rows(
 ) -> tuple[int, int]:
     """Send rows to the topics, and rows without a key to the dead letters. Returns both numbers."""
     generation, sent, keyless = state.generation, result.sent, 0
-    reason = f"batch {result.number} of generation {generation.generation}: the row has no key".encode()
-    headers = ((f"{_ERRORS}exception", b"RowWithoutKey"), (f"{_ERRORS}message", reason))
+    message = f"batch {result.number} of generation {generation.generation}: the row has no key"
+    headers = Rejection(Reason.KEY, message, generation.generation).headers()
     for piece in result.pieces():
         rows = piece
         if piece.column("key").null_count:
@@ -204,14 +203,14 @@ def _latest(previous: int | None, current: int | None) -> int | None:
     return max(watermarks, default=None)
 
 
-def _side_records(flow: Flow, result: BatchResult, generation: int) -> Iterator[OutgoingRecord]:
+def _side_records(flow: Flow, result: BatchResult, generation: Generation) -> Iterator[OutgoingRecord]:
     record_counts: Counter[str] = Counter()
     for record in result.rejected():
         record_counts["late" if record.reason is None else "dead"] += 1
         if record.reason is None:
-            yield late_note(flow, record, generation, result.number, result.watermark_us)
+            yield late_note(flow, record, generation.generation, result.number, result.watermark_us)
         else:
-            yield dead_letter(flow, record)
+            yield dead_letter(flow, record, generation)
     counted = (
         sum(counts.late for counts in result.counts.values()),
         sum(counts.dead for counts in result.counts.values()),
@@ -222,4 +221,4 @@ def _side_records(flow: Flow, result: BatchResult, generation: int) -> Iterator[
             f" {record_counts['late']} late and {record_counts['dead']} dead records exist",
             hint="no action is needed: Headrace counts the batch again",
         )
-    yield from (dead_letter(flow, record) for spool in result.table_dead for record in spool)
+    yield from (dead_letter(flow, record, generation) for spool in result.table_dead for record in spool)

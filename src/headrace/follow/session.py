@@ -31,6 +31,7 @@ from headrace.follow.origin import NotReady, Origin, continued, find_origin, flo
 from headrace.follow.rebuild import FlowGoal, Goal, TopicGoal, rebuild_reason, retention_of
 from headrace.follow.work import CompactedRows, PartWork, Target
 from headrace.model.progress import Sources
+from headrace.model.rejection import BuildRecord
 from headrace.stores.position import Position, ViewState
 from headrace.stores.rows import RowDecoder
 from headrace.stores.writer import Changes, Fence, Owner, Part, StoreWriter
@@ -173,6 +174,10 @@ class FollowSession:
             return self._target(origin, Part.SERVING, serving, None)
         if building is None or self._reason_to_rebuild(origin, building, requests) is not None:
             start = origin.start(self._cluster, retention.removed_below or {}, now)
+            # Before the store begins: if the follower stops in between, it repeats both.
+            self._context.dead_letters.note_build(
+                BuildRecord(False, start.topic, start.topic_id, start.offsets)
+            )
             building = store.begin(origin.schema, start, reason or "", fence)
         self._report(state="rebuilding", reason=building.reason)
         target = self._target(origin, Part.BUILDING, building, self._goal(origin, building.position, serving))
@@ -198,6 +203,8 @@ class FollowSession:
             removed_below = retention_of(self._cluster, origin.topic).removed_below or {}
             start = origin.start(self._cluster, removed_below, self._clock.now_ms())
             reason = f"the flow is building generation {building.number}"
+            record = BuildRecord(False, start.topic, start.topic_id, start.offsets)
+            self._context.dead_letters.note_build(record)
             state = store.begin(origin.schema, start, reason, Fence(self._owner, building.number))
         return [self._target(origin, Part.BUILDING, state, None)]
 

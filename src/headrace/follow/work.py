@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import msgspec
+from confluent_kafka import Message
 
 from headrace.follow.changelog import ChangeBatch, Changelog, SourceChanged
 from headrace.follow.context import FollowContext
@@ -17,6 +18,7 @@ from headrace.follow.dead_letters import DeadLetter
 from headrace.follow.origin import Origin
 from headrace.follow.rebuild import Goal, Retention, retention_of
 from headrace.model.errors import ValueDoesNotFit
+from headrace.model.rejection import BuildRecord, Reason, Rejection
 from headrace.stores.position import Position
 from headrace.stores.rows import Row, RowDecoder
 from headrace.stores.writer import Changes, Fence, Part, RowLimits, StoreWriter, check_position
@@ -95,6 +97,8 @@ class PartWork:
                     self._touch(work)
         self._apply_pending(work)
         if work.goal is not None and work.goal.reached(work.changelog) and work.changelog.is_exact():
+            position = work.position
+            self._dead.note_build(BuildRecord(True, position.topic, position.topic_id, {}))
             self._store.swap(work.fence, keep=work.keeps_old)
             raise SourceChanged("the building part serves now")
         self._report_lag(work)
@@ -125,13 +129,17 @@ class PartWork:
         changes = Changes(work.origin.schema)
         letters: list[DeadLetter] = []
         decode_row, decode_key, limits = work.decoder.row, work.decoder.key, work.limits
+        schema_reason = Reason.SCHEMA
         rows: list[Row] = []
         for message in batch.messages:
             value = message.value()
+            reason = schema_reason
             try:
                 if value is None:
+                    reason = Reason.KEY
                     key = decode_key(message.key())
                     if limits is not None:
+                        reason = Reason.STORE
                         limits.check_key(key)
                     changes.put_all(rows)
                     rows.clear()
@@ -139,10 +147,11 @@ class PartWork:
                 else:
                     row = decode_row(value)
                     if limits is not None:
+                        reason = Reason.STORE
                         limits.check_row(row)
                     rows.append(row)
             except ValueDoesNotFit as error:
-                letters.append(DeadLetter(message, error))
+                letters.append(DeadLetter(message, _rejection(work, message, reason, error)))
         changes.put_all(rows)
         if letters:
             self._dead.write(letters)
@@ -226,3 +235,15 @@ class PartWork:
         if all(passed.get(number, 0) >= end for number, end in ends.items()):
             work.reached_end_at = now
         self._deletions_checked = self._clock.steady()
+
+
+def _rejection(work: Target, message: Message, reason: Reason, error: ValueDoesNotFit) -> Rejection:
+    return Rejection(
+        reason,
+        error.message,
+        work.origin.generation_number,
+        message.topic() or "",
+        work.origin.topic_id,
+        message.partition() or 0,
+        message.offset() or 0,
+    )

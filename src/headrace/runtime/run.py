@@ -21,6 +21,7 @@ from headrace.files import make_private_dir
 from headrace.follow.follower import Follower
 from headrace.model.errors import MissingExtra
 from headrace.model.graph import check
+from headrace.ops.dead.letter_index import index_path
 from headrace.ops.lag.monitor import LagMonitor
 from headrace.runtime.embedded import BrokerChild, backup_environment, backup_options
 from headrace.runtime.part import Part
@@ -143,7 +144,10 @@ class Run:
             )
             address = self._broker.address
         self.cluster = Cluster(address, log.properties, replication=self.settings.topics.replication)
-        self._lag_monitor = LagMonitor(self.cluster, self.app, RunPositions(self), timeout_s=_LAG_TIMEOUT_S)
+        letters = index_path(self.settings.data, self.app.name)
+        self._lag_monitor = LagMonitor(
+            self.cluster, self.app, RunPositions(self), letters, timeout_s=_LAG_TIMEOUT_S
+        )
         for topic in self.app.topics:
             if self.app.writer_of(topic) is None:
                 ensure_declared(self.cluster, topic, topic.name, self.settings.topics.partitions)
@@ -261,6 +265,7 @@ class Run:
             warn=self._warn,
             log=self._access_log.write,
             probe=RunProbe(self),
+            future_ms=settings.flow.future_ms,
         )
 
     def start_part(self, part: Part) -> None:

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from headrace.flow.codec.json_decode import JsonDecoder
 from headrace.flow.codec.json_encode import JsonEncoder
 from headrace.model.declarations import Topic
+from headrace.model.rejection import Reason
 from headrace.model.schema import Schema
 
 __all__ = ["DELETED", "EARLIEST_US", "Decoder", "TimeBounds", "encode", "value_encoder"]
@@ -85,21 +86,27 @@ class Decoder:
         decoder = value_decoder(topic.schema)
         record = [F.col(name) for name in _RECORD]
         logged_us = F.unix_micros("timestamp").alias("logged_us")
+        value_reason = _value_reason(topic, decoder.reason)
         self._parsed = [*record, logged_us, decoder.parsed.alias("parsed")]
         self._steps = {
             "row": decoder.row,
             "event_us": F.unix_micros(F.col("row")[topic.time]) if topic.time else F.lit(None).cast("long"),
             **decoder.checks,
-            "reason": _reason(topic, bounds, decoder.reason),
+            "reason": _reason(topic, bounds, value_reason),
         }
         fits = F.col("reason").isNull() & F.col("value").isNotNull()
         fitting = [F.when(fits, F.col(name)).alias(name) for name in ("row", "event_us")]
-        self._result = [*fitting, F.col("reason"), *record, F.col("logged_us")]
+        # Spark computes this column only for a query that selects it.
+        code = F.when(value_reason.isNotNull(), F.lit(Reason.SCHEMA.value)).otherwise(
+            F.lit(Reason.TIME.value)
+        )
+        reason_code = F.when(F.col("reason").isNotNull(), code).alias("reason_code")
+        self._result = [*fitting, F.col("reason"), reason_code, *record, F.col("logged_us")]
 
     def decode(self, raw: DataFrame) -> DataFrame:
-        """Return the columns ``row`` (null if the value does not fit), ``reason`` (null if it fits), ``event_us``,
-        ``key``, ``value``, ``partition``, ``offset`` and ``logged_us`` (the log's timestamp of the record). In a table,
-        a null value deletes its key: row and reason are both null.
+        """Return the columns ``row`` (null if the value does not fit), ``reason`` (a text; null if it fits),
+        ``reason_code`` (a ``Reason``), ``event_us``, ``key``, ``value``, ``partition``, ``offset`` and ``logged_us``
+        (the log's timestamp of the record). In a table, a null value deletes its key: row and reason are both null.
         """
         parsed = raw.select(*self._parsed)
         for name, column in self._steps.items():
@@ -107,9 +114,12 @@ class Decoder:
         return parsed.select(*self._result)
 
 
-def _reason(topic: Topic, bounds: TimeBounds, value_reason: Column) -> Column:
+def _value_reason(topic: Topic, reason: Column) -> Column:
     null_reason = "the value is null, and only a table has null values" if topic.kind == "events" else None
-    reason = F.when(F.col("value").isNull(), F.lit(null_reason)).otherwise(value_reason)
+    return F.when(F.col("value").isNull(), F.lit(null_reason)).otherwise(reason)
+
+
+def _reason(topic: Topic, bounds: TimeBounds, reason: Column) -> Column:
     if not topic.time:
         return reason
     time, event_us = F.col("row")[topic.time].cast("string"), F.col("event_us")
