@@ -18,9 +18,9 @@ from typing import Any
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql import DataFrame
 
-from headrace.flow.compile.code_digest import HiddenState, code_digest
 from headrace.flow.compile.mistakes import FlowMistake, first_line, line_of, line_using
 from headrace.flow.compile.plan_digest import PlanDigest
+from headrace.model.code_digest import HiddenState, code_digest
 from headrace.model.declarations import Flow, Topic
 from headrace.model.kinds import Digits, Enum, Field, Kind, List, Map, Record, Scalar
 from headrace.model.schema import Schema

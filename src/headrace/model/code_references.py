@@ -24,7 +24,7 @@ _IMPORT_ALIAS_OPS = frozenset({"IMPORT_FROM", "SWAP", "POP_TOP"})
 _SITE_FOLDERS = ("site-packages", "dist-packages")
 _INSTALLED = tuple(
     str(path) + os.sep
-    for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), Path(__file__).parents[2])
+    for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), Path(__file__).parents[1])
 )
 
 
