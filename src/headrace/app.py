@@ -21,6 +21,7 @@ from headrace.model.declarations import LATENCIES, Alert, Flow, Latency, Topic, 
 from headrace.model.errors import AppError, SourceLocation, caller, location_of
 from headrace.model.schema import Schema, schema_of
 from headrace.model.store import OnRead, SQLite, Store
+from headrace.model.upcast import Upcast, Upcaster
 
 __all__ = ["App"]
 
@@ -32,6 +33,8 @@ class App:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.reference = "MODULE:APP"
+        """How the user names the app on the command line, for the commands in messages."""
         self.location = caller()
         self.topics: list[Topic] = []
         self.flows: list[Flow] = []
@@ -49,13 +52,24 @@ class App:
         time: str | None = None,
         late: timedelta = timedelta(0),
         partitions: int | None = None,
+        upcast: Upcast | Sequence[Upcast] = (),
     ) -> Topic:
         """Declare a topic of events. Without ``schema``, the flow that writes the topic determines the schema.
 
-        ``late`` is how far behind the newest event time an event may arrive.
+        ``late`` is how far behind the newest event time an event may arrive. ``upcast`` is a function, or a chain of
+        functions, that converts the values of older records to ``schema`` (``headrace.model.upcast``).
         """
+        at = caller()
         topic = Topic(
-            name, self._schema(schema), _names(key, caller()), time, late, "events", partitions, caller()
+            name,
+            self._schema(schema),
+            _names(key, at),
+            time,
+            late,
+            "events",
+            partitions,
+            at,
+            _upcaster(upcast, at),
         )
         self.topics.append(topic)
         return topic
@@ -67,17 +81,23 @@ class App:
         *,
         key: str | Sequence[str] = (),
         partitions: int | None = None,
+        upcast: Upcast | Sequence[Upcast] = (),
     ) -> Topic:
-        """Declare a compacted topic: the last row of each key is current, and a null value deletes the row."""
+        """Declare a compacted topic: the last row of each key is current, and a null value deletes the row.
+
+        ``upcast`` converts the values of older records, as for a topic of events.
+        """
+        at = caller()
         topic = Topic(
             name,
             self._schema(schema),
-            _names(key, caller()),
+            _names(key, at),
             None,
             timedelta(0),
             "table",
             partitions,
-            caller(),
+            at,
+            _upcaster(upcast, at),
         )
         self.topics.append(topic)
         return topic
@@ -186,6 +206,13 @@ def _names(key: str | Sequence[str], at: SourceLocation) -> tuple[str, ...]:
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise _invalid_argument("key", key, "a field's name, or a list of names", at)
     return tuple(names)
+
+
+def _upcaster(upcast: Upcast | Sequence[Upcast], at: SourceLocation) -> Upcaster | None:
+    functions = tuple(upcast) if isinstance(upcast, (list, tuple)) else (upcast,)
+    if not all(hasattr(function, "__code__") for function in functions):
+        raise _invalid_argument("upcast", upcast, "a function of a value, or a list of functions", at)
+    return Upcaster(functions, at) if functions else None
 
 
 def _expect_topic(what: str, value: Any, at: SourceLocation) -> None:

@@ -36,6 +36,7 @@ def load_app(name: str) -> App:
             f"{name} is a {type(app).__name__}, not an App",
             hint="name the variable that holds headrace.App(...)",
         )
+    app.reference = name
     return app
 
 

@@ -14,10 +14,12 @@ from headrace.follow.changelog import Changelog, FlowProgress
 from headrace.follow.flow_changelog import FlowChangelog
 from headrace.follow.realtime_changelog import RealtimeChangelog
 from headrace.follow.topic_changelog import TopicChangelog
+from headrace.model.code_digest import upcast_digest
 from headrace.model.declarations import Flow, View
 from headrace.model.errors import AppError
 from headrace.model.progress import Batch, Generation, Sources
 from headrace.model.schema import fields_from_json
+from headrace.model.upcast import Upcaster
 from headrace.stores.errors import SchemaRefused
 from headrace.stores.position import Position, ViewSchema
 from headrace.truth import expect_source_of_truth
@@ -46,6 +48,8 @@ class Origin:
     """The newest batch when the origin was read."""
     progress: str = ""
     progress_id: str = ""
+    upcast: Upcaster | None = None
+    """Converts older values of a topic that no flow writes."""
 
     @property
     def generation_number(self) -> int:
@@ -113,9 +117,9 @@ def _topic_origin(cluster: Cluster, view: View) -> Origin | NotReady:
             location=view.location,
             hint="declare a schema for the topic",
         )
-    schema = _check_key(view, ViewSchema(topic.schema.fields, view.key))
+    schema = _check_key(view, ViewSchema(topic.schema.fields, view.key, upcast_digest(topic.upcast)))
     expect_source_of_truth(topic.name, cluster.configs(topic.name), f"view {view.name!r}")
-    return Origin(topic.name, info.id, info.partitions, schema, topic.key)
+    return Origin(topic.name, info.id, info.partitions, schema, topic.key, upcast=topic.upcast)
 
 
 def _flow_origin(cluster: Cluster, view: View, flow: Flow) -> Origin | NotReady:

@@ -180,7 +180,7 @@ class FollowSession:
             progress = FlowProgress(origin.progress, position.progress_offset, origin.generation_number)
             sources = position.sources if origin.generation.latency == "realtime" else None
         changelog = open_changelog(self._cluster, origin.topic, offsets, progress, sources, self._max_rows)
-        decoder = RowDecoder(origin.schema, origin.topic_key)
+        decoder = RowDecoder(origin.schema, origin.topic_key, origin.upcast)
         # Use the stored time until this session has reached the end of the topic once.
         away_s = max(0, self._clock.now_ms() - position.complete_ms) / 1_000
         complete = self._clock.steady() - away_s

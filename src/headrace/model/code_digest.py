@@ -14,11 +14,9 @@ cannot be written as text, and ``HiddenState`` names the variable.
 from __future__ import annotations
 
 import builtins
-import contextlib
 import copyreg
 import functools
-import importlib
-import importlib.util
+import hashlib
 import logging
 import os
 import sys
@@ -30,14 +28,18 @@ from typing import Any
 from headrace.model.code_references import (
     OwnCode,
     Reference,
+    attribute_of,
     attributes_read,
     closure_line,
+    imported_module,
+    is_exported,
     references,
 )
 from headrace.model.declarations import Flow, Topic
 from headrace.model.errors import SourceLocation
+from headrace.model.upcast import Upcaster
 
-__all__ = ["CodePart", "HiddenState", "code_digest", "code_parts"]
+__all__ = ["CodePart", "HiddenState", "code_digest", "code_parts", "upcast_digest"]
 
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, bytearray, type(...), range)
 _CONTAINERS = (list, tuple, dict, set, frozenset)
@@ -83,8 +85,6 @@ _DYNAMIC_LOOKUPS = frozenset(
     }
 )
 """Functions that resolve names at run time, so that the code does not show what they read."""
-
-
 _AGAIN = "again"
 _UDFS = frozenset({"UserDefinedFunction", "UserDefinedTableFunction"})
 _SPARK_CLASSES = _UDFS | {"Broadcast", "DataType", "Row"}
@@ -128,6 +128,14 @@ def code_parts(function: Callable[..., Any]) -> dict[str, CodePart]:
         if not text.startswith(f"{_AGAIN} "):
             texts.setdefault(name, []).append(text)
     return {name: CodePart("\n".join(lines), walk.locations[name]) for name, lines in texts.items()}
+
+
+@functools.lru_cache(maxsize=1_000)
+def upcast_digest(upcast: Upcaster | None) -> str:
+    """Return the digest of the upcasters' code; empty without upcasters. Raises ``HiddenState``."""
+    if upcast is None:
+        return ""
+    return hashlib.sha256("\n".join(map(code_digest, upcast.functions)).encode()).hexdigest()[:16]
 
 
 class _Walk:
@@ -236,7 +244,7 @@ class _Walk:
         name = f"{function.__module__}.{function.__qualname__}"
         if not self._own.has_function(function):
             self._put_installed(name, function)
-            if not _is_exported(function) and not self._put_back_reference(function):
+            if not is_exported(function) and not self._put_back_reference(function):
                 self._closure(function)
             return
         if self._put_back_reference(function):
@@ -307,9 +315,9 @@ class _Walk:
 
     def _reference(self, reference: Reference, function: types.FunctionType, code: types.CodeType) -> None:
         if reference.is_import:
-            referenced: Any = _imported(reference, function)
+            referenced: Any = imported_module(reference, function)
             for name in reference.attributes:
-                referenced = _attribute(referenced, name)
+                referenced = attribute_of(referenced, name)
             self._local_variable(code, reference.bound, referenced)
         elif reference.name in function.__globals__:
             self._put_resolved(function.__globals__[reference.name], reference.attributes)
@@ -333,7 +341,7 @@ class _Walk:
         module, name, remaining = None, "", list(attributes)
         while isinstance(referenced, types.ModuleType) and remaining:
             module, name = referenced, remaining.pop(0)
-            referenced = _attribute(referenced, name)
+            referenced = attribute_of(referenced, name)
         if module is not None and not self._own.has_module(module) and callable(referenced):
             self._put_installed(f"{module.__name__}.{name}", referenced)
         else:
@@ -427,18 +435,6 @@ class _Walk:
         self._put("left out")
 
 
-def _attribute(referenced: Any, name: str) -> Any:
-    """Return an attribute. Imports a submodule that is not loaded yet."""
-    if (
-        isinstance(referenced, types.ModuleType)
-        and not hasattr(referenced, name)
-        and hasattr(referenced, "__path__")
-    ):
-        with contextlib.suppress(ImportError):
-            return importlib.import_module(f"{referenced.__name__}.{name}")
-    return getattr(referenced, name, None)
-
-
 def _spark_class(kind: type) -> str:
     """Return the class of PySpark to which objects of ``kind`` belong; empty if this module does not distinguish it.
     Classes are compared by name, so that an app without flows does not import PySpark.
@@ -449,24 +445,5 @@ def _spark_class(kind: type) -> str:
 
 def _is_udf(value: Any) -> bool:
     """Whether the value is a UDF, or the wrapper function that ``udf`` returns."""
-    if _spark_class(type(value)) in _UDFS:
-        return True
-    return isinstance(value, types.FunctionType) and {"func", "evalType"} <= vars(value).keys()
-
-
-def _is_exported(function: types.FunctionType) -> bool:
-    """Whether the function's qualified name refers to it. If not, its package created it at run time."""
-    referenced: Any = sys.modules.get(function.__module__)
-    for name in function.__qualname__.split("."):
-        referenced = getattr(referenced, name, None)
-    return referenced is function
-
-
-def _imported(reference: Reference, function: types.FunctionType) -> types.ModuleType | None:
-    name = "." * reference.level + reference.name
-    try:
-        if reference.level:
-            name = importlib.util.resolve_name(name, str(function.__globals__.get("__package__") or ""))
-        return importlib.import_module(name)
-    except ImportError:
-        return None
+    is_wrapper = isinstance(value, types.FunctionType) and {"func", "evalType"} <= vars(value).keys()
+    return is_wrapper or _spark_class(type(value)) in _UDFS

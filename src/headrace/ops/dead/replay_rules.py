@@ -14,7 +14,6 @@ import msgspec
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.model.codec.codec import codec_of
 from headrace.model.declarations import Topic
 from headrace.model.errors import ValueDoesNotFit
 from headrace.ops.dead.dead_topic import dead_topics
@@ -183,7 +182,7 @@ def _schema_mismatch(topic: Topic, letter: Letter) -> str:
         return ""
     try:
         if letter.value is not None:
-            codec_of(topic.schema).decode(letter.value)
+            topic.decode(letter.value)
         elif topic.kind == "events":
             return "null, but events cannot be deleted"
     except ValueDoesNotFit as error:
