@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.client.progress import current
+from headrace.clock import SystemClock
 from headrace.errors import HeadraceError
 from headrace.model.declarations import Flow
 from headrace.model.graph import check, downstream, order
 from headrace.model.progress import Generation
+from headrace.ops.schemas.start import expect_history_fits
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ def rebuild(
 ) -> list[Generation]:
     """Record the new generations in the log. The next run of the flows derives their rows.
 
+    Raises ``AppMistakes``, before anything is written, if records of the log do not fit the schemas of their topics.
     Without ``spark``, start a Spark session and stop it afterwards.
     """
     from headrace.flow.compile.compiler import compile_app
@@ -59,11 +62,13 @@ def rebuild(
 
     check(app)
     flows = flows_to_rebuild(app, names)
+    history = expect_history_fits(cluster, app, SystemClock().now_ms())
     session = spark or start(settings, app.name, say=note)
     try:
         compiled = {flow.flow.name: flow for flow in compile_app(session, app)[0]}
         options = FlowOptions.of(settings)
         generations = []
+        history.record(cluster)
         for flow in flows:
             expect_same_app(app, flow, current(cluster, flow.progress_topic))
             writer = open_writer(cluster, flow, options.transaction_timeout_ms)

@@ -89,7 +89,7 @@ def judge(topic: Topic, versions: Sequence[SchemaVersion], sample: Sample) -> To
 
 
 def static_mistakes(topic: Topic, versions: Sequence[SchemaVersion]) -> list[AppError]:
-    """Compare the declared schema only with recorded versions. With upcasters, only records can show whether it fits."""
+    """Compare the declared schema with recorded versions only. With upcasters, only records show whether it fits."""
     assert topic.schema is not None
     if topic.upcast is not None:
         return []

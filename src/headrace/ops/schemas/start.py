@@ -7,7 +7,7 @@ called when the command is about to start the app.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -40,6 +40,15 @@ class HistoryCheck:
     @property
     def mistakes(self) -> list[AppError]:
         return [mistake for history in self.histories for mistake in history.mistakes]
+
+    def notes(self) -> Iterator[str]:
+        """Yield a line for each topic with sampled records that were invalid before, and remain so."""
+        for history in self.histories:
+            if history.invalid:
+                yield (
+                    f"topic {history.topic.name!r}: {history.invalid} of {len(history.sample.records)} sampled records"
+                    " do not fit its schema and become dead letters"
+                )
 
     def record(self, cluster: Cluster) -> None:
         """Record the new versions of the topics that exist."""
