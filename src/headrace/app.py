@@ -33,7 +33,7 @@ class App:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.reference = "MODULE:APP"
+        self.reference = "APP"
         """How the user names the app on the command line, for the commands in messages."""
         self.location = caller()
         self.topics: list[Topic] = []

@@ -46,9 +46,10 @@ __all__ = [
 ]
 
 
-def rebuild_hint(flow: str) -> str:
+def rebuild_hint(flow: str, app: str = "APP") -> str:
+    """``app`` is the app's name on the command line (``App.reference``)."""
     return (
-        f"run headrace flow rebuild APP {flow}: it derives a new generation from the log;"
+        f"run headrace flow rebuild {app} {flow}: it derives a new generation from the log;"
         " the current generation remains readable until then"
     )
 

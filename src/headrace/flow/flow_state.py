@@ -36,6 +36,7 @@ from headrace.client.records import next_records
 from headrace.client.transactional_writer import OutgoingRecord, TransactionalWriter
 from headrace.flow.compile.compiler import Compiled
 from headrace.flow.compile.fingerprint import is_comparable
+from headrace.flow.compile.flow_digest import describe_changes
 from headrace.flow.context import FlowContext
 from headrace.flow.errors import (
     CheckpointLost,
@@ -112,7 +113,7 @@ def open_flow(
         state = _begin(context, writer, ownership.driver(), progress, reason)
         ownership.claimed = True
         return state
-    _expect_same_function(compiled, progress)
+    _expect_same_function(app, compiled, progress)
     _expect_same_inputs(cluster, app, compiled, progress)
     ensure_dead_letter_topic(cluster, flow.dead_topic, [source.log for source in progress.generation.inputs])
     _expect_uncompacted(cluster, progress.generation)
@@ -172,6 +173,7 @@ def _begin(
         reason=reason,
         latency=flow.latency,
         driver=driver,
+        digest=compiled.digest,
     )
     _expect_uncompacted(cluster, generation)
     key, value = encode(generation)
@@ -192,14 +194,15 @@ def expect_same_app(app: App, flow: Flow, progress: Progress | None) -> None:
         )
 
 
-def _expect_same_function(compiled: Compiled, progress: Progress) -> None:
+def _expect_same_function(app: App, compiled: Compiled, progress: Progress) -> None:
     name, previous = compiled.flow.name, progress.generation
+    hint = rebuild_hint(name, app.reference)
     if previous.latency != compiled.flow.latency:
         raise FlowChanged(
             f"flow {name} is declared with latency={compiled.flow.latency!r}, but the current generation"
             f" {previous.generation} has latency={previous.latency!r}",
             detail="a batch flow writes each row once, a real-time flow at least once; a topic cannot have both",
-            hint=rebuild_hint(name),
+            hint=hint,
         )
     if not is_comparable(previous.fingerprint):
         raise FlowChanged(
@@ -207,13 +210,14 @@ def _expect_same_function(compiled: Compiled, progress: Progress) -> None:
             " computes fingerprints differently",
             detail=f"the fingerprint was {previous.fingerprint} and is now {compiled.fingerprint}; they do not show"
             " whether the function changed",
-            hint=f"rebuild the flow once; {rebuild_hint(name)}",
+            hint=f"rebuild the flow once; {hint}",
         )
     if previous.fingerprint != compiled.fingerprint:
+        changes = describe_changes(previous, compiled.flow, compiled.digest, compiled.schema)
         raise FlowChanged(
-            f"flow {name} is not the function that derived generation {previous.generation}",
+            f"flow {name} changed since it derived generation {previous.generation}: {changes}",
             detail=f"the fingerprint was {previous.fingerprint} and is now {compiled.fingerprint}",
-            hint=rebuild_hint(name),
+            hint=hint,
         )
 
 
