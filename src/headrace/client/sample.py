@@ -14,7 +14,7 @@ SAMPLE_RECORDS_MAX = 2_000
 SAMPLE_BYTES_MAX = 16 * 1024 * 1024
 _WINDOWS = 8
 """The number of ranges that are read from a partition with more records than its share of the limit."""
-_WINDOW_RECORDS_MIN = 4
+_SHARE_MIN = 4
 
 Range = tuple[int, int]
 
@@ -74,12 +74,12 @@ def windows(ranges: dict[int, Range], records_max: int) -> Iterator[dict[int, Ra
             yield dict(ranges)
         return
     # Partitions beyond the limit are left out: a topic can have more partitions than the sample has records.
-    chosen = dict(sorted(ranges.items())[: max(1, records_max // _WINDOW_RECORDS_MIN)])
-    share = max(_WINDOW_RECORDS_MIN, records_max // len(chosen))
-    count = min(_WINDOWS, share // _WINDOW_RECORDS_MIN)
+    chosen = dict(sorted(ranges.items())[: max(1, records_max // _SHARE_MIN)])
+    share = max(_SHARE_MIN, records_max // len(chosen))
+    count = min(_WINDOWS, share // 2)
     length = share // count
     parts = {number: _spread(bounds, count, length) for number, bounds in chosen.items()}
-    order = [0, count - 1, *range(1, count - 1)] if count > 1 else [0]
+    order = [0, count - 1, *range(1, count - 1)]
     for index in order:
         window = {number: spread[index] for number, spread in parts.items() if index < len(spread)}
         if window:
@@ -91,6 +91,6 @@ def _spread(bounds: Range, count: int, length: int) -> list[Range]:
     start, end = bounds
     if end - start <= count * length:
         return [bounds]
-    step = (end - length - start) / max(1, count - 1)
+    step = (end - length - start) / (count - 1)
     begins = [start + round(step * index) for index in range(count)]
     return [(begin, begin + length) for begin in begins]

@@ -25,13 +25,23 @@ if TYPE_CHECKING:
 
 __all__ = ["compare_with_file", "compile_mistakes", "declaration_mistakes", "log_mistakes", "updated_file"]
 
+_CONSEQUENCES = {"HR-APP-NO-KEY", "HR-APP-NO-SCHEMA"}
+
 
 def declaration_mistakes(app: App, incomplete: set[SourceLocation]) -> list[AppError]:
-    """Return the mistakes of the declarations, except consequences of mistakes at the ``incomplete`` lines."""
+    """Return the mistakes of the declarations. A declaration at an ``incomplete`` line has another mistake, because of
+    which it lacks its schema or key.
+    """
     try:
         check(app)
     except AppMistakes as found:
-        return [mistake for mistake in found.mistakes if mistake.location not in incomplete]
+        views = (*app.views, *app.computed)
+        lines = incomplete | {view.location for view in views if view.topic.location in incomplete}
+        return [
+            mistake
+            for mistake in found.mistakes
+            if not (mistake.code in _CONSEQUENCES and mistake.location in lines)
+        ]
     return []
 
 
