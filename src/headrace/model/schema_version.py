@@ -26,6 +26,7 @@ from headrace.model.errors import SchemaError, ValueDoesNotFit
 from headrace.model.schema import Schema, fields_from_json, fields_to_json
 
 __all__ = [
+    "HISTORY_CODE",
     "SchemaFile",
     "SchemaVersion",
     "UnreadableSchemas",
@@ -34,6 +35,9 @@ __all__ = [
     "used_versions",
     "versions_of_id",
 ]
+
+HISTORY_CODE = "HR-APP-HISTORY"
+"""The code of a mistake: older records do not fit the declared schema."""
 
 
 class UnreadableSchemas(HeadraceError):
@@ -74,10 +78,10 @@ class SchemaVersion(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def label(self) -> str:
-        """For messages: ``version 2, recorded on 2026-11-19``."""
+        """For messages: ``version 2 of 2026-11-19``."""
         if not self.recorded_ms:
             return f"version {self.version}"
-        return f"version {self.version}, recorded on {datetime.fromtimestamp(self.recorded_ms / 1_000, UTC):%Y-%m-%d}"
+        return f"version {self.version} of {datetime.fromtimestamp(self.recorded_ms / 1_000, UTC):%Y-%m-%d}"
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)

@@ -100,7 +100,9 @@ def test_a_later_version_without_records_does_not_constrain_the_next() -> None:
 def test_a_record_of_another_program_is_skipped_and_a_later_kind_is_explained() -> None:
     for raw in (b"", b"{}", b"[1]", b"\xff", b"[" * 10_000):
         assert SchemaVersion.decode(raw) is None
-    later = msgspec.structs.replace(recorded(First, []), fields=[{"name": "a", "kind": "map", "optional": False}])
+    later = msgspec.structs.replace(
+        recorded(First, []), fields=[{"name": "a", "kind": "map", "optional": False}]
+    )
     with pytest.raises(UnreadableSchemas, match="version 1 of the schema of topic rides is not readable"):
         _ = later.schema
     for fields in ([{}], [{"name": 1, "kind": {}, "optional": 0}]):

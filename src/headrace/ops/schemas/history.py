@@ -25,11 +25,10 @@ from headrace.model.declarations import Topic
 from headrace.model.errors import AppError, SourceLocation, ValueDoesNotFit
 from headrace.model.evolution import Incompatibility, incompatibilities, is_same_value
 from headrace.model.schema import Schema, field_location
-from headrace.model.schema_version import SchemaVersion, declared_version
+from headrace.model.schema_version import HISTORY_CODE, SchemaVersion, declared_version
 
-__all__ = ["CODE", "TopicHistory", "judge", "static_mistakes"]
+__all__ = ["TopicHistory", "judge", "static_mistakes"]
 
-CODE = "HR-APP-HISTORY"
 _SHOWN_MAX = 20
 """The maximum number of mistakes of one topic."""
 
@@ -100,7 +99,7 @@ def static_mistakes(topic: Topic, versions: Sequence[SchemaVersion]) -> list[App
                 f"topic {topic.name!r}: records of schema {version.label} do not fit field {found.path!r} of"
                 f" {topic.schema.name}",
                 location=_location(topic, found.path),
-                code=CODE,
+                code=HISTORY_CODE,
                 detail=found.reason,
                 hint=_ways_out(topic, found.path, found.change),
             )
@@ -217,7 +216,7 @@ def _record_mistakes(history: TopicHistory, misfits_by_path: dict[str, _Misfit])
             f"topic {topic.name!r}: {misfit.count} of {sampled} sampled records do not fit {subject}; the first is in"
             f" partition {first.partition} at offset {first.offset}",
             location=_location(topic, path),
-            code=CODE,
+            code=HISTORY_CODE,
             detail=f"{misfit.reason}{because}{_renamed(topic, history.versions, path)}",
             hint=_ways_out(topic, path, kind),
         )
@@ -230,7 +229,7 @@ def _possible_mistake(history: TopicHistory, version: SchemaVersion, found: Inco
         f"topic {topic.name!r}: older records may not fit field {found.path!r} of {topic.schema.name}; 0 of"
         f" {len(sample.records)} sampled records do not fit, but the topic has {sample.offsets}",
         location=_location(topic, found.path),
-        code=CODE,
+        code=HISTORY_CODE,
         detail=f"{found.reason} ({version.label})",
         hint=_ways_out(topic, found.path, found.change),
     )
@@ -255,7 +254,7 @@ def _ways_out(topic: Topic, path: str, change: str) -> str:
     match change:
         case "enum":
             ways.insert(0, "keep the removed values of the enum")
-        case "kind":
+        case "kind" if name:
             ways.insert(0, "declare the type that the records have")
         case _ if name:
             ways.insert(0, f"give {name} a default, or the type ... | None")
