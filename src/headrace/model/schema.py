@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import enum
+import functools
 import inspect
 import re
 import textwrap
@@ -233,7 +234,7 @@ def field_location(schema: Schema, path: str) -> SourceLocation | None:
         owner = _owner(cls, name)
         if owner is None:
             break
-        location = _field_line(owner, name) or _location(owner)
+        location = _field_lines(owner).get(name) or _location(owner)
         cls = _nested_class(typing.get_type_hints(owner, include_extras=True)[name])
     return location or (_location(schema.source) if schema.source else None)
 
@@ -244,19 +245,21 @@ def _owner(cls: type | None, name: str) -> type | None:
     return next((base for base in bases if name in inspect.get_annotations(base)), None)
 
 
-def _field_line(cls: type, name: str) -> SourceLocation | None:
+@functools.lru_cache(maxsize=256)
+def _field_lines(cls: type) -> dict[str, SourceLocation]:
+    """Return the lines of the fields that the class itself declares; empty if its source is unknown."""
     location = _location(cls)
     if location is None:
-        return None
-    lines, first_line = inspect.getsourcelines(cls)
+        return {}
     try:
-        body = ast.parse(textwrap.dedent("".join(lines))).body[0]
-    except SyntaxError:
-        return None
-    for statement in body.body if isinstance(body, ast.ClassDef) else ():
-        if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == name:
-            return SourceLocation(location.file, first_line + statement.lineno - 1)
-    return None
+        [body] = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    except (OSError, SyntaxError, ValueError):
+        return {}
+    return {
+        ast.unparse(statement.target): SourceLocation(location.file, location.line + statement.lineno - 1)
+        for statement in (body.body if isinstance(body, ast.ClassDef) else ())
+        if isinstance(statement, ast.AnnAssign)
+    }
 
 
 def _nested_class(hint: Any) -> type | None:

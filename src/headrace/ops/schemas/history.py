@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
 
 from headrace.client.sample import Sample, SampledRecord
@@ -76,14 +77,15 @@ def judge(topic: Topic, versions: Sequence[SchemaVersion], sample: Sample) -> To
         _merge(proven, unproven)
     else:
         history.invalid = unproven_records
-    history.mistakes += _record_mistakes(history, proven)
+    mistakes: Iterator[AppError] = _record_mistakes(history, proven)
     if not sample.is_complete and topic.upcast is None:
-        history.mistakes += [
+        possible = (
             _possible_mistake(history, version, found)
             for version, found in _changes(topic.schema, versions)
             if found.path not in proven
-        ]
-    del history.mistakes[_SHOWN_MAX:]
+        )
+        mistakes = chain(mistakes, possible)
+    history.mistakes += islice(mistakes, _SHOWN_MAX)
     return history
 
 
@@ -93,7 +95,7 @@ def static_mistakes(topic: Topic, versions: Sequence[SchemaVersion]) -> list[App
     if topic.upcast is not None:
         return []
     mistakes = []
-    for version, found in _changes(topic.schema, versions):
+    for version, found in islice(_changes(topic.schema, versions), _SHOWN_MAX):
         mistakes.append(
             AppError(
                 f"topic {topic.name!r}: records of schema {version.label} do not fit field {found.path!r} of"
@@ -104,7 +106,7 @@ def static_mistakes(topic: Topic, versions: Sequence[SchemaVersion]) -> list[App
                 hint=_ways_out(topic, found.path, found.change),
             )
         )
-    return mistakes[:_SHOWN_MAX]
+    return mistakes
 
 
 class _Reader:
