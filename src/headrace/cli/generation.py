@@ -9,7 +9,7 @@ import typer
 from headrace.cli.errors import NotConfirmed
 from headrace.cli.options import AppName, Yes
 from headrace.cli.session import Session
-from headrace.cli.verb import Noun, noun, verb
+from headrace.cli.verb import CommandGroup, command_group, verb
 
 if TYPE_CHECKING:
     from headrace.app import App
@@ -245,8 +245,8 @@ def _confirm(question: str, *, yes: bool) -> None:
         raise NotConfirmed("nothing was changed", hint="pass --yes to confirm")
 
 
-def command() -> Noun:
-    return noun(
+def command() -> CommandGroup:
+    return command_group(
         "generation",
         "List, compare, switch and drop the generations of flows.",
         [list_generations, compare, switch, drop],

@@ -41,6 +41,7 @@ COMMANDS = (
         "headrace.cli.run",
         "Run a whole app on this machine: log, flows and views.",
     ),
+    Entry("check", "headrace.cli.check", "Check an app without starting it, and report all mistakes."),
     Entry("flow", "headrace.cli.flow", "List, run and rebuild an app's flows.", alias="flows"),
     Entry(
         "generation",

@@ -40,6 +40,7 @@ from headrace.client.records import next_records
 from headrace.client.transactional_writer import OutgoingRecord, TransactionalWriter
 from headrace.flow.compile.compiler import Compiled
 from headrace.flow.compile.fingerprint import is_comparable
+from headrace.flow.compile.flow_digest import describe_changes
 from headrace.flow.context import FlowContext
 from headrace.flow.errors import (
     CheckpointLost,
@@ -219,6 +220,7 @@ def _begin(context: FlowContext, writer: TransactionalWriter, driver: Driver, en
         reason=entry.reason,
         latency=flow.latency,
         driver=driver,
+        digest=compiled.digest,
     )
     _expect_uncompacted(cluster, generation)
     key, value = encode(generation)
@@ -251,12 +253,13 @@ def expect_same_app(app: App, flow: Flow, progress: Progress | None) -> None:
 
 def _expect_same_function(compiled: Compiled, progress: Progress) -> None:
     name, previous = compiled.flow.name, progress.generation
+    hint = rebuild_hint(name)
     if previous.latency != compiled.flow.latency:
         raise FlowChanged(
             f"flow {name} is declared with latency={compiled.flow.latency!r}, but the current generation"
             f" {previous.generation} has latency={previous.latency!r}",
             detail="a batch flow writes each row once, a real-time flow at least once; a topic cannot have both",
-            hint=rebuild_hint(name),
+            hint=hint,
         )
     if not is_comparable(previous.fingerprint):
         raise FlowChanged(
@@ -264,13 +267,14 @@ def _expect_same_function(compiled: Compiled, progress: Progress) -> None:
             " computes fingerprints differently",
             detail=f"the fingerprint was {previous.fingerprint} and is now {compiled.fingerprint}; they do not show"
             " whether the function changed",
-            hint=f"rebuild the flow once; {rebuild_hint(name)}",
+            hint=f"rebuild the flow once; {hint}",
         )
     if previous.fingerprint != compiled.fingerprint:
+        changes = describe_changes(previous, compiled.flow, compiled.digest, compiled.schema)
         raise FlowChanged(
-            f"flow {name} is not the function that derived generation {previous.generation}",
+            f"flow {name} changed since it derived generation {previous.generation}: {changes}",
             detail=f"the fingerprint was {previous.fingerprint} and is now {compiled.fingerprint}",
-            hint=rebuild_hint(name),
+            hint=hint,
         )
 
 

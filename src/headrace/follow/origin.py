@@ -17,10 +17,12 @@ from headrace.follow.changelog import Changelog, FlowProgress
 from headrace.follow.flow_changelog import FlowChangelog
 from headrace.follow.realtime_changelog import RealtimeChangelog
 from headrace.follow.topic_changelog import TopicChangelog
+from headrace.model.code_digest import upcast_digest
 from headrace.model.declarations import Flow, View
 from headrace.model.errors import AppError
 from headrace.model.progress import Batch, Generation, Sources
 from headrace.model.schema import fields_from_json
+from headrace.model.upcast import Upcaster
 from headrace.stores.errors import SchemaRefused
 from headrace.stores.position import Position, ViewSchema
 from headrace.truth import expect_source_of_truth
@@ -51,6 +53,8 @@ class Origin:
     progress_id: str = ""
     is_last: bool = True
     """False if the generation continues in another topic after the batches that are still to be read from this one."""
+    upcast: Upcaster | None = None
+    """Converts older values of a topic that no flow writes."""
 
     @property
     def generation_number(self) -> int:
@@ -157,9 +161,9 @@ def _topic_origin(cluster: Cluster, view: View) -> Origin | NotReady:
             location=view.location,
             hint="declare a schema for the topic",
         )
-    schema = _check_key(view, ViewSchema(topic.schema.fields, view.key))
+    schema = _check_key(view, ViewSchema(topic.schema.fields, view.key, upcast_digest(topic.upcast)))
     expect_source_of_truth(topic.name, cluster.configs(topic.name), f"view {view.name!r}")
-    return Origin(topic.name, info.id, info.partitions, schema, topic.key)
+    return Origin(topic.name, info.id, info.partitions, schema, topic.key, upcast=topic.upcast)
 
 
 def _flow_origin(

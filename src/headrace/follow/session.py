@@ -276,7 +276,7 @@ class FollowSession:
             part,
             position,
             changelog,
-            RowDecoder(origin.schema, origin.topic_key),
+            RowDecoder(origin.schema, origin.topic_key, origin.upcast),
             goal,
             Fence(self._owner, origin.generation_number),
             retention_of(self._cluster, origin.topic),

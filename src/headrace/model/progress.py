@@ -44,10 +44,12 @@ from headrace.model.declarations import Latency
 __all__ = [
     "SOURCE_HEADER",
     "Batch",
+    "Digest",
     "Driver",
     "Ends",
     "Generation",
     "Input",
+    "InputDigest",
     "Owner",
     "Ranges",
     "Record",
@@ -92,6 +94,32 @@ class Driver(msgspec.Struct, frozen=True):
     opened_ms: int
 
 
+class InputDigest(msgspec.Struct, frozen=True):
+    """The declaration of an input topic."""
+
+    schema: list[dict[str, Any]]
+    """The fields, as ``headrace.model.schema`` writes them."""
+    key: list[str]
+    time: str | None
+    late_us: int
+    kind: str
+    upcast: str = ""
+    """The digest of the topic's upcasters."""
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """What the fingerprint of a flow is computed from, in parts, so that a message can name the part that changed."""
+
+    plan: str
+    """A hash of Spark's plan of the function."""
+    version: str = ""
+    code: dict[str, str] = {}
+    """Hashes of the function's code, of the functions that it calls, and of the values that they read, by name."""
+    inputs: dict[str, InputDigest] = {}
+    runtime: dict[str, str] = {}
+    """Versions and settings that can change the plan or the code without a change of the function."""
+
+
 class Generation(msgspec.Struct, frozen=True, tag_field="record", tag="generation"):
     app: str
     flow: str
@@ -119,6 +147,8 @@ class Generation(msgspec.Struct, frozen=True, tag_field="record", tag="generatio
     """
     batch_offset: int = -1
     """The offset of the last batch record before this record; -1 if the generation has no batch before it."""
+    digest: Digest | None = None
+    """The parts of the fingerprint; None in records of earlier releases."""
 
 
 class Totals(msgspec.Struct, frozen=True):

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.client.generations import generations_of
+from headrace.clock import SystemClock
 from headrace.errors import HeadraceError
 from headrace.model.declarations import Flow
 from headrace.model.graph import check, downstream, order
 from headrace.model.progress import Generation
+from headrace.ops.schemas.start import expect_history_fits
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ def rebuild(
 ) -> list[Generation]:
     """Record the new generations in the log. Processes that run the flows derive them, beside the serving ones.
 
+    Raises ``AppMistakes``, before anything is written, if records of the log do not fit the schemas of their topics.
     Without ``spark``, start a Spark session and stop it afterwards.
     """
     from headrace.flow.compile.compiler import compile_app
@@ -63,11 +66,13 @@ def rebuild(
 
     check(app)
     flows = flows_to_rebuild(app, names)
+    history = expect_history_fits(cluster, app, SystemClock().now_ms())
     session = spark or start(settings, app.name, say=note)
     try:
         compiled = {flow.flow.name: flow for flow in compile_app(session, app)[0]}
         options = FlowOptions.of(settings)
         generations = []
+        history.record(cluster)
         for flow in flows:
             context = FlowContext(session, cluster, app, compiled[flow.name], {}, options)
             has_begun = generations_of(cluster, flow) is not None

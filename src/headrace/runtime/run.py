@@ -16,6 +16,7 @@ from headrace.app import App
 from headrace.broker.net.address import split_names
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import ensure_declared
+from headrace.clock import SystemClock
 from headrace.errors import HeadraceError
 from headrace.files import make_private_dir
 from headrace.follow.follower import Follower
@@ -23,6 +24,7 @@ from headrace.model.errors import MissingExtra
 from headrace.model.graph import check
 from headrace.ops.dead.letter_index import index_path
 from headrace.ops.lag.monitor import LagMonitor
+from headrace.ops.schemas.start import expect_history_fits
 from headrace.runtime.embedded import BrokerChild, backup_environment, backup_options
 from headrace.runtime.part import Part
 from headrace.runtime.summary import RunPositions, RunSummary, Summarizer
@@ -148,9 +150,13 @@ class Run:
         self._lag_monitor = LagMonitor(
             self.cluster, self.app, RunPositions(self), letters, timeout_s=_LAG_TIMEOUT_S
         )
+        history = expect_history_fits(self.cluster, self.app, SystemClock().now_ms())
         for topic in self.app.topics:
             if self.app.writer_of(topic) is None:
                 ensure_declared(self.cluster, topic, topic.name, self.settings.topics.partitions)
+        history.record(self.cluster)
+        for line in history.notes():
+            self._warn(line)
 
     def _start_followers(self) -> None:
         for view in self.app.views:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.errors import SwitchRefused, UsageError
+from headrace.cli.errors import BrokerUnreachable, SwitchRefused, UsageError
 from headrace.cli.options import AppName, Data
 from headrace.cli.session import Session
 from headrace.cli.verb import verb
@@ -25,7 +25,6 @@ __all__ = ["rebuild", "switch"]
     examples="""
     headrace view rebuild examples.shop:app revenue
     """,
-    shared=("as_json", "quiet", "verbose"),
 )
 def rebuild(
     session: Session,
@@ -36,17 +35,22 @@ def rebuild(
     """Request that views are built again from the first offset.
 
     A running follower starts the rebuild at once; otherwise the next follower does. The old rows are served until the
-    new rows have caught up.
+    new rows have caught up. If records of the log do not fit the schema of a view's topic, the command changes nothing,
+    and fails. If no broker responds, the next follower does this check.
     """
     import contextlib
 
     from headrace.cli.app_loader import load_checked_app, views_of
     from headrace.cli.app_state import view_states
+    from headrace.cli.view.history import check_history_of_views
     from headrace.stores.registry import open_writer
 
     loaded, folder = load_checked_app(app), session.data_dir(data)
+    chosen = views_of(loaded, views)
+    with contextlib.suppress(BrokerUnreachable):
+        check_history_of_views(session, loaded, chosen)
     rows = []
-    for view in views_of(loaded, views):
+    for view in chosen:
         if not view_states(loaded, view, folder):
             rows.append({"view": view.name, "status": "not built yet; the first follower builds it"})
             continue

@@ -15,6 +15,7 @@ from headrace.follow.origin import flow_that_writes, open_changelog
 from headrace.model.declarations import Flow, View
 from headrace.model.errors import ValueDoesNotFit
 from headrace.model.progress import Generation, Sources
+from headrace.model.upcast import Upcaster
 from headrace.serve.errors import OrderNotSupported, Unavailable
 from headrace.serve.subscribe.log_position import Change, Epoch, LogPosition
 from headrace.stores.position import Position, ViewSchema, ViewState
@@ -92,7 +93,7 @@ def find_source(cluster: Cluster, view: View, flows: Sequence[Flow], state: View
         Epoch.of(state, info.partitions, by_batch),
         state,
         "" if flow is None else progress_topic_of(cluster, flow, position.generation),
-        ChangeDecoder(view, schema, topic_key),
+        ChangeDecoder(view, schema, topic_key, view.topic.upcast if generation is None else None),
     )
 
 
@@ -116,9 +117,11 @@ class ChangeDecoder:
     another thread.
     """
 
-    def __init__(self, view: View, schema: ViewSchema, topic_key: tuple[str, ...]) -> None:
-        self._arguments = (view, schema, topic_key)
-        self._decoder = RowDecoder(schema, topic_key)
+    def __init__(
+        self, view: View, schema: ViewSchema, topic_key: tuple[str, ...], upcast: Upcaster | None
+    ) -> None:
+        self._arguments = (view, schema, topic_key, upcast)
+        self._decoder = RowDecoder(schema, topic_key, upcast)
         self._limits = row_limits(view, schema)
         self._text = RowJson(schema)
         self._key_text = RowJson(key_schema(schema))
