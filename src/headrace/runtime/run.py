@@ -341,10 +341,19 @@ class Run:
 
     @property
     def failed(self) -> list[Part]:
-        """The parts that failed. A part that ``close(quickly=True)`` interrupts has not failed."""
+        """The parts that failed. A part that ``close(quickly=True)`` interrupts has not failed. That another process
+        takes the flows over is how a deployment ends.
+        """
         if self._failed_before_stop is not None:
             return self._failed_before_stop
-        return [part for part in self.parts if part.error is not None]
+        failed = [part for part in self.parts if part.error is not None]
+        return [part for part in failed if not (self._changed_only and part.error_code == _TAKEN_OVER)]
+
+    @property
+    def is_taken_over(self) -> bool:
+        """Whether a deployment is complete: no flow changed, or another process has taken all changed flows over."""
+        flows = [part for part in self.parts if part.name.startswith("flow ")]
+        return self._changed_only and not any(part.is_running for part in flows)
 
     @property
     def differing(self) -> list[str]:

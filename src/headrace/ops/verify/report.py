@@ -170,7 +170,8 @@ class Report(msgspec.Struct, kw_only=True):
             "unprovable": f"unprovable in part: {self.unprovable_rows:,} of {self.found_rows:,} rows",
         }[self.verdict]
         rejected = f", {self.rejected_percent:.1f} % of them late or dead" if self.late or self.dead else ""
-        return f"{self.what} {self.name}: {verdict}; {extent}, {self.records:,} records in {self.seconds:.1f} s{rejected}"
+        read = f"{self.records:,} records in {self.seconds:.1f} s{rejected}"
+        return f"{self.what} {self.name}: {verdict}; {extent}, {read}"
 
     def lines(self) -> list[str]:
         started = datetime.fromtimestamp(self.began_ms / 1_000, UTC).isoformat(timespec="seconds")

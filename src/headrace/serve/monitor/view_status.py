@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.client.generations import GenerationsCache
 from headrace.errors import HeadraceError
