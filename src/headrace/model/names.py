@@ -188,7 +188,8 @@ def _log_topics(app: Declared) -> Iterator[_LogTopic]:
 def _own_topic_names(app: Declared, part: _Part) -> tuple[str, ...]:
     match part:
         case Flow():
-            return (part.progress_topic, part.late_topic, part.dead_topic)
+            later = f"{part.name}{_LATER_GENERATION}.progress"
+            return (part.progress_topic, part.late_topic, part.dead_topic, later)
         case View():
             return (part.dead_topic,)
         case Topic():
