@@ -174,7 +174,7 @@ FAULTS = {
             "X31",
             "the function changes between two starts",
             ("flows.changed_function", "flows.generation_switch"),
-            20,
+            200,
             _FLOWS_AND_VIEWS,
             at_once=2,
         ),
