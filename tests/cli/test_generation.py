@@ -12,9 +12,11 @@ import pytest
 from faults.committed_records import committed
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import ensure_derived
-from headrace.client.generations import Entry, GenerationsWriter, transactional_id_of
+from headrace.client.generations import transactional_id_of
+from headrace.client.generations_writer import GenerationsWriter
 from headrace.client.transactional_writer import OutgoingRecord, TransactionalWriter
 from headrace.model.declarations import Flow
+from headrace.model.generations import Entry
 from headrace.model.progress import Batch, Generation, Input, encode
 from headrace.model.schema import fields_to_json
 from tests.cli.runner import Headrace

@@ -19,16 +19,12 @@ from faults.committed_records import committed
 from faults.flows.world import FlowWorld, RunningApp
 from faults.wait import until
 from headrace.app import App
-from headrace.client.generations import (
-    FlowGenerations,
-    GenerationsWriter,
-    drop_generation,
-    generations_of,
-    progress_of,
-)
+from headrace.client.generations import generations_of, progress_of
+from headrace.client.generations_writer import GenerationsWriter, drop_generation
 from headrace.flow.switch.difference import SWITCH_HEADER
 from headrace.flow.switch.operation import SwitchOperation, SwitchRefused, publish, switch_back, switch_now
 from headrace.model.declarations import Flow
+from headrace.model.generations import FlowGenerations
 from headrace.model.store import file_of
 from headrace.settings import SwitchSettings
 from tests.flow.topic_contents import last_values

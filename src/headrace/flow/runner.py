@@ -13,16 +13,13 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from headrace.client.errors import LogError
-from headrace.client.generations import (
-    Entry,
-    GenerationUnknown,
-    cancel_abandoned_switch,
-    generations_of,
-)
+from headrace.client.generations import generations_of
+from headrace.client.generations_writer import cancel_abandoned_switch
 from headrace.client.progress import current, reached, unread_records
 from headrace.client.records import read
 from headrace.client.transactional_writer import WriterRefused
 from headrace.errors import HeadraceError
+from headrace.flow.checkpoint_fit import last_progress
 from headrace.flow.context import FlowContext
 from headrace.flow.engine.engine import BATCH_S_MAX, Engine
 from headrace.flow.engine.enrichment import EnrichmentRun
@@ -37,7 +34,7 @@ from headrace.flow.errors import (
     TableRepartitioned,
 )
 from headrace.flow.failures import blame, explain, is_retriable
-from headrace.flow.flow_state import FlowState, expect_same_app, last_progress, open_flow
+from headrace.flow.flow_state import FlowState, expect_same_app, open_flow
 from headrace.flow.generation_choice import (
     begin_generation,
     choose_generation,
@@ -47,6 +44,7 @@ from headrace.flow.generation_choice import (
 from headrace.flow.ownership import Ownership, open_writer
 from headrace.flow.switch.policy import SwitchPolicy
 from headrace.model.errors import SourceLocation
+from headrace.model.generations import Entry, GenerationUnknown
 
 __all__ = ["FlowFailure", "FlowRunner", "FlowStatus"]
 

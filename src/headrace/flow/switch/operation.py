@@ -34,17 +34,8 @@ from headrace.app_argument import app_argument
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import ensure_derived
 from headrace.client.errors import LogError
-from headrace.client.generations import (
-    Entry,
-    FlowGenerations,
-    GenerationsWriter,
-    GenerationUnknown,
-    find_generations,
-    generations_of,
-    is_abandoned,
-    process_name,
-    transactional_id_of,
-)
+from headrace.client.generations import find_generations, generations_of, transactional_id_of
+from headrace.client.generations_writer import GenerationsWriter, is_abandoned, process_name
 from headrace.client.progress import Progress, current, wait_until_decided
 from headrace.client.transactional_writer import TransactionalWriter
 from headrace.clock import Clock, SystemClock
@@ -52,6 +43,7 @@ from headrace.flow.errors import FlowError, SwitchUnderWay
 from headrace.flow.switch.difference import Difference
 from headrace.flow.switch.report import SwitchReport, shares_of
 from headrace.model.declarations import Flow
+from headrace.model.generations import Entry, FlowGenerations, GenerationUnknown
 from headrace.model.progress import Batch, Generation
 from headrace.settings import SwitchSettings
 

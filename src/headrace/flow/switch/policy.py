@@ -11,13 +11,14 @@ from collections.abc import Callable
 
 from headrace.app_argument import app_argument
 from headrace.client.errors import LogError
-from headrace.client.generations import FlowGenerations, generations_of
+from headrace.client.generations import generations_of
 from headrace.client.progress import current
 from headrace.clock import Clock, SystemClock
 from headrace.flow.context import FlowContext
 from headrace.flow.errors import SwitchUnderWay
 from headrace.flow.switch.operation import Comparison, SwitchOperation, SwitchRefused, covers
 from headrace.flow.switch.report import SwitchReport
+from headrace.model.generations import FlowGenerations
 from headrace.model.graph import downstream
 from headrace.model.progress import Batch, Generation
 
