@@ -205,6 +205,7 @@ def _begin(context: FlowContext, writer: TransactionalWriter, driver: Driver, en
         started_ms=time.time_ns() // 1_000_000,
         reason=entry.reason,
         latency=flow.latency,
+        updates=compiled.mode == "update",
         driver=driver,
         digest=compiled.digest,
     )
