@@ -158,7 +158,7 @@ def test_a_generation_with_a_difference_beyond_the_limits_waits_for_the_operator
     with flow_world.running(after, rebuild_changed=True, switch=SwitchSettings()) as run:
         until(lambda: run.errors or run.notes, "the flow says that it waits")
         assert "5 of 20 keys are gone (limit 1 %)" in run.notes[-1]
-        assert f"headrace generation switch APP {flow.name} 2" in run.notes[-1]
+        assert f"headrace generation switch MODULE:APP {flow.name} 2" in run.notes[-1]
         assert serving(flow_world, flow).serving == 1
         assert view_rows(flow_world, after) == read_by_a_stock_client(flow_world, flow) == rental.minutes()
         report = switch_now(flow_world.cluster, flow, 2)
