@@ -184,7 +184,8 @@ class FlowRunner:
             return True
         entry = generations.expect(self._number)
         writes_both = generations.writes_stable(self._number) and entry.topic != generations.stable
-        return (entry.topic, writes_both) != (state.generation.output, bool(state.stable))
+        now = (entry.topic, writes_both, self._number == generations.serving)
+        return now != (state.generation.output, bool(state.stable), state.is_serving)
 
     def _run_once(self, stop: threading.Event) -> None:
         self._ownership.expect_current_owner()
