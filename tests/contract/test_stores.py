@@ -340,6 +340,8 @@ def test_every_name_of_a_topic_can_name_a_view(backend: StoreFixture, name: str)
         driver = StoreDriver(store)
         driver.serve()
         driver.apply(changes(SCHEMA, ("a", 1)))
+        driver.serve(keep=True)
+        driver.store.swap_back(driver.fence)
         assert list(store.rows()) == [("a", 1)]
 
 
