@@ -17,10 +17,11 @@ from faults.stores.delta import DeltaFixture
 from faults.stores.port import StoreFixture
 from faults.stores.redis import RedisFixture
 from faults.stores.search import SearchFixture
+from headrace.stores.catalog import CatalogFolder
 from headrace.stores.delta import upkeep
 from headrace.stores.delta.table import LakeTable
 from headrace.stores.delta.writer import DeltaWriter
-from headrace.stores.errors import QueryFailed
+from headrace.stores.errors import QueryFailed, StaleWriter
 from headrace.stores.query import All, Compare, Query
 from headrace.stores.redis.reader import RedisReader
 from headrace.stores.sqlite.writer import SqliteWriter
@@ -184,6 +185,53 @@ def test_a_delta_writer_that_ends_between_two_steps_leaves_the_parts_from_before
         driver.store.drop(Part.BUILDING, driver.fence)
         assert len(folders(backend)) == (1 if kept else 0)
     assert backend.read() == (0, [("a", serving)])
+
+
+FOLDER_OPERATIONS: dict[str, tuple[int, type, str, Callable[[StoreDriver], None]]] = {
+    "begin": (1, CatalogFolder, "_commit", StoreDriver.begin),
+    "swap": (3, LakeTable, "replace", lambda driver: driver.store.swap(driver.fence, keep=True)),
+    "swap back": (1, LakeTable, "replace_files", lambda driver: driver.store.swap_back(driver.fence)),
+    "drop": (2, LakeTable, "commit_without_rows", lambda driver: driver.store.drop(Part.KEPT, driver.fence)),
+}
+
+
+@pytest.mark.parametrize("operation", FOLDER_OPERATIONS)
+@pytest.mark.parametrize("fixture", [SearchFixture, DeltaFixture])
+def test_a_writer_that_stalls_between_its_check_and_its_commit_changes_nothing_if_another_claims_the_view(
+    tmp_path: Path,
+    fixture: type[SearchFixture] | type[DeltaFixture],
+    operation: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = fixture(tmp_path)
+    generation, target, name, run = FOLDER_OPERATIONS[operation]
+    if fixture is SearchFixture:
+        target, name = CatalogFolder, "_commit"
+    with driven(backend) as driver, contextlib.closing(backend.open()) as other:
+        for number in (1, 2):
+            driver.serve_generation(number, ("a", number))
+        driver.generation = 3
+        driver.begin()
+        driver.apply(changes(SCHEMA, ("a", 3)), Part.BUILDING)
+        original, successors = getattr(target, name), list[StoreDriver]()
+
+        def stall(*arguments: Any) -> Any:
+            monkeypatch.undo()
+            successors.append(StoreDriver(other))
+            successors[0].at(1, 0).apply(changes(SCHEMA, ("b", 1)), Part.KEPT)
+            return original(*arguments)
+
+        monkeypatch.setattr(target, name, stall)
+        with pytest.raises(StaleWriter):
+            run(driver.at(generation, 0))
+        (successor,) = successors
+        assert successor.part(Part.SERVING) == (2, 0, [("a", 2)])
+        assert successor.part(Part.BUILDING) == (3, 0, [("a", 3)])
+        assert successor.part(Part.KEPT) == (1, 1, [("a", 1), ("b", 1)])
+        for part in (Part.BUILDING, Part.KEPT):
+            successor.store.drop(part, successor.fence)
+        assert len(folders(backend)) == (1 if fixture is SearchFixture else 0)
+    assert backend.read() == (0, [("a", 2)])
 
 
 def end_on_second_call(end: Callable[[], None]) -> Callable[..., None]:
