@@ -107,6 +107,21 @@ def test_a_view_without_a_kept_part_cannot_be_switched_back(
     assert backend.read() == (NO_BATCH, [])
 
 
+def test_a_rebuild_request_that_was_fulfilled_is_not_pending_after_a_switch_back(driver: StoreDriver) -> None:
+    driver.serve()
+    driver.store.request_rebuild()
+    driver.serve(keep=True)
+    driver.store.swap_back(driver.fence)
+    serving = driver.store.state(Part.SERVING)
+    assert serving is not None
+    assert serving.rebuild_requests == driver.store.rebuild_requests()
+    driver.store.request_rebuild()
+    driver.store.swap_back(driver.fence)
+    serving = driver.store.state(Part.SERVING)
+    assert serving is not None
+    assert serving.rebuild_requests == driver.store.rebuild_requests() - 1
+
+
 def test_the_serving_part_cannot_be_dropped(backend: StoreFixture, driver: StoreDriver) -> None:
     driver.serve()
     with pytest.raises(ValueError, match="serving part"):

@@ -175,7 +175,8 @@ class StoreWriter(ABC):
     def swap_back(self, fence: Fence) -> None:
         """Exchange the kept part and the serving part, atomically. The fence has the generation of the kept part.
 
-        A serving part that has a fault is deleted instead. The building part does not change. Raises ``NoKeptPart``.
+        A serving part that has a fault is deleted instead. The building part does not change. A rebuild request that
+        the former serving part fulfilled is not pending again. Raises ``NoKeptPart``.
         """
 
     @abstractmethod

@@ -379,8 +379,13 @@ class DeltaWriter(CatalogWriter):
         assert kept.commit_state is not None
         assert serving is not None
         with self._translate_write_errors(serving.folder, fence), translate_errors(kept.folder):
-            name = self._link_copy(serving, catalog)
-            serving.replace_files(kept, msgspec.structs.replace(kept.commit_state, kept=name))
+            requests = max(
+                table.state.rebuild_requests for table in (serving, kept) if table.state is not None
+            )
+            commit_state = msgspec.structs.replace(
+                kept.commit_state, rebuild_requests=requests, kept=self._link_copy(serving, catalog)
+            )
+            serving.replace_files(kept, commit_state)
         self._change(self._same_catalog(fence))
 
     def _same_catalog(self, fence: Fence) -> Callable[[Catalog], Catalog]:

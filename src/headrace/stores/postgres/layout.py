@@ -316,6 +316,14 @@ class Catalog:
             [target, name, self._full_name(name), view, source],
         )
 
+    def fulfil_requests(self, connection: psycopg.Connection[Any], view: str) -> None:
+        """Let the kept part fulfil the rebuild requests that the serving part fulfils."""
+        connection.execute(
+            f"UPDATE {self._views} k SET wish = greatest(k.wish, s.wish) FROM {self._views} s"  # noqa: S608
+            " WHERE k.view = %s AND k.part = %s AND s.view = k.view AND s.part = %s",
+            [view, Part.KEPT, Part.SERVING],
+        )
+
     def copy(
         self, connection: psycopg.Connection[Any], view: str, source: Part, target: Part, name: str
     ) -> None:

@@ -85,6 +85,7 @@ class PartSwap:
 
     def exchange(self, kept: ViewSchema) -> None:
         """Exchange the serving part and the kept part, which has this schema."""
+        self._catalog.fulfil_requests(self._connection, self._view)
         serving = self._serving()
         if serving is None:
             self._serve(Part.KEPT, kept)
