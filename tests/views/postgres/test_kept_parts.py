@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from headrace.stores.errors import PositionMoved, StoreReplaced
+from headrace.stores.postgres import swap
 from headrace.stores.postgres.layout import Catalog
 from headrace.stores.postgres.reader import PostgresReader
 from headrace.stores.postgres.session import PostgresSession
@@ -103,8 +104,9 @@ def test_an_object_that_depends_on_the_table_keeps_the_table(
 
 
 def test_an_open_transaction_that_has_read_the_table_does_not_stop_the_switch(
-    driver: StoreDriver, url: str
+    driver: StoreDriver, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(swap, "_LOCK_WAIT_MS", 50)
     driver.serve_generation(1, ("a", 1))
     driver.serve_generation(2, ("a", 2))
     before = table_id(url)

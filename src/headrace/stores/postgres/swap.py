@@ -29,8 +29,10 @@ __all__ = ["PartSwap"]
 
 Connection = psycopg.Connection[Any]
 
-_LOCK_WAIT_MS = 500
-"""Readers that come after the rename wait for it. So the rename waits only for a short time."""
+_LOCK_WAIT_MS = 1_500
+"""Readers that come later wait for the rename, so it must not wait for long. After ``deadlock_timeout``, a second by
+default, the server cancels an autovacuum that holds the lock.
+"""
 # True if an object would still refer to this table after a rename. Indexes, defaults and statistics are copied with the
 # table.
 _HAS_DEPENDENTS = """
