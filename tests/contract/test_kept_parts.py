@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from faults.stores.port import StoreFixture
+from faults.wait import until
 from headrace.model.declarations import Topic, View
 from headrace.model.kinds import Field, Scalar
 from headrace.ops.verify.snapshot import read_snapshot
+from headrace.stores.arrow import TableScan
 from headrace.stores.errors import NoKeptPart
 from headrace.stores.position import NO_BATCH, ViewSchema
+from headrace.stores.query import Query
 from headrace.stores.reader import StoreReader
-from headrace.stores.registry import open_reader
+from headrace.stores.registry import location_of, open_arrow_reader, open_reader
 from headrace.stores.rows import Row
 from headrace.stores.writer import Part
 from tests.contract.store_driver import StoreDriver, changes
@@ -141,3 +147,63 @@ def test_a_scan_that_began_before_a_switch_returns_rows_of_one_generation(
         assert {number for _, number in [first, *rows]} == {2}
     with contextlib.closing(reader_of(backend)) as reader, reader.scan("sales", 60) as (_, rows):
         assert {number for _, number in rows} == {1, 7}
+
+
+def reads_of(backend: StoreFixture, folder: Path) -> Iterator[tuple[int, int, set[int]]]:
+    """Read the serving part in the ways of the server and of verify. Yield generation, batch and numbers of each."""
+    view = view_of(backend)
+    location = location_of(view, "shop", backend.home)
+    assert location is not None
+    with contextlib.closing(reader_of(backend)) as reader:
+        result = reader.query("sales", lambda _: Query(100), 30)
+        assert result is not None
+        at = result.state.position
+        yield at.generation, at.batch, {int(str(number)) for _, number in result.rows}
+    sessions: dict[tuple[str, str], Any] = {}
+    with open_arrow_reader(location, lambda: 30.0, sessions) as arrow:
+        assert arrow is not None
+        rows = arrow.read("sales", TableScan((1,)), "")
+        assert rows is not None
+        at = rows.state.position
+        numbers = {number for batch in rows.batches for number in batch.column(0).to_pylist()}
+    for session in sessions.values():
+        session.close()
+    yield at.generation, at.batch, numbers
+    verified, scratch = read_snapshot(Path(tempfile.mkdtemp(dir=folder)), view, "shop", backend.home)
+    with contextlib.closing(scratch):
+        numbers = {number for _, number in scratch.connection.execute("SELECT * FROM found")}
+        yield verified.generation, verified.batch, numbers
+
+
+def test_every_reader_sees_the_rows_of_its_position_while_parts_are_switched(
+    backend: StoreFixture, driver: StoreDriver, tmp_path: Path
+) -> None:
+    """Every row has the number of its generation and batch."""
+
+    def rows(generation: int, batch: int) -> list[Row]:
+        return [(f"k{key}", 100 * generation + batch) for key in range(9)]
+
+    for generation in (1, 2):
+        driver.serve_generation(generation, *rows(generation, 0))
+    stop, seen = threading.Event(), list[tuple[int, int, set[int]]]()
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.extend(reads_of(backend, tmp_path))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for batch in range(8):
+            serving = 2 - batch % 2
+            for generation, part in ((serving, Part.SERVING), (3 - serving, Part.KEPT)):
+                change = changes(SCHEMA, *rows(generation, batch + 1))
+                driver.at(generation, batch).apply(change, part)
+            before = len(seen)
+            driver.store.swap_back(driver.fence)
+            until(lambda: len(seen) > before + 2 or not reader.is_alive(), "reads")  # noqa: B023
+    finally:
+        stop.set()
+        reader.join()
+    assert {generation for generation, *_ in seen} == {1, 2}
+    assert [read for read in seen if read[2] != {100 * read[0] + read[1]}] == []
