@@ -23,7 +23,7 @@ import msgspec
 import psycopg
 
 from headrace.model.progress import Sources
-from headrace.stores.errors import StoreForeign, StoreReplaced
+from headrace.stores.errors import QueryTimedOut, StoreForeign, StoreReplaced
 from headrace.stores.position import Position, ViewSchema, ViewState
 from headrace.stores.postgres.errors import translate_errors
 from headrace.stores.postgres.session import PostgresSession
@@ -161,6 +161,8 @@ class Catalog:
                 f" LOCK TABLE {table} IN ACCESS SHARE MODE",
                 prepare=False,
             )
+        except psycopg.errors.QueryCanceled as error:
+            raise QueryTimedOut(timeout_s) from error
         except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege):
             connection.execute("ROLLBACK TO SAVEPOINT headrace_lock")
 
