@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.capacity import render_capacity
 from bench.report import RESULTS, earlier_rows
 from faults import FAULTS
 from faults.covered_code import is_stale
@@ -19,15 +20,18 @@ __all__ = ["PAGES", "main", "render"]
 
 _COMMIT_DIGITS = 12
 _DOCS = RESULTS.parent.parent / "docs"
-PAGES = {_DOCS / "performance.md": ("log", "flow", "serve", "page"), _DOCS / "faults.md": ("faults",)}
+PAGES = {
+    _DOCS / "performance.md": ("log", "flow", "serve", "page"),
+    _DOCS / "capacity.md": ("capacity", "example"),
+    _DOCS / "faults.md": ("faults",),
+}
 
 
 def render(page: Path, results: Path = RESULTS) -> str:
     """Return the text of the page with the tables of the results."""
     text = page.read_text(encoding="utf-8")
     for name in PAGES[page]:
-        rows = earlier_rows(name, results)
-        table = _faults(rows) if name == "faults" else _comparisons(rows)
+        table = _part(name, results)
         begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->\n"
         before, begin_marker, rest = text.partition(begin)
         _, end_marker, after = rest.partition(end)
@@ -35,6 +39,14 @@ def render(page: Path, results: Path = RESULTS) -> str:
             raise ValueError(f"{page.name} must have the lines {begin!r} and {end!r}, one after the other")
         text = f"{before}{begin}\n{table}\n{end}{after}"
     return text
+
+
+def _part(name: str, results: Path) -> str:
+    capacity = dict(render_capacity(results))
+    if name in capacity:
+        return capacity[name]
+    rows = earlier_rows(name, results)
+    return _faults(rows) if name == "faults" else _comparisons(rows)
 
 
 def _comparisons(rows: Sequence[Mapping[str, Any]]) -> str:

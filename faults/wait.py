@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
+
+from headrace.testing.wait import eventually
 
 __all__ = ["fail_if_ended", "until", "unwatch", "watch", "watch_process", "watched", "watched_process"]
 
 T = TypeVar("T")
 _TAIL_CHARS = 4_000
-_PAUSE_SHARE = 0.04
-_PAUSE_S_MAX = 0.2
 _WATCHED: dict[int, tuple[object, Callable[[], str | None]]] = {}
 
 
@@ -70,24 +69,12 @@ def fail_if_ended(what: str) -> None:
 def until(condition: Callable[[], T], what: str, timeout_s: float = 240.0, pause_s: float = 0.02) -> T:
     """Call ``condition`` until its result is true, and return the result. Fail with the last result after the deadline,
     or when a watched process or thread has ended.
-
-    The pauses grow with the elapsed time, because many conditions send requests and a longer pause delays a long wait
-    only a little.
     """
-    started = time.monotonic()
-    while True:
-        result = condition()
-        if result:
-            return result
-        try:
-            fail_if_ended(what)
-        except AssertionError:
-            # The condition might have become true just before the end.
-            result = condition()
-            if result:
-                return result
-            raise
-        elapsed_s = time.monotonic() - started
-        if elapsed_s > timeout_s:
-            raise AssertionError(f"{what}: not within {timeout_s} s, last result {result!r}")
-        time.sleep(max(pause_s, min(_PAUSE_S_MAX, _PAUSE_SHARE * elapsed_s)))
+    return eventually(
+        condition,
+        what=what,
+        timeout_s=timeout_s,
+        pause_s=pause_s,
+        retry=(),
+        check=lambda: fail_if_ended(what),
+    )

@@ -42,6 +42,9 @@ TEST_PACKAGES = (
     Package("postgresql", "postgres", "the tests of views in PostgreSQL start a server", POSTGRES_FOLDERS),
     Package("redis-server", "redis-server", "the tests of views in Redis start a server"),
     Package("chromium", "chromium", "the tests of the JavaScript client run it in a browser"),
+    Package(
+        "systemd", "systemd-analyze", "the tests check the units in contrib/systemd; nothing starts systemd"
+    ),
 )
 
 

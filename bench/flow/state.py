@@ -8,11 +8,13 @@ and the driver's memory.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 
 from bench.flow.context import FlowContext
 from bench.flow.orders import keys_event, produce
@@ -85,6 +87,7 @@ def _measure(context: FlowContext, store: str, sizes: Sequence[int]) -> None:
     all_stages = stages(sizes, plan.state_events)
     batch_marks: list[Mark] = []
     memory_mb: dict[int, float] = {}
+    disk_mb: dict[int, float] = {}
     with context.host.run(task) as running:
         used = partial(cpu_s, running.pid)
         for mark in marks(
@@ -94,6 +97,7 @@ def _measure(context: FlowContext, store: str, sizes: Sequence[int]) -> None:
             for stage in all_stages:
                 if mark.done >= stage.high and stage.keys not in memory_mb:
                     memory_mb[stage.keys] = pss_mb(running.pid)
+                    disk_mb[stage.keys] = _disk_mb(task.settings.checkpoints)
     triggers = {trigger.batch: trigger for trigger in read_triggers(task.triggers_file)}
     first, *others = all_stages
     costs = {stage.keys: cost(batch_marks, stage.low, stage.high) for stage in all_stages}
@@ -121,3 +125,13 @@ def _measure(context: FlowContext, store: str, sizes: Sequence[int]) -> None:
                 None,
             )
         note(f"driver's memory, {where}", peer, memory_mb[stage.keys], memory_mb[first.keys], "MB", None)
+        note(f"checkpoint on disk, {where}", peer, disk_mb[stage.keys], disk_mb[first.keys], "MB", None)
+
+
+def _disk_mb(folder: Path) -> float:
+    """Return the size of all files. Spark may remove old files meanwhile."""
+    size = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            size += path.stat().st_size if path.is_file() else 0
+    return max(0.001, size / 1e6)

@@ -11,6 +11,7 @@
     stores      how fast a follower fills each store, against the store's own bulk load
     state       the cost of an event while state grows from 10^5 to 10^7 keys
     many        the cost of an event with twenty flows in one app, against one flow
+    idle        the CPU of flows without new events, in an app with twenty flows and in one with one
     formats     JSON against Avro: size, and cost to decode
     memory      memory of ``headrace run`` as a whole, against Spark by hand and Apache Kafka
     trigger     the phases of a small batch, against the same query by hand
@@ -63,6 +64,7 @@ PARTS: dict[str, Callable[[FlowContext], None]] = {
     "stores": stores.measure,
     "state": state.measure,
     "many": throughput.measure_many,
+    "idle": throughput.measure_idle,
     "formats": formats.measure,
     "memory": memory.measure,
     "trigger": small_batch.measure,

@@ -4,6 +4,7 @@ of an app with many busy flows, against one flow alone: an event that twenty flo
 
 from __future__ import annotations
 
+import time
 import zlib
 from functools import partial
 
@@ -13,7 +14,7 @@ from faults.servers.process_tree import cpu_s, pss_mb
 from headrace.client.cluster import Cluster
 from headrace.client.records import read
 
-__all__ = ["digest", "measure", "measure_many"]
+__all__ = ["digest", "measure", "measure_idle", "measure_many"]
 
 
 def measure(context: FlowContext) -> None:
@@ -66,3 +67,20 @@ def measure_many(context: FlowContext) -> None:
             context.figures.note(who, row, peer, pace.cpu_s, "CPU s", _MANY_GOAL)
             context.figures.note(who, f"throughput, {what}", peer, pace.rate, "events/s", None)
             context.figures.note(who, f"driver's memory, {what}", peer, memory_mb, "MB", None)
+
+
+def measure_idle(context: FlowContext) -> None:
+    """Measure the CPU of flows that have processed all events and wait for further ones."""
+    plan = context.plan
+    topic = context.orders_topic("orders-of-many", plan.flow_events)
+    for number, who in context.turns():
+        flows = plan.flows if who == "us" else 1
+        task = context.task("flow", "large_orders", f"idle-{flows}-flows-{number}", topic, flows=flows)
+        with context.host.run(task) as running:
+            used = partial(cpu_s, running.pid)
+            watch(task.settings.checkpoints, plan.flow_events * flows, used, running.check, queries=flows)
+            before, began = used(), time.monotonic()
+            time.sleep(plan.small_s)
+            cores = (used() - before) / (time.monotonic() - began)
+        row = f"CPU per second of an idle flow, {plan.flows} flows in one app"
+        context.figures.note(who, row, "the same for one flow", max(cores / flows, 1e-6), "CPU s", None)

@@ -33,7 +33,6 @@ from faults.patch import patched
 from faults.protocol import calls
 from faults.protocol.connection import Connection
 from faults.run_directory import run_directory
-from faults.servers.broker_thread import BrokerThread
 from faults.servers.spark import compiled
 from faults.simulation.unprotected import without_protection
 from headrace.app import App
@@ -41,7 +40,8 @@ from headrace.client.cluster import Cluster
 from headrace.client.transactional_writer import TransactionalWriter
 from headrace.errors import HeadraceError
 from headrace.flow.codec.codec import Decoder
-from headrace.testing.faulty_clock import DrivenClock
+from headrace.testing.broker import BrokerThread
+from headrace.testing.clock import DrivenClock
 
 __all__ = ["JUMPS", "RUNS", "UNPROTECTED", "run"]
 

@@ -12,23 +12,15 @@ from typing import TYPE_CHECKING
 
 from headrace.flow.spark import session
 from headrace.settings import Settings, SparkSettings
+from headrace.testing.local import INTERPRETED, local_settings
 from tools.jars import spark_jars
-from tools.java import QUICK_START, java_home
+from tools.java import java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["INTERPRETED", "compiled", "session_conf", "start_spark", "stop_spark"]
 
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Execute Spark plans in interpreted mode, because compiling them takes longer than executing them on a handful of
-rows. Tests that depend on how Spark computes a value use ``compiled``. Separate processes always compile.
-"""
-
-_JAVA_OPTIONS = (*QUICK_START, "-XX:ReservedCodeCacheSize=256m")
-"""Without the second JIT compiler, Java reserves 48 MB for compiled code. After some minutes of tests this space is
-full, and Java spends a sixth of the CPU time on removing code that it soon compiles again.
-"""
 _SLOTS = 2
 """Slots for real-time flows, each of which occupies one slot per input partition."""
 _lock = threading.Lock()
@@ -67,24 +59,20 @@ def _set(spark: SparkSession, values: Mapping[str, str | None]) -> None:
 
 
 def compiled(spark: SparkSession) -> AbstractContextManager[None]:
-    """Compile the plans that start while the block runs, as for users."""
+    """Compile the plans that start while the block runs, as for users. Tests that depend on how Spark computes a value
+    use it: without it, Spark interprets plans. Separate processes always compile.
+    """
     return session_conf(spark, dict.fromkeys(INTERPRETED))
 
 
 def _start(directory: Path) -> SparkSession:
     os.environ["JAVA_HOME"] = str(java_home())
     spark = SparkSettings(
-        master="local[2]",
-        driver_memory="768m",
-        java_options=" ".join(_JAVA_OPTIONS),
         jars=spark_jars()[0].parent,
-        conf={
-            **INTERPRETED,
-            "spark.sql.streaming.pollingDelay": "50ms",
-            "spark.sql.streaming.realTimeMode.minBatchDuration": "1000",
-        },
+        conf={"spark.sql.streaming.realTimeMode.minBatchDuration": "1000"},
     )
-    return session.start(Settings(data=directory, spark=spark), "tests", slots=_SLOTS)
+    settings = local_settings(directory, Settings(spark=spark))
+    return session.start(settings, "tests", slots=_SLOTS)
 
 
 def stop_spark(running: SparkSession) -> None:

@@ -6,11 +6,11 @@ import asyncio
 import random
 from collections.abc import Callable
 
+from faults.disk.fault import Operation
 from faults.log.compacted_oracle import Sent, StoredRecord, Table, build_keyed, parse_keyed
 from faults.simulation.machine import Machine
 from faults.simulation.partition_oracle import Findings
 from faults.simulation.requests import SimulatedBroker
-from headrace.testing.faults import Operation
 
 __all__ = ["CompactionScene"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import crc32c
 
+from faults.disk.faulty_files import FaultyFiles
 from faults.simulation.partition_oracle import Stored, split_batches
-from headrace.testing.faulty_files import FaultyFiles
 
 __all__ = ["DAMAGES", "Damage", "batches_in", "changed_ranges", "contents", "has_slot"]
 

@@ -22,6 +22,7 @@ import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from faults.disk.fault import Crash, Operation
 from faults.outcome import Outcome
 from faults.simulation.machine import Machine
 from faults.simulation.partition_oracle import Findings
@@ -30,7 +31,6 @@ from faults.simulation.scene import Scene
 from faults.simulation.start_oracle import judge
 from faults.simulation.unprotected import without_protection
 from headrace.errors import DataDirError
-from headrace.testing.faults import Crash, Operation
 
 __all__ = ["STRIDE", "UNPROTECTED", "count", "run"]
 

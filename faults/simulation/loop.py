@@ -16,12 +16,12 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from typing import Any
 
+from faults.disk.faulty_files import Crash
 from faults.patch import patched
 from headrace.errors import HeadraceError
 from headrace.log import committer
 from headrace.log.pace import Interrupted
-from headrace.testing.faulty_clock import DrivenClock
-from headrace.testing.faulty_files import Crash
+from headrace.testing.clock import DrivenClock
 
 __all__ = ["run_process"]
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
+from faults.disk.fault import CHANGES, Crash, Operation, Stage
+from faults.disk.faulty_files import FaultyFiles
 from faults.simulation.loop import run_process
-from headrace.testing.faults import CHANGES, Crash, Operation, Stage
-from headrace.testing.faulty_clock import DrivenClock
-from headrace.testing.faulty_files import FaultyFiles
+from headrace.testing.clock import DrivenClock
 
 __all__ = ["End", "Machine"]
 

@@ -21,6 +21,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+from faults.disk.faulty_files import Fault, FaultyFiles
 from faults.outcome import Outcome
 from faults.simulation.facts import TopicFact
 from faults.simulation.machine import Machine
@@ -28,7 +29,6 @@ from faults.simulation.partition_oracle import Findings
 from faults.simulation.requests import DATA, SimulatedBroker
 from faults.simulation.scene import Scene
 from faults.simulation.unprotected import without_protection
-from headrace.testing.faulty_files import Fault, FaultyFiles
 
 __all__ = ["AIMS", "UNPROTECTED", "run"]
 

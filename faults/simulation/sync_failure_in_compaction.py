@@ -11,13 +11,13 @@ import errno
 import random
 from collections.abc import Callable, Sequence
 
+from faults.disk.fault import Crash, Operation
+from faults.disk.faulty_files import Fault
 from faults.outcome import Outcome
 from faults.simulation.compaction import CompactionScene
 from faults.simulation.machine import Machine
 from faults.simulation.partition_oracle import Findings
 from faults.simulation.unprotected_compaction import without_protection
-from headrace.testing.faults import Crash, Operation
-from headrace.testing.faulty_files import Fault
 
 __all__ = ["UNPROTECTED", "run"]
 

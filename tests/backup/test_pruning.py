@@ -11,7 +11,7 @@ from headrace.broker.backup.folder import BackupFolder
 from headrace.broker.backup.index import DroppedPiece, kept_names, kept_restore_points, removable_pieces
 from headrace.broker.backup.manifest import ManifestName
 from headrace.broker.backup.restore_points import check, choose
-from headrace.testing.faulty_clock import DrivenClock
+from headrace.testing.clock import DrivenClock
 from tests.backup.workload import World
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000

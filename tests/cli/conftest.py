@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from faults.servers.headrace_broker import start_headrace
 from faults.servers.server import Server
 from tests.cli.runner import Headrace
+from tests.cli.systemd import Systemd
 
 _counter = itertools.count()
 
@@ -47,3 +50,9 @@ def any_server(cluster: Server) -> Headrace:
 def fresh() -> Callable[..., str]:
     """Return names for topics and groups that no other test uses."""
     return lambda what="topic": f"{what}-{next(_counter)}-{uuid.uuid4().hex[:6]}"
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[Systemd]:
+    with contextlib.closing(Systemd(tmp_path / "notify")) as receiver:
+        yield receiver

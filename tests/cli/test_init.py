@@ -14,6 +14,7 @@ import pytest
 
 from faults.wait import until, unwatch, watch_process
 from tests.cli.runner import Headrace
+from tests.cli.systemd import Systemd
 from tools.java import QUICK_START
 
 WITHOUT_BROKER = Headrace("")
@@ -57,6 +58,7 @@ def test_the_created_app_has_no_mistakes_and_the_name_of_its_folder(app_folder: 
         ".gitignore",
         "README.md",
         "app.py",
+        "conftest.py",
         "headrace.toml",
         "test_app.py",
     ]
@@ -79,7 +81,9 @@ def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     assert "Not a directory" in refused.err
 
 
-def test_the_created_app_runs_as_its_readme_says(app_folder: Path, tmp_path: Path) -> None:
+def test_the_created_app_runs_as_its_readme_says_and_reports_to_systemd(
+    app_folder: Path, tmp_path: Path, systemd: Systemd
+) -> None:
     words = {
         line.strip()
         for line in (app_folder / "README.md").read_text().splitlines()
@@ -91,7 +95,7 @@ def test_the_created_app_runs_as_its_readme_says(app_folder: Path, tmp_path: Pat
         run = subprocess.Popen(
             [sys.executable, "-m", "headrace.cli", "run", "app:app"],
             cwd=app_folder,
-            env=WITHOUT_BROKER.environment(QUICK),
+            env=WITHOUT_BROKER.environment(QUICK | systemd.environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=output,
@@ -109,10 +113,14 @@ def test_the_created_app_runs_as_its_readme_says(app_folder: Path, tmp_path: Pat
             )
             row = json.loads(found)
             unwatch(run)
+            messages = systemd.wait_for("READY=1")
+            assert any("starting flow" in message or "starting the log" in message for message in messages)
             assert (row["page"], row["visits"], row["last_at"]) == ("/", 1, "2026-01-31T12:00:00.000000Z")
             run.send_signal(signal.SIGINT)
             assert run.wait(120) == 130, log.read_text()
             assert "Ctrl-C again stops at once and loses nothing" in log.read_text()
+            messages = systemd.wait_for("STOPPING=1")
+            assert not any("READY=1" in message for message in messages), "only one process is the service"
         finally:
             unwatch(run)
             if run.poll() is None:
@@ -120,7 +128,7 @@ def test_the_created_app_runs_as_its_readme_says(app_folder: Path, tmp_path: Pat
                 run.wait()
 
 
-def test_the_created_test_passes(app_folder: Path) -> None:
+def test_the_created_tests_pass(app_folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         cwd=app_folder,
@@ -130,4 +138,4 @@ def test_the_created_test_passes(app_folder: Path) -> None:
         timeout=800,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
+    assert "3 passed" in done.stdout

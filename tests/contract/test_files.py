@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
+from faults.disk.faulty_files import HOME, FaultyFiles
 from headrace.files import LockHeld, SystemFiles
 from headrace.memory_files import MemoryFiles
-from headrace.testing.faulty_files import HOME, FaultyFiles
 
 
 @pytest.fixture(params=["system", "faulty", "memory"])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from faults.disk.faulty_files import FaultyFiles
 from faults.protocol.batches import build_batch
 from faults.simulation.machine import Machine
 from faults.simulation.requests import SimulatedBroker
 from headrace.broker.storage.data_dir import DataDir
-from headrace.testing.faulty_files import FaultyFiles
 
 DATA = Path("/disk/data")
 OUTCOMES = 60

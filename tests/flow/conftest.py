@@ -1,4 +1,4 @@
-"""One Spark session and one log for all tests of flows."""
+"""One Spark session for all tests of flows, and the fixtures of ``headrace.testing``, which use that session."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from faults.servers.spark import start_spark, stop_spark
+from headrace.testing.plugin import broker, clock, derive, running
+
+__all__ = ["broker", "clock", "derive", "running", "spark"]
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,6 +22,7 @@ from headrace.client.transactional_writer import OutgoingRecord, TransactionalWr
 from headrace.flow.context import FlowContext, FlowOptions
 from headrace.flow.errors import FlowFenced, FlowNameTaken, ProducerFenced, TransactionTimedOut
 from headrace.flow.flow_state import open_flow
+from headrace.flow.generation_choice import choose_generation
 from headrace.flow.ownership import Ownership, open_writer
 from headrace.model.declarations import Flow
 from tests.flow.topic_contents import values
@@ -140,7 +141,7 @@ def test_a_batch_that_always_times_out_stops_the_flow_and_names_the_setting(
 def take_over(world: FlowWorld, copy: Copy, run: RunningApp, successor: Ownership) -> None:
     writer, options = open_writer(world.cluster, copy.copy), FlowOptions.of(world.settings())
     context = FlowContext(world.spark, world.cluster, copy.app, run.compiled[0], {}, options)
-    open_flow(context, writer, successor)
+    open_flow(context, writer, successor, choose_generation(context))
     writer.close()
 
 
@@ -156,7 +157,7 @@ def test_an_idle_flow_stops_when_another_driver_opens_it(flow_world: FlowWorld) 
     with pytest.raises(FlowFenced) as fenced, flow_world.running(copy.app, follow=False) as run:
         replace(run)
     assert f"process {os.getpid()} on {socket.gethostname()}, at " in fenced.value.message
-    assert "after headrace flow rebuild, start this app again" in fenced.value.hint
+    assert "stop one of the two" in fenced.value.hint
     assert copy.written(flow_world) == ["a"]
 
 

@@ -21,7 +21,7 @@ from headrace.client.declared_topics import ensure_declared
 from headrace.serve.console.topics import LogTopics
 from headrace.serve.features import ROUTES
 from headrace.serve.http.tokens import WRITE_TOPIC
-from headrace.testing.faulty_clock import DrivenClock
+from headrace.testing.clock import DrivenClock
 
 Fresh = Callable[[str], str]
 

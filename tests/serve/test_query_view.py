@@ -17,7 +17,7 @@ from headrace.serve.subscribe.log_position import Change, Epoch, LogPosition, St
 from headrace.serve.subscribe.query import SubscriptionQuery
 from headrace.serve.subscribe.query_view import Frame, QueryView
 from headrace.stores.position import ViewSchema
-from headrace.testing.faulty_clock import DrivenClock
+from headrace.testing.clock import DrivenClock
 
 _SCHEMA = ViewSchema(schema_of(Sale).fields, ("product",))
 _PRODUCTS = ("a", "aa", "ab", "b", "c")

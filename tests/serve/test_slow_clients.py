@@ -18,7 +18,7 @@ from headrace.client.declared_topics import ensure_declared
 from headrace.serve.http.connection import Gate
 from headrace.serve.http.limits import Limits
 from headrace.serve.http.request_log import RequestMetrics
-from headrace.testing.faulty_clock import DrivenClock
+from headrace.testing.clock import DrivenClock
 
 Fresh = Callable[[str], str]
 

@@ -22,7 +22,7 @@ from headrace.serve.subscribe.ranked_rows import RankedRow
 from headrace.serve.subscribe.top_n_view import TopNView, TopRows
 from headrace.stores.position import Position, ViewSchema, ViewState
 from headrace.stores.rows import Row
-from headrace.testing.faulty_clock import DrivenClock
+from headrace.testing.clock import DrivenClock
 
 _SCHEMA = ViewSchema(schema_of(Sale).fields, ("product",))
 _EPOCH = Epoch("out", "id", 1, "progress", 1, _SCHEMA.to_json(), by_batch=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import json
@@ -24,6 +25,7 @@ from headrace.broker.storage.archive_access import parse_archive
 from headrace.broker.transactions import TransactionSettings
 from headrace.errors import ConfigError, DataDirError
 from headrace.log.archive_store import BucketAddress
+from headrace.service_manager import ServiceManager
 
 __all__ = ["FREED_BYTES_MAX", "JsonLines", "keep_freed_memory", "run_broker"]
 
@@ -155,6 +157,7 @@ async def _serve(
     metrics_hosts: list[str],
 ) -> None:
     began = time.perf_counter()
+    manager = ServiceManager.from_environment()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -179,13 +182,23 @@ async def _serve(
             f"{len(broker.catalog.topics())} topics, {(time.perf_counter() - began) * 1000:.0f} ms)",
             flush=True,
         )
-        await stop.wait()
+        manager.ready()
+        while not await _wait_for(stop, manager.watchdog_s):
+            manager.alive()
         _log.info("stopping: waiting for requests in progress, then closing the files")
     finally:
+        manager.stopping()
         await metrics.close()
         await server.close()
         await broker.stop()
     _log.info("stopped cleanly")
+
+
+async def _wait_for(event: asyncio.Event, timeout_s: float | None) -> bool:
+    """Return whether the event was set within the time."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), timeout_s)
+    return event.is_set()
 
 
 async def _listen(listener: Server | MetricsPort, host: str, port: int, option: str) -> None:

@@ -42,10 +42,11 @@ def list_flows(session: Session, app: AppName) -> None:
 
 
 def _row(cluster: Cluster, flow: Flow) -> dict[str, Any]:
-    from headrace.client.progress import current, flow_lag
+    from headrace.client.generations import progress_of
+    from headrace.client.progress import flow_lag
     from headrace.model.declarations import DELIVERIES
 
-    progress = current(cluster, flow.progress_topic)
+    progress = progress_of(cluster, flow)
     last = progress.last if progress else None
     latency = progress.generation.latency if progress else flow.latency
     return {
@@ -118,8 +119,9 @@ def rebuild(
     """Start a new generation of flows, and of all flows downstream of them.
 
     The new generation derives all rows again from the log. It writes to topics whose names end in the generation's
-    number. Views serve the old rows until the new generation has caught up. If a process runs one of the flows, the
-    command names it first: these flows stop there, until you start that process again.
+    number. The process that runs the flows derives it beside the serving generation. When it has caught up, and the
+    difference is within the limits ([switch] in headrace.toml), the flow switches to it: readers of the flow's topic
+    and of its views see the new rows. Otherwise it waits for headrace generation switch.
     """
     from headrace.cli.app_loader import load_checked_app
     from headrace.runtime.rebuild import flows_to_rebuild
@@ -145,12 +147,13 @@ def rebuild(
 
 
 def _running_drivers(cluster: Cluster, flows: list[Flow]) -> list[str]:
-    """Say which processes run the flows, and what happens to them. A process on another machine may have ended."""
+    """Say which processes run the flows, and what they do. A process on another machine may have ended."""
+    from headrace.client.generations import serving_progress_topic
     from headrace.client.progress import current_driver
 
     names_by_driver: dict[tuple[str, int], list[str]] = {}
     for flow in flows:
-        driver = current_driver(cluster, flow.progress_topic)
+        driver = current_driver(cluster, serving_progress_topic(cluster, flow))
         if driver is not None and (driver.host != socket.gethostname() or _is_running(driver)):
             names_by_driver.setdefault((driver.host, driver.pid), []).append(flow.name)
     lines = []
@@ -160,8 +163,7 @@ def _running_drivers(cluster: Cluster, flows: list[Flow]) -> list[str]:
         lines.append(
             f"process {pid} on {'this machine' if is_here else host} {runs} {', '.join(names)}: "
             + ("there," if is_here else "if it still runs,")
-            + f" {'it stops' if len(names) == 1 else 'they stop'} within seconds, and views keep serving the old rows."
-            " Start that process again to derive the new generation"
+            + " it derives the new generation beside the serving one, and views keep serving the old rows meanwhile"
         )
     return lines
 

@@ -41,7 +41,14 @@ COMMANDS = (
         "headrace.cli.run",
         "Run a whole app on this machine: log, flows and views.",
     ),
+    Entry("check", "headrace.cli.check", "Check an app without starting it, and report all mistakes."),
     Entry("flow", "headrace.cli.flow", "List, run and rebuild an app's flows.", alias="flows"),
+    Entry(
+        "generation",
+        "headrace.cli.generation",
+        "List, compare, switch and drop the generations of flows.",
+        alias="generations",
+    ),
     Entry("graph", "headrace.cli.graph", "Show an app as a graph: table, Mermaid, DOT or OpenLineage."),
     Entry("init", "headrace.cli.init", "Create a small app that runs."),
     Entry("doctor", "headrace.cli.doctor", "Check what this machine lacks to run an app."),
@@ -69,7 +76,7 @@ COMMANDS = (
         "List, describe, follow, rebuild and replace an app's views.",
         alias="views",
     ),
-    Entry("dead", "headrace.cli.dead", "List, show and replay dead letters."),
+    Entry("dead", "headrace.cli.dead", "List, show, replay, correct and dismiss dead letters."),
     Entry("query", "headrace.cli.query", "Read a view, or query views with SQL."),
     Entry("serve", "headrace.cli.serve", "Serve an app's views and topics over HTTP."),
     Entry(

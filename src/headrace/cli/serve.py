@@ -52,7 +52,9 @@ def serve(
     from headrace.cli.interrupt import Interrupt
     from headrace.serve.http.request_log import LogFile
     from headrace.serve.http.server import Server
+    from headrace.service_manager import ServiceManager
 
+    manager = ServiceManager.from_environment()
     loaded = load_checked_app(app)
     settings = session.settings(data=data, serve=listen, pg_listen=pg_listen)
     log_path = settings.serve.access_log
@@ -65,6 +67,7 @@ def serve(
         DEFAULT_SERVE_LISTEN if settings.serve.listen in (None, SERVE_OFF) else settings.serve.listen,
         warn=session.out.warn,
         log=log_file.write if log_file else None if session.out.quiet else session.out.note,
+        future_ms=settings.flow.future_ms,
     )
     with Interrupt() as interrupt:
         server.start()
@@ -73,11 +76,15 @@ def serve(
             session.out.text(f"PostgreSQL protocol at {server.pg_address}")
         session.out.flush()
         try:
+            manager.ready()
             while not interrupt.requested and server.is_running:
                 time.sleep(_POLL_S)
+                if manager.watchdog_s is not None and server.responds():
+                    manager.alive()
             if server.failure is not None:
                 raise server.failure
         finally:
+            manager.stopping()
             server.stop()
             if log_file is not None:
                 log_file.close()

@@ -6,6 +6,7 @@ log stops last.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,17 +16,20 @@ from headrace.app import App
 from headrace.broker.net.address import split_names
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import ensure_declared
+from headrace.clock import SystemClock
 from headrace.errors import HeadraceError
 from headrace.files import make_private_dir
 from headrace.follow.follower import Follower
 from headrace.model.errors import MissingExtra
 from headrace.model.graph import check
+from headrace.ops.dead.letter_index import index_path
 from headrace.ops.lag.monitor import LagMonitor
+from headrace.ops.schemas.start import expect_history_fits
 from headrace.runtime.embedded import BrokerChild, backup_environment, backup_options
 from headrace.runtime.part import Part
 from headrace.runtime.summary import RunPositions, RunSummary, Summarizer
 from headrace.settings import DEFAULT_SERVE_LISTEN, FREE_SERVE_LISTEN, SERVE_OFF, Settings
-from headrace.stores.registry import open_writer
+from headrace.stores.registry import open_reader, open_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,7 +93,7 @@ class Run:
         self.metrics: RunMetrics | None = None
         self.server: Server | None = None
         self._access_log: LogFile | None = None
-        self._note = note
+        self.note = note
         self._warn = warn or note
         self._rebuild_changed = rebuild_changed
         self._only = only
@@ -117,7 +121,7 @@ class Run:
         self._start_log()
         if self._with_views:
             self._start_server()
-        self._note(f"log at {self.cluster.bootstrap}, data in {self.settings.data}")
+        self.note(f"log at {self.cluster.bootstrap}, data in {self.settings.data}")
         if self._with_views:
             self._start_followers()
         if self._with_views and not self._only and self.settings.alerts.every_s:
@@ -142,10 +146,17 @@ class Run:
             )
             address = self._broker.address
         self.cluster = Cluster(address, log.properties, replication=self.settings.topics.replication)
-        self._lag_monitor = LagMonitor(self.cluster, self.app, RunPositions(self), timeout_s=_LAG_TIMEOUT_S)
+        letters = index_path(self.settings.data, self.app.name)
+        self._lag_monitor = LagMonitor(
+            self.cluster, self.app, RunPositions(self), letters, timeout_s=_LAG_TIMEOUT_S
+        )
+        history = expect_history_fits(self.cluster, self.app, SystemClock().now_ms())
         for topic in self.app.topics:
             if self.app.writer_of(topic) is None:
                 ensure_declared(self.cluster, topic, topic.name, self.settings.topics.partitions)
+        history.record(self.cluster)
+        for line in history.notes():
+            self._warn(line)
 
     def _start_followers(self) -> None:
         for view in self.app.views:
@@ -154,11 +165,11 @@ class Run:
                 self.app.flows,
                 self.cluster,
                 lambda view=view: open_writer(view, self.app.name, self.settings.data),  # type: ignore[misc]
-                print_line=self._note,
+                print_line=self.note,
                 max_rows=self.settings.views.max_rows,
             )
             self.followers.append(follower)
-            self._start_part(Part(f"view {view.name}", follower.run, self.stop_requested))
+            self.start_part(Part(f"view {view.name}", follower.run, self.stop_requested))
 
     def _start_flows(self) -> None:
         if not self.app.flows:
@@ -168,34 +179,38 @@ class Run:
         from headrace.flow.engine.task_slots import slots_for
         from headrace.flow.runner import FlowRunner
         from headrace.flow.spark.session import start
+        from headrace.runtime.beside import BesideFlows
 
         if self.spark is None:
-            self._note("starting Spark")
+            self.note("starting Spark")
             slots = slots_for(self.cluster, self.app, self.settings)
-            self.spark = start(self.settings, self.app.name, slots=slots, say=self._note)
+            self.spark = start(self.settings, self.app.name, slots=slots, say=self.note)
         self.compiled, self.schemas = compile_app(self.spark, self.app)
         options = FlowOptions.of(self.settings)
+        beside = BesideFlows(self)
         for compiled in self.compiled:
             if self._only and compiled.flow.name not in self._only:
                 continue
             context = FlowContext(self.spark, self.cluster, self.app, compiled, self.schemas, options)
-            runner = FlowRunner(context, rebuild_changed=self._rebuild_changed)
+            runner = FlowRunner(context, rebuild_changed=self._rebuild_changed, note=self.note)
             self.flows.append(runner)
+            beside.add(context)
             part = Part(f"flow {compiled.flow.name}", runner.run, self.stop_requested)
-            self._start_part(part)
+            self.start_part(part)
             # A later flow can read this flow's output. The later flow finds the topic in the generation
             # record, which must exist.
             deadline = time.monotonic() + _FLOW_START_S
             while not runner.opened.wait(0.1) and part.is_running and time.monotonic() < deadline:
                 pass
+        self.start_part(Part("generations", beside.run, self.stop_requested))
 
     def _start_proofs(self) -> None:
         from headrace.runtime.proofs import Proofs
 
         arguments = (self.spark, self.cluster, self.app, self.settings, self.compiled, self.schemas)
-        self.proofs = Proofs(*arguments, note=self._note, warn=self._warn)
+        self.proofs = Proofs(*arguments, note=self.note, warn=self._warn)
         if self.settings.verify.every_s:
-            self._start_part(Part("proofs", self.proofs.run, self.stop_requested))
+            self.start_part(Part("proofs", self.proofs.run, self.stop_requested))
 
     def _start_alerts(self, rules: dict[str, Rule]) -> None:
         """Start this before Spark, because retention can delete unread records while Spark starts."""
@@ -203,9 +218,9 @@ class Run:
 
         every_s = self.settings.alerts.every_s
         self.alerts = AlertWatch(
-            self.cluster, self.lag_monitor, rules, every_s, note=self._note, warn=self._warn
+            self.cluster, self.lag_monitor, rules, every_s, note=self.note, warn=self._warn
         )
-        self._start_part(Part("alerts", self.alerts.run, self.stop_requested))
+        self.start_part(Part("alerts", self.alerts.run, self.stop_requested))
 
     def _start_metrics(self, listen: str) -> None:
         from headrace.runtime.metrics import RunMetrics
@@ -215,7 +230,7 @@ class Run:
             self.app.name, self.flows, self.followers, self.lag_monitor, self.alerts, hosts
         )
         self.metrics.start(listen, anyone=self.settings.metrics.anyone_may_read)
-        self._note(f"metrics are at {self.metrics.address}")
+        self.note(f"metrics are at {self.metrics.address}")
 
     def _start_server(self) -> None:
         """Start this before Spark, so that clients can read the views immediately."""
@@ -232,12 +247,12 @@ class Run:
             except AddressTaken:
                 self.server = self._server(FREE_SERVE_LISTEN)
             except MissingExtra as error:
-                self._note(f"the web UI is not available: {error}")
+                self.note(f"the web UI is not available: {error}")
                 return
         self.server.start()
-        self._note(f"the web UI is at {self.server.address}")
+        self.note(f"the web UI is at {self.server.address}")
         if self.server.pg_address:
-            self._note(f"PostgreSQL protocol at {self.server.pg_address}")
+            self.note(f"PostgreSQL protocol at {self.server.pg_address}")
 
     def _server(self, listen: str) -> Server:
         from headrace.runtime.probe import RunProbe
@@ -256,9 +271,10 @@ class Run:
             warn=self._warn,
             log=self._access_log.write,
             probe=RunProbe(self),
+            future_ms=settings.flow.future_ms,
         )
 
-    def _start_part(self, part: Part) -> None:
+    def start_part(self, part: Part) -> None:
         self.parts.append(part)
         part.start()
 
@@ -271,11 +287,11 @@ class Run:
         failure = self.server.failure if self.server is not None else None
         if failure is not None and "serving" not in self._reported:
             self._reported.add("serving")
-            self._note(f"the server has stopped: {failure}")
+            self.note(f"the server has stopped: {failure}")
         for part in self.parts:
             if part.error is not None and part.name not in self._reported:
                 self._reported.add(part.name)
-                self._note(f"{part.name} has stopped: {part.error}")
+                self.note(f"{part.name} has stopped: {part.error}")
 
     def _check_broker(self, broker: BrokerChild) -> None:
         try:
@@ -283,6 +299,28 @@ class Run:
         except HeadraceError as error:
             self.broker_failure = error
             raise
+
+    def starting_parts(self) -> list[str]:
+        """Return the flows that have not opened yet and the views that cannot be read yet. Failed parts do not count:
+        the others serve.
+        """
+        failed = {part.name for part in self.failed}
+        opened = {runner.status.name for runner in self.flows if runner.opened.is_set()}
+        starting = [f"flow {name}" for name in self.expected_flows if name not in opened]
+        starting += [
+            f"view {follower.view.name}" for follower in self.followers if not self._is_readable(follower)
+        ]
+        return [name for name in starting if name not in failed]
+
+    def _is_readable(self, follower: Follower) -> bool:
+        """Whether the view has rows to serve: while it is rebuilt, the old rows."""
+        if follower.status.state != "rebuilding":
+            return follower.status.state == "following"
+        reader = open_reader(follower.view, self.app.name, self.settings.data)
+        if reader is None:
+            return False
+        with contextlib.closing(reader):
+            return reader.state(follower.view.name) is not None
 
     @property
     def lag_monitor(self) -> LagMonitor:
@@ -318,7 +356,7 @@ class Run:
             return
         self._stop_is_announced = True
         busy = ", ".join(runner.status.name for runner in self.flows if runner.is_busy)
-        self._note(
+        self.note(
             f"stopping{f', waiting for the running batch of {busy}' if busy else ''}; Ctrl-C again stops at once and"
             " loses nothing"
         )
@@ -358,7 +396,7 @@ class Run:
         deadline = time.monotonic() + patience_s
         for part in self.parts:
             if not part.join(max(0.0, deadline - time.monotonic())):
-                self._note(
+                self.note(
                     f"{part.name} did not stop within {patience_s:.0f} s; the next start repeats its work"
                 )
 

@@ -13,7 +13,7 @@ from headrace.broker.broker import Broker
 from headrace.broker.settings import BrokerSettings
 from headrace.files import File, SystemFile, SystemFiles
 from headrace.log.archive_folder import FolderStore
-from headrace.testing.faulty_clock import DrivenClock
+from headrace.testing.clock import DrivenClock
 from headrace.wire import Api
 from headrace.wire import messages as m
 

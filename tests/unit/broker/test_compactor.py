@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from faults.disk.faulty_files import FaultyFiles
 from headrace.broker.broker import Broker
 from headrace.broker.metrics.collector import collect
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.storage.partition import Partition
 from headrace.records import build_batch
-from headrace.testing.faulty_clock import DrivenClock
-from headrace.testing.faulty_files import FaultyFiles
+from headrace.testing.clock import DrivenClock
 from headrace.wire import Api
 from headrace.wire import messages as m
 

@@ -12,7 +12,7 @@ from headrace.broker import broker as broker_module
 from headrace.broker.broker import Broker
 from headrace.broker.settings import BrokerSettings
 from headrace.errors import PartitionFenced
-from headrace.testing.faulty_clock import DrivenClock
+from headrace.testing.clock import DrivenClock
 
 
 def errors_in(caplog: pytest.LogCaptureFixture) -> list[str]:

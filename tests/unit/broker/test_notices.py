@@ -7,7 +7,7 @@ import pytest
 
 from headrace.broker.main import JsonLines
 from headrace.broker.net.client_limits import Notices
-from headrace.testing.faulty_clock import DrivenClock
+from headrace.testing.clock import DrivenClock
 
 
 def test_a_flood_of_one_event_is_limited_and_the_next_line_counts_the_suppressed(

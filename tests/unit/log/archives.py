@@ -17,7 +17,7 @@ from headrace.log.config import LogConfig
 from headrace.log.pace import Pace
 from headrace.log.partition import PartitionLog
 from headrace.log.retention import segments_past_retention
-from headrace.testing.faulty_clock import DrivenClock
+from headrace.testing.clock import DrivenClock
 from tests.support.s3 import S3Server
 from tests.unit.log.conftest import NOW_MS, append
 

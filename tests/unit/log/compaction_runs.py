@@ -13,7 +13,7 @@ from headrace.log.partition import PartitionLog
 from headrace.log.reader import LogReader
 from headrace.log.scan import scan_whole_batches
 from headrace.records import Marker, RecordLimits, build_batch, iter_headers, open_batch, read_header
-from headrace.testing.faulty_clock import DrivenClock
+from headrace.testing.clock import DrivenClock
 from tests.unit.log.conftest import NOW_MS
 
 Key = bytes

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from faults.disk.faulty_files import Crash, FaultyFiles
 from headrace.errors import ArchiveUnavailable, CorruptBatch, DamagedState, StorageError
 from headrace.files import SystemFiles
 from headrace.log.pace import Interrupted
 from headrace.log.reader import LogReader
 from headrace.log.retention import segments_past_retention, trim
-from headrace.testing.faulty_files import Crash, FaultyFiles
 from tests.support.s3 import S3Server
 from tests.unit.log.archives import (
     CONFIG,

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from faults.disk.faulty_files import FaultyFiles
 from headrace.clock import SystemClock
 from headrace.errors import DamagedState
 from headrace.log.committer import Committer
 from headrace.log.journal import Journal, check_journal
-from headrace.testing.faulty_files import FaultyFiles
 
 DIRECTORY = Path("/disk/journal")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from faults.disk.faulty_files import Crash, FaultyFiles
 from headrace.log.compaction import due
 from headrace.log.pace import Interrupted
 from headrace.log.partition import PartitionLog
-from headrace.testing.faulty_files import Crash, FaultyFiles
 from tests.unit.log.compaction_runs import (
     COMPACTED_TOPIC,
     ReadRecords,

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from faults.disk.faulty_files import FaultyFiles
 from headrace.log.committer import Committer
 from headrace.log.partition import PartitionLog
-from headrace.testing.faulty_files import FaultyFiles
 from tests.unit.log.conftest import append, values_from
 from tests.unit.log.test_power_loss import (
     DIRECTORY,

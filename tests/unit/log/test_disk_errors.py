@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from faults.disk.faulty_files import FaultyFiles
 from headrace.clock import SystemClock
 from headrace.errors import PartitionFenced
 from headrace.log.committer import Committer
@@ -16,7 +17,6 @@ from headrace.log.config import LogConfig
 from headrace.log.journal import Journal
 from headrace.log.partition import PartitionLog
 from headrace.log.producers import OutOfOrderSequence
-from headrace.testing.faulty_files import FaultyFiles
 from tests.unit.log.conftest import NOW_MS, append, values_from
 
 DIRECTORY = Path("/disk/partition")

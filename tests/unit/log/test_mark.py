@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from faults.disk.faulty_files import FaultyFiles
 from headrace.log.mark import Mark, MarkFile
-from headrace.testing.faulty_files import FaultyFiles
 
 HOME = Path("/disk")
 PATH = HOME / "mark"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from faults.disk.faulty_files import Crash, FaultyFiles
 from headrace.log.config import LogConfig
 from headrace.log.partition import PartitionLog
-from headrace.testing.faulty_files import Crash, FaultyFiles
 from tests.unit.log.conftest import NOW_MS, append, values_from
 
 DIRECTORY = Path("/disk/partition")

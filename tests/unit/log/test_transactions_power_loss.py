@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from faults.disk.faulty_files import Crash, FaultyFiles
 from headrace.log.config import LogConfig
 from headrace.log.partition import PartitionLog
-from headrace.testing.faulty_files import Crash, FaultyFiles
 from tests.unit.log.conftest import append, committed_from, end
 from tests.unit.log.test_power_loss import CONFIG, new_disk, open_log
 

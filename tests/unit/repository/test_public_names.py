@@ -102,7 +102,12 @@ PINNED: dict[str, set[str]] = {
         "ViewSettings",
     },
     "headrace.stores": {"Delta", "OnRead", "Postgres", "Redis", "SQLite", "Search"},
-    "headrace.testing": set(),
+    "headrace.service_manager": {"ServiceManager"},
+    "headrace.testing": {
+        *("BrokerThread", "DrivenClock", "FlowTester", "RunningApp"),
+        *("DeadRecord", "Deleted", "DerivedRows", "InvalidSample", "LateRecord"),
+        *("eventually", "local_settings", "local_spark", "running"),
+    },
     "headrace.follow": set(),
     "headrace.truth": {"VOLATILE_CONFIG", "NotASourceOfTruth", "expect_source_of_truth", "is_volatile"},
     "headrace.wire": {

@@ -17,6 +17,7 @@ __all__ = ["InitRefused", "command", "init"]
 _TEMPLATE = Path(__file__).with_name("template")
 _FILES = {
     "app.py": "app.py.in",
+    "conftest.py": "conftest.py.in",
     "test_app.py": "test_app.py.in",
     "headrace.toml": "headrace.toml.in",
     "README.md": "README.md.in",
@@ -48,7 +49,7 @@ def init(
 ) -> None:
     """Create a small app that runs.
 
-    It writes app.py with a topic, a flow and a view, settings, a test, and a README with the next commands. It never
+    It writes app.py with a topic, a flow and a view, settings, tests, and a README with the next commands. It never
     overwrites a file.
     """
     folder = directory.absolute()

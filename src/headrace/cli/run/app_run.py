@@ -18,12 +18,14 @@ from headrace.cli.session import Session
 from headrace.cli.sql import SqlRunner, Watch, app_sources
 from headrace.errors import ConfigError, HeadraceError
 from headrace.runtime.run import Run
+from headrace.service_manager import ServiceManager
 from headrace.settings import SERVE_OFF
 
 __all__ = ["RunOptions", "run_app"]
 
 _CATCH_UP_TIMEOUT_S = 120.0
 _CATCH_UP_POLL_S = 0.5
+_START_POLL_S = 0.2
 _CAUGHT_UP_POLLS = 3
 _FEED_STOP_S = 10.0
 _FEED_QUICK_STOP_S = 0.5
@@ -55,6 +57,7 @@ class RunOptions:
 
 
 def run_app(session: Session, options: RunOptions) -> int:
+    manager = ServiceManager.from_environment()
     app = load_app(options.app)
     feed = load_object(options.feed) if options.feed else None
     settings = session.settings(
@@ -92,14 +95,16 @@ def run_app(session: Session, options: RunOptions) -> int:
     try:
         with Interrupt(kill=run.kill) as interrupt:
             try:
+                manager.starting("starting the log, Spark and the flows")
                 with interrupt.raising():
                     run.start()
                 with display, contextlib.closing(_watch(run, options)) as watch:
-                    _show_until_stopped(run, display, watch, options, feed, interrupt)
+                    _show_until_stopped(run, display, watch, options, feed, manager, interrupt)
                 if options.verify and not interrupt.requested:
                     with interrupt.raising():
                         proven = _verify(run, display)
             finally:
+                manager.stopping()
                 run.close(quickly=interrupt.is_ctrl_c)
     except (KeyboardInterrupt, SystemExit):
         # Ctrl-C is the usual way to end a run. Failures before Ctrl-C must still be reported.
@@ -128,6 +133,7 @@ def _show_until_stopped(
     watch: Watch,
     options: RunOptions,
     feed: Callable[..., None] | None,
+    manager: ServiceManager,
     interrupt: Interrupt,
 ) -> None:
     feed_stop = threading.Event()
@@ -140,7 +146,7 @@ def _show_until_stopped(
             options.seconds is None or time.monotonic() - started_s < options.seconds
         ):
             _show(run, display, watch)
-            interrupt.wait(display.every_s)
+            _pause(run, manager, interrupt, display.every_s)
     finally:
         feed_stop.set()
         if interrupt.is_ctrl_c:
@@ -156,6 +162,32 @@ def _show_until_stopped(
 def _show(run: Run, display: Display, watch: Watch) -> None:
     run.check_parts()
     display.show(run.summarize(), watch.rows())
+
+
+def _pause(run: Run, manager: ServiceManager, interrupt: Interrupt, seconds: float) -> None:
+    """Wait until the next display, or until the user interrupts the run. Report to systemd meanwhile."""
+    end_s = time.monotonic() + seconds
+    while not interrupt.requested and (left_s := end_s - time.monotonic()) > 0:
+        if manager.is_listening:
+            _report_state(run, manager)
+        pauses = (
+            left_s,
+            manager.watchdog_s,
+            _START_POLL_S if manager.is_listening and not manager.is_ready else None,
+        )
+        interrupt.wait(min(pause for pause in pauses if pause is not None))
+
+
+def _report_state(run: Run, manager: ServiceManager) -> None:
+    if not manager.is_ready:
+        starting = run.starting_parts()
+        if starting:
+            manager.starting(f"starting {', '.join(starting)}")
+        else:
+            manager.ready("; ".join(f"{part.name} has stopped" for part in run.failed))
+    # A hung server is a reason to restart the process. A failed part is not: the others would stop too.
+    if manager.watchdog_s is not None and (run.server is None or run.server.responds()):
+        manager.alive()
 
 
 def _wait_until_caught_up(run: Run, interrupt: Interrupt) -> None:

@@ -12,6 +12,7 @@ from headrace.cli.errors import UsageError
 from headrace.cli.options import AppName, Data, Views
 from headrace.cli.session import Session
 from headrace.cli.verb import verb
+from headrace.service_manager import ServiceManager
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,11 +57,14 @@ def follow(
     """Keep views up to date with the log, until interrupted.
 
     It replaces another follower of the same view, which stops with an error. If no broker responds, the command waits
-    for a broker. Processes of one group share the views, and take over the views of a process that ends. Each process
+    for a broker. If records of the log do not fit the schema of a view's topic, the command changes nothing, and
+    fails. Processes of one group share the views, and take over the views of a process that ends. Each process
     of a group must be able to connect to the stores.
     """
     from headrace.cli.app_loader import load_checked_app, views_of
     from headrace.cli.interrupt import Interrupt
+    from headrace.cli.reach import check_reachable
+    from headrace.cli.view.history import wait_for_history
     from headrace.runtime.followers import Followers
 
     if group is not None and (exit_ or views):
@@ -73,6 +77,10 @@ def follow(
     followers = Followers(_follower_factory(session, loaded, wanted, session.data_dir(data)))
     try:
         with Interrupt() as interrupt:
+            if group is not None:
+                check_reachable(session.bootstrap)
+            if not wait_for_history(session, loaded, wanted, lambda: interrupt.requested):
+                return 0
             if group is not None:
                 _share(session, loaded, group, followers, lambda: interrupt.requested)
             else:
@@ -128,7 +136,6 @@ def _follow_all(
 def _share(
     session: Session, app: App, group: str, followers: Followers, stop_requested: Callable[[], bool]
 ) -> None:
-    from headrace.cli.reach import check_reachable
     from headrace.runtime.followers import SharedViews
 
     def start(indexes: list[int]) -> None:
@@ -143,7 +150,6 @@ def _share(
         if indexes:
             session.out.note(f"{verb} {', '.join(app.views[index].name for index in indexes)}")
 
-    check_reachable(session.bootstrap)
     reporter = _Reporter(session, followers)
     restarted = time.monotonic()
     with SharedViews(session.cluster(), app.name, group, len(app.views), start, stop) as shared:
@@ -157,15 +163,24 @@ def _share(
 
 
 class _Reporter:
-    """Prints each failure once, and a line per view every five seconds."""
+    """Prints each failure once, and a line per view every five seconds. Reports to systemd when every view is built."""
 
     def __init__(self, session: Session, followers: Followers) -> None:
         self._session = session
         self._followers = followers
         self._reported: list[HeadraceError] = []
         self._printed = time.monotonic()
+        self._manager = ServiceManager.from_environment()
 
     def report(self) -> None:
+        building = [
+            follower.view.name for follower in self._followers.running if follower.status.state != "following"
+        ]
+        if building:
+            self._manager.starting(f"building {', '.join(building)}")
+        else:
+            self._manager.ready()
+        self._manager.alive()
         for part in self._followers.failed:
             if part.error is not None and not any(error is part.error for error in self._reported):
                 self._reported.append(part.error)

@@ -51,6 +51,11 @@ class Engine(ABC):
     def query_name(self) -> str:
         return f"{self._flow.name}.g{self.state.generation.generation}"
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no batch runs or follows before new records arrive. Valid only once all records are processed."""
+        return True
+
     @abstractmethod
     def start(self) -> None: ...
 

@@ -41,6 +41,8 @@ __all__ = ["MicroBatchRun"]
 _TOO_LARGE_FACTOR = 2
 _MEMORY_FACTOR = 2
 """A batch holds its rows in memory up to this multiple of ``flow.max_bytes``; larger output is written to disk."""
+_IDLE = "Waiting for data to arrive"
+"""Spark's status of a query that has nothing to do."""
 _OPERATION_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 _RUN_PREFIX = "run-"
 """Prefix of the checkpoints of flows without state. Each run has its own checkpoint."""
@@ -58,7 +60,8 @@ class MicroBatchRun(Engine):
         super().__init__(context, state, writer, rows_max)
         options, spark, stateful = context.options, context.spark, context.compiled.stateful
         self._inputs = {source.topic: source for source in state.generation.inputs}
-        run = options.checkpoint_of(self._flow.name, f"{_RUN_PREFIX}{secrets.token_hex(6)}")
+        self._run_prefix = f"{_RUN_PREFIX}g{state.generation.generation}-"
+        run = options.checkpoint_of(self._flow.name, f"{self._run_prefix}{secrets.token_hex(6)}")
         self._checkpoint = Checkpoint(spark, state.checkpoint if stateful else run)
         self._sync = CheckpointSync(self._checkpoint.location, options.fsync) if stateful else None
         self._cell = WatermarkCell(spark)
@@ -75,6 +78,16 @@ class MicroBatchRun(Engine):
         logs = {topic.name: self._inputs[topic.name].log for topic in self._flow.streams}
         self._counter = InputCounter(spark, context.cluster, self._decoders, logs, self._cell.column)
 
+    @property
+    def is_idle(self) -> bool:
+        # A batch without records can follow the last record. Before it, Spark reports "Waiting for next trigger".
+        return not self._has_empty_batches or self.query.status["message"] == _IDLE
+
+    @property
+    def _has_empty_batches(self) -> bool:
+        """Whether a batch without records can drop old state or, in append mode, write completed windows."""
+        return self._compiled.stateful and self._compiled.mode == "append"
+
     # Start and stop
 
     def start(self) -> None:
@@ -90,11 +103,10 @@ class MicroBatchRun(Engine):
             .trigger(processingTime=f"{self._options.trigger_ms} milliseconds")
             .foreachBatch(self._batch)
         )
-        # A batch without data can only drop old state or, in append mode, write completed windows. The setting belongs
-        # to the session; a query copies it when it starts.
-        empty_batches = self._compiled.stateful and self._compiled.mode == "append"
+        empty_batches = str(self._has_empty_batches).lower()
         with _start_lock:
-            self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(empty_batches).lower())
+            # The setting belongs to the session; a query copies it when it starts.
+            self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", empty_batches)
             # The compiler already ran this check on the user's plan. Here Spark would reject the sort that
             # ``headrace.flow.compile.lineage`` added so that the first of several duplicates is retained.
             self._spark.conf.set(_OPERATION_CHECK, "false")
@@ -106,7 +118,7 @@ class MicroBatchRun(Engine):
 
     def _prepare_checkpoint(self) -> None:
         if not self._compiled.stateful:
-            self._checkpoint.remove_siblings(_RUN_PREFIX)
+            self._checkpoint.remove_siblings(self._run_prefix)
             return
         batch = None if self.state.will_repeat else self._checkpoint.unfinished()
         if batch is not None:

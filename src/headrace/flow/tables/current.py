@@ -41,12 +41,12 @@ from headrace.client.tombstones import Tombstones
 from headrace.flow.codec.codec import Decoder, TimeBounds
 from headrace.flow.errors import InputReplaced, TableRepartitioned, rebuild_hint
 from headrace.flow.inputs import history
-from headrace.flow.rejected import DeadLetterSpool, RejectedRecord, read_rejected
+from headrace.flow.rejected import DeadLetterSpool, RejectedRecord, read_rejected, rejected_record
 from headrace.flow.spark_types import local_rows, struct_of
 from headrace.model.declarations import Topic
 from headrace.model.progress import Input
 
-__all__ = ["TableState", "latest"]
+__all__ = ["RECORD_SHAPE", "TableState", "latest"]
 
 _MEMORY_ROWS_MAX = 20_000
 _FETCH_RECORDS = 10_000
@@ -57,7 +57,7 @@ _LOADS_MAX = 5
 _UNCOMPACTED_S = 1.0
 _INTERVAL_S = (1.0, 60.0)
 _KEY = T.StructType([T.StructField("key", T.BinaryType())])
-_NEW_RECORD = T.StructType(
+RECORD_SHAPE = T.StructType(
     [
         *_KEY.fields,
         T.StructField("value", T.BinaryType()),
@@ -345,7 +345,7 @@ class TableState:
         rows = [
             dict(
                 zip(
-                    _NEW_RECORD.names,
+                    RECORD_SHAPE.names,
                     (
                         message.key(),
                         message.value(),
@@ -358,7 +358,7 @@ class TableState:
             )
             for message in messages
         ]
-        decoded = self._decoder.decode(local_rows(self._spark, rows, _NEW_RECORD)).toArrow().to_pylist()
+        decoded = self._decoder.decode(local_rows(self._spark, rows, RECORD_SHAPE)).toArrow().to_pylist()
         valid = [record for record in decoded if record["reason"] is None]
         self._frame_is_current = False
         if self._spark_rows is not None and self._partitions > 1:
@@ -367,7 +367,7 @@ class TableState:
             self._put_version(record["key"], record["row"], record["partition"], record["logged_us"])
         if len(self._memory_rows) > _MEMORY_ROWS_MAX:
             self._merge()
-        return [_rejected_record(self.log, record) for record in decoded if record["reason"] is not None]
+        return [rejected_record(self.log, record) for record in decoded if record["reason"] is not None]
 
     # Order of versions
 
@@ -429,8 +429,3 @@ class TableState:
 def _time_of(message: Message) -> datetime.datetime:
     _, timestamp_ms = message.timestamp()
     return _EPOCH + datetime.timedelta(milliseconds=max(0, timestamp_ms))
-
-
-def _rejected_record(log: str, record: dict[str, Any]) -> RejectedRecord:
-    names = ("partition", "offset", "key", "value", "reason", "event_us")
-    return RejectedRecord(log, *(record[name] for name in names))

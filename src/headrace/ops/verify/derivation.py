@@ -15,6 +15,7 @@ from headrace.client.cluster import Cluster
 from headrace.errors import HeadraceError
 from headrace.flow.compile.compiler import Compiled
 from headrace.flow.compile.fingerprint import is_comparable
+from headrace.flow.compile.flow_digest import describe_changes
 from headrace.flow.context import FlowOptions
 from headrace.flow.failures import explain
 from headrace.flow.history.derivation import derive
@@ -116,10 +117,12 @@ def function_finding(derivations: Derivations, flow: Flow, generation: Generatio
             f" release; this release computes fingerprints differently, and the function now has {current}",
             f"rebuild the flow once: headrace flow rebuild {app_argument()} {flow.name}",
         )
+    compiled = derivations.compiled(flow)
+    changes = describe_changes(generation, flow, compiled.digest, compiled.schema)
     return Finding(
         "function",
         f"the rows were derived by another version of {flow.name}: generation {generation.generation} has the"
-        f" fingerprint {generation.fingerprint}, and the function now has {current}",
+        f" fingerprint {generation.fingerprint}, and the function now has {current}: {changes}",
         f"to derive the rows with the current function: headrace flow rebuild {app_argument()} {flow.name}",
     )
 

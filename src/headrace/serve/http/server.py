@@ -29,7 +29,7 @@ from headrace.serve.http.connection import Gate
 from headrace.serve.http.guard import Guard
 from headrace.serve.http.request_log import traces_of
 from headrace.serve.http.tokens import TokenVerifier, tokens_path
-from headrace.settings import ServeSettings
+from headrace.settings import FlowSettings, ServeSettings
 
 if TYPE_CHECKING:
     from headrace.serve.monitor.runtime_probe import RuntimeProbe
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["AddressTaken", "Server"]
 
 _START_S = 30.0
+_RESPONSE_S = 5.0
 _SWEEP_S = 1.0
 _SOCKETS_SPARE = 100
 """How many WebSockets may be open beyond the subscriber limit: some wait for their first message, others are about to
@@ -52,7 +53,8 @@ class AddressTaken(ConfigError):
 
 class Server:
     """``log`` is called with each line of the access log, ``warn`` with warnings for a person. Both can be called from
-    any thread. ``probe`` reports on the app that runs in the same process, if any.
+    any thread. ``probe`` reports on the app that runs in the same process, if any. ``future_ms`` is the setting
+    ``flow.future_ms`` of the app's flows.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Server:
         warn: Callable[[str], None],
         log: Callable[[str], None] | None = None,
         probe: RuntimeProbe | None = None,
+        future_ms: int = FlowSettings().future_ms,
     ) -> None:
         with needing("serve", "starlette"), needing("serve", "uvicorn"), needing("serve", "httptools"):
             import httptools  # noqa: F401
@@ -79,6 +82,7 @@ class Server:
         self._warn = warn
         self._log = log
         self._probe = probe
+        self._future_ms = future_ms
         self._tokens = TokenVerifier(tokens_path(data))
         host, port = parse_address(listen, "serve.listen")
         self._expect_safe(host)
@@ -156,6 +160,14 @@ class Server:
     def is_running(self) -> bool:
         return self._thread.is_alive()
 
+    def responds(self, timeout_s: float = _RESPONSE_S) -> bool:
+        """Whether the server's event loop runs a callback within the time."""
+        if self._loop is None or not self._thread.is_alive():
+            return False
+        answered = threading.Event()
+        self._loop.call_soon_threadsafe(answered.set)
+        return answered.wait(timeout_s)
+
     def request_stop(self) -> None:
         """Begin to drain the server, without waiting."""
         if self._loop is not None and self._thread.is_alive():
@@ -201,6 +213,7 @@ class Server:
             traces=traces_of(os.environ, self._app.name, self._warn),
             access_log=AccessLog(self._log),
             report=self._report,
+            future_ms=self._future_ms,
         )
         limits, clock = context.limits, context.clock
         metrics = RequestMetrics()

@@ -1,0 +1,169 @@
+"""``headrace.testing`` derives a flow from rows in batch, and rejects what the running flow rejects."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from headrace.app import App
+from headrace.model.errors import AppError
+from headrace.testing import Deleted, FlowTester, InvalidSample
+
+NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+@dataclass(frozen=True)
+class Sale:
+    sale_id: str
+    product_id: str | None
+    amount: Decimal
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Product:
+    product_id: str
+    name: str
+
+
+app = App("shop")
+sales = app.topic("sales", Sale, key="sale_id", time="at", late=MINUTE)
+products = app.table("products", Product, key="product_id")
+named = app.topic("named", key="sale_id")
+sums = app.topic("sums", key="product_id")
+large = app.topic("large", key="product_id")
+
+
+@app.flow(reads=[sales, products], writes=named)
+def name_products(sales: DataFrame, products: DataFrame) -> DataFrame:
+    return sales.join(products, "product_id").select("sale_id", "name")
+
+
+@app.flow(reads=[sales], writes=sums, unbounded=True)
+def sum_up(sales: DataFrame) -> DataFrame:
+    return sales.groupBy("product_id").agg(F.sum("amount").alias("amount"))
+
+
+@app.flow(reads=[named], writes=app.topic("lengths", key="sale_id"))
+def measure(named: DataFrame) -> DataFrame:
+    return named.select("sale_id", F.length("name").alias("length"))
+
+
+@app.flow(reads=[sales], writes=large)
+def keep_large(sales: DataFrame) -> DataFrame:
+    return sales.select("product_id", "amount", (F.col("amount") < 10).alias("_deleted"))
+
+
+def sale(
+    number: int, product: str | None = "p", amount: str = "1", *, after: timedelta = timedelta(0)
+) -> Sale:
+    return Sale(f"s{number}", product, Decimal(amount), NOON + after)
+
+
+def test_rows_have_python_values_in_the_order_of_the_flow(derive: FlowTester) -> None:
+    result = derive(sum_up, [sale(1, "b", "1.5"), sale(2, "a"), sale(3, "b", "2")])
+    assert result.rows == [
+        {"product_id": "a", "amount": Decimal("1.000000")},
+        {"product_id": "b", "amount": Decimal("3.500000")},
+    ]
+    assert (result.late, result.dead) == ([], [])
+
+
+def test_an_event_is_late_if_an_earlier_batch_moved_the_watermark_past_it(derive: FlowTester) -> None:
+    first = [sale(1), sale(2, after=-10 * MINUTE)]
+    second = [sale(3, after=-2 * MINUTE), sale(4, after=-MINUTE)]
+    result = derive(sum_up, first, second)
+    assert [row["amount"] for row in result.current] == [Decimal(3)]
+    (late,) = result.late
+    assert (late.topic, late.row["sale_id"], late.watermark) == ("sales", "s3", NOON - MINUTE)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"{", "not JSON"),
+        (b'{"sale_id": "s", "amount": "1", "at": "2026-01-31T12:00:00Z"}', ""),
+        (
+            json.dumps({"sale_id": "s", "amount": "x", "at": "2026-01-31T12:00:00Z"}).encode(),
+            "amount: expected",
+        ),
+    ],
+)
+def test_a_record_that_does_not_fit_is_dead_with_its_reason(
+    derive: FlowTester, value: bytes, reason: str
+) -> None:
+    result = derive(keep_large, [sale(1, amount="20"), value])
+    assert [dead.reason.startswith(reason) for dead in result.dead] == ([True] if reason else [])
+    assert len(result.rows) + len(result.dead) == 2
+
+
+def test_an_event_far_ahead_of_its_record_is_dead(derive: FlowTester) -> None:
+    result = derive(keep_large, [sale(1), sale(2, after=61 * MINUTE)], logged_at=NOON)
+    assert len(result.rows) == 1
+    assert "ahead of the record's own time" in result.dead[0].reason
+
+
+def test_a_row_without_a_key_is_dead_and_a_deletion_removes_its_key(derive: FlowTester) -> None:
+    result = derive(keep_large, [sale(1, amount="20"), sale(2, "q", "30"), sale(3), sale(4, None)])
+    assert result.rows[2] == Deleted({"product_id": "p"})
+    assert result.current == [{"product_id": "q", "amount": Decimal("30.000000")}]
+    assert [(dead.topic, dead.reason) for dead in result.dead] == [("large", "the row has no key")]
+
+
+def test_an_event_is_joined_with_the_table_as_it_was_in_its_batch(derive: FlowTester) -> None:
+    result = derive(
+        name_products,
+        {products: [Product("p", "Tea")], sales: [sale(1)]},
+        {"sales": [sale(2)], "products": [Product("p", "Green tea")]},
+        {products: [Deleted({"product_id": "p"})], sales: [sale(3)]},
+        {products: [b"{"], sales: [sale(4)]},
+    )
+    assert result.rows == [{"sale_id": "s1", "name": "Tea"}, {"sale_id": "s2", "name": "Green tea"}]
+    assert [dead.topic for dead in result.dead] == ["products"]
+
+
+def test_a_flow_of_a_derived_topic_needs_the_app(derive: FlowTester) -> None:
+    rows = [{"sale_id": "s1", "name": "Tea"}]
+    with pytest.raises(InvalidSample, match="flow 'measure' reads named, which has no declared schema"):
+        derive(measure, rows)
+    assert derive(measure, rows, app=app).rows == [{"sale_id": "s1", "length": 3}]
+
+
+def test_nothing_is_derived_from_nothing(derive: FlowTester) -> None:
+    assert derive(sum_up, []).rows == derive(sum_up).rows == []
+
+
+@pytest.mark.parametrize(
+    ("flow", "batch", "message"),
+    [
+        (name_products, [sale(1)], "reads sales and products: it is not clear whose rows these are"),
+        (sum_up, {"sale": []}, "flow 'sum_up' does not read sale"),
+        (sum_up, sale(1), "a batch must be a list of rows"),
+        (sum_up, [{"sale_id": 1}], "a row for topic 'sales' does not fit its schema"),
+    ],
+)
+def test_rows_that_are_no_input_of_the_flow_are_refused(
+    derive: FlowTester, flow: Any, batch: Any, message: str
+) -> None:
+    with pytest.raises(InvalidSample, match=message):
+        derive(flow, batch)
+
+
+def test_a_flow_that_could_not_run_is_refused(derive: FlowTester) -> None:
+    other = App("other")
+    events = other.topic("events", Sale, key="sale_id", time="at")
+
+    @other.flow(reads=[events], writes=other.topic("counts", key="product_id"))
+    def count(events: DataFrame) -> DataFrame:
+        return events.groupBy("product_id").count()
+
+    with pytest.raises(AppError, match="grow"):
+        derive(count, [sale(1)])
