@@ -42,6 +42,7 @@ COMMANDS = (
         "Run a whole app on this machine: log, flows and views.",
     ),
     Entry("check", "headrace.cli.check", "Check an app without starting it, and report all mistakes."),
+    Entry("deploy", "headrace.cli.deploy", "Bring changed flows into a running app, without a pause."),
     Entry("flow", "headrace.cli.flow", "List, run and rebuild an app's flows.", alias="flows"),
     Entry(
         "generation",

@@ -123,7 +123,8 @@ def verify(
 
         wanted = None if chosen is None else {item.name for items in chosen for item in items}
         reports = last_reports(cluster, loaded.name)
-        return _show_last(session, [report for report in reports if wanted is None or report.name in wanted])
+        shown = [report for report in reports if wanted is None or report.name in wanted]
+        return _show_last(session, cluster, loaded, shown)
     settings = session.settings(data=data, master=master)
     planned = _planned(loaded, chosen)
     with (
@@ -250,13 +251,21 @@ def _show(session: Session, result: Report | CannotVerify) -> int:
     return result.exit_code
 
 
-def _show_last(session: Session, reports: list[Report]) -> int:
-    from headrace.ops.verify.errors import NeverVerified
+def _show_last(session: Session, cluster: Cluster, app: App, reports: list[Report]) -> int:
+    """Show the last results. A result of another generation than the serving one is outdated: it proves nothing."""
+    from headrace.client.generations import find_generations
+    from headrace.ops.verify.errors import NeverVerified, Outdated
+    from headrace.ops.verify.report import flow_of
 
     if not reports:
         error = NeverVerified("no verification has run yet", hint="run: headrace verify APP --all")
         return _show(session, error)
-    codes = [_show(session, report) for report in reports]
+    codes = []
+    for report in reports:
+        flow = flow_of(app, report)
+        generations = find_generations(cluster, flow.name) if flow is not None else None
+        outdated = report.outdated_line(generations.serving) if generations is not None else ""
+        codes.append(_show(session, Outdated(outdated) if outdated else report))
     return next(code for code in _CODES_BY_SEVERITY if code in codes)
 
 

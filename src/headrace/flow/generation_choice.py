@@ -21,7 +21,14 @@ from headrace.client.transactional_writer import TransactionalWriter
 from headrace.flow.context import FlowContext
 from headrace.flow.flow_state import expect_same_app
 
-__all__ = ["begin_generation", "choose_generation", "derivable", "first_entry", "upstream_being_built"]
+__all__ = [
+    "begin_generation",
+    "choose_generation",
+    "derivable",
+    "first_entry",
+    "needs_new_generation",
+    "upstream_being_built",
+]
 
 Note = Callable[[str], None]
 
@@ -42,6 +49,20 @@ def derivable(context: FlowContext, generations: FlowGenerations) -> list[Entry]
     """Return the generations that the function began: the serving one first, then the newest first."""
     mine = [entry for entry in generations.entries if entry.fingerprint == context.compiled.fingerprint]
     return sorted(mine, key=lambda entry: (entry.number != generations.serving, -entry.number))
+
+
+def needs_new_generation(context: FlowContext) -> bool:
+    """Whether the serving generation is not of this function, or a flow that writes an input is being rebuilt."""
+    generations = generations_of(context.cluster, context.flow)
+    if generations is None:
+        return True
+    progress = current(context.cluster, generations.serving_entry.progress)
+    is_same = (
+        generations.serving_entry.fingerprint == context.compiled.fingerprint
+        and progress is not None
+        and progress.generation.latency == context.flow.latency
+    )
+    return not is_same or bool(upstream_being_built(context))
 
 
 def upstream_being_built(context: FlowContext) -> str:

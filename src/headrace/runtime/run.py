@@ -51,6 +51,7 @@ _STOP_S = 60.0
 _QUICK_S = 1.0
 """With ``close(quickly=True)``: how long to wait for batches and other parts, for the JVM, and for the broker."""
 _LAG_TIMEOUT_S = 3.0
+_TAKEN_OVER = "HR-FLOW-FENCED"
 
 
 class Run:
@@ -58,7 +59,7 @@ class Run:
 
     ``only`` has the names of the flows to run (default: all). ``feed`` is the name of the function that writes events.
     A ``spark`` session that the caller passes is not stopped here. ``page`` starts the server even if ``serve.listen``
-    is not set.
+    is not set. With ``changed_only``, only flows that need a new generation run.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Run:
         spark: SparkSession | None = None,
         page: bool = False,
         feed: str = "",
+        changed_only: bool = False,
     ) -> None:
         self.app = app
         self.settings = settings
@@ -95,7 +97,8 @@ class Run:
         self._access_log: LogFile | None = None
         self.note = note
         self._warn = warn or note
-        self._rebuild_changed = rebuild_changed
+        self._rebuild_changed = rebuild_changed or changed_only
+        self._changed_only = changed_only
         self._only = only
         self._with_views = with_views
         self._page = page
@@ -177,6 +180,7 @@ class Run:
         from headrace.flow.compile.compiler import compile_app
         from headrace.flow.context import FlowContext, FlowOptions
         from headrace.flow.engine.task_slots import slots_for
+        from headrace.flow.generation_choice import needs_new_generation
         from headrace.flow.runner import FlowRunner
         from headrace.flow.spark.session import start
         from headrace.runtime.beside import BesideFlows
@@ -192,6 +196,8 @@ class Run:
             if self._only and compiled.flow.name not in self._only:
                 continue
             context = FlowContext(self.spark, self.cluster, self.app, compiled, self.schemas, options)
+            if self._changed_only and not needs_new_generation(context):
+                continue
             runner = FlowRunner(context, rebuild_changed=self._rebuild_changed, note=self.note)
             self.flows.append(runner)
             beside.add(context)
@@ -335,10 +341,19 @@ class Run:
 
     @property
     def failed(self) -> list[Part]:
-        """The parts that failed. A part that ``close(quickly=True)`` interrupts has not failed."""
+        """The parts that failed. A part that ``close(quickly=True)`` interrupts has not failed. That another process
+        takes the flows over is how a deployment ends.
+        """
         if self._failed_before_stop is not None:
             return self._failed_before_stop
-        return [part for part in self.parts if part.error is not None]
+        failed = [part for part in self.parts if part.error is not None]
+        return [part for part in failed if not (self._changed_only and part.error_code == _TAKEN_OVER)]
+
+    @property
+    def is_taken_over(self) -> bool:
+        """Whether a deployment is complete: no flow changed, or another process has taken all changed flows over."""
+        flows = [part for part in self.parts if part.name.startswith("flow ")]
+        return self._changed_only and not any(part.is_running for part in flows)
 
     @property
     def differing(self) -> list[str]:

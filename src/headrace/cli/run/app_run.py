@@ -47,6 +47,8 @@ class RunOptions:
     only: tuple[str, ...] = ()
     """The flows to run; empty for all."""
     with_views: bool = True
+    changed_only: bool = False
+    """Whether to run only flows that need a new generation, until another process takes them over."""
     embedded: bool = True
     """Whether to start the embedded broker if no setting has the addresses of brokers."""
     verify_every: int | None = None
@@ -90,6 +92,7 @@ def run_app(session: Session, options: RunOptions) -> int:
         with_views=options.with_views,
         page=True,
         feed=options.feed or "",
+        changed_only=options.changed_only,
     )
     proven = True
     try:
@@ -142,7 +145,7 @@ def _show_until_stopped(
         feeder.start()
     started_s = time.monotonic()
     try:
-        while not interrupt.requested and (
+        while not (interrupt.requested or run.is_taken_over) and (
             options.seconds is None or time.monotonic() - started_s < options.seconds
         ):
             _show(run, display, watch)
