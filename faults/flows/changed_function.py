@@ -28,9 +28,10 @@ from faults.patch import patched
 from headrace.app import App
 from headrace.flow.errors import FlowChanged
 
-__all__ = ["UNPROTECTED", "run"]
+__all__ = ["RUNS", "UNPROTECTED", "run"]
 
 FAULT = "X31"
+RUNS = 20
 UNPROTECTED = {"comparison": r"was not detected", "whole-plan": r"was not detected"}
 _CASES = 10
 _RECORDS = 30

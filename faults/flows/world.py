@@ -116,6 +116,7 @@ class RunningApp:
         self._max_rows = max_rows
         self._options = {"switch": _ANY_DIFFERENCE, **options}
         self._rebuilt: list[str] = []
+        self._rebuild_changed = False
         self.notes: list[str] = []
         """What the flows told the user."""
         self._stop = threading.Event()
@@ -129,7 +130,7 @@ class RunningApp:
         options = dataclasses.replace(
             FlowOptions.of(world.settings(max_rows=self._max_rows)), **self._options
         )
-        self._rebuilt = list(rebuild)
+        self._rebuilt, self._rebuild_changed = list(rebuild), rebuild_changed
         for compiled in self.compiled:
             context = FlowContext(world.spark, world.cluster, self.app, compiled, self.schemas, options)
             runner = FlowRunner(
@@ -150,6 +151,26 @@ class RunningApp:
                 print_line=lambda line: None,
             )
             self._begin(follower.run)
+
+    def restart(self) -> None:
+        """Start new runners for all flows, after the threads of the old ones have ended."""
+        from headrace.flow.runner import FlowRunner
+
+        for index, runner in enumerate(self.runners):
+            self.runners[index] = FlowRunner(
+                runner.context, rebuild_changed=self._rebuild_changed, note=self.notes.append
+            )
+            self._begin(self.runners[index].run)
+
+    def view_rows(self) -> dict[str, int]:
+        """The rows of the app's only view: the first column and ``minutes``."""
+        import sqlite3
+
+        (view,) = self.app.views
+        path = file_of(view, self.app.name, self.world.home)
+        assert path is not None
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as store:
+            return dict(store.execute(f'SELECT "{view.topic.key[0]}", minutes FROM "{view.name}"'))
 
     def how_it_ended(self) -> str | None:
         return f"a flow or a view ended: {self.errors[0]}" if self.errors else None

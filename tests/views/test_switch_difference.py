@@ -58,7 +58,7 @@ def test_after_the_difference_a_reader_has_the_last_row_of_each_key(
     stable, own = f"stable-{mark}", f"stable-{mark}.g2"
     _write(cluster, stable, before)
     _write(cluster, own, after)
-    with Difference(cluster, stable, own, is_table=True, path=tmp_path / f"{mark}.db") as difference:
+    with Difference(cluster, stable, own, only_last=True, path=tmp_path / f"{mark}.db") as difference:
         difference.advance()
         # The second comparison reads only what is new.
         _write(cluster, own, later)
@@ -84,7 +84,7 @@ def test_a_reader_of_events_sees_every_row_of_the_serving_generation(
     stable, own = f"stable-{mark}", f"stable-{mark}.g2"
     _write(cluster, stable, before)
     _write(cluster, own, after)
-    with Difference(cluster, stable, own, is_table=False, path=tmp_path / f"{mark}.db") as difference:
+    with Difference(cluster, stable, own, only_last=False, path=tmp_path / f"{mark}.db") as difference:
         difference.advance()
         old, new = _read(cluster, stable), _read(cluster, own)
         _publish(cluster, difference)

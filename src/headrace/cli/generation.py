@@ -14,9 +14,9 @@ from headrace.cli.verb import CommandGroup, command_group, verb
 if TYPE_CHECKING:
     from headrace.app import App
     from headrace.client.cluster import Cluster
-    from headrace.client.generations import Entry, FlowGenerations
     from headrace.flow.switch.report import SwitchReport
     from headrace.model.declarations import Flow
+    from headrace.model.generations import Entry, FlowGenerations
 
 __all__ = ["command", "switch_flow_back"]
 
@@ -92,8 +92,9 @@ def compare(session: Session, app: AppName, flow: FlowName, generation: Number) 
 
     It prints how many keys are gone, changed and new, the shares of late and dead records, and a few examples of each.
     """
-    from headrace.client.generations import GenerationUnknown, generations_of
+    from headrace.client.generations import generations_of
     from headrace.flow.switch.operation import Comparison
+    from headrace.model.generations import GenerationUnknown
 
     _, declared = _flow(app, flow)
     cluster = session.cluster()
@@ -160,7 +161,8 @@ def switch(
 
 def _downstream_first(cluster: Cluster, app: App, flow: Flow, number: int) -> list[tuple[Flow, int]]:
     """Return the flow, after all flows downstream that have a generation that reads these rows and does not serve."""
-    from headrace.client.generations import GenerationUnknown, generations_of, progress_of
+    from headrace.client.generations import generations_of, progress_of
+    from headrace.model.generations import GenerationUnknown
 
     generations = generations_of(cluster, flow)
     if generations is None:
@@ -189,7 +191,9 @@ def _downstream_first(cluster: Cluster, app: App, flow: Flow, number: int) -> li
 def drop(session: Session, app: AppName, flow: FlowName, generation: Number, yes: Yes = False) -> None:
     """Delete a generation that does not serve, with its topics and its parts of views. There is no way back to it."""
     from headrace.cli.errors import SwitchRefused
-    from headrace.client.generations import GenerationUnknown, drop_generation, generations_of, progress_of
+    from headrace.client.generations import generations_of, progress_of
+    from headrace.client.generations_writer import drop_generation
+    from headrace.model.generations import GenerationUnknown
 
     loaded, declared = _flow(app, flow)
     cluster = session.cluster()

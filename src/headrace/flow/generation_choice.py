@@ -9,17 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.client.generations import (
-    Entry,
-    FlowGenerations,
-    GenerationsWriter,
-    generations_of,
-    transactional_id_of,
-)
+from headrace.client.generations import generations_of, transactional_id_of
+from headrace.client.generations_writer import GenerationsWriter
 from headrace.client.progress import current
 from headrace.client.transactional_writer import TransactionalWriter
 from headrace.flow.context import FlowContext
 from headrace.flow.flow_state import expect_same_app
+from headrace.model.generations import Entry, FlowGenerations
 
 __all__ = [
     "begin_generation",

@@ -14,11 +14,12 @@ import socket
 import time
 
 from headrace.client.cluster import Cluster
-from headrace.client.generations import Entry, transactional_id_of
+from headrace.client.generations import transactional_id_of
 from headrace.client.progress import Progress, current_driver
 from headrace.client.transactional_writer import BULK, OutgoingRecord, TransactionalWriter, WriterRefused
 from headrace.flow.errors import FlowFenced, ProducerFenced, TransactionTimedOut
 from headrace.model.declarations import Flow
+from headrace.model.generations import Entry
 from headrace.model.progress import Batch, Driver, Generation, Owner, encode
 
 __all__ = ["Ownership", "expect_driver", "open_writer"]

@@ -13,16 +13,13 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from headrace.client.errors import LogError
-from headrace.client.generations import (
-    Entry,
-    GenerationUnknown,
-    cancel_abandoned_switch,
-    generations_of,
-)
+from headrace.client.generations import generations_of
+from headrace.client.generations_writer import cancel_abandoned_switch
 from headrace.client.progress import current, reached, unread_records
 from headrace.client.records import read
 from headrace.client.transactional_writer import WriterRefused
 from headrace.errors import HeadraceError
+from headrace.flow.checkpoint_fit import last_progress
 from headrace.flow.context import FlowContext
 from headrace.flow.engine.engine import BATCH_S_MAX, Engine
 from headrace.flow.engine.enrichment import EnrichmentRun
@@ -37,7 +34,7 @@ from headrace.flow.errors import (
     TableRepartitioned,
 )
 from headrace.flow.failures import blame, explain, is_retriable
-from headrace.flow.flow_state import FlowState, expect_same_app, last_progress, open_flow
+from headrace.flow.flow_state import FlowState, expect_same_app, open_flow
 from headrace.flow.generation_choice import (
     begin_generation,
     choose_generation,
@@ -47,6 +44,7 @@ from headrace.flow.generation_choice import (
 from headrace.flow.ownership import Ownership, open_writer
 from headrace.flow.switch.policy import SwitchPolicy
 from headrace.model.errors import SourceLocation
+from headrace.model.generations import Entry, GenerationUnknown
 
 __all__ = ["FlowFailure", "FlowRunner", "FlowStatus"]
 
@@ -105,7 +103,7 @@ class FlowRunner:
         self.failure: FlowFailure | None = None
         self.patience_s = BATCH_S_MAX
         """How long a stop waits for the current batch."""
-        self._context = context
+        self.context = context
         self._flow = context.flow
         self._cluster = context.cluster
         self._options = context.options
@@ -194,7 +192,7 @@ class FlowRunner:
         except (FlowChanged, InputReplaced, TableRepartitioned) as changed:
             if not self._rebuild_changed:
                 raise
-            self._number = begin_generation(self._context, changed.message).number
+            self._number = begin_generation(self.context, changed.message).number
             self._ownership = self._new_ownership()
             policy = self._run_generation(self._entry(), stop)
         if policy is not None:
@@ -204,30 +202,30 @@ class FlowRunner:
         """Return the generation to run. Begin it if a rebuild was requested."""
         if self._rebuild:
             exists = generations_of(self._cluster, self._flow) is not None
-            self._number = begin_generation(self._context, self._rebuild).number if exists else 1
+            self._number = begin_generation(self.context, self._rebuild).number if exists else 1
             self._rebuild = ""
         if not self._number:
-            entry = choose_generation(self._context)
-            building = self._rebuild_changed and upstream_being_built(self._context)
-            return begin_generation(self._context, building) if building else entry
+            entry = choose_generation(self.context)
+            building = self._rebuild_changed and upstream_being_built(self.context)
+            return begin_generation(self.context, building) if building else entry
         generations = generations_of(self._cluster, self._flow)
-        return first_entry(self._context) if generations is None else generations.expect(self._number)
+        return first_entry(self.context) if generations is None else generations.expect(self._number)
 
     def _run_generation(self, entry: Entry, stop: threading.Event) -> SwitchPolicy | None:
         """Run until ``stop`` is set, or until the flow can switch to this generation. Then return the policy."""
         self._ownership.progress_topic = entry.progress
         # Check this before opening the writer, which would fence the other app.
-        expect_same_app(self._context.app, self._flow, current(self._cluster, entry.progress))
+        expect_same_app(self.context.app, self._flow, current(self._cluster, entry.progress))
         policy: SwitchPolicy | None = None
         is_due = False
         writer = open_writer(self._cluster, self._flow, entry, self._options.transaction_timeout_ms)
         try:
-            state = open_flow(self._context, writer, self._ownership, entry)
+            state = open_flow(self.context, writer, self._ownership, entry)
             self.current, self._number = state, entry.number
             self.opened.set()
-            policy = SwitchPolicy(self._context, state.generation, self._note)
+            policy = SwitchPolicy(self.context, state.generation, self._note)
             kind = self._engine_kind()
-            engine = kind(self._context, state, writer, self._rows_max(state))
+            engine = kind(self.context, state, writer, self._rows_max(state))
             with contextlib.closing(engine):
                 engine.start()
                 self._engine = engine
@@ -278,7 +276,7 @@ class FlowRunner:
         if self.current is None:
             return ""
         progress = last_progress(self.current.generation, self.current.last)
-        if not (self._context.compiled.stateful or self._flow.is_realtime):
+        if not (self.context.compiled.stateful or self._flow.is_realtime):
             return progress
         return f"the checkpoint is at {self.current.checkpoint}, {progress}"
 

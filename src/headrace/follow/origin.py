@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from headrace.client.cluster import Cluster
-from headrace.client.generations import Entry, generations_of
+from headrace.client.generations import generations_of
 from headrace.client.progress import current, generation_at
 from headrace.follow.changelog import Changelog, FlowProgress
 from headrace.follow.flow_changelog import FlowChangelog
@@ -20,6 +20,7 @@ from headrace.follow.topic_changelog import TopicChangelog
 from headrace.model.code_digest import upcast_digest
 from headrace.model.declarations import Flow, View
 from headrace.model.errors import AppError
+from headrace.model.generations import Entry
 from headrace.model.progress import Batch, Generation, Sources
 from headrace.model.schema import fields_from_json
 from headrace.model.upcast import Upcaster

@@ -18,18 +18,13 @@ import contextlib
 import threading
 
 from headrace.client.errors import MissingTopic
-from headrace.client.generations import (
-    Entry,
-    FlowGenerations,
-    end_of_generations,
-    generations_of,
-    progress_topic_of,
-)
+from headrace.client.generations import end_of_generations, generations_of, progress_topic_of
 from headrace.follow.changelog import FlowProgress, SourceChanged
 from headrace.follow.context import FollowContext
 from headrace.follow.origin import NotReady, Origin, continued, find_origin, flow_that_writes, open_changelog
 from headrace.follow.rebuild import FlowGoal, Goal, TopicGoal, rebuild_reason, retention_of
 from headrace.follow.work import CompactedRows, PartWork, Target
+from headrace.model.generations import Entry, FlowGenerations
 from headrace.model.progress import Sources
 from headrace.model.rejection import BuildRecord
 from headrace.stores.position import Position, ViewState

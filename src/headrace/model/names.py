@@ -6,8 +6,8 @@ The log rejects two topics that differ only by dot and underscore. Two names are
 or underscore.
 
 Headrace creates further topics: for a flow ``.progress``, ``.late`` and ``.dead``, for a view ``.dead``, for the app
-``.alerts`` and ``headrace.schemas.<app>``. Each rebuild adds a topic for the flow's output (``.g2``, ``.g3`` …). None
-of these topics may collide with a declared topic.
+``.alerts`` and ``headrace.schemas.<app>``. Each rebuild adds a topic for the flow's output (``.g2``, ``.g3`` …)
+and one for its progress (``.g2.progress``). None of these topics may collide with a declared topic.
 """
 
 from __future__ import annotations
@@ -188,7 +188,8 @@ def _log_topics(app: Declared) -> Iterator[_LogTopic]:
 def _own_topic_names(app: Declared, part: _Part) -> tuple[str, ...]:
     match part:
         case Flow():
-            return (part.progress_topic, part.late_topic, part.dead_topic)
+            later = f"{part.name}{_LATER_GENERATION}.progress"
+            return (part.progress_topic, part.late_topic, part.dead_topic, later)
         case View():
             return (part.dead_topic,)
         case Topic():

@@ -139,6 +139,10 @@ class Generation(msgspec.Struct, frozen=True, tag_field="record", tag="generatio
     output_starts: dict[str, int] = {}
     """The first offset of this generation's rows, by partition."""
     latency: Latency = "batch"
+    updates: bool | None = None
+    """Whether a row replaces the earlier rows of its key, because the function aggregates; None in records of earlier
+    releases.
+    """
     driver: Driver | None = None
     """The driver that wrote the record; None in records of earlier releases."""
     continues: int = -1

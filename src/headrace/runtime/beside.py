@@ -10,17 +10,13 @@ import threading
 from typing import TYPE_CHECKING
 
 from headrace.client.errors import LogError
-from headrace.client.generations import (
-    FlowGenerations,
-    GenerationsCache,
-    GenerationServes,
-    GenerationUnknown,
-    drop_generation,
-)
+from headrace.client.generations import GenerationsCache
+from headrace.client.generations_writer import drop_generation
 from headrace.clock import Clock, SystemClock
 from headrace.flow.context import FlowContext
 from headrace.flow.generation_choice import derivable
 from headrace.flow.runner import FlowRunner
+from headrace.model.generations import FlowGenerations, GenerationServes, GenerationUnknown
 from headrace.runtime.part import Part
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from headrace.app import App
+from headrace.client.generations import serving_progress_topic
 from headrace.client.progress import Progress, flow_lag, wait_until_decided
 from headrace.client.records import read
 from headrace.errors import HeadraceError
@@ -245,7 +246,7 @@ class RunningApp:
         flow = self.app.writer_of(declared)
         log = declared.name
         if flow is not None:
-            wait_until_decided(self._run.cluster, flow.progress_topic)
+            wait_until_decided(self._run.cluster, serving_progress_topic(self._run.cluster, flow))
             runner = next(runner for runner in self._run.flows if runner.status.name == flow.name)
             if runner.current is None:
                 return []
@@ -259,7 +260,7 @@ class RunningApp:
     def late(self, flow: Flow | str) -> list[LateRecord]:
         """Return the events that were late for a flow, in the order in which it read them."""
         declared = self._flow(flow)
-        wait_until_decided(self._run.cluster, declared.progress_topic)
+        wait_until_decided(self._run.cluster, serving_progress_topic(self._run.cluster, declared))
         found = []
         for message in self._messages(declared.late_topic):
             note = msgspec.json.decode(message.value() or b"{}")

@@ -22,13 +22,14 @@ from pyspark.sql import functions as F
 
 from headrace.client.transactional_writer import TransactionalWriter
 from headrace.flow.batch_rows import BatchRows, OutputGuard, RowCollector
+from headrace.flow.checkpoint_fit import cut_plan, last_progress
 from headrace.flow.codec.codec import Decoder, encode
 from headrace.flow.commit import BatchResult, Miscounted, commit_batch, ranges_of
 from headrace.flow.compile.lineage import coordinates, lineage_columns, trace
 from headrace.flow.context import FlowContext
 from headrace.flow.engine.engine import BATCH_S_MAX, Engine
 from headrace.flow.errors import CheckpointLost, rebuild_hint
-from headrace.flow.flow_state import FlowState, cut_plan, last_progress, next_offsets
+from headrace.flow.flow_state import FlowState, next_offsets
 from headrace.flow.inputs import accepted_rows, stream_of, with_counts
 from headrace.flow.rejected import Counts, InputCounter
 from headrace.flow.spark.checkpoint import Checkpoint, CheckpointSync

@@ -1,8 +1,8 @@
 """The difference between two topics with the rows of one flow: the stable topic, and the topic of a generation.
 
 Both topics are read into a SQLite file: per row its key, its number among the rows of the key, a digest of its value
-and its offset. Of a table, only the last row of each key counts. Of an event topic, every row counts. ``advance`` reads
-on from where it stopped, so the second comparison reads only what is new.
+and its offset. If a row replaces the earlier rows of its key (``only_last``), only the last one counts; else every row
+does. ``advance`` reads on from where it stopped, so the second comparison reads only what is new.
 
 Readers of the stable topic shall see the rows of the generation. From the first difference of a key on, all rows of the
 key are published again, and at least its last one. A key without rows gets a tombstone.
@@ -87,9 +87,9 @@ class _Side:
 class Difference:
     """Use it as a context manager: it owns a temporary file. It is not thread-safe."""
 
-    def __init__(self, cluster: Cluster, stable: str, topic: str, *, is_table: bool, path: Path) -> None:
+    def __init__(self, cluster: Cluster, stable: str, topic: str, *, only_last: bool, path: Path) -> None:
         self._cluster = cluster
-        self._is_table = is_table
+        self._only_last = only_last
         self._path = path
         self._before = _Side("before", stable, {})
         self._after = _Side("after", topic, {})
@@ -158,7 +158,7 @@ class Difference:
             self._database.execute(f"DELETE FROM {table} WHERE key = ?", (key,))  # noqa: S608
             return
         digest = hashlib.blake2b(_bytes(value), digest_size=_DIGEST_BYTES).digest()
-        nth = "0" if self._is_table else f"(SELECT coalesce(max(nth) + 1, 0) FROM {table} WHERE key = ?1)"  # noqa: S608
+        nth = "0" if self._only_last else f"(SELECT coalesce(max(nth) + 1, 0) FROM {table} WHERE key = ?1)"  # noqa: S608
         self._database.execute(
             f"INSERT OR REPLACE INTO {table} VALUES (?1, {nth}, ?2, ?3, ?4)",  # noqa: S608
             (key, digest, message.partition(), message.offset()),

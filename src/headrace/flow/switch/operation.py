@@ -34,24 +34,16 @@ from headrace.app_argument import app_argument
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import ensure_derived
 from headrace.client.errors import LogError
-from headrace.client.generations import (
-    Entry,
-    FlowGenerations,
-    GenerationsWriter,
-    GenerationUnknown,
-    find_generations,
-    generations_of,
-    is_abandoned,
-    process_name,
-    transactional_id_of,
-)
+from headrace.client.generations import find_generations, generations_of, transactional_id_of
+from headrace.client.generations_writer import GenerationsWriter, is_abandoned, process_name
 from headrace.client.progress import Progress, current, wait_until_decided
-from headrace.client.transactional_writer import TransactionalWriter
+from headrace.client.transactional_writer import TransactionalWriter, WriterRefused
 from headrace.clock import Clock, SystemClock
 from headrace.flow.errors import FlowError, SwitchUnderWay
 from headrace.flow.switch.difference import Difference
 from headrace.flow.switch.report import SwitchReport, shares_of
 from headrace.model.declarations import Flow
+from headrace.model.generations import Entry, FlowGenerations, GenerationUnknown
 from headrace.model.progress import Batch, Generation
 from headrace.settings import SwitchSettings
 
@@ -70,6 +62,7 @@ _EXTEND_MS = 5_000
 _COMMIT_LEASE_MS = 120_000
 _WAIT_S = 10.0
 _PAUSE_S = 0.02
+_RETRY_S = 0.2
 
 Ends = Mapping[str, Mapping[int, int]]
 
@@ -111,12 +104,14 @@ class Comparison:
         self._cluster = cluster
         self._flow = flow
         self._entry = entry
+        progress = current(cluster, entry.progress)
+        updates = progress is not None and bool(progress.generation.updates)
         self._folder = tempfile.TemporaryDirectory(prefix="headrace-switch-")
         self.difference = Difference(
             cluster,
             flow.writes.name,
             entry.topic,
-            is_table=flow.writes.kind == "table",
+            only_last=updates or flow.writes.kind == "table",
             path=Path(self._folder.name) / "difference.db",
         )
 
@@ -307,6 +302,14 @@ class SwitchOperation:
         self._writer.write(changed)
         self._generations = changed
 
+    def _header(self) -> bytes:
+        """Return from which generation to which the rows of the stable topic change, for example ``1>2``."""
+        assert self._generations is not None
+        before = self._generations.serving
+        if before == self._number and self._generations.switches:
+            before = self._generations.switches[-1].before
+        return f"{before}>{self._number}".encode()
+
     def _fence(self, entry: Entry) -> None:
         """Take the transactional id of a generation from its driver, whose open transaction is aborted."""
         name = f"flow {self._flow.name}"
@@ -326,7 +329,7 @@ class SwitchOperation:
         try:
             if own_topic != old.topic:
                 writer.send(difference.stable_rows(own_topic))
-            for record in difference.changes(f"{old.number}>{self._number}".encode()):
+            for record in difference.changes(self._header()):
                 writer.send_one(record)
                 published += 1
             self._writer.send(self._generations.switched(published, now_ms))
@@ -370,15 +373,21 @@ def switch_back(
 
 
 def publish(cluster: Cluster, flow: Flow) -> SwitchReport | None:
-    """Make the stable topic equal to the serving generation. Returns None if it is."""
-    generations = generations_of(cluster, flow)
-    if generations is None or generations.is_published:
-        return None
-    with Comparison(cluster, flow, generations.serving_entry) as comparison:
-        comparison.report(generations)
-        with SwitchOperation(cluster, flow, generations.serving) as operation:
-            operation.begin()
-            return operation.complete(comparison, None)
+    """Make the stable topic equal to the serving generation. Returns None if it is, perhaps because the generation's
+    driver was faster.
+    """
+    while True:
+        generations = generations_of(cluster, flow)
+        if generations is None or generations.is_published:
+            return None
+        with Comparison(cluster, flow, generations.serving_entry) as comparison:
+            comparison.report(generations)
+            try:
+                with SwitchOperation(cluster, flow, generations.serving) as operation:
+                    operation.begin()
+                    return operation.complete(comparison, None)
+            except (SwitchUnderWay, WriterRefused):
+                time.sleep(_RETRY_S)
 
 
 def _wait_until_covered(cluster: Cluster, operation: SwitchOperation, entry: Entry, wait_s: float) -> None:

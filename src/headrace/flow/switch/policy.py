@@ -11,13 +11,14 @@ from collections.abc import Callable
 
 from headrace.app_argument import app_argument
 from headrace.client.errors import LogError
-from headrace.client.generations import FlowGenerations, generations_of
-from headrace.client.progress import current
+from headrace.client.generations import generations_of
+from headrace.client.progress import Progress, current
 from headrace.clock import Clock, SystemClock
 from headrace.flow.context import FlowContext
 from headrace.flow.errors import SwitchUnderWay
 from headrace.flow.switch.operation import Comparison, SwitchOperation, SwitchRefused, covers
 from headrace.flow.switch.report import SwitchReport
+from headrace.model.generations import FlowGenerations
 from headrace.model.graph import downstream
 from headrace.model.progress import Batch, Generation
 
@@ -51,6 +52,9 @@ class SwitchPolicy:
         self._operation: SwitchOperation | None = None
         self._comparison: Comparison | None = None
         self._deadline_s = 0.0
+        self._target: tuple[Progress | None, dict[str, dict[int, int]]] | None = None
+        """The progress of the serving generation, and the ends of the inputs, when this generation began to be watched.
+        """
         self._waits_for = ""
         self.is_due = False
         """Whether the driver must stop its engine and call ``switch``."""
@@ -106,15 +110,16 @@ class SwitchPolicy:
     # Conditions
 
     def _has_caught_up(self, generations: FlowGenerations, last: Batch) -> bool:
-        serving = current(self._cluster, generations.serving_entry.progress)
-        if serving is None:
-            return False
-        ends = {
-            source.log: self._cluster.ends(source.log)
-            for source in self._generation.inputs
-            if source.kind == "events"
-        }
-        if not covers(serving.generation, serving.last, self._generation, last, ends):
+        if self._target is None:
+            # New records arrive all the time, so this generation must reach what was there once.
+            ends = {
+                source.log: self._cluster.ends(source.log)
+                for source in self._generation.inputs
+                if source.kind == "events"
+            }
+            self._target = current(self._cluster, generations.serving_entry.progress), ends
+        serving, ends = self._target
+        if serving is None or not covers(serving.generation, serving.last, self._generation, last, ends):
             return False
         waiting = self._flows_that_wait()
         if waiting:

@@ -18,7 +18,8 @@ import msgspec
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.client.progress import Progress, current, reached
+from headrace.client.generations import progress_of
+from headrace.client.progress import Progress, reached
 from headrace.model.declarations import Flow
 from headrace.model.progress import Input
 from headrace.model.rejection import BuildRecord
@@ -96,7 +97,7 @@ class HandledRange(msgspec.Struct, frozen=True):
 
 def read_progress(cluster: Cluster, app: App) -> dict[str, Progress]:
     """Return the progress of each flow that has started."""
-    progress = ((flow.name, current(cluster, flow.progress_topic)) for flow in app.flows)
+    progress = ((flow.name, progress_of(cluster, flow)) for flow in app.flows)
     return {name: found for name, found in progress if found is not None}
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.client.generations import progress_of, progress_topic_of
-from headrace.client.progress import Progress
+from headrace.client.generations import find_generations, progress_of, progress_topic_of
+from headrace.client.progress import Progress, flow_lag
 from headrace.client.records import read
 from headrace.model.declarations import DELIVERIES, Flow
 from headrace.model.progress import Batch, decode
 from headrace.serve.errors import NotFound
-from headrace.serve.monitor.documents import DeclaredAt, FlowDocument
+from headrace.serve.monitor.documents import DeclaredAt, FlowDocument, OtherGeneration
 from headrace.serve.monitor.runtime_probe import RuntimeProbe
 
 __all__ = ["flow_detail", "flow_named"]
@@ -61,6 +61,7 @@ def flow_detail(cluster: Cluster, probe: RuntimeProbe | None, flow: Flow) -> Flo
             "unbounded": flow.unbounded,
         },
         generation=_generation(progress),
+        others=_others(cluster, flow),
         plan=plan,
         plan_why=_plan_why(probe, running is not None, plan),
         error=running.failure.document() if running and running.failure else None,
@@ -86,6 +87,19 @@ def _inputs(flow: Flow, progress: Progress | None) -> list[dict[str, Any]]:
             }
         )
     return inputs
+
+
+def _others(cluster: Cluster, flow: Flow) -> list[OtherGeneration]:
+    generations = find_generations(cluster, flow.name)
+    others = []
+    for entry in generations.entries if generations is not None else ():
+        if generations is None or entry.number == generations.serving:
+            continue
+        progress = progress_of(cluster, flow, entry.number)
+        behind = flow_lag(cluster, progress) if progress is not None else None
+        role = generations.role(entry.number)
+        others.append(OtherGeneration(entry.number, role, entry.topic, behind, entry.reason))
+    return others
 
 
 def _generation(progress: Progress | None) -> dict[str, Any] | None:
