@@ -43,7 +43,7 @@ def _cases() -> Iterator[Any]:
             yield pytest.param(function, id=f"{name}-{test}")
 
 
-@pytest.mark.parametrize("test", _cases())
+@pytest.mark.parametrize("test", list(_cases()))
 def test_a_test_of_a_page_passes(test: Any, request: pytest.FixtureRequest) -> None:
     fixtures = inspect.signature(test).parameters
     test(**{fixture: request.getfixturevalue(fixture) for fixture in fixtures})
