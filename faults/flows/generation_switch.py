@@ -344,7 +344,7 @@ def _fold(bootstrap: str, topic: str) -> dict[str, int]:
         if message.value() is None:
             rows.pop(key, None)
         else:
-            rows[key] = json.loads(message.value())["minutes"]
+            rows[key] = json.loads(message.value() or b"")["minutes"]
     return rows
 
 
