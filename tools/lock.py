@@ -34,6 +34,7 @@ _LOCKS = (
             "pyproject.toml",
             "--extra=serve",
             "--extra=sql",
+            "--extra=search",
             "requirements.in",
             "-c",
             "requirements-spark.lock",

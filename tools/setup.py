@@ -37,7 +37,7 @@ def for_running() -> None:
     _install_for_running()
     _compile("src")
     _install("spark", "Spark, which runs flows (456 MB, once)")
-    _install("serve", "the server, including the web page")
+    _install("serve", "the server with its web page, SQL, and full-text search")
     java.provide()
     jars.fetch(jars.for_flows())
     _archive_classes()

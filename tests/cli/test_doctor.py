@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from faults.servers.headrace_broker import start_headrace
 from faults.servers.server import Server
+from headrace.cli.doctor import machine
 from tests.cli.runner import Headrace
 from tools.paths import cache_dir
 
@@ -54,7 +56,7 @@ def states(checks: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
 def test_doctor_exits_with_0_and_creates_nothing_when_nothing_is_missing(tmp_path: Path) -> None:
     code, checks = findings(tmp_path)
     assert code == 0
-    needed = {"python", "pyspark", "pyarrow", "pandas", "java", "jars", "data", "port"}
+    needed = {"python", "pyspark", "pyarrow", "pandas", "java", "jars", "data", "limits", "port"}
     assert {check for check, state in states(checks).items() if state == "ok"} >= needed
     assert list(tmp_path.iterdir()) == []
 
@@ -117,6 +119,34 @@ def test_without_java_doctor_names_the_ways_to_get_it(tmp_path: Path) -> None:
         in done.stdout
     )
     assert done.stdout.endswith("\n1 missing\n")
+
+
+def test_a_taken_address_of_the_web_ui_is_missing_only_if_it_is_configured(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        listen = f"127.0.0.1:{occupied.getsockname()[1]}"
+        code, checks = findings(tmp_path, env={"HEADRACE_SERVE__LISTEN": listen})
+    assert (code, checks["server"][0]["state"]) == (1, "missing")
+    assert f"cannot listen on {listen}: another process uses it" in checks["server"][0]["text"]
+    code, checks = findings(tmp_path, env={"HEADRACE_SERVE__LISTEN": "off"})
+    assert (code, "server" in checks) == (0, False)
+
+
+def test_low_limits_of_the_system_come_with_the_setting_that_raises_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    limits = {resource.RLIMIT_NOFILE: (256, 256), resource.RLIMIT_NPROC: (resource.RLIM_INFINITY,) * 2}
+    monkeypatch.setattr(resource, "getrlimit", limits.get)
+    (finding,) = machine.check_limits()
+    assert (finding.state, "at most 256 open files" in finding.text) == ("optional", True)
+    assert "LimitNOFILE=" in finding.hint
+    limits[resource.RLIMIT_NOFILE] = (1_024, 1_048_576)
+    (tmp_path / "pids.max").write_text("100\n")
+    (finding,) = machine.check_limits()
+    assert "and 100 threads: Spark needs some hundred threads" in finding.text
+    (tmp_path / "pids.max").write_text("max\n")
+    (finding,) = machine.check_limits()
+    assert (finding.state, finding.text) == ("ok", "at most 1,048,576 open files, and any number of threads")
 
 
 def test_doctor_connects_to_configured_brokers(tmp_path: Path, embedded: Server) -> None:

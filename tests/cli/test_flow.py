@@ -91,6 +91,15 @@ def test_the_error_for_an_unknown_flow_lists_the_flows_of_the_app(headrace: Head
     assert "keep" in result.err
 
 
+def test_flow_run_uses_a_running_log_and_never_starts_one(headrace: Headrace, folder: Path) -> None:
+    (folder / "small_alone.py").write_text(APP)
+    env = {"HEADRACE_BOOTSTRAP_SERVERS": "", "HEADRACE_LOG__LISTEN": "127.0.0.1:1"}
+    result = headrace.run("flow", "run", "small_alone:app", "--data", str(folder / "data"), env=env)
+    assert (result.code, result.out) == (3, "")
+    assert "no broker responds at 127.0.0.1:1" in result.err
+    assert not (folder / "data").exists()
+
+
 def test_a_rebuild_without_a_terminal_names_the_process_that_runs_the_flow_and_needs_yes(
     headrace: Headrace, folder: Path, fresh: Callable[..., str]
 ) -> None:
@@ -126,11 +135,14 @@ def test_a_rebuild_without_a_terminal_names_the_process_that_runs_the_flow_and_n
         return refused.err
 
     here = socket.gethostname()
-    assert f"process {os.getpid()} on this machine runs {name}: there, it stops within" in opened_by(
-        os.getpid(), here
+    assert (
+        f"process {os.getpid()} on this machine runs {name}: there, it derives the new generation"
+        in opened_by(os.getpid(), here)
     )
     ended = subprocess.Popen(["true"])
     ended.wait()
     assert "process" not in opened_by(ended.pid, here)
-    assert f"process 7 on elsewhere last ran {name}: if it still runs, it stops" in opened_by(7, "elsewhere")
+    assert f"process 7 on elsewhere last ran {name}: if it still runs, it derives" in opened_by(
+        7, "elsewhere"
+    )
     assert cluster.ends(progress) == {0: 3}

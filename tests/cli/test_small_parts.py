@@ -204,7 +204,7 @@ def test_the_first_signal_ends_a_wait_and_is_raised_at_the_end_of_the_block() ->
 @pytest.mark.parametrize(
     ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
 )
-def test_a_signal_raises_at_once_while_work_can_be_given_up(
+def test_a_signal_raises_at_once_while_work_may_stop_at_any_point(
     number: signal.Signals, error: type[BaseException]
 ) -> None:
     reached: list[str] = []

@@ -51,7 +51,7 @@ class Interrupt:
 
     @contextlib.contextmanager
     def raising(self) -> Iterator[None]:
-        """Inside this block, the first signal raises at once. Use it for work that can be given up at any point."""
+        """Inside this block, the first signal raises at once. Use it for work that may stop at any point."""
         if self._signal is not None:
             self._raise(self._signal)
         self._raises = True

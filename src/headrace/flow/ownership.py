@@ -58,8 +58,8 @@ class Ownership:
         self.refusals = 0
         """How often the log rejected the same batch, without a committed batch in between."""
         self._refused_batch: tuple[int, int] | None = None
-        self._proven_by: Batch | None = None
-        self._proven_end = -1
+        self._seen_last: Batch | None = None
+        self._read_end = -1
 
     def driver(self) -> Driver:
         return Driver(self.id, socket.gethostname(), os.getpid(), time.time_ns() // 1_000_000)
@@ -90,13 +90,15 @@ class Ownership:
             expect_driver(self._cluster, self._flow, self.progress_topic, self.id)
 
     def expect_current_owner_when_idle(self, last: Batch | None) -> None:
-        """Like ``expect_current_owner``, for repeated calls. A committed batch proves the ownership, so this reads the
-        progress topic only if it has grown without a batch of this driver.
+        """Like ``expect_current_owner``, for repeated calls. The log refuses the batches of a replaced driver, so this
+        reads the progress topic only if no batch was committed since the previous call, and the topic has grown since
+        it was read.
         """
         end = self._cluster.ends(self.progress_topic).get(0, 0)
-        if last is self._proven_by and end != self._proven_end:
+        if last is self._seen_last and end != self._read_end:
             self.expect_current_owner()
-        self._proven_by, self._proven_end = last, end
+            self._read_end = end
+        self._seen_last = last
 
     def error_for_refusal(self, refused: WriterRefused, last: Batch | None) -> Exception:
         """Return the error for a rejected write, if the log names no other driver. The runner reopens the flow after

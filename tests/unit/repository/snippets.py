@@ -1,9 +1,18 @@
 """Runs the code of a Markdown page as its reader would: block by block, from the top, in an empty folder.
 
-``python`` blocks share one namespace. In ``console`` blocks a line ``$ command`` is run by bash, ``> `` continues it,
-and the lines below are its expected output, where ``...`` matches anything. A ``headrace broker`` command stands for
-the reader's other terminal: it keeps running until the page ends, and must then stop cleanly. The page's address
-``127.0.0.1:9092`` becomes a free port. ``make`` cannot run inside its own tests, so only its targets are checked.
+``python`` blocks share one namespace. A block ``python FILE`` is the content of a file, and a block ``python >> FILE``
+is appended to it. In ``console`` blocks a line ``$ command`` is run by bash, ``> `` continues it, and the lines below
+are its expected output, where ``...`` matches anything. ``cd`` changes the folder for all later blocks. The page's
+addresses ``127.0.0.1:9092`` and ``127.0.0.1:8180`` become free ports.
+
+Some commands have a special meaning:
+
+- ``headrace broker``, and ``headrace run`` without ``--for``, stand for the reader's other terminal: they keep running
+  until the next such command or the end of the page. There, the reader presses Ctrl-C, and they must stop cleanly.
+- ``kill -9 $(...)`` kills that ``headrace run``, by its id: other processes of the machine may have the same name.
+- ``headrace query`` is repeated until it prints what the page shows, because a view follows the log a moment later.
+- ``make`` cannot run inside its own tests, so only its targets are checked. ``python -m pytest`` would start another
+  Spark: ``tests/flow/test_page_tests.py`` runs the tests that pages show.
 """
 
 from __future__ import annotations
@@ -21,15 +30,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.flow.spark.jars import QUICK_START
+
 from .tracked import ROOT
 
 ADDRESS = "127.0.0.1:9092"
+PAGE_ADDRESS = "127.0.0.1:8180"
 # Blocks of these kinds are not executed. Any other kind is an error, so that no code stays untested.
 PLAIN = {"text", "toml", "json", "ini", "diff", "mermaid"}
 # These blocks run in Chromium, in tests/remote/test_browser.py, tests/browser/test_sections.py.
 IN_A_BROWSER = {"js"}
 _COMMAND_S_MAX = 240
 _READY_S_MAX = 120
+_POLL_S = 0.05
+_FILE_BLOCK = re.compile(r"python (>> )?([\w./-]+)")
+_SERVICES = ("headrace broker", "headrace run")
 _PROGRESS = re.compile(r"\w+: \d+ of \d+ MB, \d+ %")
 
 
@@ -99,58 +114,82 @@ class Reader:
     def __init__(self, page: Path, folder: Path) -> None:
         self.page = page
         self.folder = folder
-        self.address = f"127.0.0.1:{_free_port()}"
+        self.addresses = {name: f"127.0.0.1:{_free_port()}" for name in (ADDRESS, PAGE_ADDRESS)}
         self.namespace: dict[str, Any] = {"__name__": "__main__"}
-        self.broker: subprocess.Popen[bytes] | None = None
+        self.service: subprocess.Popen[bytes] | None = None
+        """The broker or the app in the reader's other terminal."""
+        self._service_line = 0
+        self._output = folder / ".service-output"
         venv = Path(sys.executable).parent
         self.environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_LOG")},
             "PATH": f"{venv}{os.pathsep}{os.environ['PATH']}",
-            "HEADRACE_BOOTSTRAP_SERVERS": self.address,
+            "HEADRACE_LOG__LISTEN": self.addresses[ADDRESS],
+            "HEADRACE_SERVE__LISTEN": self.addresses[PAGE_ADDRESS],
+            "HEADRACE_SPARK__MASTER": "local[2]",
+            "HEADRACE_SPARK__JAVA_OPTIONS": " ".join(QUICK_START),
         }
 
     def run_page(self) -> None:
         text = self.page.read_text(encoding="utf-8")
-        starts_a_broker = "$ headrace broker" in text
+        has_service = any(f"$ {service}" in text for service in _SERVICES)
         try:
             for block in blocks(text):
                 if block.kind == "python":
                     self._run_python(block)
+                elif file := _FILE_BLOCK.fullmatch(block.kind):
+                    self._write_file(file[2], block.text, append=bool(file[1]))
                 elif block.kind == "console":
                     for command in commands(block):
                         needs_broker = command.text.startswith("headrace ") and "--help" not in command.text
-                        if needs_broker and self.broker is None and not starts_a_broker:
-                            self._start_broker(
+                        if needs_broker and self.service is None and not has_service:
+                            self._start_service(
                                 Command(command.line, "headrace broker --data broker-data", ["..."])
                             )
                         self._run(command)
                 elif block.kind not in PLAIN | IN_A_BROWSER:
                     raise self._failure(block.line, f"a block of kind '{block.kind}' would never be run")
+            self._stop_service()
         finally:
-            self._stop_broker()
+            self._kill_service()
 
     def _run(self, command: Command) -> None:
-        if command.text.startswith("make "):
+        text = command.text
+        if text.startswith("make "):
             self._find_target(command)
-        elif command.text.startswith("headrace broker") and "--help" not in command.text:
-            self._start_broker(command)
+        elif text.startswith("python -m pytest"):
+            return
+        elif text.startswith("cd "):
+            self.folder /= text.removeprefix("cd ")
+        elif text.startswith("kill -9 $("):
+            self._kill_service()
+        elif text.startswith(_SERVICES) and "--help" not in text and "--for" not in text:
+            self._start_service(command)
         else:
-            done = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", self._with_address(command.text)],
-                cwd=self.folder,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=_COMMAND_S_MAX,
-                check=False,
-            )
-            if done.returncode != 0:
-                raise self._failure(
-                    command.line, f"{command.text}\nexited with code {done.returncode}:\n{done.stdout}"
-                )
-            self._compare(command, done.stdout)
+            deadline = time.monotonic() + _READY_S_MAX
+            while True:
+                code, printed = self._shell(text)
+                is_expected = code == 0 and matches(self._with_addresses(command.expected), printed)
+                if is_expected or not text.startswith("headrace query") or time.monotonic() > deadline:
+                    break
+                time.sleep(_POLL_S)
+            if code != 0:
+                raise self._failure(command.line, f"{text}\nexited with code {code}:\n{printed}")
+            self._compare(command, printed)
+
+    def _shell(self, text: str) -> tuple[int, str]:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", self._with_address(text)],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_COMMAND_S_MAX,
+            check=False,
+        )
+        return done.returncode, done.stdout
 
     def _run_python(self, block: Block) -> None:
         # Leading blank lines keep the page's line numbers in a traceback.
@@ -160,33 +199,60 @@ class Reader:
         with contextlib.chdir(self.folder):
             exec(code, self.namespace)
 
-    def _start_broker(self, command: Command) -> None:
+    def _write_file(self, name: str, text: str, *, append: bool) -> None:
+        path = self.folder / name
+        if not path.resolve().is_relative_to(self.folder.resolve()):
+            raise SnippetFailed(f"{name} is outside of the page's folder")
+        with open(path, "a" if append else "w", encoding="utf-8") as file:
+            file.write(f"{text}\n")
+
+    # The reader's other terminal
+
+    def _start_service(self, command: Command) -> None:
+        self._stop_service()
         text = self._with_address(command.text)
-        if self.address not in text:
-            text += f" --listen {self.address}"
-        output = self.folder / ".broker-output"
-        with open(output, "wb") as output_file:
-            self.broker = subprocess.Popen(
+        if text.startswith("headrace broker") and self.addresses[ADDRESS] not in text:
+            text += f" --listen {self.addresses[ADDRESS]}"
+        self._service_line = command.line
+        with open(self._output, "wb") as output_file:
+            self.service = subprocess.Popen(
                 ["bash", "-c", f"exec {text}"],
                 cwd=self.folder,
                 env=self.environment,
+                stdin=subprocess.DEVNULL,
                 stdout=output_file,
                 stderr=output_file,
             )
         deadline = time.monotonic() + _READY_S_MAX
-        while not (printed := output.read_text(encoding="utf-8")).endswith("\n"):
-            if self.broker.poll() is not None or time.monotonic() > deadline:
+        expected = self._with_addresses(command.expected)
+        while not (printed := self._output.read_text(encoding="utf-8")).endswith("\n") or (
+            not matches(expected, printed) and text.startswith("headrace run")
+        ):
+            if self.service.poll() is not None or time.monotonic() > deadline:
                 raise self._failure(command.line, f"{text}\ndid not become ready:\n{printed}")
-            time.sleep(0.05)
+            time.sleep(_POLL_S)
         self._compare(command, printed)
 
-    def _stop_broker(self) -> None:
-        if self.broker is not None:
-            self.broker.send_signal(signal.SIGTERM)
-            code = self.broker.wait(_READY_S_MAX)
-            self.broker = None
-            if code != 0:
-                raise self._failure(0, f"the broker did not stop cleanly: {code}")
+    def _stop_service(self) -> None:
+        """Press Ctrl-C. A broker exits with 0; an app says that it stops, and exits with 130."""
+        service, self.service = self.service, None
+        if service is None:
+            return
+        service.send_signal(signal.SIGINT)
+        try:
+            code = service.wait(_READY_S_MAX)
+        except subprocess.TimeoutExpired:
+            service.kill()
+            raise
+        printed = self._output.read_text(encoding="utf-8")
+        if code != (130 if "Ctrl-C again stops at once" in printed else 0):
+            raise self._failure(self._service_line, f"the command did not stop cleanly: {code}\n{printed}")
+
+    def _kill_service(self) -> None:
+        if self.service is not None:
+            self.service.kill()
+            self.service.wait()
+            self.service = None
 
     def _find_target(self, command: Command) -> None:
         target = command.text.split()[1]
@@ -195,7 +261,7 @@ class Reader:
             raise self._failure(command.line, f"the Makefile has no target {target}")
 
     def _compare(self, command: Command, printed: str) -> None:
-        expected = [self._with_address(line) for line in command.expected]
+        expected = self._with_addresses(command.expected)
         if not matches(expected, printed):
             expected_text = "\n".join(expected)
             raise self._failure(
@@ -203,7 +269,12 @@ class Reader:
             )
 
     def _with_address(self, text: str) -> str:
-        return text.replace(ADDRESS, self.address)
+        for name, address in self.addresses.items():
+            text = text.replace(name, address)
+        return text
+
+    def _with_addresses(self, lines: list[str]) -> list[str]:
+        return [self._with_address(line) for line in lines]
 
     def _failure(self, line: int, reason: str) -> SnippetFailed:
         return SnippetFailed(f"{self.page.name} line {line}: {reason}")

@@ -46,7 +46,7 @@ def test_every_dependency_of_the_package_is_locked() -> None:
     required = {
         "": settings["project"]["dependencies"],
         "-spark": extras["spark"],
-        "-serve": [*extras["serve"], *extras["sql"]],
+        "-serve": [*extras["serve"], *extras["sql"], *extras["search"]],
         "-java": extras["java"],
     }
     for part, wanted in required.items():

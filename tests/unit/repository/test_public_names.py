@@ -17,6 +17,7 @@ MODULES = sorted(path for path in (SOURCE / "headrace").rglob("*.py") if path.na
 PINNED_ELSEWHERE = {"headrace.records"}
 PINNED: dict[str, set[str]] = {
     "headrace.app": {"App"},
+    "headrace.app_argument": {"app_argument", "set_app_argument"},
     "headrace.broker": set(),
     "headrace.checksum": {"Buffer", "crc32c"},
     "headrace.cli": {"main"},

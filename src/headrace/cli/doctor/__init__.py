@@ -57,9 +57,9 @@ def doctor(
 ) -> int:
     """Check what this machine lacks to run an app.
 
-    It checks Python packages, Java, jars, the port or the brokers, the data directory, disk and memory. With an app it
-    also checks the app's declarations and the stores of its views. For each problem it prints the next step. Without
-    --fix it does not change the machine.
+    It checks Python packages, Java, jars, the data directory, disk, memory, limits of the system, and the ports or the
+    brokers. With an app it also checks the app's declarations and the stores of its views. For each problem it prints
+    the next step. Without --fix it does not change the machine.
     """
 
     settings = session.settings(data=data)
@@ -72,14 +72,21 @@ def doctor(
 
 def _findings(settings: Settings, name: str | None) -> list[Finding]:
     from headrace.cli.doctor.app import check_app, check_stores
-    from headrace.cli.doctor.machine import check_data_dir, check_log, check_python
+    from headrace.cli.doctor.machine import (
+        check_data_dir,
+        check_limits,
+        check_log,
+        check_python,
+        check_server,
+    )
     from headrace.cli.doctor.spark import check_spark
 
     app, app_findings = (None, []) if name is None else check_app(name)
     findings = [*check_python()]
     if app is None or app.flows:
         findings += check_spark(settings)
-    findings += [*check_data_dir(settings), *check_log(settings), *app_findings]
+    findings += [*check_data_dir(settings), *check_limits(), *check_log(settings), *check_server(settings)]
+    findings += app_findings
     if app is not None:
         findings += check_stores(app, settings)
     return findings

@@ -1,4 +1,4 @@
-"""Checks of the machine: Python, data directory, disk, memory, port and broker."""
+"""Checks of the machine: Python, data directory, disk, memory, limits, ports and broker."""
 
 from __future__ import annotations
 
@@ -6,22 +6,28 @@ import errno
 import fcntl
 import os
 import re
+import resource
 import shutil
 import socket
 from collections.abc import Iterator
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from platform import python_version
 
 from headrace.cli.doctor.finding import Finding, fine, missing, optional
 from headrace.cli.errors import CliError
 from headrace.cli.reach import check_reachable, parse_addresses
-from headrace.settings import Settings
+from headrace.settings import DEFAULT_SERVE_LISTEN, SERVE_OFF, Settings
 
-__all__ = ["check_data_dir", "check_log", "check_python"]
+__all__ = ["check_data_dir", "check_limits", "check_log", "check_python", "check_server"]
 
 _DISK_BYTES_MIN = 100 << 20
 _DISK_BYTES_RECOMMENDED = 2 << 30
+_OPEN_FILES_RECOMMENDED = 4_096
+_THREADS_RECOMMENDED = 512
+_CGROUP = Path("/sys/fs/cgroup")
+_SERVER_LIBRARIES = ("starlette", "uvicorn", "httptools", "websockets")
 _UNITS = {"k": 10, "m": 20, "g": 30, "t": 40}
 
 
@@ -91,12 +97,91 @@ def _memory(settings: Settings) -> Iterator[Finding]:
 
 
 def _available_bytes() -> int | None:
+    """Return the memory that this process can still use: the machine's, or what is left of a container's limit."""
     try:
         memory = Path("/proc/meminfo").read_text(encoding="ascii")
     except OSError:
         return None
     available = re.search(r"^MemAvailable:\s+(\d+) kB", memory, re.MULTILINE)
-    return int(available.group(1)) << 10 if available else None
+    limit, used = _cgroup_number("memory.max"), _cgroup_number("memory.current")
+    sizes = [int(available.group(1)) << 10] if available else []
+    if limit is not None and used is not None:
+        sizes.append(max(0, limit - used))
+    return min(sizes, default=None)
+
+
+def _cgroup_number(name: str) -> int | None:
+    """Return a number of the container's control group; None if it has no limit."""
+    try:
+        text = (_CGROUP / name).read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() else None
+
+
+def check_limits() -> Iterator[Finding]:
+    """The broker uses the hard limit of open files, and Spark starts hundreds of threads."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    threads = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    threads_max = min(
+        (
+            limit
+            for limit in (threads, _cgroup_number("pids.max"))
+            if limit not in (None, resource.RLIM_INFINITY)
+        ),
+        default=None,
+    )
+    text = f"at most {'any number of' if files == resource.RLIM_INFINITY else f'{files:,}'} open files, and "
+    text += f"{'any number of' if threads_max is None else f'{threads_max:,}'} threads"
+    if files != resource.RLIM_INFINITY and files < _OPEN_FILES_RECOMMENDED:
+        yield optional(
+            "limits",
+            f"{text}: each partition and each client needs open files",
+            f"raise the hard limit of open files to {_OPEN_FILES_RECOMMENDED} or more (ulimit -Hn, LimitNOFILE= of"
+            " systemd, --ulimit nofile= of a container)",
+        )
+    elif threads_max is not None and threads_max < _THREADS_RECOMMENDED:
+        yield optional(
+            "limits",
+            f"{text}: Spark needs some hundred threads",
+            f"raise the limit of processes to {_THREADS_RECOMMENDED} or more (ulimit -u, TasksMax= of systemd,"
+            " --pids-limit of a container)",
+        )
+    else:
+        yield fine("limits", text)
+
+
+def check_server(settings: Settings) -> Iterator[Finding]:
+    """Check what the web UI, the HTTP API and SQL need. Without them, everything else works."""
+    absent = [name for name in _SERVER_LIBRARIES if find_spec(name) is None]
+    if absent:
+        yield optional(
+            "server",
+            f"no web UI and no HTTP API: {', '.join(absent)} {'is' if len(absent) == 1 else 'are'} not installed",
+            'pip install "headrace[serve]"',
+        )
+    elif settings.serve.listen != SERVE_OFF:
+        yield _server_port(settings)
+    if find_spec("duckdb") is None or find_spec("pyarrow") is None:
+        yield optional("sql", "no SQL over views: duckdb is not installed", 'pip install "headrace[sql]"')
+
+
+def _server_port(settings: Settings) -> Finding:
+    listen = settings.serve.listen or DEFAULT_SERVE_LISTEN
+    reason = _why_taken(listen)
+    if reason is None:
+        return fine("server", f"the web UI can listen on {listen}")
+    if settings.serve.listen is None:
+        return optional(
+            "server",
+            f"the web UI cannot listen on {listen}: {reason}",
+            "no action is needed: headrace run selects a free port, and prints it",
+        )
+    return missing(
+        "server",
+        f"the web UI cannot listen on {listen}: {reason}",
+        "stop that process, or set another address (serve.listen or --serve; port 0 selects a free port)",
+    )
 
 
 def check_log(settings: Settings) -> Iterator[Finding]:
@@ -120,6 +205,19 @@ def check_log(settings: Settings) -> Iterator[Finding]:
 
 
 def _port(listen: str) -> Finding:
+    reason = _why_taken(listen)
+    if reason is None:
+        return fine("port", f"the embedded broker can listen on {listen}")
+    return missing(
+        "port",
+        f"the embedded broker cannot listen on {listen}: {reason}",
+        "stop that process, set another address (log.listen or --listen; port 0 selects a free port), or use "
+        "the broker at that address: -b HOST:PORT",
+    )
+
+
+def _why_taken(listen: str) -> str | None:
+    """Return why no process can listen on the address; None if one can."""
     host, port = parse_addresses(listen)[0]
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -128,14 +226,8 @@ def _port(listen: str) -> Finding:
         try:
             probe.bind((host, port))
         except OSError as error:
-            reason = "another process uses it" if error.errno == errno.EADDRINUSE else error.strerror
-            return missing(
-                "port",
-                f"the embedded broker cannot listen on {listen}: {reason}",
-                "stop that process, set another address (log.listen or --listen; port 0 selects a free port), or use "
-                "the broker at that address: -b HOST:PORT",
-            )
-    return fine("port", f"the embedded broker can listen on {listen}")
+            return "another process uses it" if error.errno == errno.EADDRINUSE else str(error.strerror)
+    return None
 
 
 def _is_locked(path: Path) -> bool:

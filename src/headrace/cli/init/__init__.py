@@ -73,6 +73,7 @@ def init(
             hint="name a folder that you can write to",
         ) from error
     session.out.note(f"created {', '.join(_FILES)} in {folder}")
+    session.out.note("check this machine: headrace doctor")
     session.out.note(f"run it: {'' if folder == Path.cwd() else f'cd {directory} && '}headrace run app:app")
 
 
