@@ -1,9 +1,10 @@
 """Writes ``data.tar.xz``: the data directory of ``bikes``, as the Headrace on Python's path writes it.
 
-    PYTHONPATH=EARLIER/src:. python -m tests.flow.upgrade.write_data COMMIT
+    PYTHONPATH=EARLIER/src:. unshare --uts python -m tests.flow.upgrade.write_data COMMIT
 
-``COMMIT`` is the commit of EARLIER, a clone with the earlier state. It uses only commands and client code that the
-earlier state has too. Run it as root: the progress records contain the host's name, which is set to ``host``.
+``COMMIT`` is the commit of EARLIER, a clone with the earlier state. The script uses only commands and client code that
+the earlier state has too. It sets the name of the host to ``host``, because progress records contain it: so run it as
+root in a namespace of its own, with ``unshare --uts``.
 """
 
 from __future__ import annotations
@@ -103,9 +104,7 @@ def main(commit: str) -> None:
         time.sleep(5)
         run.stop()
         rebuild = command("flow", "rebuild", _APP, "sum_per_minute", "--yes", "--data", data)
-        run = Run(data, work)
         # The second generation of a flow writes to another topic than the first.
-        run.stop()
         broker = subprocess.Popen(
             command("broker", "--data", data / "log", "--listen", "127.0.0.1:0"), stdout=subprocess.PIPE
         )
