@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import random
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -84,6 +87,28 @@ def test_an_event_is_late_if_an_earlier_batch_moved_the_watermark_past_it(derive
     assert [row["amount"] for row in result.current] == [Decimal(3)]
     (late,) = result.late
     assert (late.topic, late.row["sale_id"], late.watermark) == ("sales", "s3", NOON - MINUTE)
+
+
+def test_random_batches_have_the_late_events_of_the_rule(derive: FlowTester) -> None:
+    rng = random.Random(int(os.environ["HEADRACE_TEST_SEED"]))
+    numbers = itertools.count()
+    batches = [
+        [
+            sale(next(numbers), after=rng.randint(-120, 120) * timedelta(seconds=1))
+            for _ in range(rng.randint(0, 4))
+        ]
+        for _ in range(30)
+    ]
+    watermark, newest = datetime.min.replace(tzinfo=UTC), None
+    late, kept = [], []
+    for batch in batches:
+        for event in batch:
+            (late if event.at < watermark else kept).append(event.sale_id)
+        newest = max([event.at for event in batch] + ([newest] if newest else []), default=None)
+        watermark = max(watermark, newest - MINUTE) if newest else watermark
+    result = derive(keep_large, *batches)
+    assert [record.row["sale_id"] for record in result.late] == late
+    assert len(result.rows) == len(kept)
 
 
 @pytest.mark.parametrize(
