@@ -115,7 +115,7 @@ def test_random_batches_have_the_late_events_of_the_rule(derive: FlowTester) -> 
     ("value", "reason"),
     [
         (b"{", "not JSON"),
-        (b'{"sale_id": "s", "amount": "1", "at": "2026-01-31T12:00:00Z"}', ""),
+        (b'{"sale_id": "s", "product_id": "q", "amount": "20", "at": "2026-01-31T12:00:00Z"}', ""),
         (
             json.dumps({"sale_id": "s", "amount": "x", "at": "2026-01-31T12:00:00Z"}).encode(),
             "amount: expected",

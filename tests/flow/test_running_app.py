@@ -114,7 +114,7 @@ def test_a_second_run_continues_and_a_changed_flow_is_rebuilt_from_history(runni
     with running(rides_app(doubled=True), rebuild_changed=True, serve=True) as run:
         run.catch_up()
         assert run.rows("counts") == [{"name": "Alder", "rides": 6}]
-        with urllib.request.urlopen(f"{run.url}/v1/views/counts/Alder") as response:
+        with urllib.request.urlopen(f"{run.url}/v1/views/counts/rows/Alder") as response:
             assert json.load(response)["row"]["rides"] == 6
 
 
