@@ -43,7 +43,7 @@ setup-test: _python
 
 run: setup
 	@$(BIN)/headrace run examples.shop:app --feed examples.shop.traffic:feed --listen 127.0.0.1:0 --serve $(PAGE) --data build/shop \
-		--watch 'SELECT product_id, amount, pieces FROM ranking ORDER BY CAST(amount AS REAL) DESC LIMIT 5' \
+		--watch 'SELECT product_id, amount, pieces FROM ranking ORDER BY amount DESC LIMIT 5' \
 		$(if $(FOR),--for $(FOR) --verify)
 
 test: setup-test

@@ -173,9 +173,9 @@ FAULTS = {
         Fault(
             "X31",
             "the function changes between two starts",
-            ("flows.changed_function",),
-            20,
-            _FLOWS,
+            ("flows.changed_function", "flows.generation_switch"),
+            200,
+            _FLOWS_AND_VIEWS,
             at_once=2,
         ),
         Fault("X32", "amplification", ("log.amplification",), 3, _LOG),

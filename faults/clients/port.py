@@ -237,7 +237,8 @@ class ConsumerOptions:
     assignor: str = "range"
     instance: str | None = None
     max_wait_ms: int = 100
-    session_ms: int = 30_000
+    session_ms: int = 120_000
+    """Long, so that a busy machine does not stall a member until it loses its group."""
     heartbeat_ms: int = 100
     committed: bool = False
 

@@ -368,7 +368,7 @@ class FaultyFile:
             raise os_error(errno.EINVAL, self._path)
         return self._files._read(self._path, node, size, position)
 
-    def pread_ready(self, size: int, position: int) -> bytes | None:
+    def pread_nowait(self, size: int, position: int) -> bytes | None:
         return None if self._files._is_cold() else self.pread(size, position)
 
     def sync(self) -> None:

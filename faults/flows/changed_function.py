@@ -28,9 +28,10 @@ from faults.patch import patched
 from headrace.app import App
 from headrace.flow.errors import FlowChanged
 
-__all__ = ["UNPROTECTED", "run"]
+__all__ = ["RUNS", "UNPROTECTED", "run"]
 
 FAULT = "X31"
+RUNS = 20
 UNPROTECTED = {"comparison": r"was not detected", "whole-plan": r"was not detected"}
 _CASES = 10
 _RECORDS = 30
@@ -129,6 +130,7 @@ class _Change:
         from headrace.flow.compile.compiler import compile_app
         from headrace.flow.context import FlowContext, FlowOptions
         from headrace.flow.flow_state import open_flow
+        from headrace.flow.generation_choice import choose_generation
         from headrace.flow.ownership import Ownership, open_writer
 
         flow_world, app = world(), source.load(self._home)
@@ -136,10 +138,9 @@ class _Change:
         [compiler], _ = compile_app(flow_world.spark, app)
         flow, options = compiler.flow, FlowOptions.of(flow_world.settings())
         owner = Ownership(flow_world.cluster, flow, options.transaction_timeout_ms)
+        context = FlowContext(flow_world.spark, flow_world.cluster, app, compiler, {}, options)
         with contextlib.closing(open_writer(flow_world.cluster, flow)) as writer:
-            open_flow(
-                FlowContext(flow_world.spark, flow_world.cluster, app, compiler, {}, options), writer, owner
-            )
+            open_flow(context, writer, owner, choose_generation(context))
 
     def _records(self) -> tuple[int, int]:
         """The number of generations, and the number of rows in the topic."""

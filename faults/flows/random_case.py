@@ -22,7 +22,7 @@ from faults.flows.tree_oracle import Expected, Row, Values, event_row, expected
 from faults.servers.spark import session_conf
 from faults.wait import until
 from headrace.app import App
-from headrace.client.progress import current
+from headrace.client.generations import progress_of
 from headrace.ops.verify.errors import CannotVerify
 from headrace.ops.verify.verifier import Verifier
 
@@ -206,8 +206,7 @@ class FlowCase:
             run.wait_until_derived()
 
     def _has_begun(self) -> bool:
-        progress = current(world().cluster, self.flow.progress_topic)
-        return progress is not None and progress.generation.generation == self._generation
+        return progress_of(world().cluster, self.flow, self._generation) is not None
 
     def verify(self) -> str:
         """Run the product's verifier on the topic of the newest generation. Return "proven", or its report."""
@@ -264,7 +263,7 @@ class FlowCase:
 
     def _expected(self, generation: int) -> Expected:
         bootstrap = world().cluster.bootstrap
-        records = [batch for batch in batches(bootstrap, self.flow.name) if batch["generation"] == generation]
+        records = batches(bootstrap, self.flow.name, generation)
         inputs = []
         for number, topic in enumerate(self._streams):
             batch_of = _batches_of(records, topic.name)

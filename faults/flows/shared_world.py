@@ -66,10 +66,10 @@ def running(app: App, max_rows: int, **options: Any) -> Iterator[RunningApp]:
         yield run
 
 
-def batches(bootstrap: str, flow: str) -> list[dict[str, Any]]:
-    """Return the progress records of a flow's batches."""
-    records = committed_json(bootstrap, f"{flow}.progress")
-    return [record for record in records if record["record"] == "batch"]
+def batches(bootstrap: str, flow: str, generation: int = 1) -> list[dict[str, Any]]:
+    """Return the progress records of a generation's batches."""
+    topic = f"{flow}.progress" if generation == 1 else f"{flow}.g{generation}.progress"
+    return [record for record in committed_json(bootstrap, topic) if record["record"] == "batch"]
 
 
 def jvm_peak_mb() -> float:

@@ -16,11 +16,11 @@ from faults.wait import until, watched
 from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import ensure_declared
-from headrace.client.progress import current
+from headrace.client.generations import generations_of, progress_of
 from headrace.follow.follower import Follower
-from headrace.model.declarations import Topic
+from headrace.model.declarations import Flow, Topic
 from headrace.model.store import file_of
-from headrace.settings import FlowSettings, Settings
+from headrace.settings import FlowSettings, Settings, SwitchSettings
 from headrace.stores.registry import open_writer
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ __all__ = ["FlowWorld", "RunningApp"]
 _REALTIME_MS = 2_000
 """This is shorter than a user may configure, and shorter than Spark's minimum, which ``faults.servers.spark`` lowers.
 """
+
+
+_ANY_DIFFERENCE = SwitchSettings(gone_percent_max=100, rejected_percent_max=100)
 
 
 @dataclass
@@ -73,10 +76,12 @@ class FlowWorld:
         max_rows: int = 100_000,
         follow: bool = True,
         rebuild: Sequence[str] = (),
+        rebuild_changed: bool = False,
         **options: Any,
     ) -> Iterator[RunningApp]:
         """Run all flows and followers of the app until the block ends. ``rebuild`` names the flows that begin a new
-        generation, and ``options`` overrides fields of ``FlowOptions``.
+        generation, and ``options`` overrides fields of ``FlowOptions``. A flow switches to a new generation whatever
+        the difference is, unless ``options`` has other limits (``switch``).
         """
         from headrace.flow.compile.compiler import compile_app
 
@@ -84,7 +89,7 @@ class FlowWorld:
         compiled, schemas = compile_app(self.spark, app)
         run = RunningApp(self, app, compiled, schemas, max_rows, options)
         try:
-            run.start(follow=follow, rebuild=rebuild)
+            run.start(follow=follow, rebuild=rebuild, rebuild_changed=rebuild_changed)
             yield run
         finally:
             run.stop()
@@ -109,11 +114,15 @@ class RunningApp:
         self.errors: list[BaseException] = []
         self.runners: list[FlowRunner] = []
         self._max_rows = max_rows
-        self._options = options
+        self._options = {"switch": _ANY_DIFFERENCE, **options}
+        self._rebuilt: list[str] = []
+        self._rebuild_changed = False
+        self.notes: list[str] = []
+        """What the flows told the user."""
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def start(self, *, follow: bool, rebuild: Sequence[str] = ()) -> None:
+    def start(self, *, follow: bool, rebuild: Sequence[str] = (), rebuild_changed: bool = False) -> None:
         from headrace.flow.context import FlowContext, FlowOptions
         from headrace.flow.runner import FlowRunner
 
@@ -121,9 +130,15 @@ class RunningApp:
         options = dataclasses.replace(
             FlowOptions.of(world.settings(max_rows=self._max_rows)), **self._options
         )
+        self._rebuilt, self._rebuild_changed = list(rebuild), rebuild_changed
         for compiled in self.compiled:
             context = FlowContext(world.spark, world.cluster, self.app, compiled, self.schemas, options)
-            runner = FlowRunner(context, rebuild="asked for" if compiled.flow.name in rebuild else "")
+            runner = FlowRunner(
+                context,
+                rebuild="asked for" if compiled.flow.name in rebuild else "",
+                rebuild_changed=rebuild_changed,
+                note=self.notes.append,
+            )
             self.runners.append(runner)
             self._begin(runner.run)
             self._wait_until_open(runner, compiled.flow.name)
@@ -136,6 +151,26 @@ class RunningApp:
                 print_line=lambda line: None,
             )
             self._begin(follower.run)
+
+    def restart(self) -> None:
+        """Start new runners for all flows, after the threads of the old ones have ended."""
+        from headrace.flow.runner import FlowRunner
+
+        for index, runner in enumerate(self.runners):
+            self.runners[index] = FlowRunner(
+                runner.context, rebuild_changed=self._rebuild_changed, note=self.notes.append
+            )
+            self._begin(self.runners[index].run)
+
+    def view_rows(self) -> dict[str, int]:
+        """The rows of the app's only view: the first column and ``minutes``."""
+        import sqlite3
+
+        (view,) = self.app.views
+        path = file_of(view, self.app.name, self.world.home)
+        assert path is not None
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as store:
+            return dict(store.execute(f'SELECT "{view.topic.key[0]}", minutes FROM "{view.name}"'))
 
     def how_it_ended(self) -> str | None:
         return f"a flow or a view ended: {self.errors[0]}" if self.errors else None
@@ -171,11 +206,19 @@ class RunningApp:
         return all(
             runner.current is not None and self._is_at_end(runner.current.generation, runner.current.last)
             for runner in self.runners
-        ) and all(self._is_at_end_in_log(compiled.flow.progress_topic) for compiled in self.compiled)
+        ) and all(self._is_at_end_in_log(runner) for runner in self.runners)
 
-    def _is_at_end_in_log(self, progress: str) -> bool:
-        progress_read = current(self.world.cluster, progress)
+    def _is_at_end_in_log(self, runner: FlowRunner) -> bool:
+        cluster, flow = self.world.cluster, self._flow_of(runner)
+        if flow.name in self._rebuilt:
+            generations = generations_of(cluster, flow)
+            if generations is None or generations.serving != runner.number:
+                return False
+        progress_read = progress_of(cluster, flow, runner.number)
         return progress_read is not None and self._is_at_end(progress_read.generation, progress_read.last)
+
+    def _flow_of(self, runner: FlowRunner) -> Flow:
+        return next(flow for flow in self.app.flows if flow.name == runner.status.name)
 
     def _is_at_end(self, generation: Generation, last: Batch | None) -> bool:
         """Whether the batch ends at the ends of all input topics with events. Tables do not count."""
@@ -213,7 +256,8 @@ class RunningApp:
             return False
         with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
             row = connection.execute(
-                "SELECT batch, offsets FROM _headrace_views WHERE view = ? AND part = 'serving'", (view.name,)
+                "SELECT batch, offsets, generation FROM _headrace_views WHERE view = ? AND part = 'serving'",
+                (view.name,),
             ).fetchone()
         if row is None:
             return False
@@ -223,11 +267,17 @@ class RunningApp:
             return {
                 int(partition): read_until for partition, read_until in json.loads(row[1]).items()
             } == ends
-        states = [runner.current for runner in self.runners if runner.status.name == flow.name]
+        progress = progress_of(self.world.cluster, flow)
+        if progress is None or progress.generation.generation != row[2]:
+            return False
+        states = [
+            runner.current
+            for runner in self.runners
+            if runner.status.name == flow.name and runner.number == row[2]
+        ]
         if any(state and state.last and state.last.batch != row[0] for state in states):
             return False
-        progress = current(self.world.cluster, flow.progress_topic)
-        return progress is not None and (progress.last is None or progress.last.batch == row[0])
+        return progress.last is None or progress.last.batch == row[0]
 
     def stop(self) -> None:
         self._stop.set()

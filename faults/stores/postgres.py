@@ -44,19 +44,25 @@ class PostgresFixture(StoreFixture):
         return PostgresWriter(self.url, self.schema, view, direct_rows_min=1)
 
     def read(self, view: str = "sales") -> tuple[int, list[tuple[Any, ...]]] | None:
-        connection = self._connection()
-        with connection.transaction():
-            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            if connection.execute("SELECT to_regclass('_headrace_views')").fetchone() == (None,):
-                return None
-            row = connection.execute(
-                "SELECT batch, shape, name FROM _headrace_views WHERE view = %s AND part = 'serving'", [view]
-            ).fetchone()
-            if row is None:
-                return None
-            batch, shape, name = row
-            key = ", ".join(shape["key"])
-            return batch, connection.execute(f'SELECT * FROM "{name}" ORDER BY {key}').fetchall()
+        try:
+            with self._connection().transaction():
+                return self._read(self._connection(), view)
+        except psycopg.errors.UndefinedTable:
+            return None
+
+    def _read(
+        self, connection: psycopg.Connection[Any], view: str
+    ) -> tuple[int, list[tuple[Any, ...]]] | None:
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        connection.execute(f'LOCK TABLE "{view}" IN ACCESS SHARE MODE')
+        row = connection.execute(
+            "SELECT batch, shape, name FROM _headrace_views WHERE view = %s AND part = 'serving'", [view]
+        ).fetchone()
+        if row is None:
+            return None
+        batch, shape, name = row
+        key = ", ".join(shape["key"])
+        return batch, connection.execute(f'SELECT * FROM "{name}" ORDER BY {key}').fetchall()
 
     def _connection(self) -> psycopg.Connection[Any]:
         """Return one connection per thread, because connecting takes longer than reading."""
@@ -150,6 +156,7 @@ class _Reader:
 
     def _snapshot(self, connection: psycopg.Connection[Any]) -> Snapshot | None:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        connection.execute(f'LOCK TABLE "{self._view}" IN ACCESS SHARE MODE')
         position = connection.execute(
             "SELECT generation, batch FROM _headrace_views WHERE view = %s AND part = 'serving'", [self._view]
         ).fetchone()

@@ -20,6 +20,7 @@ __all__ = [
     "no_forgetting",
     "no_host_check",
     "no_http_sweep",
+    "no_letter_states",
     "no_message_check",
     "no_message_limit",
     "no_origin_check",
@@ -27,7 +28,6 @@ __all__ = [
     "no_parameter_check",
     "no_pg_deadlines",
     "no_replay_fence",
-    "no_replay_marks",
     "no_requests_ahead_limit",
     "no_resuming",
     "no_socket_limit",
@@ -91,11 +91,12 @@ def no_waiting_for_the_log() -> None:
     patch(Tail, "_follow", follow_once)
 
 
-def no_replay_marks() -> None:
+def no_letter_states() -> None:
     """A dead letter is replayed without a check for an earlier replay."""
-    from headrace.ops.dead.marks import Marks
+    from headrace.ops.dead import letter_index
 
-    patch(Marks, "find", lambda self, key: None)
+    patch(letter_index, "parse_state_record", lambda value: None)
+    patch(letter_index.LetterIndex, "add_states", lambda self, states, end: None)
 
 
 def no_replay_fence() -> None:

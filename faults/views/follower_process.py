@@ -26,7 +26,7 @@ from faults.stores.port import StoreFaults
 from faults.stores.registry import KINDS, store_faults
 from faults.views.scripted_flow import view_of
 from headrace.client.cluster import Cluster
-from headrace.follow import dead_letters, session
+from headrace.follow import dead_letters, work
 from headrace.follow.follower import Follower
 from headrace.stores.errors import StaleWriter
 
@@ -86,21 +86,21 @@ def separate_commits(kind: StoreFaults) -> None:
 
 def dead_letters_last(kind: StoreFaults) -> None:
     """Move the position past an invalid value before its dead letter is written."""
-    write, apply = dead_letters.DeadLetters.write, session.FollowSession._apply
+    write, apply = dead_letters.DeadLetters.write, work.PartWork._apply
     delayed: list[Any] = []
 
     def delay(self: Any, letters: Any) -> None:
         delayed.append((self, letters))
 
-    def apply_and_write(self: Any, work: Any, batch: Any) -> None:
-        apply(self, work, batch)
+    def apply_and_write(self: Any, target: Any, batch: Any) -> None:
+        apply(self, target, batch)
         if delayed:
             time.sleep(0.03)
         while delayed:
             write(*delayed.pop())
 
     patch(dead_letters.DeadLetters, "write", delay)
-    patch(session.FollowSession, "_apply", apply_and_write)
+    patch(work.PartWork, "_apply", apply_and_write)
 
 
 PROTECTIONS: dict[str, Callable[[StoreFaults], None]] = {

@@ -18,9 +18,17 @@ from datetime import timedelta
 from typing import Any
 
 from headrace.model.declarations import LATENCIES, Alert, Flow, Latency, Topic, View
-from headrace.model.errors import AppError, SourceLocation, caller, location_of
+from headrace.model.errors import (
+    AppError,
+    SchemaError,
+    SourceLocation,
+    caller,
+    location_of,
+    raise_or_collect,
+)
 from headrace.model.schema import Schema, schema_of
 from headrace.model.store import OnRead, SQLite, Store
+from headrace.model.upcast import Upcast, Upcaster
 
 __all__ = ["App"]
 
@@ -49,13 +57,24 @@ class App:
         time: str | None = None,
         late: timedelta = timedelta(0),
         partitions: int | None = None,
+        upcast: Upcast | Sequence[Upcast] = (),
     ) -> Topic:
         """Declare a topic of events. Without ``schema``, the flow that writes the topic determines the schema.
 
-        ``late`` is how far behind the newest event time an event may arrive.
+        ``late`` is how far behind the newest event time an event may arrive. ``upcast`` is a function, or a chain of
+        functions, that converts the values of older records to ``schema`` (``headrace.model.upcast``).
         """
+        at = caller()
         topic = Topic(
-            name, self._schema(schema), _names(key, caller()), time, late, "events", partitions, caller()
+            name,
+            self._schema(schema, at),
+            _names(key, at),
+            time,
+            late,
+            "events",
+            partitions,
+            at,
+            _upcaster(upcast, at),
         )
         self.topics.append(topic)
         return topic
@@ -67,17 +86,23 @@ class App:
         *,
         key: str | Sequence[str] = (),
         partitions: int | None = None,
+        upcast: Upcast | Sequence[Upcast] = (),
     ) -> Topic:
-        """Declare a compacted topic: the last row of each key is current, and a null value deletes the row."""
+        """Declare a compacted topic: the last row of each key is current, and a null value deletes the row.
+
+        ``upcast`` converts the values of older records, as for a topic of events.
+        """
+        at = caller()
         topic = Topic(
             name,
-            self._schema(schema),
-            _names(key, caller()),
+            self._schema(schema, at),
+            _names(key, at),
             None,
             timedelta(0),
             "table",
             partitions,
-            caller(),
+            at,
+            _upcaster(upcast, at),
         )
         self.topics.append(topic)
         return topic
@@ -110,9 +135,11 @@ class App:
             _expect_topic("reads", topic, at)
         _expect_topic("writes", writes, at)
         if latency not in LATENCIES:
-            raise _invalid_argument("latency", latency, " or ".join(map(repr, LATENCIES)), at)
+            raise_or_collect(_invalid_argument("latency", latency, " or ".join(map(repr, LATENCIES)), at), at)
+            latency = "batch"
         if not isinstance(version, str):
-            raise _invalid_argument("version", version, "a string, such as '2'", at)
+            raise_or_collect(_invalid_argument("version", version, "a string, such as '2'", at), at)
+            version = ""
 
         def declare(function: Callable[..., Any]) -> Flow:
             if not hasattr(function, "__code__"):
@@ -150,9 +177,12 @@ class App:
         at = caller()
         _expect_topic("a view's topic", topic, at)
         if store is not None and not isinstance(store, Store):
-            raise _invalid_argument("store", store, "a store of headrace.stores", at)
+            raise_or_collect(_invalid_argument("store", store, "a store of headrace.stores", at), at)
+            store = None
         if type(cached) is not int or not 0 <= cached <= _CACHED_MAX:
-            raise _invalid_argument("cached", cached, f"a number of responses, from 0 to {_CACHED_MAX}", at)
+            raise_or_collect(
+                _invalid_argument("cached", cached, f"a number of responses, from 0 to {_CACHED_MAX}", at), at
+            )
         view = View(name, topic, _names(key, at) or topic.key, store or SQLite(), at, cached)
         (self.computed if isinstance(view.store, OnRead) else self.views).append(view)
         return view
@@ -169,7 +199,10 @@ class App:
         elif on is None or isinstance(on, str):
             subject = on or ""
         else:
-            raise _invalid_argument("on", on, "a flow, a view, or a string such as 'group NAME'", at)
+            raise_or_collect(
+                _invalid_argument("on", on, "a flow, a view, or a string such as 'group NAME'", at), at
+            )
+            subject = ""
         alert = Alert(name, when, subject, at)
         self.alerts.append(alert)
         return alert
@@ -177,15 +210,30 @@ class App:
     def writer_of(self, topic: Topic) -> Flow | None:
         return next((flow for flow in self.flows if flow.writes == topic), None)
 
-    def _schema(self, cls: type | None) -> Schema | None:
-        return None if cls is None else schema_of(cls, location=caller())
+    def _schema(self, cls: type | None, at: SourceLocation) -> Schema | None:
+        try:
+            return None if cls is None else schema_of(cls, location=at)
+        except SchemaError as mistake:
+            raise_or_collect(mistake, at)
+            return None
 
 
 def _names(key: str | Sequence[str], at: SourceLocation) -> tuple[str, ...]:
     names = (key,) if isinstance(key, str) else key
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise _invalid_argument("key", key, "a field's name, or a list of names", at)
+        raise_or_collect(_invalid_argument("key", key, "a field's name, or a list of names", at), at)
+        return ()
     return tuple(names)
+
+
+def _upcaster(upcast: Upcast | Sequence[Upcast], at: SourceLocation) -> Upcaster | None:
+    functions = tuple(upcast) if isinstance(upcast, (list, tuple)) else (upcast,)
+    if not all(hasattr(function, "__code__") for function in functions):
+        raise_or_collect(
+            _invalid_argument("upcast", upcast, "a function of a value, or a list of functions", at), at
+        )
+        return None
+    return Upcaster(functions, at) if functions else None
 
 
 def _expect_topic(what: str, value: Any, at: SourceLocation) -> None:

@@ -56,7 +56,7 @@ class File(Protocol):
     def pread(self, size: int, position: int) -> bytes:
         """Read ``size`` bytes, or fewer at the end of the file."""
 
-    def pread_ready(self, size: int, position: int) -> bytes | bytearray | None:
+    def pread_nowait(self, size: int, position: int) -> bytes | bytearray | None:
         """Like ``pread``, but return ``None`` if the bytes are not in the page cache."""
 
     def sync(self) -> None:
@@ -117,7 +117,7 @@ class SystemFile:
             read_bytes += len(chunk)
         return b"".join(parts)
 
-    def pread_ready(self, size: int, position: int) -> bytes | bytearray | None:
+    def pread_nowait(self, size: int, position: int) -> bytes | bytearray | None:
         buffer = bytearray(size)
         try:
             read_bytes = os.preadv(self._fd, [buffer], position, os.RWF_NOWAIT)

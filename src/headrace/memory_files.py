@@ -58,7 +58,7 @@ class MemoryFile:
         with self._mutex:
             return bytes(content[position : position + size])
 
-    def pread_ready(self, size: int, position: int) -> bytes | bytearray | None:
+    def pread_nowait(self, size: int, position: int) -> bytes | bytearray | None:
         return self.pread(size, position)
 
     def sync(self) -> None:

@@ -63,31 +63,55 @@ def page(screen: Page, shop: App, cluster: Cluster, tmp_path: Path) -> Iterator[
         screen.goto("about:blank")
 
 
-def test_letters_are_read_previewed_and_replayed(page: Page, shop: App, cluster: Cluster) -> None:
+def test_letters_are_read_previewed_replayed_and_dismissed(page: Page, shop: App, cluster: Cluster) -> None:
     topic, dead = shop.topics[0].name, shop.views[0].dead_topic
     page.get_by_role("row", name=dead).click()
     rows = page.get_by_role("table").get_by_role("row")
     expect(rows).to_have_count(4)
-    expect(page.get_by_text("cannot be written back")).to_have_count(1)
     rows.filter(has_text="onerror").click()
     letter = page.locator('[data-test="letter"]')
     expect(letter).to_contain_text("pieces: no number")
     expect(letter).to_contain_text(f"{topic}/0/1")
+    expect(letter).to_contain_text(f"view {shop.views[0].name}")
     expect(letter.locator('[data-test="bytes"]').last).to_contain_text("<img src=x")
 
+    page.locator('[data-test="correct"]').click()
+    page.locator('[data-test="value"]').fill('{"order_id": "o2", "pieces": "many"}')
+    page.locator('[data-test="check"]').click()
+    expect(page.get_by_text("the corrected value would be rejected again")).to_be_visible()
+    page.locator('[data-test="close"]').click()
+
     page.locator('[data-test="replay-all"]').click()
-    preview = page.locator('[data-test="replay-preview"]')
+    preview = page.locator('[data-test="preview"]')
     expect(preview).to_contain_text(f"2 would be written to topic {topic}")
-    expect(preview).to_contain_text("1 of these still does not match the current schema")
+    expect(preview).to_contain_text("1 of these would be rejected again")
     expect(preview).to_contain_text("1 cannot be written back")
     assert cluster.ends(topic) == {0: 0}
-    page.locator('[data-test="write"]').click()
-    expect(page.locator('[data-test="replay-result"]')).to_contain_text(f"2 were written to topic {topic}")
+    page.locator('[data-test="run"]').click()
+    expect(page.locator('[data-test="result"]')).to_contain_text(f"2 were written to topic {topic}")
     page.locator('[data-test="close"]').click()
-    expect(page.get_by_text("written back", exact=True)).to_have_count(2)
     assert len([*read(cluster, topic, {0: (0, cluster.ends(topic)[0])})]) == 2
 
-    page.locator('[data-test="choose"]:not(:disabled)').first.check()
-    page.locator('[data-test="replay-chosen"]').click()
-    expect(preview).to_contain_text("1 was written back before")
-    expect(page.locator('[data-test="write"]')).to_be_disabled()
+    page.locator('[data-test="state"]').select_option("open")
+    expect(rows).to_have_count(2)
+    page.locator('[data-test="choose"]').first.check()
+    page.locator('[data-test="dismiss-chosen"]').click()
+    page.locator('[data-test="reason"]').fill("a test")
+    page.locator('[data-test="run"]').click()
+    expect(page.locator('[data-test="result"]')).to_contain_text("1 was dismissed")
+    page.locator('[data-test="close"]').click()
+    expect(page.get_by_text("No letter is open.")).to_be_visible()
+
+
+def test_a_click_on_a_checkbox_chooses_its_letter_in_any_row(page: Page, shop: App) -> None:
+    page.get_by_role("row", name=shop.views[0].dead_topic).click()
+    boxes = page.locator('[data-test="choose"]')
+    expect(boxes).to_have_count(3)
+    # The first row is active, and its letter cannot be written back.
+    boxes.nth(2).click()
+    expect(boxes.nth(2)).to_be_checked()
+    boxes.nth(1).click()
+    expect(page.locator('[data-test="replay-chosen"]')).to_have_text("Write back 2…")
+    boxes.nth(2).click()
+    expect(boxes.nth(2)).not_to_be_checked()
+    expect(page.locator('[data-test="replay-chosen"]')).to_have_text("Write back 1…")

@@ -25,6 +25,21 @@ def test_a_url_opens_its_section(screen: Page, small: Http) -> None:
     open_at(screen, small, "/nowhere/at-all", "text=No such section")
 
 
+def test_every_section_replaces_the_text_that_says_that_the_page_is_loading(
+    screen: Page, cluster: Cluster, tmp_path: Path
+) -> None:
+    with served(App("bare"), cluster, tmp_path) as http:
+        open_at(screen, http)
+        titles = screen.locator(".nav-link").evaluate_all("links => links.map((link) => link.dataset.test)")
+        assert len(titles) == 8
+        for title in titles:
+            screen.click(f"[data-test={title}]")
+            section = screen.locator(f"[data-test=section-{title.removeprefix('nav-')}]")
+            expect(section.locator("h1, [data-test=empty]").first).to_be_visible()
+            expect(section.get_by_text("Loading")).to_have_count(0)
+            expect(screen.get_by_text("Headrace is loading")).to_have_count(0)
+
+
 def test_the_page_preloads_exactly_the_scripts_that_it_imports(screen: Page, small: Http) -> None:
     open_at(screen, small)
     preloaded = screen.evaluate(

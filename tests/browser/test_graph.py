@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Page, expect
 
+from examples import bikes
 from faults.serve.http import Http
+from faults.serve.local_server import served
 from faults.wait import until
+from headrace.client.cluster import Cluster
 from tests.browser.page_apps import LARGE_NODES, open_at
 
 _NODES = "[...document.querySelectorAll('[data-test=node]')]"
@@ -94,13 +99,7 @@ def test_three_hundred_nodes_open_as_groups(screen: Page, large: Http) -> None:
     # A tenth of the nodes are sources; the page draws them on their topics, not as separate nodes.
     assert len(boxes) == LARGE_NODES * 9 // 10
     assert min(box["text"] for box in boxes) >= _READABLE_PX
-    overlapping = [
-        (a["id"], b["id"])
-        for index, a in enumerate(boxes)
-        for b in boxes[:index]
-        if a["x"] < b["right"] and b["x"] < a["right"] and a["y"] < b["bottom"] and b["y"] < a["bottom"]
-    ]
-    assert overlapping == []
+    assert _overlapping(boxes) == []
     screen.click("[data-test=graph-fit]")
     canvas = screen.locator("[data-test=graph-canvas]").bounding_box()
     assert canvas is not None
@@ -120,6 +119,60 @@ def test_three_hundred_nodes_open_as_groups(screen: Page, large: Http) -> None:
         "topic:mail-03-total",
         "view:mail-03-total",
     }
+
+
+_LIVE = {"per_s": 123_456.0, "lag": {"records": 9_876_543, "bytes": 1, "seconds": 754.0}}
+
+
+def test_a_graph_of_three_flows_fits_a_window_of_1400_pixels_and_no_texts_overlap(
+    screen: Page, cluster: Cluster, tmp_path: Path
+) -> None:
+    screen.set_viewport_size({"width": 1400, "height": 900})
+    with served(bikes.app, cluster, tmp_path) as http:
+        now = http.get("/v1/app/now").expect(200)
+        now["edges"] = {name: {**edge, **_LIVE} for name, edge in now["edges"].items()}
+        now["nodes"] = {name: {**node, **_LIVE, "per_s_in": 1.0} for name, node in now["nodes"].items()}
+        live = json.dumps(now)
+        screen.route("**/v1/app/now", lambda route: route.fulfill(body=live, content_type="application/json"))
+        screen.route(
+            "**/v1/app/now/**",
+            lambda route: route.fulfill(body=f"data: {live}\n\n", content_type="text/event-stream"),
+        )
+        open_at(screen, http, "/graph", "[data-test=edge-lag]")
+        canvas = screen.locator("[data-test=graph-canvas]").bounding_box()
+        assert canvas is not None
+        boxes = screen.evaluate(
+            """[...document.querySelectorAll('.card-box, [data-test=edge-rate], [data-test=edge-lag]')].map(element => {
+              const box = element.getBoundingClientRect();
+              return {id: `${element.closest('[data-id]').dataset.id} ${element.getAttribute('class')}`,
+                      x: box.x, y: box.y, right: box.right, bottom: box.bottom}; })"""
+        )
+        texts = screen.evaluate(
+            """[...document.querySelectorAll('[data-test=node]')].flatMap((node) => {
+              const card = node.querySelector('.card-box').getBoundingClientRect();
+              return [...node.querySelectorAll('text')]
+                .filter((text) => text.getBoundingClientRect().right > card.right)
+                .map((text) => text.textContent); })"""
+        )
+        screen.goto("about:blank")
+    assert len([box for box in boxes if "line-lag" in box["id"]]) >= 9
+    right, bottom = canvas["x"] + canvas["width"], canvas["y"] + canvas["height"]
+    assert [
+        box["id"]
+        for box in boxes
+        if box["x"] < canvas["x"] or box["right"] > right or box["y"] < canvas["y"] or box["bottom"] > bottom
+    ] == []
+    assert _overlapping(boxes) == []
+    assert texts == []
+
+
+def _overlapping(boxes: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [
+        (a["id"], b["id"])
+        for index, a in enumerate(boxes)
+        for b in boxes[:index]
+        if a["x"] < b["right"] and b["x"] < a["right"] and a["y"] < b["bottom"] and b["y"] < a["bottom"]
+    ]
 
 
 def test_a_url_selects_a_node_of_a_large_graph(screen: Page, large: Http) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace.cli.broker
-from headrace.cli.broker_args import BrokerArgs, parse_broker_args
+from headrace.cli.broker_args import BrokerArgs, parse_broker_args, run_broker_args
 from tests.cli.runner import Headrace
 
 WITHOUT_BROKER = Headrace("127.0.0.1:1")
@@ -130,6 +130,36 @@ def test_the_broker_starts_without_command_line_library_and_client() -> None:
     loaded = set(done.stdout.split())
     assert "headrace.cli.broker_args" in loaded
     assert not loaded & {"typer", "rich", "pydantic", "confluent_kafka", "argparse"}
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "address"),
+    [
+        ([], {}, "127.0.0.1:9092"),
+        ([], {"HEADRACE_LOG__LISTEN": "127.0.0.1:7"}, "127.0.0.1:7"),
+        (["--listen", "127.0.0.1:8"], {"HEADRACE_LOG__LISTEN": "127.0.0.1:7"}, "127.0.0.1:8"),
+    ],
+)
+def test_the_broker_listens_at_the_address_of_the_settings(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    words: list[str],
+    environment: dict[str, str],
+    address: str,
+) -> None:
+    listening: list[str] = []
+    monkeypatch.setattr(
+        "headrace.broker.main.run_broker", lambda **given: listening.append(given["listen"]) or 0
+    )
+    monkeypatch.chdir(tmp_path)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    args = parse_broker_args(words)
+    assert args is not None
+    assert run_broker_args(args) == 0
+    (tmp_path / "headrace.toml").write_text('log.listen = "127.0.0.1:6"\n')
+    assert run_broker_args(args) == 0
+    assert listening == [address, "127.0.0.1:6" if address == "127.0.0.1:9092" else address]
 
 
 def test_a_broker_that_has_used_a_bucket_ends_without_waiting_for_it(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.session import connect_address
 from tests.cli.runner import Headrace, Result
 
 BARE = {"HEADRACE_BOOTSTRAP_SERVERS": ""}
@@ -47,6 +48,23 @@ def test_commands_read_brokers_from_flag_environment_and_file(headrace: Headrace
     assert headrace.run("--settings", str(file), "topic", "list", env=BARE).code == 0
     assert headrace.run(*listing, env={"HEADRACE_BOOTSTRAP_SERVERS": "127.0.0.1:1"}).code == 3
     assert headrace.run(*listing, "-b", "127.0.0.1:1", env=BARE).code == 3
+
+
+def test_commands_without_brokers_connect_to_the_address_of_the_embedded_broker(
+    headrace: Headrace, tmp_path: Path
+) -> None:
+    file = tmp_path / "shop.toml"
+    file.write_text(f'log.listen = "{headrace.bootstrap}"\n')
+    assert headrace.run("topic", "list", "--settings", str(file), env=BARE).code == 0
+    listen = {**BARE, "HEADRACE_LOG__LISTEN": "0.0.0.0:1"}
+    assert "no broker responds at 127.0.0.1:1" in headrace.run("topic", "list", env=listen).err
+
+
+def test_the_address_to_connect_to_is_never_a_wildcard() -> None:
+    listens = ("127.0.0.1:9093", "0.0.0.0:9093", "[::]:1", "log.example:9092", ":9092")
+    assert [connect_address(listen) for listen in listens] == [
+        *("127.0.0.1:9093", "127.0.0.1:9093", "[::1]:1", "log.example:9092", "127.0.0.1:9092")
+    ]
 
 
 def test_client_properties_of_the_file_reach_the_client(headrace: Headrace, tmp_path: Path) -> None:

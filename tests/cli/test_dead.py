@@ -35,19 +35,20 @@ def letters(embedded: Server) -> Cluster:
     return cluster
 
 
-def test_the_dead_command_lists_shows_and_replays_letters_once(
+def test_the_dead_command_lists_shows_replays_and_dismisses_letters(
     headrace: Headrace, letters: Cluster, tmp_path: Path
 ) -> None:
     data = ("--data", str(tmp_path), "--json")
     listed = {row["topic"]: row for row in headrace.ok("dead", "list", APP, *data).json}
-    assert (listed[DEAD]["kind"], listed[DEAD]["letters"], listed[DEAD]["replayed"]) == ("flow", 3, 0)
+    assert (listed[DEAD]["kind"], listed[DEAD]["open"], listed[DEAD]["replayed"]) == ("flow", 3, 0)
     assert listed["products.dead"]["of"] == "products"
 
     shown = headrace.ok("dead", "show", APP, DEAD, *data).json
     assert [(item["offset"], item.get("value")) for item in shown] == [(2, None), (1, "two"), (0, "one")]
     assert (shown[0]["value_base64"], bool(shown[0]["cannot"])) == ("/w==", True)
     (item,) = headrace.ok("dead", "show", APP, DEAD, "0/1", *data).json
-    assert (item["reason"], item["origin"]["offset"]) == ("not JSON", 1_000)
+    assert (item["state"], item["message"], item["origin"]["offset"]) == ("open", "not JSON", 1_000)
+    assert [item["offset"] for item in headrace.ok("dead", "show", APP, DEAD, "-n", "1", *data).json] == [2]
 
     replay = ("dead", "replay", APP, DEAD)
     before = letters.ends("cli-orders")
@@ -57,9 +58,9 @@ def test_the_dead_command_lists_shows_and_replays_letters_once(
     assert letters.ends("cli-orders") == before
     assert [row["state"] for row in headrace.ok(*replay, "0/0", *data).json] == ["written"]
     assert [row["state"] for row in headrace.ok(*replay, "--all", *data).json] == [
-        *("already", "written", "cannot")
+        *("skipped", "written", "cannot")
     ]
-    repeated = headrace.ok(*replay, "0/1", "--again", "--data", str(tmp_path))
+    repeated = headrace.ok(*replay, "0/1", "--force", "--data", str(tmp_path))
     assert repeated.lines[0].split() == ["LETTER", "STATE", "CAME-FROM", "TO", "NOTE"]
     ends = letters.ends("cli-orders")[0]
     written = [
@@ -68,8 +69,23 @@ def test_the_dead_command_lists_shows_and_replays_letters_once(
     ]
     assert written == [(b"one", b"3"), (b"two", None), (b"two", None)]
 
+    dismiss = ("dead", "dismiss", APP, DEAD)
+    assert headrace.run(*dismiss, "0/2", *data).code == 2
+    assert [row["state"] for row in headrace.ok(*dismiss, "0/2", "--reason", "a test", *data).json] == [
+        "dismissed"
+    ]
+    listed = {row["topic"]: row for row in headrace.ok("dead", "list", APP, *data).json}
+    counts = {state: listed[DEAD][state] for state in ("open", "replayed", "settled", "dismissed")}
+    assert counts == {"open": 0, "replayed": 2, "settled": 0, "dismissed": 1}
+    assert headrace.ok("dead", "show", APP, DEAD, "--state", "open", *data).json == []
+    shown = headrace.ok("dead", "show", APP, DEAD, "--data", str(tmp_path))
+    assert "was dismissed: a test" in shown.out
+
 
 def test_invalid_command_lines_are_rejected(headrace: Headrace, letters: Cluster) -> None:
+    correct = ("dead", "correct", APP, DEAD, "0/0")
+    assert headrace.run(*correct).code == 2
+    assert headrace.run("dead", "show", APP, DEAD, "--state", "lost").code == 2
     for words in (["0/0", "--all"], [], ["seven"], ["0/-1"]):
         assert headrace.run("dead", "replay", APP, DEAD, *words).code == 2
     unknown = headrace.run("dead", "show", APP, "orders")

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from headrace.client.cluster import Cluster
+from headrace.model.progress import Driver, Generation, encode
 from tests.cli.runner import Headrace
 
 APP = """
@@ -82,3 +89,48 @@ def test_the_error_for_an_unknown_flow_lists_the_flows_of_the_app(headrace: Head
     assert result.code == 1
     assert "nothing" in result.err
     assert "keep" in result.err
+
+
+def test_a_rebuild_without_a_terminal_names_the_process_that_runs_the_flow_and_needs_yes(
+    headrace: Headrace, folder: Path, fresh: Callable[..., str]
+) -> None:
+    name = fresh("keep")
+    (folder / "small_rebuilt.py").write_text(APP.replace("writes=kept)", f"writes=kept, name={name!r})"))
+    cluster = Cluster(headrace.bootstrap)
+    progress = f"{name}.progress"
+    cluster.ensure_topic(progress, 1)
+
+    def opened_by(pid: int, host: str) -> str:
+        record = Generation(
+            app="small",
+            flow=name,
+            generation=1,
+            fingerprint="f1",
+            inputs=[],
+            output="kept",
+            output_id="id",
+            key=["fact_id"],
+            schema=[],
+            checkpoint="c1",
+            started_ms=0,
+            driver=Driver("d", host, pid, time.time_ns() // 1_000_000),
+        )
+        key, value = encode(record)
+        producer = cluster.producer()
+        producer.produce(progress, value, key)
+        producer.flush(30)
+        refused = headrace.run("flow", "rebuild", "small_rebuilt:app", name)
+        assert (refused.code, refused.out) == (1, "")
+        assert "stdin is not a terminal" in refused.err
+        assert "pass --yes to confirm (-y)" in refused.err
+        return refused.err
+
+    here = socket.gethostname()
+    assert f"process {os.getpid()} on this machine runs {name}: there, it stops within" in opened_by(
+        os.getpid(), here
+    )
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert "process" not in opened_by(ended.pid, here)
+    assert f"process 7 on elsewhere last ran {name}: if it still runs, it stops" in opened_by(7, "elsewhere")
+    assert cluster.ends(progress) == {0: 3}

@@ -127,7 +127,7 @@ def test_the_root_help_lists_every_command_with_its_summary() -> None:
     assert "Exit codes" in shown
 
 
-@pytest.mark.parametrize("noun", ["topic", "group", "view", "alert", "token"])
+@pytest.mark.parametrize("command_group", ["topic", "group", "view", "alert", "token"])
 def test_the_plural_of_a_noun_is_the_same_command(noun: str) -> None:
     def verbs(shown: Result) -> str:
         return shown.out.partition("Commands:")[2]

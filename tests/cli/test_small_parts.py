@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -12,6 +16,7 @@ from hypothesis import strategies as st
 
 from headrace.cli.errors import BrokerUnreachable, UsageError
 from headrace.cli.filters import compile_filters
+from headrace.cli.interrupt import Interrupt
 from headrace.cli.kafka import parse_partitions
 from headrace.cli.output import columns, to_json
 from headrace.cli.reach import check_reachable, parse_addresses
@@ -182,3 +187,48 @@ def test_the_run_display_marks_at_least_once_flows_and_counts_skipped_repeats() 
     shown = console.export_text()
     assert "fast, realtime (at least once)" in shown
     assert "8,765" in shown
+
+
+def test_the_first_signal_ends_a_wait_and_is_raised_at_the_end_of_the_block() -> None:
+    def run() -> None:
+        with Interrupt() as interrupt:
+            assert not interrupt.wait(0)
+            os.kill(os.getpid(), signal.SIGINT)
+            assert interrupt.wait(3_600)
+            assert (interrupt.requested, interrupt.is_ctrl_c) == (True, True)
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_a_signal_raises_at_once_while_work_can_be_given_up(
+    number: signal.Signals, error: type[BaseException]
+) -> None:
+    reached: list[str] = []
+
+    def run() -> None:
+        with Interrupt() as interrupt, interrupt.raising():
+            os.kill(os.getpid(), number)
+            reached.append("the end")
+
+    with pytest.raises(error):
+        run()
+    assert reached == []
+
+
+def test_the_second_signal_kills_the_children_and_ends_the_process_without_cleanup() -> None:
+    script = """
+import os, signal
+from headrace.cli.interrupt import Interrupt
+with Interrupt(kill=lambda: os.write(1, b"killed")):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        os.write(1, b"cleanup")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=240)
+    assert (done.returncode, done.stdout) == (130, b"killed")

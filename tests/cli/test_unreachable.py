@@ -39,7 +39,8 @@ def test_an_unreachable_broker_is_reported_with_address_reason_and_next_step(
     assert result.err.splitlines() == [
         f"error: no broker responds at {without_broker.bootstrap} [HR-CLI-UNREACHABLE]",
         f"  detail: {without_broker.bootstrap}: connection refused",
-        "  hint: start a broker with: headrace broker --data ./headrace-data; or set another address with -b HOST:PORT",
+        "  hint: start an app with: headrace run MODULE:APP; or a broker with: headrace broker; or set another address"
+        " with -b HOST:PORT or the setting log.listen",
     ]
 
 

@@ -39,8 +39,8 @@ def test_written_bytes_read_back_through_any_handle(disk):
     assert other.pread(100, 0) == b"one two three"
     assert other.pread(3, 4) == b"two"
     assert other.pread(3, 13) == b""
-    assert other.pread_ready(3, 4) == b"two"
-    assert other.pread_ready(100, 8) == b"three"
+    assert other.pread_nowait(3, 4) == b"two"
+    assert other.pread_nowait(100, 8) == b"three"
     assert other.pwrite([b"2"], 4) == 1
     assert file.pread(100, 0) == b"one 2wo three"
     file.close()
@@ -111,7 +111,7 @@ def test_a_closed_file_rejects_every_operation_except_close(disk):
     operations = [
         lambda: file.pwrite([b"x"], 0),
         lambda: file.pread(1, 0),
-        lambda: file.pread_ready(1, 0),
+        lambda: file.pread_nowait(1, 0),
         lambda: file.truncate(0),
         file.size,
     ]

@@ -20,6 +20,14 @@ def test_damage_is_truncated_repaired_reported_or_refused_depending_on_the_file_
         assert outcome.held, outcome.report()
 
 
+def test_a_batch_whose_damaged_header_claims_later_offsets_does_not_hide_them() -> None:
+    # In this run, the flipped bit is in the field of the last offset.
+    outcome = run(
+        1_390_859_364, case=next(case for case in CASES if (case[0], case[1].name) == ("log", "flip"))
+    )
+    assert outcome.held, outcome.report()
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("protection", UNPROTECTED)
 def test_the_oracle_detects_each_missing_protection(protection: str) -> None:

@@ -13,6 +13,7 @@ from faults.flows import (
     damaged_checkpoint,
     disorder,
     exploding_input,
+    generation_switch,
     plan_order,
     poison_values,
 )
@@ -65,6 +66,18 @@ def test_a_key_with_too_many_rows_for_memory_loses_none_and_other_flows_continue
 
 def test_a_changed_function_is_detected_before_a_row_is_written() -> None:
     expect_no_problems(changed_function.run(2, cases=2, with_input=False))
+
+
+def test_readers_keep_their_rows_when_the_process_that_switches_a_flow_dies() -> None:
+    expect_no_problems(generation_switch.run(3))
+    outcome = generation_switch.run(random.randrange(2**32))
+    assert not outcome.findings, outcome.report()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("protection", generation_switch.UNPROTECTED)
+def test_the_oracle_detects_a_switch_without_a_fence_or_a_difference(protection: str) -> None:
+    expect_caught(generation_switch, protection, tries=3, isolated=False)
 
 
 def test_a_clock_jump_inside_a_batch_does_not_change_the_bytes_of_windows() -> None:

@@ -116,7 +116,7 @@ def test_a_damaged_checkpoint_stops_the_flow_and_a_rebuild_derives_the_same_rows
         stopped = expect_stop(flow_world, walk.app, kind)
         assert str(checkpoint.with_suffix("")) in str(stopped), f"{name}: {stopped}"
         assert "the last progress record in the log has generation 1, batch 1, inputs" in stopped.detail, name
-        assert f"headrace flow rebuild APP {walk.walk.name}" in stopped.hint, name
+        assert f"headrace flow rebuild MODULE:APP {walk.walk.name}" in stopped.hint, name
         for entry in checkpoint.parent.iterdir():
             shutil.rmtree(entry)
         shutil.copytree(tmp_path / "whole", checkpoint)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.flow.compile.code_digest import HiddenState, code_digest
+from headrace.model.code_digest import HiddenState, code_digest
 
 RATE = 3
 

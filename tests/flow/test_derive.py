@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from headrace.app import App
 from headrace.model.errors import AppError
-from headrace.testing import Deleted, FlowTester, InvalidSample
+from headrace.testing import Deleted, FlowTester, InvalidSample, Reason
 
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -126,21 +126,22 @@ def test_a_record_that_does_not_fit_is_dead_with_its_reason(
     derive: FlowTester, value: bytes, reason: str
 ) -> None:
     result = derive(keep_large, [sale(1, amount="20"), value])
-    assert [dead.reason.startswith(reason) for dead in result.dead] == ([True] if reason else [])
+    assert [dead.message.startswith(reason) for dead in result.dead] == ([True] if reason else [])
     assert len(result.rows) + len(result.dead) == 2
 
 
 def test_an_event_far_ahead_of_its_record_is_dead(derive: FlowTester) -> None:
     result = derive(keep_large, [sale(1), sale(2, after=61 * MINUTE)], logged_at=NOON)
     assert len(result.rows) == 1
-    assert "ahead of the record's own time" in result.dead[0].reason
+    assert result.dead[0].reason == Reason.TIME
+    assert "ahead of the record's own time" in result.dead[0].message
 
 
 def test_a_row_without_a_key_is_dead_and_a_deletion_removes_its_key(derive: FlowTester) -> None:
     result = derive(keep_large, [sale(1, amount="20"), sale(2, "q", "30"), sale(3), sale(4, None)])
     assert result.rows[2] == Deleted({"product_id": "p"})
     assert result.current == [{"product_id": "q", "amount": Decimal("30.000000")}]
-    assert [(dead.topic, dead.reason) for dead in result.dead] == [("large", "the row has no key")]
+    assert [(dead.topic, dead.reason) for dead in result.dead] == [("large", Reason.KEY)]
 
 
 def test_an_event_is_joined_with_the_table_as_it_was_in_its_batch(derive: FlowTester) -> None:

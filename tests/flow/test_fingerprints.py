@@ -25,9 +25,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headrace.app import App
-from headrace.flow.compile.code_digest import code_digest
 from headrace.flow.compile.compiler import compile_app
 from headrace.flow.compile.plan_digest import plan_digest
+from headrace.model.code_digest import code_digest
 from headrace.model.errors import AppError, AppMistakes
 
 # A Python UDF cannot be created without a session.
@@ -295,7 +295,7 @@ def test_the_digest_includes_column_names_that_python_sees(spark: SparkSession) 
 
 def test_code_has_the_same_text_in_every_process() -> None:
     program = (
-        "from headrace.flow.compile.code_digest import HiddenState, code_digest\n"
+        "from headrace.model.code_digest import HiddenState, code_digest\n"
         "names = {'a', 'b', 'c', ('d', 1)}\n"
         "class Sort:\n    order = frozenset(names)\n"
         "def function(x, by=Sort()):\n    return x in {'p', 'q', 'r'} or x in names or by.order\n"

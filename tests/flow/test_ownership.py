@@ -22,6 +22,7 @@ from headrace.client.transactional_writer import OutgoingRecord, TransactionalWr
 from headrace.flow.context import FlowContext, FlowOptions
 from headrace.flow.errors import FlowFenced, FlowNameTaken, ProducerFenced, TransactionTimedOut
 from headrace.flow.flow_state import open_flow
+from headrace.flow.generation_choice import choose_generation
 from headrace.flow.ownership import Ownership, open_writer
 from headrace.model.declarations import Flow
 from tests.flow.topic_contents import values
@@ -137,6 +138,29 @@ def test_a_batch_that_always_times_out_stops_the_flow_and_names_the_setting(
     assert copy.written(flow_world) == []
 
 
+def take_over(world: FlowWorld, copy: Copy, run: RunningApp, successor: Ownership) -> None:
+    writer, options = open_writer(world.cluster, copy.copy), FlowOptions.of(world.settings())
+    context = FlowContext(world.spark, world.cluster, copy.app, run.compiled[0], {}, options)
+    open_flow(context, writer, successor, choose_generation(context))
+    writer.close()
+
+
+def test_an_idle_flow_stops_when_another_driver_opens_it(flow_world: FlowWorld) -> None:
+    copy = Copy()
+    copy.write(flow_world, "a")
+
+    def replace(run: RunningApp) -> None:
+        run.wait_until_derived()
+        take_over(flow_world, copy, run, Ownership(flow_world.cluster, copy.copy, TIMEOUT_MS))
+        until(lambda: run.errors, "the flow stops")
+
+    with pytest.raises(FlowFenced) as fenced, flow_world.running(copy.app, follow=False) as run:
+        replace(run)
+    assert f"process {os.getpid()} on {socket.gethostname()}, at " in fenced.value.message
+    assert "stop one of the two" in fenced.value.hint
+    assert copy.written(flow_world) == ["a"]
+
+
 def test_a_replaced_driver_is_refused_and_names_its_successor(
     flow_world: FlowWorld, before_commit: list[Any]
 ) -> None:
@@ -144,23 +168,14 @@ def test_a_replaced_driver_is_refused_and_names_its_successor(
     copy.write(flow_world, "a")
     successor = Ownership(flow_world.cluster, copy.copy, TIMEOUT_MS)
 
-    def rival() -> TransactionalWriter:
-        return open_writer(flow_world.cluster, copy.copy)
-
     def begin_and_fail() -> None:
         """Start a driver with a changed function. It fails, and never owns the flow."""
-        rival().close()
-
-    def take_over(run: RunningApp) -> None:
-        writer, options = rival(), FlowOptions.of(flow_world.settings())
-        context = FlowContext(flow_world.spark, flow_world.cluster, copy.app, run.compiled[0], {}, options)
-        open_flow(context, writer, successor)
-        writer.close()
+        open_writer(flow_world.cluster, copy.copy).close()
 
     def replace(run: RunningApp) -> None:
         run.wait_until_derived()
         assert copy.written(flow_world) == ["a"]
-        before_commit.append(lambda: take_over(run))
+        before_commit.append(lambda: take_over(flow_world, copy, run, successor))
         copy.write(flow_world, "b")
         until(lambda: run.errors, "the flow stops")
 

@@ -87,9 +87,9 @@ def test_a_running_app_has_the_rows_late_and_dead_records_of_the_batch(
             (late.row["ride_id"], late.watermark) for late in named.late
         ]
         assert [late.row["ride_id"] for late in named.late] == ["r4", "r7"]
-        assert [(dead.topic, dead.reason, dead.value) for dead in run.dead("name_stations")] == [
-            (dead.topic, dead.reason, dead.value) for dead in named.dead
-        ]
+        assert [
+            (dead.topic, dead.reason, dead.message, dead.value) for dead in run.dead("name_stations")
+        ] == [(dead.topic, dead.reason, dead.message, dead.value) for dead in named.dead]
         counted = derive(count_rides, named.rows, app=app)
         assert (
             run.rows("counts")

@@ -5,6 +5,7 @@ rows.
 from __future__ import annotations
 
 import inspect
+import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -104,10 +105,32 @@ def test_a_join_that_keeps_a_side_forever_is_refused_at_its_line_with_the_side(
     compiled(spark, joined(f"l.at BETWEEN r.at - {HOUR} AND r.at + {HOUR}"))
 
 
+@pytest.mark.parametrize("on", ["page", ["page"]])
+def test_the_condition_in_the_hint_names_the_columns_of_the_function_and_makes_the_join_bounded(
+    spark: SparkSession, on: str | list[str]
+) -> None:
+    def pair(clicks: DataFrame, others: DataFrame) -> DataFrame:
+        return clicks.join(others, on).select(clicks["click"])
+
+    condition = re.search(r"join on (.*), or accept unbounded state", refusal(spark, pair))
+    assert condition is not None
+    assert condition[1] == (
+        '(clicks["page"] == others["page"]) & clicks["at"].between(others["at"] - F.expr("INTERVAL 1 HOUR"),'
+        ' others["at"] + F.expr("INTERVAL 1 HOUR"))'
+    )
+
+    def pasted(clicks: DataFrame, others: DataFrame) -> DataFrame:
+        both = clicks.join(others, eval(condition[1], {"clicks": clicks, "others": others, "F": F}))
+        return both.select(clicks["click"])
+
+    compiled(spark, pasted)
+
+
 def test_a_side_without_an_event_time_is_named(spark: SparkSession) -> None:
     error = refusal(spark, joined(f"l.at BETWEEN r.at - {HOUR} AND r.at + {HOUR}"), timed=False)
     assert "the left side and the right side" in error
     assert "the right side has no event time" in error
+    assert "declare time= and late= for the topic of the right side" in error
 
 
 def test_several_event_times_on_one_side_are_refused_unless_one_of_them_must_be_equal(

@@ -19,7 +19,6 @@ from headrace import App
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import ensure_dead_letter_topic, ensure_declared
 from headrace.client.records import read
-from headrace.ops.dead.letters import newest_letters
 from headrace.ops.dead.replay_rules import ReplayRules
 
 Headers = Sequence[tuple[str, bytes]]
@@ -29,6 +28,12 @@ Headers = Sequence[tuple[str, bytes]]
 class _Order:
     order_id: str
     pieces: int
+
+
+@dataclass(frozen=True)
+class _WiderOrder:
+    order_id: str
+    pieces: str
 
 
 @dataclass(frozen=True)
@@ -111,12 +116,12 @@ def test_a_dead_letter_has_the_bytes_of_its_record_and_replay_writes_them_unchan
         until(lambda: followed.follower.status.dead == 1, "the letter")
     (letter,) = dead_letters.letters()["letters"]
     assert letter["value"] == '{"order_id": "o1", "pieces": "many"}'
-    assert "pieces" in letter["reason"]
+    assert (letter["state"], letter["reason"], "pieces" in letter["message"]) == ("open", "schema", True)
     origin = letter["origin"]
-    assert (origin["topic"], origin["offset"], letter["replayed"]) == (dead_letters.topic, 0, None)
+    assert (origin["topic"], origin["offset"], letter["change"]) == (dead_letters.topic, 0, None)
     assert letter["headers"] == [{"name": "till", "value": "3", "value_bytes": 1}]
     (listed,) = dead_letters.http.get("/v1/dead").expect(200)["topics"]
-    assert (listed["topic"], listed["of"], listed["letters"]) == (
+    assert (listed["topic"], listed["of"], listed["open"]) == (
         dead_letters.dead,
         f"{dead_letters.name}-view",
         1,
@@ -126,7 +131,9 @@ def test_a_dead_letter_has_the_bytes_of_its_record_and_replay_writes_them_unchan
     assert (tried["totals"]["ready"], tried["totals"]["written"]) == (1, 0)
     assert tried["results"][0]["unfit"]
     assert f"view {dead_letters.name}-view" in tried["words"][0]
-    assert "dead letter again" in tried["words"][1]
+    assert "rejected again" in tried["words"][1]
+    (reader,) = tried["results"][0]["readers"]
+    assert (reader["reader"], reader["outcome"]) == (f"view {dead_letters.name}-view", "rejects")
     assert len(dead_letters.records()) == 1
 
     done = dead_letters.replay([{"partition": 0, "offset": 0}])
@@ -142,24 +149,86 @@ def test_a_dead_letter_has_the_bytes_of_its_record_and_replay_writes_them_unchan
     }
     to = done["results"][0]["to"]
     assert (to["topic"], to["partition"], to["offset"]) == (dead_letters.topic, origin["partition"], 1)
-    assert dead_letters.letters()["letters"][0]["replayed"]["to"] == to
+    (letter,) = dead_letters.letters()["letters"]
+    assert (letter["state"], letter["change"]["to"]) == ("replayed", to)
 
 
-def test_a_letter_is_replayed_once_unless_a_repeat_is_requested(dead_letters: _DeadLetterApp) -> None:
+def test_a_letter_is_replayed_once_unless_it_is_forced(dead_letters: _DeadLetterApp) -> None:
     dead_letters.letter(b"{}", (dead_letters.topic, 0, 7))
     dead_letters.letter(b"{}", (dead_letters.topic, 0, 7))
     dead_letters.letter(b"{}", (dead_letters.topic, 1, 7))
+    assert [len(letter["refusals"]) for letter in dead_letters.letters()["letters"]] == [1, 2]
     first = dead_letters.replay()
-    assert [result["state"] for result in first["results"]] == ["written", "already", "written"]
-    assert "same record" in first["results"][1]["why"]
+    assert [result["state"] for result in first["results"]] == ["written", "written"]
     second = dead_letters.replay()
-    assert second["totals"]["already"] == 3
+    assert second["totals"]["skipped"] == 2
     assert second["results"][0]["to"] == first["results"][0]["to"]
     assert len(dead_letters.records()) == 2
-    again = dead_letters.replay([{"partition": 0, "offset": 0}], again=True)
-    assert again["totals"]["written"] == 1
+    named = [{"partition": 0, "offset": 0}, {"partition": 0, "offset": 1}]
+    forced = dead_letters.replay(named, force=True)
+    assert [result["state"] for result in forced["results"]] == ["written", "skipped"]
+    assert "same record" in forced["results"][1]["why"]
     assert len(dead_letters.records()) == 3
     assert dead_letters.http.get("/v1/dead").expect(200)["topics"][0]["replayed"] == 2
+
+
+def test_a_corrected_value_is_checked_and_written_with_its_key(dead_letters: _DeadLetterApp) -> None:
+    dead_letters.letter(b'{"order_id": "o1", "pieces": "many"}', (dead_letters.topic, 0, 7))
+    path, letter = f"/v1/dead/{dead_letters.dead}/correct", {"partition": 0, "offset": 0}
+    refused = dead_letters.http.post(path, {"letter": letter, "value": '{"order_id": "o1"}'}).expect(200)
+    assert (refused["state"], refused["error"]["code"]) == ("failed", "HR-DEAD-CORRECTION")
+    assert dead_letters.records() == []
+    value = '{"order_id": "o2", "pieces": 3}'
+    done = dead_letters.http.post(path, {"letter": letter, "value": value}).expect(200)
+    assert (done["action"], done["totals"]["written"]) == ("correct", 1)
+    ((key, written, headers),) = dead_letters.records()
+    assert (key, written, headers["__headrace.replay.corrected"]) == (b"o2", value.encode(), b"true")
+    (shown,) = dead_letters.letters()["letters"]
+    assert (shown["state"], shown["change"]["corrected"], "many" in shown["value"]) == (
+        "replayed",
+        True,
+        True,
+    )
+
+
+def test_a_dismissed_letter_is_skipped_and_states_why(dead_letters: _DeadLetterApp) -> None:
+    dead_letters.letter(b"{}", (dead_letters.topic, 0, 1))
+    dead_letters.letter(b"{}", (dead_letters.topic, 0, 2))
+    path = f"/v1/dead/{dead_letters.dead}/dismiss"
+    named = [{"partition": 0, "offset": 0}]
+    assert dead_letters.http.post(path, {"letters": named}).expect(400)["code"] == "HR-SERVE-REQUEST"
+    done = dead_letters.http.post(path, {"letters": named, "reason": "a test"}).expect(200)
+    assert done["totals"]["dismissed"] == 1
+    assert dead_letters.records() == []
+    (open_letter,) = dead_letters.letters(state="open")["letters"]
+    (dismissed,) = dead_letters.letters(state="dismissed")["letters"]
+    assert (open_letter["offset"], dismissed["change"]["reason"]) == (1, "a test")
+    replayed = dead_letters.replay()
+    assert (replayed["totals"]["written"], replayed["totals"]["skipped"]) == (1, 1)
+    assert "dismissed: a test" in replayed["results"][0]["why"]
+
+
+def test_the_letters_of_a_view_are_settled_when_its_rebuild_has_processed_their_records(
+    dead_letters: _DeadLetterApp, tmp_path: Path
+) -> None:
+    dead_letters.write(dead_letters.topic, b'{"order_id": "o1", "pieces": "many"}')
+    dead_letters.write(dead_letters.topic, b'{"order_id": "o2"}')
+    with following(dead_letters.cluster, dead_letters.app.views[0], [], tmp_path) as followed:
+        until(lambda: followed.follower.status.dead == 2, "the letters")
+    assert [letter["state"] for letter in dead_letters.letters()["letters"]] == ["open", "open"]
+
+    app = App(dead_letters.name)
+    orders = app.topic(dead_letters.topic, _WiderOrder, key="order_id")
+    view = app.view(f"{dead_letters.name}-view", orders)
+    with following(dead_letters.cluster, view, [], tmp_path) as followed:
+        until(lambda: followed.follower.status.state == "following", "the rebuild")
+    newer, older = dead_letters.letters()["letters"]
+    assert (newer["state"], len(newer["refusals"])) == ("open", 2)
+    assert [refusal["settled"] for refusal in newer["refusals"]] == [True, False]
+    assert (older["state"], len(older["refusals"])) == ("settled", 1)
+    replayed = dead_letters.replay()
+    assert (replayed["totals"]["written"], replayed["totals"]["skipped"]) == (1, 1)
+    assert [len(dead_letters.records()), dead_letters.replay(force=True)["totals"]["written"]] == [3, 2]
 
 
 def test_a_letter_that_cannot_be_replayed_has_a_reason_and_other_letters_are_replayed(
@@ -310,19 +379,25 @@ def test_pages_return_each_letter_once_and_the_newest_first(dead_letters: _DeadL
 
 
 def test_a_page_of_large_letters_has_fewer_letters_and_the_next_page_has_the_rest(
-    dead_letters: _DeadLetterApp,
+    cluster: Cluster, fresh: Callable[[str], str], tmp_path: Path
 ) -> None:
-    for number in range(9):
-        dead_letters.letter(b"%d" % number + b"x" * 1_000, (dead_letters.topic, 0, number))
-    values, before = [], None
-    while True:
-        page = newest_letters(dead_letters.cluster, dead_letters.dead, 9, before, bytes_max=3_500)
-        assert 0 < len(page.letters) <= 3
-        values += [(letter.value or b"")[:1] for letter in page.letters]
-        if page.at_end:
-            break
-        before = page.before
-    assert values == [b"%d" % number for number in reversed(range(9))]
+    name = fresh("large")
+    app = App(name)
+    orders = app.topic(f"{name}-orders", _Order, key="order_id")
+    app.view(f"{name}-view", orders)
+    ensure_declared(cluster, orders, orders.name, 1)
+    with served(app, cluster, tmp_path) as http:
+        shop = _DeadLetterApp(http, cluster, app, name)
+        for number in range(9):
+            shop.letter(b"%d" % number + b"x" * 3_000_000, (shop.topic, 0, number))
+        values, page = [], shop.letters(limit=9)
+        while True:
+            assert 0 < len(page["letters"]) < 9
+            values += [letter["value"][:1] for letter in page["letters"]]
+            if page["next"] is None:
+                break
+            page = http.get(page["next"]).expect(200)
+    assert values == [str(number) for number in reversed(range(9))]
 
 
 def test_a_replay_is_cancelled_between_transactions_and_resumed(dead_letters: _DeadLetterApp) -> None:
@@ -332,7 +407,7 @@ def test_a_replay_is_cancelled_between_transactions_and_resumed(dead_letters: _D
     begun = dead_letters.http.post(f"{path}/replay", {"letters": "all", "per_s": 0.2}).expect(202)
     assert begun["progress"]["of"] >= 6
     busy = dead_letters.http.post(f"{path}/replay", {"letters": "all"}).expect(409)
-    assert (busy["code"], busy["replay"]) == ("HR-SERVE-REPLAYING", begun["replay"])
+    assert (busy["code"], busy["job"]) == ("HR-SERVE-REPLAYING", begun["job"])
     dead_letters.http.request("POST", f"{path}/cancel").expect(200)
     ended = until(dead_letters._ended, "the end")
     assert ended["state"] == "cancelled"

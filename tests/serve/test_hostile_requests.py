@@ -404,4 +404,5 @@ def test_a_websocket_handshake_with_a_body_is_refused_immediately(http: Http, he
         )
         response = connection.makefile("rb").read()
     assert response.startswith(b"HTTP/1.1 400 ")
-    assert b"HR-SERVE-HTTP" in response
+    assert b"HR-SERVE-HANDSHAKE" in response
+    assert b"must be a GET request without a body" in response

@@ -76,6 +76,8 @@ def test_a_wrong_row_exits_with_1_and_shows_both_values_and_the_last_option_repe
     assert "NOT AS DERIVED: 1 different" in done.lines[0]
     assert "  different  order=b" in done.lines
     assert "             amount: 2 expected, 7 found" in done.lines
+    rebuild = f"headrace view rebuild {APP} {VIEW}"
+    assert f"  next step: fill the view again from its topic: {rebuild}" in done.lines
     last = little_app.verify("--last")
     assert (last.code, last.lines) == (1, done.lines)
     little_app.store(f'UPDATE "{VIEW}" SET amount = 2 WHERE "order" = \'b\'')

@@ -11,7 +11,7 @@ import typer
 
 from headrace.cli.options import AppName, Data
 from headrace.cli.session import Session
-from headrace.cli.verb import Noun, noun, verb
+from headrace.cli.verb import CommandGroup, command_group, verb
 
 if TYPE_CHECKING:
     from headrace.ops.alerts.alert_log import AlertRecord
@@ -172,5 +172,7 @@ def _watch_until_interrupted(watcher: AlertWatch) -> None:
         raise part.error
 
 
-def command() -> Noun:
-    return noun("alert", "List an app's alerts, and watch for new alerts.", [list_alerts, rules, watch])
+def command() -> CommandGroup:
+    return command_group(
+        "alert", "List an app's alerts, and watch for new alerts.", [list_alerts, rules, watch]
+    )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.app import App
+from headrace.app_argument import set_app_argument
 from headrace.cli.errors import BrokerUnreachable, CliError, UsageError, ViewUnknown
 from headrace.cli.session import Session
 from headrace.client.errors import LogError
@@ -31,6 +32,7 @@ class AppNotLoaded(CliError):
 
 def load_app(name: str) -> App:
     app = load_object(name, default="app")
+    set_app_argument(name)
     if not isinstance(app, App):
         raise AppNotLoaded(
             f"{name} is a {type(app).__name__}, not an App",

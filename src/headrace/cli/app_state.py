@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.ops.dead.letter_index import index_path
 from headrace.ops.lag.monitor import LagMonitor
 from headrace.ops.lag.reader import ViewPosition
 
@@ -57,7 +58,8 @@ class StoredPositions:
 
 
 def lag_monitor(cluster: Cluster, app: App, data: Path, timeout_s: float | None = None) -> LagMonitor:
-    return LagMonitor(cluster, app, StoredPositions(app, data), timeout_s=timeout_s)
+    letters = index_path(data, app.name) if data.is_dir() else None
+    return LagMonitor(cluster, app, StoredPositions(app, data), letters, timeout_s=timeout_s)
 
 
 def app_lags(cluster: Cluster, app: App, data: Path, interval_s: float) -> Iterator[list[Lag]]:

@@ -12,7 +12,7 @@ import typer
 
 from headrace.cli.errors import UsageError
 from headrace.cli.session import Session
-from headrace.cli.verb import Noun, noun, verb
+from headrace.cli.verb import CommandGroup, command_group, verb
 
 if TYPE_CHECKING:
     from headrace.broker.backup.folder import BackupFolder
@@ -350,8 +350,8 @@ def _parse_offsets(texts: Sequence[str]) -> dict[tuple[str, int], int]:
     return chosen_ends
 
 
-def command() -> Noun:
-    return noun(
+def command() -> CommandGroup:
+    return command_group(
         "backup",
         "List, check and restore a broker's backups.",
         [list_restore_points, status, check, restore],

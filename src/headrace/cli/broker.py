@@ -44,11 +44,14 @@ _DEFAULT = BrokerArgs()
 def broker(
     session: Session,
     listen: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--listen", "-l", metavar="HOST:PORT", help="Address to listen on; port 0 selects a free port."
+            "--listen",
+            "-l",
+            metavar="HOST:PORT",
+            help="Address to listen on; port 0 selects a free port (default: the setting log.listen).",
         ),
-    ] = _DEFAULT.listen,
+    ] = None,
     data: Annotated[
         Path, typer.Option("--data", "-d", metavar="DIR", help="Data directory; created if missing.")
     ] = _DEFAULT.data,

@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.settings import BrokerSettings
+    from headrace.settings import BrokerSettings, Settings
 
 __all__ = ["DURABILITIES", "LOG_FORMATS", "BrokerArgs", "parse_broker_args", "run_broker_args"]
 
 DURABILITIES = ("synced", "os")
 LOG_FORMATS = ("text", "json")
+_LISTEN = "127.0.0.1:9092"
+_VARIABLES = ("HEADRACE_BROKER__", "HEADRACE_LOG__LISTEN")
 
 _VALUE_OPTIONS = {
     "--listen": "listen",
@@ -49,7 +51,8 @@ _FLAGS = {
 
 @dataclass(slots=True)
 class BrokerArgs:
-    listen: str = "127.0.0.1:9092"
+    listen: str | None = None
+    """None for the setting ``log.listen``."""
     data: Path = Path("headrace-data")
     advertise: str | None = None
     durability: str = "synced"
@@ -95,26 +98,33 @@ def parse_broker_args(arguments: Sequence[str]) -> BrokerArgs | None:
     return args if is_valid else None
 
 
-def _backup_settings(args: BrokerArgs) -> BrokerSettings | None:
-    """Load the backup settings from the arguments, the environment and ``headrace.toml``.
+def _load_settings(args: BrokerArgs) -> Settings | None:
+    """Load the settings from the arguments, the environment and ``headrace.toml``.
 
-    Return None if no source can set them, so that a broker without a backup does not import the settings.
+    Return None if no source can set the address or the backup, so that such a broker does not import the settings.
     """
     options = (args.backup, args.backup_every_ms, args.backup_keep_s, args.backup_key_file)
     if options == (None, None, None, None) and not (
-        any(name.startswith("HEADRACE_BROKER__") for name in os.environ) or Path("headrace.toml").is_file()
+        any(name.startswith(_VARIABLES) for name in os.environ) or Path("headrace.toml").is_file()
     ):
         return None
     from headrace.settings.loader import Flag, load
 
     return load(
         [
+            Flag("log.listen", args.listen, "--listen"),
             Flag("broker.backup", args.backup, "--backup"),
             Flag("broker.backup_every_ms", args.backup_every_ms, "--backup-every-ms"),
             Flag("broker.backup_keep_s", args.backup_keep_s, "--backup-keep-s"),
             Flag("broker.backup_key_file", args.backup_key_file, "--backup-key-file"),
         ]
-    ).settings.broker
+    ).settings
+
+
+def _listen(args: BrokerArgs, loaded: Settings | None) -> str:
+    if loaded is not None:
+        return loaded.log.listen
+    return _LISTEN if args.listen is None else args.listen
 
 
 def _backup_key(backup: BrokerSettings | None) -> bytes | None:
@@ -129,9 +139,10 @@ def run_broker_args(args: BrokerArgs) -> int:
     from headrace.broker.main import run_broker
 
     try:
-        backup = _backup_settings(args)
+        loaded = _load_settings(args)
+        backup = None if loaded is None else loaded.broker
         return run_broker(
-            listen=args.listen,
+            listen=_listen(args, loaded),
             data=args.data,
             advertise=args.advertise,
             durability=args.durability,

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import socket
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.errors import NotConfirmed
-from headrace.cli.options import AppName, Data, Master, StopAfter, Yes
+from headrace.cli.options import AppName, Data, Master, StopAfter, Yes, confirm_start
 from headrace.cli.session import Session
-from headrace.cli.verb import Noun, noun, verb
+from headrace.cli.verb import CommandGroup, command_group, verb
 
 if TYPE_CHECKING:
     from headrace.client.cluster import Cluster
     from headrace.model.declarations import Flow
+    from headrace.model.progress import Driver
 
 __all__ = ["command"]
+
+_CLOCK_TOLERANCE_S = 5.0
 
 
 @verb(
@@ -36,10 +42,11 @@ def list_flows(session: Session, app: AppName) -> None:
 
 
 def _row(cluster: Cluster, flow: Flow) -> dict[str, Any]:
-    from headrace.client.progress import current, flow_lag
+    from headrace.client.generations import progress_of
+    from headrace.client.progress import flow_lag
     from headrace.model.declarations import DELIVERIES
 
-    progress = current(cluster, flow.progress_topic)
+    progress = progress_of(cluster, flow)
     last = progress.last if progress else None
     latency = progress.generation.latency if progress else flow.latency
     return {
@@ -84,7 +91,13 @@ def run(
     from headrace.cli.run.app_run import RunOptions, run_app
 
     options = RunOptions(
-        app, data=data, master=master, seconds=seconds, only=tuple(flows or ()), with_views=False
+        app,
+        data=data,
+        master=master,
+        seconds=seconds,
+        only=tuple(flows or ()),
+        with_views=False,
+        embedded=False,
     )
     return run_app(session, options)
 
@@ -106,21 +119,24 @@ def rebuild(
     """Start a new generation of flows, and of all flows downstream of them.
 
     The new generation derives all rows again from the log. It writes to topics whose names end in the generation's
-    number. Views serve the old rows until the new generation has caught up. A driver that runs one of the flows stops;
-    start the driver again afterwards.
+    number. The process that runs the flows derives it beside the serving generation. When it has caught up, and the
+    difference is within the limits ([switch] in headrace.toml), the flow switches to it: readers of the flow's topic
+    and of its views see the new rows. Otherwise it waits for headrace generation switch.
     """
     from headrace.cli.app_loader import load_checked_app
     from headrace.runtime.rebuild import flows_to_rebuild
     from headrace.runtime.rebuild import rebuild as start_generations
 
     loaded = load_checked_app(app)
-    chosen = [flow.name for flow in flows_to_rebuild(loaded, flows)]
-    session.out.note(f"new generation of {', '.join(chosen)}")
-    if not yes and not typer.confirm("derive their rows again?", err=True):
-        raise NotConfirmed("nothing was changed", hint="pass --yes to confirm")
+    chosen = flows_to_rebuild(loaded, flows)
+    cluster = session.cluster()
+    for line in _running_drivers(cluster, chosen):
+        session.out.note(line)
+    names = ", ".join(flow.name for flow in chosen)
+    session.out.note(f"new generation of {names}")
+    confirm_start(f"derive the rows of {names} again", yes=yes)
     settings = session.settings()
     settings = dataclasses.replace(settings, data=data or settings.data)
-    cluster = session.cluster()
     generations = start_generations(loaded, settings, cluster, flows, note=session.out.note)
     session.out.table(
         [
@@ -130,5 +146,38 @@ def rebuild(
     )
 
 
-def command() -> Noun:
-    return noun("flow", "List, run and rebuild an app's flows.", [list_flows, run, rebuild])
+def _running_drivers(cluster: Cluster, flows: list[Flow]) -> list[str]:
+    """Say which processes run the flows, and what they do. A process on another machine may have ended."""
+    from headrace.client.generations import serving_progress_topic
+    from headrace.client.progress import current_driver
+
+    names_by_driver: dict[tuple[str, int], list[str]] = {}
+    for flow in flows:
+        driver = current_driver(cluster, serving_progress_topic(cluster, flow))
+        if driver is not None and (driver.host != socket.gethostname() or _is_running(driver)):
+            names_by_driver.setdefault((driver.host, driver.pid), []).append(flow.name)
+    lines = []
+    for (host, pid), names in names_by_driver.items():
+        is_here = host == socket.gethostname()
+        runs = "runs" if is_here else "last ran"
+        lines.append(
+            f"process {pid} on {'this machine' if is_here else host} {runs} {', '.join(names)}: "
+            + ("there," if is_here else "if it still runs,")
+            + " it derives the new generation beside the serving one, and views keep serving the old rows meanwhile"
+        )
+    return lines
+
+
+def _is_running(driver: Driver) -> bool:
+    """Whether the process still runs. A process that started later has only the same id."""
+    try:
+        stat = Path(f"/proc/{driver.pid}/stat").read_text(encoding="ascii", errors="replace")
+        uptime_s = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+    except OSError:
+        return False
+    age_s = uptime_s - int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    return time.time() - age_s <= driver.opened_ms / 1_000 + _CLOCK_TOLERANCE_S
+
+
+def command() -> CommandGroup:
+    return command_group("flow", "List, run and rebuild an app's flows.", [list_flows, run, rebuild])

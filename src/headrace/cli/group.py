@@ -12,7 +12,7 @@ from headrace.cli.errors import BrokerRefused, GroupActive, GroupUnknown, UsageE
 from headrace.cli.offset_range import parse_position
 from headrace.cli.options import DryRun, Group, Groups, Yes, complete_topics, confirm
 from headrace.cli.session import Session
-from headrace.cli.verb import Noun, noun, verb
+from headrace.cli.verb import CommandGroup, command_group, verb
 from headrace.client.offset_spec import plan_moves
 from headrace.clock import SystemClock
 
@@ -346,8 +346,8 @@ def delete(session: Session, names: Groups, yes: Yes = False) -> None:
     raise_first(list(failures.values()), "groups")
 
 
-def command() -> Noun:
-    return noun(
+def command() -> CommandGroup:
+    return command_group(
         "group",
         "List, describe, move and delete consumer groups.",
         [list_groups, describe, seek, offset_delete, delete],

@@ -55,7 +55,7 @@ NO_OFFSETS = "no group has committed an offset"
             EST-BYTES  estimated size of these records, from the average record size of each partition
             AGE-S      seconds since the oldest of these records was written
             GONE       records deleted before they were read
-            DEAD       dead letters of the flow's generation, or of the view
+            DEAD       open dead letters of the flow or view
             ARRIVING-PER-S, TAKEN-PER-S   records written per second, and records read per second
             TIME-TO-LOSS-S                seconds until retention can delete an unread record, at these rates
             LOST-BY                       the config that deletes it first: retention.ms, retention.bytes, never, or

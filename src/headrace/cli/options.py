@@ -36,6 +36,7 @@ __all__ = [
     "complete_groups",
     "complete_topics",
     "confirm",
+    "confirm_start",
     "shared_values",
 ]
 
@@ -103,7 +104,7 @@ BootstrapServers = Annotated[
         "-b",
         metavar="HOST:PORT,…",
         help="Brokers for the first connection (default: HEADRACE_BOOTSTRAP_SERVERS, KAFKA_BOOTSTRAP_SERVERS, "
-        "headrace.toml, then 127.0.0.1:9092).",
+        "headrace.toml, then the setting log.listen, normally 127.0.0.1:9092).",
     ),
 ]
 ClientProperty = Annotated[
@@ -204,16 +205,28 @@ def confirm(consequence: str, *, answer: str, yes: bool) -> None:
     """Prompt the user to type ``answer``. Without a terminal, ``--yes`` is required."""
     if yes:
         return
+    _expect_terminal(f"{consequence} This cannot be undone")
+    if _prompt(f"{consequence} This cannot be undone. Type {answer!r} to continue: ") != answer:
+        raise NotConfirmed("nothing was changed", hint=f"type {answer!r} to confirm")
+
+
+def confirm_start(work: str, *, yes: bool) -> None:
+    """Prompt the user before long work that deletes nothing. Without a terminal, ``--yes`` is required."""
+    if yes:
+        return
+    _expect_terminal(f"nothing was changed: {work} needs your confirmation")
+    if _prompt(f"{work}? [y/N]: ").lower() not in ("y", "yes"):
+        raise NotConfirmed("nothing was changed", hint="type y to confirm, or pass --yes")
+
+
+def _expect_terminal(consequence: str) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise NotConfirmed(
-            f"{consequence} This cannot be undone, and stdin is not a terminal, so you cannot confirm it here",
-            hint="pass --yes to confirm",
+            f"{consequence}, and stdin is not a terminal, so you cannot confirm it here",
+            hint="pass --yes to confirm (-y)",
         )
-    print(
-        f"{consequence} This cannot be undone. Type {answer!r} to continue: ",
-        end="",
-        file=sys.stderr,
-        flush=True,
-    )
-    if sys.stdin.readline().strip() != answer:
-        raise NotConfirmed("nothing was changed", hint=f"type {answer!r} to confirm")
+
+
+def _prompt(question: str) -> str:
+    print(question, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip()

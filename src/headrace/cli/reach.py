@@ -54,5 +54,6 @@ def check_reachable(bootstrap: str, *, timeout_s: float = CONNECT_TIMEOUT_S) -> 
     raise BrokerUnreachable(
         f"no broker responds at {bootstrap}",
         detail="; ".join(reasons),
-        hint="start a broker with: headrace broker --data ./headrace-data; or set another address with -b HOST:PORT",
+        hint="start an app with: headrace run MODULE:APP; or a broker with: headrace broker; or set another address "
+        "with -b HOST:PORT or the setting log.listen",
     )

@@ -22,7 +22,7 @@ from headrace.cli.options import (
     Verbose,
     shared_values,
 )
-from headrace.cli.verb import Noun, write_sections
+from headrace.cli.verb import CommandGroup, write_sections
 
 __all__ = ["COMMANDS", "run"]
 
@@ -41,7 +41,15 @@ COMMANDS = (
         "headrace.cli.run",
         "Run a whole app on this machine: log, flows and views.",
     ),
+    Entry("check", "headrace.cli.check", "Check an app without starting it, and report all mistakes."),
+    Entry("deploy", "headrace.cli.deploy", "Bring changed flows into a running app, without a pause."),
     Entry("flow", "headrace.cli.flow", "List, run and rebuild an app's flows.", alias="flows"),
+    Entry(
+        "generation",
+        "headrace.cli.generation",
+        "List, compare, switch and drop the generations of flows.",
+        alias="generations",
+    ),
     Entry("graph", "headrace.cli.graph", "Show an app as a graph: table, Mermaid, DOT or OpenLineage."),
     Entry("init", "headrace.cli.init", "Create a small app that runs."),
     Entry("doctor", "headrace.cli.doctor", "Check what this machine lacks to run an app."),
@@ -69,7 +77,7 @@ COMMANDS = (
         "List, describe, follow, rebuild and replace an app's views.",
         alias="views",
     ),
-    Entry("dead", "headrace.cli.dead", "List, show and replay dead letters."),
+    Entry("dead", "headrace.cli.dead", "List, show, replay, correct and dismiss dead letters."),
     Entry("query", "headrace.cli.query", "Read a view, or query views with SQL."),
     Entry("serve", "headrace.cli.serve", "Serve an app's views and topics over HTTP."),
     Entry(
@@ -116,7 +124,7 @@ _SECTIONS = (
 )
 
 
-class Root(Noun):
+class Root(CommandGroup):
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
         self.load = _load

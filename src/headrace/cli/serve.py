@@ -67,6 +67,7 @@ def serve(
         DEFAULT_SERVE_LISTEN if settings.serve.listen in (None, SERVE_OFF) else settings.serve.listen,
         warn=session.out.warn,
         log=log_file.write if log_file else None if session.out.quiet else session.out.note,
+        future_ms=settings.flow.future_ms,
     )
     with Interrupt() as interrupt:
         server.start()

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from headrace.settings import Settings
     from headrace.settings.loader import Flag, Loaded
 
-__all__ = ["DEFAULT_BOOTSTRAP", "Session", "parse_pairs"]
+__all__ = ["Session", "connect_address", "parse_pairs"]
 
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 TIMEOUT_S = 10.0
 _LOG_INFO = 6
+_LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104  no address to bind
 _OPENED: list[Cluster] = []
 """Clusters that stay open until the process ends. librdkafka delivers responses in its own thread. Closing a client
 while that thread exits caused segmentation faults after commands had completed."""
@@ -34,6 +34,12 @@ def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
             raise UsageError(f"{option} {pair!r} is not of the form key=value")
         values[key] = value
     return values
+
+
+def connect_address(listen: str) -> str:
+    """Return the address at which clients on this machine reach a broker that listens on ``listen``."""
+    host, _, port = listen.rpartition(":")
+    return f"{_LOOPBACK.get(host, host)}:{port}"
 
 
 @dataclass(slots=True)
@@ -113,7 +119,10 @@ class Session:
         verbose: bool,
         config: Path | None = None,
     ) -> Session:
-        """Load the settings. -b overrides -X, which overrides the environment, the file and the default."""
+        """Load the settings. -b overrides -X, which overrides the environment, the file and the default.
+
+        Without the addresses of brokers, commands use the embedded broker at ``log.listen``.
+        """
         # Imported here, because the import would slow down --help.
         from headrace.settings.loader import Flag, load
 
@@ -127,5 +136,5 @@ class Session:
         loaded = load(flags, file=config)
         log = loaded.settings.log
         out = Output(as_json=as_json, quiet=quiet)
-        bootstrap = log.bootstrap_servers or DEFAULT_BOOTSTRAP
+        bootstrap = log.bootstrap_servers or connect_address(log.listen)
         return cls(bootstrap, dict(log.properties), verbose, out, loaded, flags, config)

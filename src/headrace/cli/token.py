@@ -8,7 +8,7 @@ import typer
 
 from headrace.cli.options import Data
 from headrace.cli.session import Session
-from headrace.cli.verb import Noun, noun, verb
+from headrace.cli.verb import CommandGroup, command_group, verb
 
 __all__ = ["command"]
 
@@ -125,7 +125,7 @@ def revoke(
     session.out.note(f"token {revoked.name} ({revoked.id}) is revoked")
 
 
-def command() -> Noun:
-    return noun(
+def command() -> CommandGroup:
+    return command_group(
         "token", "Create, list and revoke the tokens of headrace serve.", [create, list_tokens, revoke]
     )

@@ -28,7 +28,7 @@ from headrace.cli.output import show_error, to_json
 from headrace.cli.session import Session
 from headrace.errors import HeadraceError
 
-__all__ = ["Noun", "Verb", "build", "noun", "report", "verb", "write_sections"]
+__all__ = ["CommandGroup", "Verb", "build", "command_group", "report", "verb", "write_sections"]
 
 _SECTION_INDENT = "  "
 
@@ -153,7 +153,7 @@ class Command(TyperCommand):
         write_sections(self.sections, formatter)
 
 
-class Noun(TyperGroup):
+class CommandGroup(TyperGroup):
     """A command with subcommands. A subcommand is a placeholder (name, summary) until ``load`` imports it for use."""
 
     load: Callable[[str], TyperCommand | TyperGroup]
@@ -215,9 +215,9 @@ def build(item: Verb) -> Command:
     return command
 
 
-def noun(name: str, summary: str, verbs: Sequence[Verb]) -> Noun:
+def command_group(name: str, summary: str, verbs: Sequence[Verb]) -> CommandGroup:
     """Create a command that has only subcommands, e.g. ``topic``."""
-    group = Noun(name=name, help=summary, no_args_is_help=True, rich_markup_mode=None)
+    group = CommandGroup(name=name, help=summary, no_args_is_help=True, rich_markup_mode=None)
     items = {item.name: item for item in verbs}
     for item in verbs:
         group.add_placeholder(item.name, inspect.getdoc(item.function) or "")

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +15,7 @@ from headrace.cli.errors import CliError, UsageError
 from headrace.cli.options import AppName, Data, Master
 from headrace.cli.session import Session
 from headrace.cli.verb import Command, build, verb
+from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.app import App
@@ -25,11 +26,16 @@ if TYPE_CHECKING:
     from headrace.ops.verify.verifier import Verifier
     from headrace.settings import Settings
 
-__all__ = ["command", "verify"]
+__all__ = ["command", "estimate_left_s", "verify"]
+
+Selection = tuple["list[View]", "list[Flow]"]
+Item = tuple[str, str]
+"""``view`` or ``flow``, and its name."""
 
 EXIT_CANNOT_VERIFY = 7
 _CODES_BY_SEVERITY = (1, EXIT_CANNOT_VERIFY, 6, 0)
 _SLOW_S = 2.0
+_REPEAT_S = 5.0
 _POLL_S = 0.1
 
 
@@ -117,13 +123,38 @@ def verify(
 
         wanted = None if chosen is None else {item.name for items in chosen for item in items}
         reports = last_reports(cluster, loaded.name)
-        return _show_last(session, [report for report in reports if wanted is None or report.name in wanted])
+        shown = [report for report in reports if wanted is None or report.name in wanted]
+        return _show_last(session, cluster, loaded, shown)
     settings = session.settings(data=data, master=master)
+    planned = _planned(loaded, chosen)
     with (
-        _Progress(session) as progress,
+        _Progress(session, planned, lambda: _last_durations(cluster, loaded.name)) as progress,
         _verifier(loaded, cluster, settings, chosen, sample, progress.note) as verifier,
     ):
         return _verify_repeatedly(session, verifier, chosen, every, progress)
+
+
+def _planned(app: App, chosen: Selection | None) -> list[Item]:
+    """Return what will be verified, in this order."""
+    from headrace.model.graph import order
+
+    if chosen is not None:
+        views, flows = chosen
+        return [*(("view", view.name) for view in views), *(("flow", flow.name) for flow in flows)]
+    planned = [("view", view.name) for view in app.views if app.writer_of(view.topic) is None]
+    for flow in order(app):
+        planned += [("view", view.name) for view in app.views if app.writer_of(view.topic) is flow]
+        planned.append(("flow", flow.name))
+    return planned
+
+
+def _last_durations(cluster: Cluster, app: str) -> dict[Item, float]:
+    from headrace.ops.verify.report import last_reports
+
+    try:
+        return {(report.what, report.name): report.seconds for report in last_reports(cluster, app)}
+    except HeadraceError:
+        return {}  # The verification itself reports that the log does not respond.
 
 
 def _flows_of(app: App, names: Sequence[str]) -> list[Flow]:
@@ -134,9 +165,6 @@ def _flows_of(app: App, names: Sequence[str]) -> list[Flow]:
                 f"app {app.name} has no flow {name!r}", hint=f"flows of the app: {', '.join(known) or 'none'}"
             )
     return [known[name] for name in dict.fromkeys(names)]
-
-
-Selection = tuple["list[View]", "list[Flow]"]
 
 
 @contextlib.contextmanager
@@ -188,8 +216,9 @@ def _verify_repeatedly(
 
 def _verify_once(session: Session, verifier: Verifier, chosen: Selection | None, progress: _Progress) -> int:
     codes = [0]
+    progress.begin()
     for result in _results(verifier, chosen):
-        progress.done()
+        progress.done(result)
         codes.append(_show(session, result))
     session.out.flush()
     return next(code for code in _CODES_BY_SEVERITY if code in codes)
@@ -222,55 +251,117 @@ def _show(session: Session, result: Report | CannotVerify) -> int:
     return result.exit_code
 
 
-def _show_last(session: Session, reports: list[Report]) -> int:
-    from headrace.ops.verify.errors import NeverVerified
+def _show_last(session: Session, cluster: Cluster, app: App, reports: list[Report]) -> int:
+    """Show the last results. A result of another generation than the serving one is outdated: it proves nothing."""
+    from headrace.client.generations import find_generations
+    from headrace.ops.verify.errors import NeverVerified, Outdated
+    from headrace.ops.verify.report import flow_of
 
     if not reports:
         error = NeverVerified("no verification has run yet", hint="run: headrace verify APP --all")
         return _show(session, error)
-    codes = [_show(session, report) for report in reports]
+    codes = []
+    for report in reports:
+        flow = flow_of(app, report)
+        generations = find_generations(cluster, flow.name) if flow is not None else None
+        outdated = report.outdated_line(generations.serving) if generations is not None else ""
+        codes.append(_show(session, Outdated(outdated) if outdated else report))
     return next(code for code in _CODES_BY_SEVERITY if code in codes)
 
 
 class _Progress:
-    """Prints notes about the work in progress if it takes longer than two seconds."""
+    """Prints notes about the work in progress if it takes longer than two seconds, and again every five seconds.
 
-    def __init__(self, session: Session) -> None:
+    ``planned`` names the views and flows to verify. The time left is estimated from the durations of their last
+    verifications, which ``last_s`` returns by name.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        planned: Sequence[Item],
+        last_s: Callable[[], Mapping[Item, float]],
+    ) -> None:
         self._session = session
         self._lock = threading.Lock()
+        self._planned = planned
+        self._remaining = list(planned)
+        self._last_s = last_s
+        self._seconds: dict[Item, float] | None = None
         self._line = ""
         self._began = time.monotonic()
-        self._timer: threading.Timer | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._repeat, name="progress", daemon=True)
 
     def __enter__(self) -> _Progress:
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.done()
+        self._stopped.set()
+
+    def begin(self) -> None:
+        """Call this before all planned views and flows are verified, possibly again."""
+        with self._lock:
+            self._remaining, self._began = list(self._planned), time.monotonic()
 
     def note(self, line: str) -> None:
         with self._lock:
-            if time.monotonic() - self._began >= _SLOW_S:
-                self._session.out.note(line)
-                return
             self._line = line
-            if self._timer is None:
-                self._timer = threading.Timer(_SLOW_S, self._print_pending)
-                self._timer.daemon = True
-                self._timer.start()
+            if time.monotonic() - self._began >= _SLOW_S:
+                self._print()
 
-    def _print_pending(self) -> None:
-        with self._lock:
-            if self._line:
-                self._session.out.note(self._line)
-            self._line = ""
-
-    def done(self) -> None:
+    def done(self, result: Report | CannotVerify) -> None:
         """Call this when a result is ready. The two seconds start again for the next result."""
+        from headrace.ops.verify.report import Report
+
         with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer, self._line, self._began = None, "", time.monotonic()
+            item = (result.what, result.name) if isinstance(result, Report) else None
+            if item in self._remaining:
+                self._remaining.remove(item)
+                assert isinstance(result, Report)
+                self._durations()[item] = result.seconds
+            elif self._remaining:
+                self._remaining.pop(0)
+            self._line, self._began = "", time.monotonic()
+
+    def _repeat(self) -> None:
+        while not self._stopped.wait(_SLOW_S if self._is_new() else _REPEAT_S):
+            with self._lock:
+                if self._line and time.monotonic() - self._began >= _SLOW_S:
+                    self._print()
+
+    def _is_new(self) -> bool:
+        return time.monotonic() - self._began < _SLOW_S
+
+    def _print(self) -> None:
+        elapsed_s = time.monotonic() - self._began
+        count = len(self._planned)
+        number = f"{count - len(self._remaining) + 1} of {count}, " if count > 1 else ""
+        left_s = estimate_left_s(self._remaining, self._durations(), elapsed_s)
+        left = "" if left_s is None else f", about {max(1, round(left_s))} s left"
+        self._session.out.note(f"{number}{self._line} ({elapsed_s:.0f} s{left})")
+
+    def _durations(self) -> dict[Item, float]:
+        """Read the last durations when they are first needed, because most verifications end before."""
+        if self._seconds is None:
+            self._seconds = dict(self._last_s())
+        return self._seconds
+
+
+def estimate_left_s(
+    remaining: Sequence[Item], last_s: Mapping[Item, float], elapsed_s: float
+) -> float | None:
+    """Estimate how long the remaining verifications take. The first one has run for ``elapsed_s``. An item without a
+    known duration takes as long as the average of the others. None if no duration is known, or the first item already
+    takes longer than expected and is the last one.
+    """
+    if not last_s or not remaining:
+        return None
+    average_s = sum(last_s.values()) / len(last_s)
+    first_s, *others_s = (last_s.get(item, average_s) for item in remaining)
+    left_s = max(0.0, first_s - elapsed_s) + sum(others_s)
+    return left_s or None
 
 
 def command() -> Command:

@@ -241,6 +241,16 @@ class Cluster:
             )
         return topic_info
 
+    def delete_topic(self, name: str) -> None:
+        """Delete the topic if it exists."""
+        deleted = self.admin().delete_topics([name], operation_timeout=self.timeout_s)
+        try:
+            self.wait_for(deleted[name])
+        except KafkaException as error:
+            if error.args[0].code() not in _NO_TOPIC:
+                raise from_kafka(error, f"deleting topic {name!r}") from error
+        self._ensured.pop(name, None)
+
     def _note_ensured(self, name: str) -> None:
         now = time.monotonic()
         expired = [topic for topic, at in self._ensured.items() if now > at + _PROPAGATION_S]

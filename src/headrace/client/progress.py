@@ -1,8 +1,9 @@
 """A flow's progress in the log: its current generation, its batches, and its lag.
 
-A *generation* of a flow derives its output from the first input record on; a rebuild begins a new generation. The
-progress topic of a flow has a record for each generation, each committed batch, and each change of the driver (the
-process that runs the flow).
+A *generation* of a flow derives its output from the first input record on; a rebuild begins a new generation. Each
+generation has a progress topic (``headrace.client.generations`` finds it), with a record for the generation, for each
+committed batch, and for each change of the driver (the process that runs the flow). Earlier releases wrote all
+generations to one progress topic.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ __all__ = [
     "current",
     "current_driver",
     "flow_lag",
+    "generation_at",
     "generations",
     "reached",
     "unread_records",
@@ -64,19 +66,45 @@ def current(cluster: Cluster, progress_topic: str) -> Progress | None:
         return None
     record, offset = _decode_message(message), message.offset() or 0
     if isinstance(record, Generation):
-        return Progress(record, None, offset)
+        return _with_last_batch(cluster, progress_topic, record, offset, record.batch_offset)
     at = record.generation_offset
     generation = _record_at(cluster, progress_topic, at)
     if not isinstance(generation, Generation):
         raise _missing(progress_topic, f"generation {record.generation}", at)
     if isinstance(record, Batch):
         return Progress(generation, record, at, offset)
-    if record.batch_offset < 0:
-        return Progress(generation, None, at)
-    last = _record_at(cluster, progress_topic, record.batch_offset)
+    return _with_last_batch(cluster, progress_topic, generation, at, record.batch_offset)
+
+
+def _with_last_batch(
+    cluster: Cluster, topic: str, generation: Generation, generation_offset: int, batch_offset: int
+) -> Progress:
+    if batch_offset < 0:
+        return Progress(generation, None, generation_offset)
+    last = _record_at(cluster, topic, batch_offset)
     if not isinstance(last, Batch):
-        raise _missing(progress_topic, "a batch", record.batch_offset)
-    return Progress(generation, last, at, record.batch_offset)
+        raise _missing(topic, "a batch", batch_offset)
+    return Progress(generation, last, generation_offset, batch_offset)
+
+
+def generation_at(
+    cluster: Cluster, progress_topic: str, progress_offset: int
+) -> tuple[Generation, int] | None:
+    """Return the generation record that applies to the next batch after ``progress_offset``, and its offset.
+
+    This is the newest one, unless the generation continued in another topic after batches that are still to be read.
+    """
+    progress = current(cluster, progress_topic)
+    if progress is None:
+        return None
+    generation, at = progress.generation, progress.generation_offset
+    while generation.continues >= 0 and progress_offset <= generation.batch_offset:
+        at = generation.continues
+        record = _record_at(cluster, progress_topic, at)
+        if not isinstance(record, Generation):
+            raise _missing(progress_topic, f"generation {generation.generation}", at)
+        generation = record
+    return generation, at
 
 
 def wait_until_decided(cluster: Cluster, progress_topic: str, timeout_s: float = 30.0) -> None:

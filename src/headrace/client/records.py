@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
@@ -112,7 +112,15 @@ def _timeout_error(topic: str) -> LogError:
     return LogError(message, name="TIMED_OUT", retriable=True)
 
 
-def write(cluster: Cluster, topic: str, key: str, value: bytes | None, doing: str) -> None:
+def write(
+    cluster: Cluster,
+    topic: str,
+    key: str | None,
+    value: bytes | None,
+    doing: str,
+    *,
+    headers: Sequence[tuple[str, bytes | None]] = (),
+) -> None:
     """Write one record, and wait until the log has it. ``doing`` describes the write in error messages."""
     failed: list[KafkaError] = []
 
@@ -121,7 +129,7 @@ def write(cluster: Cluster, topic: str, key: str, value: bytes | None, doing: st
             failed.append(error)
 
     producer = cluster.producer({"linger.ms": 0, "message.timeout.ms": int(cluster.timeout_s * 1_000)})
-    producer.produce(topic, key=key, value=value, on_delivery=delivered)
+    producer.produce(topic, key=key, value=value, headers=[*headers] or None, on_delivery=delivered)
     producer.flush(cluster.timeout_s + 1)
     if failed:
         raise from_kafka(failed[0], doing)

@@ -1,8 +1,8 @@
-"""An index of a single-partition topic: the newest record of each key, in a SQLite file.
+"""An index of topics in a SQLite file, for example the newest record of each key.
 
-The file can be deleted at any time, because it can be rebuilt from the topic. The rows and the offset of the next
-record to read change in one SQLite transaction. After a crash the file may be behind the topic, and ``catch_up`` reads
-the missing records. Several processes can share a file.
+The file can be deleted at any time, because it can be rebuilt from the topics. The rows and the offsets of the next
+records to read change in one SQLite transaction. After a crash the file may be behind the topics, and ``catch_up``
+reads the missing records. Several processes can share a file.
 
 ``synchronous`` is NORMAL instead of OFF. With OFF, a power loss could leave an offset in the file without the rows
 before it.
@@ -13,8 +13,8 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,103 +24,228 @@ from headrace.client.cluster import Cluster
 from headrace.client.records import read
 from headrace.files import create_private, make_private_dir
 
-__all__ = ["IndexLayout", "TopicIndex", "open_index_file"]
+__all__ = ["IndexLayout", "IndexRow", "IndexTable", "TopicBounds", "TopicIndex", "open_index_file"]
 
 _BUSY_S = 10.0
 _ROWS_PER_WRITE = 1_000
-_POSITION = """
-CREATE TABLE place (only INTEGER PRIMARY KEY CHECK (only = 0), topic_id TEXT NOT NULL, next INTEGER NOT NULL);
+_POSITIONS = """
+CREATE TABLE positions (topic TEXT, partition INTEGER, topic_id TEXT NOT NULL, next INTEGER NOT NULL,
+                        PRIMARY KEY (topic, partition)) WITHOUT ROWID;
 """
+
+IndexRow = tuple[str, tuple[Any, ...]]
+"""The name of a table, and the parameters of its ``insert``."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTable:
+    insert: str
+    """SQL that inserts or replaces one row."""
+    has_location: bool = False
+    """Whether a row has the columns ``topic``, ``partition`` and ``offset`` of its record. Then its row is removed when
+    the log has deleted the record. An index of several topics needs these columns.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class IndexLayout:
     version: int
-    table: str
     create: str
-    """SQL that creates the table and its indexes."""
-    insert: str
-    """SQL that inserts or replaces one row."""
+    """SQL that creates the tables and their indexes."""
+    tables: Mapping[str, IndexTable]
+    temporary: str = ""
+    """SQL that creates the temporary tables of each connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicBounds:
+    """The offsets of a topic, by partition."""
+
+    id: str
+    starts: Mapping[int, int] = field(default_factory=dict)
+    ends: Mapping[int, int] = field(default_factory=dict)
 
 
 class TopicIndex:
-    """A thread-safe index. ``row`` converts a record to the parameters of ``layout.insert``, or to None to skip it."""
+    """A thread-safe index. ``row`` converts a record to a row, or to None to skip it."""
 
     def __init__(
         self,
         cluster: Cluster,
-        topic: str,
+        topics: Sequence[str],
         path: Path | None,
         layout: IndexLayout,
-        row: Callable[[Message], tuple[Any, ...] | None],
+        row: Callable[[Message], IndexRow | None],
     ) -> None:
         """If ``path`` is None, the index is in memory."""
-        self.topic = topic
+        self.topics = tuple(topics)
         self._cluster = cluster
         self._layout = layout
         self._row = row
         self._lock = threading.RLock()
-        self._database = open_index_file(path, layout.create + _POSITION, layout.version)
+        self._database = open_index_file(path, layout.create + _POSITIONS, layout.version)
+        for statement in filter(str.strip, layout.temporary.split(";")):
+            self._database.execute(statement)
 
     def close(self) -> None:
         with self._lock:
             self._database.close()
 
-    def catch_up(self, *, is_owner: bool = False) -> None:
-        """Read the topic up to its end.
+    def catch_up(
+        self,
+        *,
+        owned: Collection[str] = (),
+        bounds: Mapping[str, TopicBounds] | None = None,
+        records_max: int | None = None,
+    ) -> bool:
+        """Read the topics up to their ends, but at most ``records_max`` records. Return whether all were read.
 
-        ``is_owner`` means that no other process can write to the topic now. Then this method also waits for records
-        that are committed but not yet visible. If the topic then ends before the index, it was restored from a backup,
-        and the index is rebuilt.
+        ``owned`` are topics to which no other process can write now. For these, this method also waits for records that
+        are committed but not yet visible. If such a topic then ends before the index, it was restored from a backup,
+        and its rows are read again.
+
+        ``bounds`` are the current bounds of the topics, if the caller knows them. A topic without bounds does not
+        exist.
         """
+        left = records_max
         with self._lock:
-            info = self._cluster.topic(self.topic)
-            start = end = 0
-            if info is not None:
-                start = self._cluster.starts(self.topic)[0]
-                end = self._cluster.ends(self.topic, committed=not is_owner)[0]
-            topic_id = info.id if info else ""
-            position = self._database.execute("SELECT topic_id, next FROM place").fetchone()
-            if position is None or position[0] != topic_id or (is_owner and position[1] > end):
-                self._reset(topic_id, start)
-                begin = start
-            else:
-                begin = max(start, position[1])
-            if begin < end:
-                self._read(begin, end)
+            for topic in self.topics:
+                known = None if bounds is None or topic in owned else bounds.get(topic, TopicBounds(""))
+                limits = known or self._bounds(topic, is_owner=topic in owned)
+                ranges = self._unread(topic, limits, is_owner=topic in owned)
+                if left is not None:
+                    ranges = {number: (low, min(high, low + left)) for number, (low, high) in ranges.items()}
+                count = sum(high - low for low, high in ranges.values())
+                if count:
+                    self._read(topic, limits.id, ranges)
+                left = None if left is None else max(0, left - count)
+            return left is None or left > 0
 
-    def add(self, rows: Iterable[tuple[Any, ...]], end: int) -> None:
-        """Add rows. Afterwards the index must contain every record before offset ``end``."""
+    def add(self, topic: str, rows: Iterable[IndexRow], end: int) -> None:
+        """Add rows of the topic's only partition. Afterwards the index must contain every record before ``end``."""
         with self._lock, self._transaction():
-            self._database.executemany(self._layout.insert, rows)
-            self._database.execute("UPDATE place SET next = max(next, ?)", (end,))
+            self._insert(rows)
+            self._database.execute(
+                "UPDATE positions SET next = max(next, ?) WHERE topic = ? AND partition = 0", (end, topic)
+            )
+
+    def unread(self, bounds: Mapping[str, TopicBounds]) -> dict[str, int]:
+        """Return the number of offsets that the index has not read, by topic."""
+        with self._lock:
+            return {
+                topic: sum(
+                    max(0, end - max(limits.starts.get(number, 0), self._next(topic, number, limits.id) or 0))
+                    for number, end in limits.ends.items()
+                )
+                for topic, limits in bounds.items()
+                if topic in self.topics
+            }
 
     def query(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         with self._lock:
             return self._database.execute(sql, parameters).fetchall()
 
-    def delete(self, where: str, *parameters: Any) -> None:
+    def changes(self) -> tuple[Any, ...]:
+        """Return a value that differs after the index has changed."""
+        return tuple(self.query("SELECT * FROM positions ORDER BY topic, partition"))
+
+    def delete(self, table: str, where: str, *parameters: Any) -> None:
         with self._lock, self._transaction():
-            self._database.execute(f"DELETE FROM {self._layout.table} WHERE {where}", parameters)  # noqa: S608
+            self._database.execute(f"DELETE FROM {table} WHERE {where}", parameters)  # noqa: S608
 
-    def _reset(self, topic_id: str, start: int) -> None:
+    def replace_temporary(self, tables: Mapping[str, Sequence[tuple[Any, ...]]]) -> None:
+        """Replace all rows of temporary tables."""
+        with self._lock, self._transaction():
+            for table, rows in tables.items():
+                self._database.execute(f"DELETE FROM temp.{table}")  # noqa: S608
+                if rows:
+                    marks = ", ".join("?" * len(rows[0]))
+                    self._database.executemany(f"INSERT INTO temp.{table} VALUES ({marks})", rows)  # noqa: S608
+
+    def _bounds(self, topic: str, *, is_owner: bool) -> TopicBounds:
+        info = self._cluster.topic(topic)
+        if info is None:
+            return TopicBounds("")
+        ends = self._cluster.ends(topic, committed=not is_owner)
+        return TopicBounds(info.id, self._cluster.starts(topic), ends)
+
+    def _next(self, topic: str, partition: int, topic_id: str) -> int | None:
+        """Return the offset of the next record to read; None if the index belongs to an earlier topic of the name."""
+        row = self._database.execute(
+            "SELECT topic_id, next FROM positions WHERE topic = ? AND partition = ?", (topic, partition)
+        ).fetchone()
+        return int(row[1]) if row is not None and row[0] == topic_id else None
+
+    def _unread(self, topic: str, limits: TopicBounds, *, is_owner: bool) -> dict[int, tuple[int, int]]:
+        """Return the ranges of offsets to read. Remove the rows of records that the log has deleted."""
+        stored = self._database.execute(
+            "SELECT partition, topic_id, next FROM positions WHERE topic = ?", (topic,)
+        ).fetchall()
+        is_restored = is_owner and any(end > limits.ends.get(number, 0) for number, _, end in stored)
+        if is_restored or any(topic_id != limits.id for _, topic_id, _ in stored):
+            self._reset(topic)
+            stored = []
+        next_offsets = {number: offset for number, _, offset in stored}
+        ranges = {}
+        for number, end in limits.ends.items():
+            start = limits.starts.get(number, 0)
+            ranges[number] = (max(start, next_offsets.get(number, 0)), end)
+            if number not in next_offsets:
+                self._write(topic, limits.id, (), {number: start})
+            elif start:
+                self._trim(topic, number, start)
+        return {number: (low, high) for number, (low, high) in ranges.items() if low < high}
+
+    def _trim(self, topic: str, partition: int, start: int) -> None:
+        for name, table in self._layout.tables.items():
+            if table.has_location:
+                where = "topic = ? AND partition = ? AND offset < ?"
+                if self.query(f"SELECT 1 FROM {name} WHERE {where} LIMIT 1", topic, partition, start):  # noqa: S608
+                    self.delete(name, where, topic, partition, start)
+
+    def _reset(self, topic: str) -> None:
         with self._transaction():
-            self._database.execute(f"DELETE FROM {self._layout.table}")  # noqa: S608
-            self._database.execute("REPLACE INTO place VALUES (0, ?, ?)", (topic_id, start))
+            for name, table in self._layout.tables.items():
+                where, parameters = ("topic = ?", (topic,)) if table.has_location else ("true", ())
+                self._database.execute(f"DELETE FROM {name} WHERE {where}", parameters)  # noqa: S608
+            self._database.execute("DELETE FROM positions WHERE topic = ?", (topic,))
 
-    def _read(self, begin: int, end: int) -> None:
+    def _read(self, topic: str, topic_id: str, ranges: Mapping[int, tuple[int, int]]) -> None:
         """Read the records and insert their rows in short transactions. The file is never locked while this method
         waits for the log.
         """
-        rows: list[tuple[Any, ...]] = []
-        for message in read(self._cluster, self.topic, {0: (begin, end)}):
+        rows: list[IndexRow] = []
+        next_offsets: dict[int, int] = {}
+        for message in read(self._cluster, topic, ranges):
             row = self._row(message)
             if row is not None:
                 rows.append(row)
+            next_offsets[message.partition() or 0] = (message.offset() or 0) + 1
             if len(rows) >= _ROWS_PER_WRITE:
-                self.add(rows, (message.offset() or 0) + 1)
+                self._write(topic, topic_id, rows, next_offsets)
                 rows = []
-        self.add(rows, end)
+        self._write(topic, topic_id, rows, {number: high for number, (_, high) in ranges.items()})
+
+    def _write(
+        self, topic: str, topic_id: str, rows: Iterable[IndexRow], next_offsets: Mapping[int, int]
+    ) -> None:
+        with self._transaction():
+            self._insert(rows)
+            self._database.executemany(
+                """
+                INSERT INTO positions VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE
+                SET next = iif(topic_id = excluded.topic_id, max(next, excluded.next), excluded.next),
+                    topic_id = excluded.topic_id
+                """,
+                [(topic, number, topic_id, offset) for number, offset in next_offsets.items()],
+            )
+
+    def _insert(self, rows: Iterable[IndexRow]) -> None:
+        by_table: dict[str, list[tuple[Any, ...]]] = {}
+        for table, parameters in rows:
+            by_table.setdefault(table, []).append(parameters)
+        for table, parameters_of_rows in by_table.items():
+            self._database.executemany(self._layout.tables[table].insert, parameters_of_rows)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -198,7 +198,10 @@ class TransactionalWriter:
 
     def send(self, records: Iterable[OutgoingRecord]) -> None:
         for record in records:
-            self._send(record.topic, record.key, record.value, record.headers, record.partition)
+            self.send_one(record)
+
+    def send_one(self, record: OutgoingRecord) -> None:
+        self._send(record.topic, record.key, record.value, record.headers, record.partition)
 
     def deliver(self, record: OutgoingRecord) -> Delivery:
         """Queue a record and return its result object, which ``flush`` completes. If the client refuses the record

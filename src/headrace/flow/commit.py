@@ -27,10 +27,9 @@ from headrace.flow.flow_state import FlowState
 from headrace.flow.rejected import Counts, DeadLetterSpool, RejectedRecord, dead_letter, late_note
 from headrace.model.declarations import Flow, next_watermark
 from headrace.model.progress import Batch, Generation, Ranges, Totals, encode
+from headrace.model.rejection import Reason, Rejection
 
 __all__ = ["BatchResult", "Miscounted", "commit_batch", "ranges_of"]
-
-_ERRORS = "__headrace.errors."
 
 
 class Miscounted(FlowError):
@@ -95,8 +94,8 @@ def commit_batch(
     starts = {number: end for number, (_, end) in last_outputs.items()} or generation.output_starts
     writer.begin()
     try:
-        sent, keyless = _send_rows(writer, flow, generation, result)
-        writer.send(_side_records(flow, result, generation.generation))
+        sent, keyless = _send_rows(writer, flow, state, result)
+        writer.send(_side_records(flow, result, generation))
         writer.flush()
         ends = (
             cluster.ends(generation.output, committed=False)
@@ -131,7 +130,7 @@ def commit_batch(
             committed_ms=time.time_ns() // 1_000_000,
         )
         key, value = encode(batch)
-        writer.send([OutgoingRecord(flow.progress_topic, key, value)])
+        writer.send([OutgoingRecord(state.progress_topic, key, value)])
         writer.commit()
     except BaseException as error:
         writer.abort(purge=True)
@@ -162,12 +161,12 @@ def _row_too_large(flow: Flow, generation: Generation, result: BatchResult) -> R
 
 
 def _send_rows(
-    writer: TransactionalWriter, flow: Flow, generation: Generation, result: BatchResult
+    writer: TransactionalWriter, flow: Flow, state: FlowState, result: BatchResult
 ) -> tuple[int, int]:
-    """Send rows to the topic, and rows without a key to the dead letters. Returns both numbers."""
-    sent, keyless = result.sent, 0
-    reason = f"batch {result.number} of generation {generation.generation}: the row has no key".encode()
-    headers = ((f"{_ERRORS}exception", b"RowWithoutKey"), (f"{_ERRORS}message", reason))
+    """Send rows to the topics, and rows without a key to the dead letters. Returns both numbers."""
+    generation, sent, keyless = state.generation, result.sent, 0
+    message = f"batch {result.number} of generation {generation.generation}: the row has no key"
+    headers = Rejection(Reason.KEY, message, generation.generation).headers()
     for piece in result.pieces():
         rows = piece
         if piece.column("key").null_count:
@@ -179,7 +178,10 @@ def _send_rows(
                 for value in values
             )
             keyless += len(values)
-        writer.send_rows(generation.output, rows.column("key").to_pylist(), rows.column("value").to_pylist())
+        keys, values = rows.column("key").to_pylist(), rows.column("value").to_pylist()
+        writer.send_rows(generation.output, keys, values)
+        if state.stable:
+            writer.send_rows(state.stable, keys, values)
         sent += rows.num_rows
     return sent, keyless
 
@@ -201,14 +203,14 @@ def _latest(previous: int | None, current: int | None) -> int | None:
     return max(watermarks, default=None)
 
 
-def _side_records(flow: Flow, result: BatchResult, generation: int) -> Iterator[OutgoingRecord]:
+def _side_records(flow: Flow, result: BatchResult, generation: Generation) -> Iterator[OutgoingRecord]:
     record_counts: Counter[str] = Counter()
     for record in result.rejected():
         record_counts["late" if record.reason is None else "dead"] += 1
         if record.reason is None:
-            yield late_note(flow, record, generation, result.number, result.watermark_us)
+            yield late_note(flow, record, generation.generation, result.number, result.watermark_us)
         else:
-            yield dead_letter(flow, record)
+            yield dead_letter(flow, record, generation)
     counted = (
         sum(counts.late for counts in result.counts.values()),
         sum(counts.dead for counts in result.counts.values()),
@@ -219,4 +221,4 @@ def _side_records(flow: Flow, result: BatchResult, generation: int) -> Iterator[
             f" {record_counts['late']} late and {record_counts['dead']} dead records exist",
             hint="no action is needed: Headrace counts the batch again",
         )
-    yield from (dead_letter(flow, record) for spool in result.table_dead for record in spool)
+    yield from (dead_letter(flow, record, generation) for spool in result.table_dead for record in spool)

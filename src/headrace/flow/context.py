@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
@@ -16,7 +16,7 @@ from headrace.flow.compile.compiler import Compiled
 from headrace.flow.spark import conf
 from headrace.model.declarations import Flow, Topic
 from headrace.model.schema import Schema
-from headrace.settings import Settings
+from headrace.settings import Settings, SwitchSettings
 
 __all__ = ["FlowContext", "FlowOptions"]
 
@@ -32,6 +32,7 @@ class FlowOptions:
     future_ms: int = 3_600_000
     transaction_timeout_ms: int = 60_000
     partitions: int = 1
+    switch: SwitchSettings = field(default_factory=SwitchSettings)
     fsync: Callable[[int], None] = os.fsync
     """Syncs a file of a local checkpoint to disk. It receives the file descriptor."""
 
@@ -47,6 +48,7 @@ class FlowOptions:
             future_ms=flow.future_ms,
             transaction_timeout_ms=flow.transaction_timeout_ms,
             partitions=settings.topics.partitions,
+            switch=settings.switch,
         )
 
     def checkpoint_of(self, flow: str, name: str) -> str:

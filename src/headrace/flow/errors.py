@@ -9,6 +9,8 @@ FlowError              (HR-FLOW-…)
 ├── CheckpointStale    Spark's checkpoint does not match the log
 ├── StateDamaged       Spark cannot read its state
 ├── FlowChanged        the function changed after it derived this generation
+├── SwitchUnderWay     the flow is switching to this generation; Headrace opens it again afterwards
+├── GenerationMoved    the flow switched to another generation or back; Headrace opens the generation again
 ├── InputDeleted       records that the flow needs were deleted from the log
 ├── InputReplaced      an input topic was deleted and created again, or has a new generation
 ├── TableRepartitioned the number of partitions of a table changed
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from headrace.app_argument import app_argument
 from headrace.errors import HeadraceError
 from headrace.model.progress import Driver
 
@@ -33,6 +36,7 @@ __all__ = [
     "FlowFailed",
     "FlowFenced",
     "FlowNameTaken",
+    "GenerationMoved",
     "InputDeleted",
     "InputReplaced",
     "OutputCompacted",
@@ -40,6 +44,7 @@ __all__ = [
     "RowTooLarge",
     "SlotsTaken",
     "StateDamaged",
+    "SwitchUnderWay",
     "TableRepartitioned",
     "TransactionTimedOut",
     "rebuild_hint",
@@ -48,7 +53,7 @@ __all__ = [
 
 def rebuild_hint(flow: str) -> str:
     return (
-        f"run headrace flow rebuild APP {flow}: it derives a new generation from the log;"
+        f"run headrace flow rebuild {app_argument()} {flow}: it derives a new generation from the log;"
         " the current generation remains readable until then"
     )
 
@@ -109,6 +114,30 @@ class StateDamaged(FlowError):
 
 class FlowChanged(FlowError):
     code = "HR-FLOW-CHANGED"
+
+
+class SwitchUnderWay(FlowError):
+    code = "HR-FLOW-SWITCH"
+    retriable = True
+
+    def __init__(self, flow: str, number: int) -> None:
+        super().__init__(
+            f"flow {flow} is switching to generation {number}; it continues after the switch",
+            hint=f"if this lasts, complete the switch: headrace generation switch {app_argument()} {flow} {number}",
+        )
+
+
+class GenerationMoved(FlowError):
+    """The log rejected the driver because the flow switched between generations."""
+
+    code = "HR-FLOW-SWITCH"
+    retriable = True
+
+    def __init__(self, flow: str, number: int) -> None:
+        super().__init__(
+            f"flow {flow} switched between generations; generation {number} continues",
+            hint="no action is needed",
+        )
 
 
 class InputDeleted(FlowError):

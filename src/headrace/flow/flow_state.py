@@ -2,17 +2,6 @@
 
 ``open_flow`` checks all three before a record is read. It never repairs a mismatch by guessing. The flow does not
 start, and the error reports the actual state, the expected state, and the command that starts a new generation.
-
-For a batch N of a flow with state, the checkpoint has these files, in the order in which Spark writes them:
-
-    offsets/N           the plan: the end offsets of the batch's inputs
-    state/…/(N+1).*     the state after the batch
-    commits/N           marks the batch as finished; written after the log has committed the batch
-
-If a batch has no progress record, its files are from a failed attempt: Spark may replace the plan by a smaller plan,
-and writes the state again. A power loss can damage files that were not synced yet; ``headrace.flow.spark.checkpoint``
-lists these files. If a plan or a commit file is unreadable for this reason, Spark plans or runs that batch again. Any
-other mismatch with the progress records stops the flow.
 """
 
 from __future__ import annotations
@@ -22,7 +11,10 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from headrace.app import App
+from headrace.app_argument import app_argument
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import (
     APPEND_TIME,
@@ -31,35 +23,35 @@ from headrace.client.declared_topics import (
     ensure_declared,
     ensure_derived,
 )
+from headrace.client.generations import generations_of
 from headrace.client.progress import Progress, current, wait_until_decided
-from headrace.client.records import next_records
 from headrace.client.transactional_writer import OutgoingRecord, TransactionalWriter
+from headrace.flow.checkpoint_fit import clean_up, expect_match, expect_processed
 from headrace.flow.compile.compiler import Compiled
 from headrace.flow.compile.fingerprint import is_comparable
+from headrace.flow.compile.flow_digest import describe_changes
 from headrace.flow.context import FlowContext
 from headrace.flow.errors import (
-    CheckpointLost,
-    CheckpointStale,
     FlowChanged,
     FlowNameTaken,
     InputDeleted,
     InputReplaced,
     OutputCompacted,
+    SwitchUnderWay,
     TableRepartitioned,
     rebuild_hint,
 )
 from headrace.flow.ownership import Ownership
 from headrace.flow.spark.checkpoint import Checkpoint, first_folder, newest_folder, take_folder
 from headrace.model.declarations import Flow, Topic
-from headrace.model.progress import Batch, Driver, Generation, Input, Ranges, encode
+from headrace.model.generations import Entry, FlowGenerations
+from headrace.model.progress import Batch, Driver, Generation, Input, encode
 from headrace.model.schema import fields_to_json
 from headrace.truth import expect_source_of_truth
 
 __all__ = [
     "FlowState",
-    "cut_plan",
     "expect_same_app",
-    "last_progress",
     "log_topic",
     "next_offsets",
     "open_flow",
@@ -79,37 +71,49 @@ class FlowState:
     will_repeat: bool = False
     """Whether Spark repeats the last batch, because it stopped before it wrote the commit file."""
     driver_id: str = ""
+    progress_topic: str = ""
+    stable: str = ""
+    """The stable topic, if the generation serves and its own topic is another one: it then writes each row to both.
+    Else empty.
+    """
 
 
 def log_topic(cluster: Cluster, app: App, topic: Topic) -> str:
-    """Return the name of a topic in the log. For a derived topic, this is the output of the current generation."""
+    """Return the name of a topic in the log. For a derived topic, this is the output of the serving generation."""
+    generations = _upstream(cluster, app, topic)
+    return topic.name if generations is None else generations.serving_entry.topic
+
+
+def _upstream(cluster: Cluster, app: App, topic: Topic) -> FlowGenerations | None:
+    """Return the generations of the flow that writes the topic; None if there is none, or it has not started."""
     writer = app.writer_of(topic)
-    if writer is None:
-        return topic.name
-    progress = current(cluster, writer.progress_topic)
-    return topic.name if progress is None else progress.generation.output
+    return None if writer is None else generations_of(cluster, writer)
 
 
 def open_flow(
-    context: FlowContext, writer: TransactionalWriter, ownership: Ownership, *, rebuild: str = ""
+    context: FlowContext, writer: TransactionalWriter, ownership: Ownership, entry: Entry
 ) -> FlowState:
-    """Open the flow. Afterwards, the newest progress record names this driver as the owner of the flow.
+    """Open a generation. Afterwards, its newest progress record names this driver as the owner.
 
-    If ``rebuild`` is not empty, it is the reason for a new generation.
+    If the generation has no progress record yet, it begins now. If the flow switched to another generation or back
+    since the generation was opened last, it continues in another topic.
     """
     spark, cluster, app = context.spark, context.cluster, context.app
     compiled, options = context.compiled, context.options
     flow = compiled.flow
-    cluster.ensure_topic(flow.progress_topic, 1, {**KEEP, **APPEND_TIME})
+    cluster.ensure_topic(entry.progress, 1, {**KEEP, **APPEND_TIME})
     cluster.ensure_topic(flow.late_topic, 1, KEEP)
     # Opening the writer fenced all earlier drivers. Wait until their transactions are committed or aborted.
-    wait_until_decided(cluster, flow.progress_topic)
+    wait_until_decided(cluster, entry.progress)
     ownership.expect_current_owner()
-    progress = current(cluster, flow.progress_topic)
+    # A switch first changes the generations and then fences the drivers. So what is read now applies until this writer
+    # is fenced.
+    entry, stable = _topics_of(cluster, flow, entry)
+    progress = current(cluster, entry.progress)
     expect_same_app(app, flow, progress)
-    if progress is None or rebuild:
-        reason = rebuild or "first start"
-        state = _begin(context, writer, ownership.driver(), progress, reason)
+    if progress is None:
+        state = _begin(context, writer, ownership.driver(), entry)
+        state.stable = stable
         ownership.claimed = True
         return state
     _expect_same_function(compiled, progress)
@@ -119,38 +123,68 @@ def open_flow(
     location = options.checkpoint_of(flow.name, progress.generation.checkpoint)
     folder = newest_folder(spark, location) if compiled.stateful else None
     if flow.is_realtime:
-        _expect_processed(cluster, flow.name, progress, Checkpoint(spark, location))
+        expect_processed(cluster, flow.name, progress, Checkpoint(spark, location))
     elif compiled.stateful and progress.last is not None:
-        _expect_match(flow.name, progress, progress.last, Checkpoint(spark, folder or f"{location}.*"))
-    offset = ownership.claim(writer, progress)
+        expect_match(flow.name, progress, progress.last, Checkpoint(spark, folder or f"{location}.*"))
+    if progress.generation.output == entry.topic:
+        generation, generation_offset = progress.generation, progress.generation_offset
+        offset = ownership.claim(writer, progress)
+    else:
+        generation = _in_other_topic(context, ownership.driver(), progress, entry)
+        offset = generation_offset = ownership.claim_with(writer, generation)
     repeats = False
     if compiled.stateful:
         location = (
             take_folder(spark, folder, ownership.expect_current_owner) if folder else first_folder(location)
         )
-        repeats = _resume(flow.name, progress, Checkpoint(spark, location))
+        repeats = clean_up(flow.name, progress, Checkpoint(spark, location))
     return FlowState(
-        progress.generation,
-        progress.generation_offset,
+        generation,
+        generation_offset,
         progress.last,
         offset,
         location,
         repeats,
         ownership.id,
+        entry.progress,
+        stable,
     )
 
 
-def _begin(
-    context: FlowContext, writer: TransactionalWriter, driver: Driver, previous: Progress | None, reason: str
-) -> FlowState:
+def _topics_of(cluster: Cluster, flow: Flow, entry: Entry) -> tuple[Entry, str]:
+    """Return the current entry of the generation, and the stable topic if the generation must write it too."""
+    generations = generations_of(cluster, flow)
+    if generations is None:
+        return entry, ""
+    if generations.is_paused(entry.number):
+        raise SwitchUnderWay(flow.name, generations.switching)
+    now = generations.expect(entry.number)
+    writes_both = generations.writes_stable(now.number) and now.topic != generations.stable
+    return now, generations.stable if writes_both else ""
+
+
+def _in_other_topic(context: FlowContext, driver: Driver, progress: Progress, entry: Entry) -> Generation:
+    """Return the record with which the generation continues in the topic of the entry."""
+    cluster, flow = context.cluster, context.flow
+    output_id = ensure_derived(cluster, flow.writes, entry.topic, context.options.partitions)
+    return msgspec.structs.replace(
+        progress.generation,
+        output=entry.topic,
+        output_id=output_id,
+        output_starts={str(p): end for p, end in cluster.ends(entry.topic, committed=False).items()},
+        driver=driver,
+        continues=progress.generation_offset,
+        batch_offset=progress.last_offset,
+    )
+
+
+def _begin(context: FlowContext, writer: TransactionalWriter, driver: Driver, entry: Entry) -> FlowState:
     cluster, app, compiled, options = context.cluster, context.app, context.compiled, context.options
-    flow = compiled.flow
-    number = 1 if previous is None else previous.generation.generation + 1
-    output = flow.writes.name if number == 1 else f"{flow.writes.name}.g{number}"
+    flow, number, output = compiled.flow, entry.number, entry.topic
     output_id = ensure_derived(cluster, flow.writes, output, options.partitions)
     inputs = []
     for topic in flow.reads:
-        log_name = log_topic(cluster, app, topic)
+        log_name = _newest_topic(cluster, app, topic)
         topic_id = ensure_declared(cluster, topic, log_name, options.partitions)
         expect_source_of_truth(log_name, cluster.configs(log_name), f"flow {flow.name}")
         starts = {str(partition): offset for partition, offset in cluster.starts(log_name).items()}
@@ -169,16 +203,28 @@ def _begin(
         schema=fields_to_json(compiled.schema.fields),
         checkpoint=f"g{number}-{secrets.token_hex(6)}",
         started_ms=time.time_ns() // 1_000_000,
-        reason=reason,
+        reason=entry.reason,
         latency=flow.latency,
+        updates=compiled.mode == "update",
         driver=driver,
+        digest=compiled.digest,
     )
     _expect_uncompacted(cluster, generation)
     key, value = encode(generation)
-    offset = writer.commit_record(OutgoingRecord(flow.progress_topic, key, value))
+    offset = writer.commit_record(OutgoingRecord(entry.progress, key, value))
     location = options.checkpoint_of(flow.name, generation.checkpoint)
     checkpoint = first_folder(location) if compiled.stateful else location
-    return FlowState(generation, offset, None, offset, checkpoint, driver_id=driver.id)
+    return FlowState(
+        generation, offset, None, offset, checkpoint, driver_id=driver.id, progress_topic=entry.progress
+    )
+
+
+def _newest_topic(cluster: Cluster, app: App, topic: Topic) -> str:
+    """Return the topic that a new generation reads. If the flow that writes the topic is being rebuilt, this is the
+    output of the generation that is being built.
+    """
+    generations = _upstream(cluster, app, topic)
+    return topic.name if generations is None else (generations.building or generations.serving_entry).topic
 
 
 def expect_same_app(app: App, flow: Flow, progress: Progress | None) -> None:
@@ -194,12 +240,13 @@ def expect_same_app(app: App, flow: Flow, progress: Progress | None) -> None:
 
 def _expect_same_function(compiled: Compiled, progress: Progress) -> None:
     name, previous = compiled.flow.name, progress.generation
+    hint = rebuild_hint(name)
     if previous.latency != compiled.flow.latency:
         raise FlowChanged(
             f"flow {name} is declared with latency={compiled.flow.latency!r}, but the current generation"
             f" {previous.generation} has latency={previous.latency!r}",
             detail="a batch flow writes each row once, a real-time flow at least once; a topic cannot have both",
-            hint=rebuild_hint(name),
+            hint=hint,
         )
     if not is_comparable(previous.fingerprint):
         raise FlowChanged(
@@ -207,13 +254,14 @@ def _expect_same_function(compiled: Compiled, progress: Progress) -> None:
             " computes fingerprints differently",
             detail=f"the fingerprint was {previous.fingerprint} and is now {compiled.fingerprint}; they do not show"
             " whether the function changed",
-            hint=f"rebuild the flow once; {rebuild_hint(name)}",
+            hint=f"rebuild the flow once; {hint}",
         )
     if previous.fingerprint != compiled.fingerprint:
+        changes = describe_changes(previous, compiled.flow, compiled.digest, compiled.schema)
         raise FlowChanged(
-            f"flow {name} is not the function that derived generation {previous.generation}",
+            f"flow {name} changed since it derived generation {previous.generation}: {changes}",
             detail=f"the fingerprint was {previous.fingerprint} and is now {compiled.fingerprint}",
-            hint=rebuild_hint(name),
+            hint=hint,
         )
 
 
@@ -222,13 +270,18 @@ def _expect_same_inputs(cluster: Cluster, app: App, compiled: Compiled, progress
     recorded_inputs = {source.topic: source for source in progress.generation.inputs}
     for topic in flow.reads:
         recorded = recorded_inputs[topic.name]
-        current_log = log_topic(cluster, app, topic)
-        if recorded.log != current_log:
+        upstream = _upstream(cluster, app, topic)
+        if upstream is not None and upstream.switching:
+            # The switch is about to write rows of another generation to the stable topic.
+            raise SwitchUnderWay(upstream.flow, upstream.switching)
+        if upstream is not None and recorded.log not in [entry.topic for entry in upstream.entries]:
             raise InputReplaced(
-                f"flow {flow.name} reads {recorded.log}, but topic {topic.name} is now {current_log}",
+                f"flow {flow.name} reads {recorded.log}, but no generation of flow {upstream.flow} writes only its own"
+                f" rows to it; generation {upstream.serving} serves and writes {upstream.serving_entry.topic}",
                 detail="the flow that writes the topic was rebuilt",
                 hint=rebuild_hint(flow.name),
             )
+        current_log = recorded.log
         current_topic = cluster.topic(current_log)
         if current_topic is None or current_topic.id != recorded.topic_id:
             raise InputReplaced(
@@ -285,106 +338,5 @@ def _expect_uncompacted(cluster: Cluster, generation: Generation) -> None:
             f"topic {generation.output}, which flow {generation.flow} writes in real time, has cleanup.policy={policy}",
             detail="compaction could retain a repeated row instead of a newer row of its key",
             hint=f"run headrace topic alter {generation.output} --set cleanup.policy=delete, then"
-            f" headrace flow rebuild APP {generation.flow}",
+            f" headrace flow rebuild {app_argument()} {generation.flow}",
         )
-
-
-def _expect_processed(cluster: Cluster, flow: str, progress: Progress, checkpoint: Checkpoint) -> None:
-    """Raise if the checkpoint of a real-time flow is behind the progress records. Progress records also cover offsets
-    without records, and Spark's offsets do not.
-    """
-    if progress.last is None:
-        return
-    progress_text = last_progress(progress.generation, progress.last)
-    done = checkpoint.last_done() if checkpoint.exists() else None
-    if done is None:
-        raise CheckpointLost(
-            f"the checkpoint of flow {flow} does not exist at {checkpoint.location}",
-            detail=progress_text,
-            hint=f"restore it, or set the data directory that contains it (--data); otherwise {rebuild_hint(flow)}",
-        )
-    planned_ends = checkpoint.planned_offsets(done) or {}
-    for log, ranges in progress.last.inputs.items():
-        processed_to = {int(number): planned_ends.get(log, {}).get(number, 0) for number in ranges}
-        if any(processed_to[int(number)] < to for number, (_, to) in ranges.items()):
-            processed_to = next_records(cluster, log, processed_to)
-        if any(processed_to[int(number)] < to for number, (_, to) in ranges.items()):
-            raise CheckpointStale(
-                f"the checkpoint of flow {flow} at {checkpoint.location} does not match the log",
-                detail=f"the checkpoint has processed the inputs up to {planned_ends}; {progress_text}",
-                hint=f"restore the checkpoint that belongs to this log; otherwise {rebuild_hint(flow)}",
-            )
-
-
-def last_progress(generation: Generation, last: Batch | None) -> str:
-    batch = f"batch {last.batch}, inputs {last.inputs}" if last else "no batch"
-    return f"the last progress record in the log has generation {generation.generation}, {batch}"
-
-
-@dataclass(frozen=True, slots=True)
-class _CheckpointFit:
-    done: int
-    """The last batch that Spark has finished; -1 if it has finished no batch."""
-    commit_is_torn: bool
-    """Whether the commit file of the next batch exists but is unreadable."""
-    repeats: bool
-    """Whether the next batch is already committed in the log."""
-
-
-def _expect_match(flow: str, progress: Progress, last: Batch, checkpoint: Checkpoint) -> _CheckpointFit:
-    """Raise ``CheckpointLost`` or ``CheckpointStale`` if the checkpoint does not match. Does not change it."""
-    number = last.batch
-    progress_text = last_progress(progress.generation, last)
-    if not checkpoint.exists():
-        raise CheckpointLost(
-            f"the checkpoint of flow {flow} does not exist at {checkpoint.location}",
-            detail=progress_text,
-            hint=f"restore it, or set the data directory that contains it (--data); otherwise {rebuild_hint(flow)}",
-        )
-    last_done, planned = checkpoint.last_done(), checkpoint.last_planned()
-    done = -1 if last_done is None else last_done
-    commit_is_torn = done >= 0 and not checkpoint.is_done(done)
-    if commit_is_torn:
-        done -= 1
-    repeats = done == number - 1
-    ends = _ends(last)
-    if not (repeats or done >= number) or checkpoint.planned_offsets(number if repeats else done) != ends:
-        raise CheckpointStale(
-            f"the checkpoint of flow {flow} at {checkpoint.location} does not match the log",
-            detail=f"the last planned batch is {planned}, the last finished batch is {last_done}; {progress_text}",
-            hint=f"restore the checkpoint that belongs to this log; otherwise {rebuild_hint(flow)}",
-        )
-    return _CheckpointFit(done, commit_is_torn, repeats)
-
-
-def _resume(flow: str, progress: Progress, checkpoint: Checkpoint) -> bool:
-    """Remove files of failed attempts from the checkpoint. Returns whether Spark will repeat the last batch."""
-    if progress.last is None:
-        checkpoint.remove()
-        return False
-    checkpoint_fit, ends = _expect_match(flow, progress, progress.last, checkpoint), _ends(progress.last)
-    done = checkpoint_fit.done
-    if checkpoint_fit.commit_is_torn:
-        checkpoint.forget_done(done + 1)
-    for batch in checkpoint.plans():
-        # A plan that a power loss truncated can lack an input.
-        planned_ends = checkpoint.planned_offsets(batch) if batch == done + 1 else None
-        if batch > done and (planned_ends is None or planned_ends.keys() != ends.keys()):
-            checkpoint.forget_plan(batch)
-    # If the commit file of the next batch is torn, Spark may already have written state of the batch after
-    # it.
-    for batch in (done + 1, done + 2):
-        checkpoint.forget_state(batch)
-    return checkpoint_fit.repeats
-
-
-def _ends(last: Batch) -> dict[str, dict[str, int]]:
-    return {
-        topic: {number: to for number, (_, to) in ranges.items()} for topic, ranges in last.inputs.items()
-    }
-
-
-def cut_plan(checkpoint: Checkpoint, batch: int, ranges: Ranges, rows_max: int) -> None:
-    """Remove the plan of an uncommitted batch if it exceeds ``rows_max``, so that Spark plans a smaller batch."""
-    if any(sum(high - low for low, high in parts.values()) > rows_max for parts in ranges.values()):
-        checkpoint.forget_plan(batch)

@@ -1,8 +1,8 @@
-"""The owner of a flow: the driver that the newest owner or generation record in the progress topic names.
+"""The owner of a generation: the driver that the newest owner or generation record in its progress topic names.
 
-The log fences drivers: only the driver that opened the flow's transactional id last can write. The log rejects a driver
-with the same error in two cases: another driver opened the flow, or the driver's own transaction timed out. The owner
-record distinguishes the two cases. After an error, a driver continues only if the newest record names it. So its
+The log fences drivers: only the driver that opened the generation's transactional id last can write. The log rejects a
+driver with the same error in two cases: another driver opened the flow, or the driver's own transaction timed out. The
+owner record distinguishes the two cases. After an error, a driver continues only if the newest record names it. So its
 retries never take the flow from a newer driver.
 """
 
@@ -14,34 +14,31 @@ import socket
 import time
 
 from headrace.client.cluster import Cluster
+from headrace.client.generations import transactional_id_of
 from headrace.client.progress import Progress, current_driver
 from headrace.client.transactional_writer import BULK, OutgoingRecord, TransactionalWriter, WriterRefused
 from headrace.flow.errors import FlowFenced, ProducerFenced, TransactionTimedOut
 from headrace.model.declarations import Flow
-from headrace.model.progress import Batch, Driver, Owner, encode
+from headrace.model.generations import Entry
+from headrace.model.progress import Batch, Driver, Generation, Owner, encode
 
-__all__ = ["Ownership", "expect_driver", "open_writer", "transactional_id"]
+__all__ = ["Ownership", "expect_driver", "open_writer"]
 
 _REFUSALS_MAX = 3
 
 
-def transactional_id(flow: Flow) -> str:
-    """Return the id, which does not contain the app's name: if two apps have a flow of the same name, they must fence
-    each other.
-    """
-    return f"headrace.flow.{flow.name}"
-
-
-def open_writer(cluster: Cluster, flow: Flow, timeout_ms: int = 60_000) -> TransactionalWriter:
-    """Open the flow's writer, which fences the previous driver."""
+def open_writer(
+    cluster: Cluster, flow: Flow, entry: Entry | None = None, timeout_ms: int = 60_000
+) -> TransactionalWriter:
+    """Open the writer of a generation (default: the first), which fences the previous driver."""
     return TransactionalWriter(
-        cluster, transactional_id(flow), f"flow {flow.name}", timeout_ms=timeout_ms, properties=BULK
+        cluster, transactional_id_of(flow, entry), f"flow {flow.name}", timeout_ms=timeout_ms, properties=BULK
     )
 
 
-def expect_driver(cluster: Cluster, flow: Flow, driver_id: str) -> None:
-    """Raise ``FlowFenced`` if another driver has opened the flow."""
-    newest = current_driver(cluster, flow.progress_topic)
+def expect_driver(cluster: Cluster, flow: Flow, progress_topic: str, driver_id: str) -> None:
+    """Raise ``FlowFenced`` if another driver has opened the generation."""
+    newest = current_driver(cluster, progress_topic)
     if newest is not None and newest.id != driver_id:
         raise FlowFenced(flow.name, newest)
 
@@ -52,6 +49,8 @@ class Ownership:
     def __init__(self, cluster: Cluster, flow: Flow, timeout_ms: int) -> None:
         self._cluster = cluster
         self._flow = flow
+        self.progress_topic = flow.progress_topic
+        """The progress topic of the generation that the runner derives."""
         self._timeout_ms = timeout_ms
         self.id = secrets.token_hex(8)
         self.claimed = False
@@ -59,6 +58,8 @@ class Ownership:
         self.refusals = 0
         """How often the log rejected the same batch, without a committed batch in between."""
         self._refused_batch: tuple[int, int] | None = None
+        self._proven_by: Batch | None = None
+        self._proven_end = -1
 
     def driver(self) -> Driver:
         return Driver(self.id, socket.gethostname(), os.getpid(), time.time_ns() // 1_000_000)
@@ -74,15 +75,28 @@ class Ownership:
             generation_offset=progress.generation_offset,
             batch_offset=progress.last_offset,
         )
+        return self.claim_with(writer, record)
+
+    def claim_with(self, writer: TransactionalWriter, record: Owner | Generation) -> int:
+        """Commit the record, which names this driver, and return its offset."""
         key, value = encode(record)
-        offset = writer.commit_record(OutgoingRecord(self._flow.progress_topic, key, value))
+        offset = writer.commit_record(OutgoingRecord(self.progress_topic, key, value))
         self.claimed = True
         return offset
 
     def expect_current_owner(self) -> None:
         """Raise ``FlowFenced`` if another driver opened the flow after this driver."""
         if self.claimed:
-            expect_driver(self._cluster, self._flow, self.id)
+            expect_driver(self._cluster, self._flow, self.progress_topic, self.id)
+
+    def expect_current_owner_when_idle(self, last: Batch | None) -> None:
+        """Like ``expect_current_owner``, for repeated calls. A committed batch proves the ownership, so this reads the
+        progress topic only if it has grown without a batch of this driver.
+        """
+        end = self._cluster.ends(self.progress_topic).get(0, 0)
+        if last is self._proven_by and end != self._proven_end:
+            self.expect_current_owner()
+        self._proven_by, self._proven_end = last, end
 
     def error_for_refusal(self, refused: WriterRefused, last: Batch | None) -> Exception:
         """Return the error for a rejected write, if the log names no other driver. The runner reopens the flow after
@@ -94,7 +108,7 @@ class Ownership:
         if self.refusals < _REFUSALS_MAX:
             return ProducerFenced(self._flow.name, open_ms=refused.open_ms, detail=str(refused))
         if not self.claimed:
-            return FlowFenced(self._flow.name, current_driver(self._cluster, self._flow.progress_topic))
+            return FlowFenced(self._flow.name, current_driver(self._cluster, self.progress_topic))
         return TransactionTimedOut(
             f"flow {self._flow.name}: the transaction of one batch timed out {self.refusals} times; the batch took"
             f" {refused.open_ms} ms, and transaction.timeout.ms is {self._timeout_ms}",

@@ -20,7 +20,8 @@ from headrace.client.transactional_writer import OutgoingRecord
 from headrace.flow.codec.codec import Decoder
 from headrace.flow.inputs import count_records, history, is_late
 from headrace.model.declarations import Flow
-from headrace.model.progress import Ranges
+from headrace.model.progress import Generation, Ranges
+from headrace.model.rejection import Reason, Rejection
 
 __all__ = [
     "Counts",
@@ -30,9 +31,9 @@ __all__ = [
     "dead_letter",
     "late_note",
     "read_rejected",
+    "rejected_record",
 ]
 
-_ERRORS = "__headrace.errors."
 _PIECE_BYTES = 16 * 1024 * 1024
 _MEMORY_BYTES_MAX = 4 << 20
 _LENGTH_BYTES = 8
@@ -48,7 +49,8 @@ class RejectedRecord:
     offset: int
     key: bytes | None
     value: bytes | None
-    reason: str | None
+    reason: Reason | None
+    message: str | None
     event_us: int | None
 
 
@@ -72,11 +74,18 @@ def read_rejected(
             dead = F.col("reason").isNotNull()
             content = (F.when(dead, F.col(name)).alias(name) for name in ("key", "value"))
             rejected = decoded.where(F.col("late") | dead).select(
-                F.lit(log), "partition", "offset", *content, "reason", "event_us"
+                *("partition", "offset", *content, "reason_code", "reason", "event_us")
             )
-            rows = rejected.toArrow().sort_by("offset")
-            for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-                yield RejectedRecord(*row)
+            for row in rejected.toArrow().sort_by("offset").to_pylist():
+                yield rejected_record(log, row)
+
+
+def rejected_record(log: str, row: Mapping[str, Any]) -> RejectedRecord:
+    """Convert a row of ``Decoder.decode``."""
+    code = row["reason_code"]
+    reason = None if code is None else Reason(code)
+    content = (row[name] for name in ("partition", "offset", "key", "value"))
+    return RejectedRecord(log, *content, reason, row["reason"], row["event_us"])
 
 
 def late_note(
@@ -95,15 +104,19 @@ def late_note(
     return OutgoingRecord(flow.late_topic, key, msgspec.json.encode(note))
 
 
-def dead_letter(flow: Flow, record: RejectedRecord) -> OutgoingRecord:
-    headers = (
-        (f"{_ERRORS}exception", b"ValueDoesNotFit"),
-        (f"{_ERRORS}message", (record.reason or "").encode()),
-        (f"{_ERRORS}topic", record.log.encode()),
-        (f"{_ERRORS}partition", str(record.partition).encode()),
-        (f"{_ERRORS}offset", str(record.offset).encode()),
+def dead_letter(flow: Flow, record: RejectedRecord, generation: Generation) -> OutgoingRecord:
+    assert record.reason is not None
+    topic_id = next((source.topic_id for source in generation.inputs if source.log == record.log), "")
+    rejection = Rejection(
+        record.reason,
+        record.message or "",
+        generation.generation,
+        record.log,
+        topic_id,
+        record.partition,
+        record.offset,
     )
-    return OutgoingRecord(flow.dead_topic, record.key, record.value, headers)
+    return OutgoingRecord(flow.dead_topic, record.key, record.value, rejection.headers())
 
 
 class DeadLetterSpool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,26 +13,45 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from headrace.client.errors import LogError
+from headrace.client.generations import generations_of
+from headrace.client.generations_writer import cancel_abandoned_switch
 from headrace.client.progress import current, reached, unread_records
 from headrace.client.records import read
-from headrace.client.transactional_writer import TransactionalWriter, WriterRefused
+from headrace.client.transactional_writer import WriterRefused
 from headrace.errors import HeadraceError
+from headrace.flow.checkpoint_fit import last_progress
 from headrace.flow.context import FlowContext
-from headrace.flow.engine.engine import Engine
+from headrace.flow.engine.engine import BATCH_S_MAX, Engine
 from headrace.flow.engine.enrichment import EnrichmentRun
 from headrace.flow.engine.micro_batch import MicroBatchRun
 from headrace.flow.engine.realtime import RealtimeRun
-from headrace.flow.errors import FlowChanged, FlowFenced, InputReplaced, TableRepartitioned
+from headrace.flow.errors import (
+    FlowChanged,
+    FlowFenced,
+    GenerationMoved,
+    InputReplaced,
+    SwitchUnderWay,
+    TableRepartitioned,
+)
 from headrace.flow.failures import blame, explain, is_retriable
-from headrace.flow.flow_state import FlowState, expect_same_app, last_progress, open_flow
+from headrace.flow.flow_state import FlowState, expect_same_app, open_flow
+from headrace.flow.generation_choice import (
+    begin_generation,
+    choose_generation,
+    first_entry,
+    upstream_being_built,
+)
 from headrace.flow.ownership import Ownership, open_writer
+from headrace.flow.switch.policy import SwitchPolicy
 from headrace.model.errors import SourceLocation
+from headrace.model.generations import Entry, GenerationUnknown
 
 __all__ = ["FlowFailure", "FlowRunner", "FlowStatus"]
 
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _STABLE_S = 30.0
 _SAMPLE_RECORDS = 100
+_OWNER_CHECK_S = 1.0
 _SHRINK_FACTOR = 4
 """A batch that exceeded its transaction timeout is retried with a quarter of its rows."""
 
@@ -56,27 +76,47 @@ class FlowFailure:
 
 
 class FlowRunner:
-    """Runs one flow in one thread. ``run`` returns when ``stop`` is set, and raises errors that a retry cannot resolve.
+    """Runs one generation of a flow in one thread. ``run`` returns when ``stop`` is set, and raises errors that a retry
+    cannot resolve.
 
-    If ``rebuild`` is not empty, the first start begins a new generation, with ``rebuild`` as its reason. With
+    ``number`` is the generation; 0 chooses one that the function began (``headrace.flow.generation_choice``). If
+    ``rebuild`` is not empty, the first start begins a new generation, with ``rebuild`` as its reason. With
     ``rebuild_changed``, a new generation begins whenever the function or an input changed.
+
+    A generation that is being built is switched to when it has caught up and the difference is within the limits
+    (``headrace.flow.switch``). ``note`` prints a line for the user.
     """
 
-    def __init__(self, context: FlowContext, *, rebuild: str = "", rebuild_changed: bool = False) -> None:
+    def __init__(
+        self,
+        context: FlowContext,
+        number: int = 0,
+        *,
+        rebuild: str = "",
+        rebuild_changed: bool = False,
+        note: Callable[[str], None] = lambda line: None,
+    ) -> None:
         self.status = FlowStatus(context.flow.name)
         self.opened = threading.Event()
         """Set when the generation is recorded in the log. Readers of the flow's output can then open the topic."""
         self.current: FlowState | None = None
         self.failure: FlowFailure | None = None
-        self._context = context
+        self.patience_s = BATCH_S_MAX
+        """How long a stop waits for the current batch."""
+        self.context = context
         self._flow = context.flow
         self._cluster = context.cluster
         self._options = context.options
+        self._number = number
+        self._note = note
         self._rebuild = rebuild
         self._rebuild_changed = rebuild_changed
-        self._ownership = Ownership(context.cluster, context.flow, context.options.transaction_timeout_ms)
+        self._ownership = self._new_ownership()
         self._engine: Engine | None = None
         self._ends: tuple[float, dict[str, dict[int, int]]] = (0.0, {})
+
+    def _new_ownership(self) -> Ownership:
+        return Ownership(self._cluster, self._flow, self._options.transaction_timeout_ms)
 
     def run(self, stop: threading.Event) -> None:
         failures = 0
@@ -90,9 +130,15 @@ class FlowRunner:
                 explained = explain(self._flow, error, self._position(), output)
                 location = blame(self._flow, error)
                 self.failure = FlowFailure(explained, location, time.time_ns() // 1_000_000)
+                if self._ends_quietly(error):
+                    self._note(f"flow {self._flow.name}: generation {self._number} ends: {explained.message}")
+                    break
                 if not is_retriable(error):
                     self.status.state, self.status.why = "failed", explained.message
                     raise explained from (None if explained is raised else raised)
+                if isinstance(error, SwitchUnderWay):
+                    with contextlib.suppress(LogError):
+                        cancel_abandoned_switch(self._cluster, self._flow, time.time_ns() // 1_000_000)
                 failures = 0 if time.monotonic() - began_s > _STABLE_S else failures + 1
                 self.status.state = "waiting"
                 self.status.why = (
@@ -101,11 +147,24 @@ class FlowRunner:
                 stop.wait(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
         self.status.state, self.status.why = "stopped", ""
 
+    def _ends_quietly(self, error: Exception) -> bool:
+        """Whether the generation was dropped, or is only kept and cannot go on."""
+        if isinstance(error, GenerationUnknown):
+            return True
+        if is_retriable(error) or not self._number:
+            return False
+        with contextlib.suppress(LogError):
+            generations = generations_of(self._cluster, self._flow)
+            return generations is not None and generations.role(self._number) == "kept"
+        return False
+
     def _cause(self, error: Exception) -> Exception:
         """Return ``FlowFenced`` if another driver has opened the flow, because that is the cause of any other error."""
         try:
             self._ownership.expect_current_owner()
             if isinstance(error, WriterRefused):
+                if self.current is not None and self._has_moved(self.current):
+                    return GenerationMoved(self._flow.name, self._number)
                 return self._ownership.error_for_refusal(error, self.current.last if self.current else None)
         except FlowFenced as fenced:
             return fenced
@@ -114,45 +173,88 @@ class FlowRunner:
             return error
         return error
 
+    def _has_moved(self, state: FlowState) -> bool:
+        """Whether the flow switched between generations since this one was opened."""
+        generations = generations_of(self._cluster, self._flow)
+        if generations is None:
+            return False
+        if generations.is_paused(self._number) or generations.entry(self._number) is None:
+            return True
+        entry = generations.expect(self._number)
+        writes_both = generations.writes_stable(self._number) and entry.topic != generations.stable
+        return (entry.topic, writes_both) != (state.generation.output, bool(state.stable))
+
     def _run_once(self, stop: threading.Event) -> None:
         self._ownership.expect_current_owner()
-        # Check this before opening the writer, which would fence the other app.
-        expect_same_app(self._context.app, self._flow, current(self._cluster, self._flow.progress_topic))
-        writer = open_writer(self._cluster, self._flow, self._options.transaction_timeout_ms)
+        entry = self._entry()
         try:
-            state = self._open(writer)
+            policy = self._run_generation(entry, stop)
+        except (FlowChanged, InputReplaced, TableRepartitioned) as changed:
+            if not self._rebuild_changed:
+                raise
+            self._number = begin_generation(self.context, changed.message).number
+            self._ownership = self._new_ownership()
+            policy = self._run_generation(self._entry(), stop)
+        if policy is not None:
+            policy.switch()
+
+    def _entry(self) -> Entry:
+        """Return the generation to run. Begin it if a rebuild was requested."""
+        if self._rebuild:
+            exists = generations_of(self._cluster, self._flow) is not None
+            self._number = begin_generation(self.context, self._rebuild).number if exists else 1
             self._rebuild = ""
-            self.current = state
+        if not self._number:
+            entry = choose_generation(self.context)
+            building = self._rebuild_changed and upstream_being_built(self.context)
+            return begin_generation(self.context, building) if building else entry
+        generations = generations_of(self._cluster, self._flow)
+        return first_entry(self.context) if generations is None else generations.expect(self._number)
+
+    def _run_generation(self, entry: Entry, stop: threading.Event) -> SwitchPolicy | None:
+        """Run until ``stop`` is set, or until the flow can switch to this generation. Then return the policy."""
+        self._ownership.progress_topic = entry.progress
+        # Check this before opening the writer, which would fence the other app.
+        expect_same_app(self.context.app, self._flow, current(self._cluster, entry.progress))
+        policy: SwitchPolicy | None = None
+        is_due = False
+        writer = open_writer(self._cluster, self._flow, entry, self._options.transaction_timeout_ms)
+        try:
+            state = open_flow(self.context, writer, self._ownership, entry)
+            self.current, self._number = state, entry.number
             self.opened.set()
+            policy = SwitchPolicy(self.context, state.generation, self._note)
             kind = self._engine_kind()
-            engine = kind(self._context, state, writer, self._rows_max(state))
+            engine = kind(self.context, state, writer, self._rows_max(state))
             with contextlib.closing(engine):
                 engine.start()
                 self._engine = engine
                 self.status.state, self.status.why = "running", ""
-                self._watch(engine, stop)
+                self._watch(engine, stop, policy)
+            is_due = policy.is_due and not stop.is_set()
         finally:
             self._engine = None
             writer.close()
+            if policy is not None and not is_due:
+                policy.close()
+        return policy if is_due else None
 
     def _engine_kind(self) -> type[Engine]:
         if self._flow.is_realtime:
             return RealtimeRun
         return EnrichmentRun if self._flow.tables else MicroBatchRun
 
-    def _open(self, writer: TransactionalWriter) -> FlowState:
-        try:
-            return open_flow(self._context, writer, self._ownership, rebuild=self._rebuild)
-        except (FlowChanged, InputReplaced, TableRepartitioned) as changed:
-            if not self._rebuild_changed:
-                raise
-            return open_flow(self._context, writer, self._ownership, rebuild=changed.message)
-
-    def _watch(self, engine: Engine, stop: threading.Event) -> None:
-        while engine.query.isActive and not engine.too_large and not stop.wait(0.1):
+    def _watch(self, engine: Engine, stop: threading.Event, policy: SwitchPolicy) -> None:
+        checked_s = time.monotonic()
+        while engine.query.isActive and not engine.too_large and not policy.is_due and not stop.wait(0.1):
             engine.poll(stop)
-        if stop.is_set() or (engine.too_large and engine.error is None):
-            engine.stop()
+            policy.poll(engine.state.last)
+            # An idle flow commits nothing, so the log cannot refuse it.
+            if time.monotonic() - checked_s > _OWNER_CHECK_S:
+                checked_s = time.monotonic()
+                self._expect_owner(engine)
+        if stop.is_set() or ((engine.too_large or policy.is_due) and engine.error is None):
+            engine.stop(self.patience_s)
             return
         engine.wait_for_end()
         query_error = engine.query.exception()
@@ -161,14 +263,27 @@ class FlowRunner:
         if query_error is not None:
             raise query_error
 
+    def _expect_owner(self, engine: Engine) -> None:
+        with contextlib.suppress(LogError):
+            try:
+                self._ownership.expect_current_owner_when_idle(engine.state.last)
+            except FlowFenced:
+                engine.stop()
+                raise
+
     def _position(self) -> str:
         """Describe the flow's checkpoint and last progress, for error messages."""
         if self.current is None:
             return ""
         progress = last_progress(self.current.generation, self.current.last)
-        if not (self._context.compiled.stateful or self._flow.is_realtime):
+        if not (self.context.compiled.stateful or self._flow.is_realtime):
             return progress
         return f"the checkpoint is at {self.current.checkpoint}, {progress}"
+
+    @property
+    def number(self) -> int:
+        """The generation; 0 until it is chosen."""
+        return self._number
 
     @property
     def latency(self) -> str:
@@ -179,6 +294,12 @@ class FlowRunner:
         """How long the last batch of this run took, from its plan to its commit; None for a real-time flow."""
         engine = self._engine
         return engine.took_ms if engine else None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a batch runs that a stop would wait for."""
+        engine = self._engine
+        return engine is not None and engine.is_busy
 
     @property
     def is_idle(self) -> bool:

@@ -1,11 +1,11 @@
 """Writes dead letters: copies of records that do not fit the schema of a view.
 
-A dead letter is written to the topic ``<view>.dead``. It has the unchanged key, value and headers of the record, plus
-headers with its topic, partition, offset and the reason.
+A dead letter is written to the topic ``<view>.dead``. It has the unchanged key, value and headers of the record, and
+the headers of ``headrace.model.rejection``.
 
 The follower writes a dead letter to the log before it moves the view's position past the record. If it stops in
 between, it reads the record again and may write the dead letter twice, but never loses it. A rebuild reads all records
-again, and so writes all dead letters again.
+again, and so writes the dead letters of all records that it rejects again.
 """
 
 from __future__ import annotations
@@ -18,36 +18,23 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import ensure_dead_letter_topic
 from headrace.client.errors import from_kafka
-from headrace.model.errors import ValueDoesNotFit
+from headrace.client.records import write
+from headrace.model.rejection import BuildRecord, Rejection, without_error_headers
 from headrace.stores.errors import DeadLetterRefused
 
 __all__ = ["DeadLetter", "DeadLetters"]
 
-_PREFIX = "__headrace.errors."
 _MESSAGE_BYTES_MAX = 1_000_000_000
-_REASON_CHARS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     message: Message
-    reason: ValueDoesNotFit
+    rejection: Rejection
 
-    def headers(self) -> list[tuple[str, str | bytes | None]]:
-        fields = {
-            "exception": type(self.reason).__name__,
-            "message": self.reason.message[:_REASON_CHARS_MAX],
-            "topic": self.message.topic(),
-            "partition": self.message.partition(),
-            "offset": self.message.offset(),
-        }
-        headers: Iterable[tuple[str, str | bytes | None]] = self.message.headers() or ()  # type: ignore[assignment]
-        # If the record was itself a dead letter, replace its error headers.
-        own = [header for header in headers if not header[0].startswith(_PREFIX)]
-        return [
-            *own,
-            *((f"{_PREFIX}{name}", str(value).encode("utf-8", "replace")) for name, value in fields.items()),
-        ]
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        headers: Iterable[tuple[str, bytes | None]] = self.message.headers() or ()  # type: ignore[assignment]
+        return [*without_error_headers(headers), *self.rejection.headers()]
 
 
 class DeadLetters:
@@ -76,6 +63,11 @@ class DeadLetters:
                 hint="the view waits at these records; check the settings of the topic with:"
                 f" headrace topic describe {self._topic}",
             )
+
+    def note_build(self, record: BuildRecord) -> None:
+        """Write a build record, if the view has dead letters."""
+        if self._cluster.topic(self._topic) is not None:
+            write(self._cluster, self._topic, None, None, "writing a build record", headers=[record.header()])
 
     def _send(self, producer: Producer, letter: DeadLetter, failed: list[KafkaError]) -> None:
         def delivered(error: KafkaError | None, _: Message) -> None:

@@ -30,7 +30,7 @@ from headrace.follow.changelog import (
     is_record,
     remaining_offsets,
 )
-from headrace.model.progress import Batch, decode
+from headrace.model.progress import Batch, Generation, decode
 
 __all__ = ["FlowChangelog"]
 
@@ -81,7 +81,7 @@ class FlowChangelog:
 
     def poll(self, timeout_s: float) -> ChangeBatch | None:
         if self._superseded and not self._batches:
-            raise SourceChanged(f"{self._progress} has a newer generation than {self._generation}")
+            raise SourceChanged(f"generation {self._generation} ended or continues in another topic")
         is_ready = bool(self._batches) and self._is_complete(self._batches[0][0])
         for message in take(self._consumer, _POLL_MESSAGES_MAX, 0 if is_ready else timeout_s):
             if message.topic() == self._progress:
@@ -100,7 +100,9 @@ class FlowChangelog:
         self._progress_ended = False
         self._progress_passed = offset + 1
         record = decode(message.value() or b"", where=f"{self._progress} at offset {offset}")
-        if record.generation > self._generation:
+        if record.generation > self._generation or (isinstance(record, Generation) and record.continues >= 0):
+            # Earlier releases wrote all generations to one progress topic. A generation continues in another topic
+            # after another one replaced it.
             self._superseded = True
         elif isinstance(record, Batch) and record.generation == self._generation:
             self._check_partitions(record)

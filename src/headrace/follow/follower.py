@@ -23,8 +23,9 @@ from headrace.client.cluster import Cluster
 from headrace.client.errors import LogError, from_kafka
 from headrace.clock import Clock, SystemClock
 from headrace.errors import HeadraceError
+from headrace.follow.context import FollowContext, FollowStatus
 from headrace.follow.dead_letters import DeadLetters
-from headrace.follow.session import FollowContext, FollowSession, FollowStatus
+from headrace.follow.session import FollowSession
 from headrace.model.declarations import Flow, View
 from headrace.stores.errors import StoreDamaged, StoreForeign, StoreUnusable
 from headrace.stores.writer import Owner, StoreWriter

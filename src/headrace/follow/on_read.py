@@ -136,7 +136,7 @@ class _Fold:
         self.rows: dict[Row, Row] = {}
         self.records = 0
         self.dead = 0
-        self._decoder = RowDecoder(origin.schema, origin.topic_key)
+        self._decoder = RowDecoder(origin.schema, origin.topic_key, origin.upcast)
         self._key_indexes = origin.schema.key_indexes
 
     def add(self, key: Any, value: Any) -> None:

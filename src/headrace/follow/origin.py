@@ -1,4 +1,4 @@
-"""The origin of a view: the topic to follow and, if a flow writes the topic, the flow's newest generation.
+"""The origin of a part of a view: the topic to follow and, if a flow writes the topic, a generation of the flow.
 
 ``open_changelog`` opens a reader of the topic at the offsets of a position.
 """
@@ -8,21 +8,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from headrace.client.cluster import Cluster
-from headrace.client.progress import current
+from headrace.client.generations import generations_of
+from headrace.client.progress import current, generation_at
 from headrace.follow.changelog import Changelog, FlowProgress
 from headrace.follow.flow_changelog import FlowChangelog
 from headrace.follow.realtime_changelog import RealtimeChangelog
 from headrace.follow.topic_changelog import TopicChangelog
+from headrace.model.code_digest import upcast_digest
 from headrace.model.declarations import Flow, View
 from headrace.model.errors import AppError
+from headrace.model.generations import Entry
 from headrace.model.progress import Batch, Generation, Sources
 from headrace.model.schema import fields_from_json
+from headrace.model.upcast import Upcaster
 from headrace.stores.errors import SchemaRefused
 from headrace.stores.position import Position, ViewSchema
 from headrace.truth import expect_source_of_truth
 
-__all__ = ["NotReady", "Origin", "find_origin", "flow_that_writes", "open_changelog"]
+__all__ = ["NotReady", "Origin", "continued", "find_origin", "flow_that_writes", "open_changelog"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +52,18 @@ class Origin:
     """The newest batch when the origin was read."""
     progress: str = ""
     progress_id: str = ""
+    is_last: bool = True
+    """False if the generation continues in another topic after the batches that are still to be read from this one."""
+    upcast: Upcaster | None = None
+    """Converts older values of a topic that no flow writes."""
 
     @property
     def generation_number(self) -> int:
         return self.generation.generation if self.generation else 0
+
+    @property
+    def is_realtime(self) -> bool:
+        return self.generation is not None and self.generation.latency == "realtime"
 
     def start(self, cluster: Cluster, removed_below: dict[int, int], now_ms: int) -> Position:
         """Return the position before the first record of the topic. For a real-time flow, return the position before
@@ -79,9 +93,44 @@ def flow_that_writes(topic: str, flows: Sequence[Flow]) -> Flow | None:
     return next((flow for flow in flows if flow.writes.name == topic), None)
 
 
-def find_origin(cluster: Cluster, view: View, flows: Sequence[Flow]) -> Origin | NotReady:
+def find_origin(
+    cluster: Cluster,
+    view: View,
+    flows: Sequence[Flow],
+    entry: Entry | None = None,
+    position: Position | None = None,
+) -> Origin | NotReady:
+    """Return the origin of the view's part. If a flow writes the topic, it is the generation of ``entry`` (default: the
+    serving generation), in the topic that has the next rows after ``position``.
+    """
     flow = flow_that_writes(view.topic.name, flows)
-    return _topic_origin(cluster, view) if flow is None else _flow_origin(cluster, view, flow)
+    if flow is None:
+        return _topic_origin(cluster, view)
+    if entry is None:
+        generations = generations_of(cluster, flow)
+        if generations is None:
+            return _not_started(flow)
+        entry = generations.serving_entry
+    return _flow_origin(cluster, view, flow, entry, position)
+
+
+def _not_started(flow: Flow) -> NotReady:
+    return NotReady(f"flow {flow.name!r} has not been started yet")
+
+
+def continued(origin: Origin, position: Position) -> Position | None:
+    """Return the position at which the part continues, if its generation continued in the topic of the origin. The part
+    has all batches before. None if the position is in that topic already.
+    """
+    generation = origin.generation
+    if generation is None or generation.continues < 0 or position.topic_id == origin.topic_id:
+        return None
+    if (position.progress_id, position.generation) != (origin.progress_id, generation.generation):
+        return None
+    starts = {int(number): offset for number, offset in generation.output_starts.items()}
+    return msgspec.structs.replace(
+        position, topic=origin.topic, topic_id=origin.topic_id, offsets=starts, removed_below={}
+    )
 
 
 def open_changelog(
@@ -113,17 +162,31 @@ def _topic_origin(cluster: Cluster, view: View) -> Origin | NotReady:
             location=view.location,
             hint="declare a schema for the topic",
         )
-    schema = _check_key(view, ViewSchema(topic.schema.fields, view.key))
+    schema = _check_key(view, ViewSchema(topic.schema.fields, view.key, upcast_digest(topic.upcast)))
     expect_source_of_truth(topic.name, cluster.configs(topic.name), f"view {view.name!r}")
-    return Origin(topic.name, info.id, info.partitions, schema, topic.key)
+    return Origin(topic.name, info.id, info.partitions, schema, topic.key, upcast=topic.upcast)
 
 
-def _flow_origin(cluster: Cluster, view: View, flow: Flow) -> Origin | NotReady:
-    progress = cluster.topic(flow.progress_topic)
-    found = current(cluster, flow.progress_topic) if progress else None
+def _flow_origin(
+    cluster: Cluster, view: View, flow: Flow, entry: Entry, position: Position | None
+) -> Origin | NotReady:
+    progress = cluster.topic(entry.progress)
+    found = current(cluster, entry.progress) if progress else None
     if progress is None or found is None:
-        return NotReady(f"flow {flow.name!r} has not been started yet")
-    generation = found.generation
+        return _not_started(flow)
+    generation, generation_offset = found.generation, found.generation_offset
+    if generation.continues >= 0:
+        if position is None or (position.progress_id, position.generation) != (
+            progress.id,
+            generation.generation,
+        ):
+            return NotReady(
+                f"the rows of generation {generation.generation} of flow {flow.name!r} are in two topics, because"
+                " another generation served meanwhile; a view cannot be filled from them: rebuild the flow"
+            )
+        at = generation_at(cluster, entry.progress, position.progress_offset)
+        assert at is not None
+        generation, generation_offset = at
     info = cluster.topic(generation.output)
     if info is None or info.id != generation.output_id:
         state = "does not exist" if info is None else "was deleted and recreated after the flow wrote it"
@@ -144,10 +207,11 @@ def _flow_origin(cluster: Cluster, view: View, flow: Flow) -> Origin | NotReady:
         schema,
         tuple(generation.key),
         generation,
-        found.generation_offset,
+        generation_offset,
         found.last,
-        flow.progress_topic,
+        entry.progress,
         progress.id,
+        is_last=generation_offset == found.generation_offset,
     )
 
 

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.client.cluster import Cluster
-from headrace.client.progress import batches, generations
+from headrace.client.generations import generations_in_log, progress_of, progress_topic_of
+from headrace.client.progress import batches
 from headrace.client.tombstones import Tombstones
 from headrace.clock import Clock
 from headrace.follow.changelog import Changelog
@@ -75,12 +76,10 @@ def rebuild_reason(
 ) -> str | None:
     """Return the reason why the part must be rebuilt; None if it can be continued."""
     position = state.position
-    if position.topic_id != origin.topic_id or position.progress_id != origin.progress_id:
-        if position.generation != origin.generation_number and position.progress_id == origin.progress_id:
-            return f"the flow has a new generation {origin.generation_number}"
-        return f"topic {origin.topic!r} was recreated"
     if position.generation != origin.generation_number:
-        return f"the flow has a new generation {origin.generation_number}"
+        return f"the flow switched to generation {origin.generation_number}"
+    if position.topic_id != origin.topic_id or position.progress_id != origin.progress_id:
+        return f"topic {origin.topic!r} was recreated"
     if state.schema.to_json() != origin.schema.to_json():
         return "the schema or the key changed"
     starts = cluster.starts(origin.topic)
@@ -139,8 +138,13 @@ class FlowGoal:
         self._cluster = cluster
         self._flows = flows
         self._origin = origin
+        # A batch flow switches to a generation only when that has read all that the old one had read. Earlier releases
+        # did not; they wrote all generations to one progress topic.
+        is_ungated = origin.is_realtime or (serving is not None and serving.progress_id == origin.progress_id)
         self._serving = (
-            serving if serving is not None and serving.generation < origin.generation_number else None
+            serving
+            if is_ungated and serving is not None and serving.generation < origin.generation_number
+            else None
         )
         self._last_batch = origin.last.batch if origin.last else NO_BATCH
         self._batch = position.batch
@@ -166,7 +170,7 @@ class FlowGoal:
             self._read = self._clock.steady()
             assert self._origin.generation is not None
             new = self._origin.generation
-            old = _generation(self._cluster, self._origin.progress, self._serving.generation)
+            old = _generation(self._cluster, self._flows, new, self._serving.generation)
             needed = _needed(self._cluster, self._flows, new, old)
             if needed is not None and old is not None:
                 _add_realtime(needed, new, old, self._serving)
@@ -174,19 +178,25 @@ class FlowGoal:
         return self._needed is not None and _covers(self._consumed, self._needed)
 
 
-def _generation(cluster: Cluster, progress: str, number: int) -> Generation | None:
-    found = [generation for generation in generations(cluster, progress) if generation.generation == number]
-    return found[-1] if found else None
+def _generation(cluster: Cluster, flows: Sequence[Flow], new: Generation, number: int) -> Generation | None:
+    flow = _flow_of(flows, new)
+    progress = progress_of(cluster, flow, number) if flow is not None else None
+    return None if progress is None else progress.generation
+
+
+def _flow_of(flows: Sequence[Flow], generation: Generation) -> Flow | None:
+    return next((flow for flow in flows if flow.name == generation.flow), None)
 
 
 def _needed(
     cluster: Cluster, flows: Sequence[Flow], new: Generation, old: Generation | None
 ) -> Consumed | None:
     """Return what ``new`` must consume to contain at least what ``old`` contains; None if that is not known yet."""
-    if old is None:
+    flow = None if old is None else _flow_of(flows, old)
+    if old is None or flow is None:
         return {}
     before: Consumed = {}
-    for batch in batches(cluster, f"{old.flow}.progress", old.generation):
+    for batch in batches(cluster, progress_topic_of(cluster, flow, old.generation), old.generation):
         _consume(before, batch)
     needed: Consumed = {}
     old_inputs = {source.topic: source for source in old.inputs}
@@ -223,7 +233,7 @@ def _caught_up_at(cluster: Cluster, flows: Sequence[Flow], topic: str) -> dict[i
     flow = flow_that_writes(topic, flows)
     if flow is None:
         return {}
-    all_generations = list(generations(cluster, flow.progress_topic))
+    all_generations = generations_in_log(cluster, flow)
     if not all_generations:
         return None
     newest = all_generations[-1]
@@ -237,7 +247,8 @@ def _caught_up_at(cluster: Cluster, flows: Sequence[Flow], topic: str) -> dict[i
     written: dict[int, int] = {}
     if _covers(consumed, needed):
         return written
-    for batch in batches(cluster, flow.progress_topic, newest.generation):
+    progress_topic = progress_topic_of(cluster, flow, newest.generation)
+    for batch in batches(cluster, progress_topic, newest.generation):
         _consume(consumed, batch)
         for number, (_, end) in batch.outputs.get(newest.output, {}).items():
             written[int(number)] = end

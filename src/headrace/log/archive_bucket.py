@@ -210,7 +210,7 @@ class _BucketFile:
     def pread(self, size: int, position: int) -> bytes:
         return self._store.read(self._name, size, position)
 
-    def pread_ready(self, size: int, position: int) -> bytes | bytearray | None:
+    def pread_nowait(self, size: int, position: int) -> bytes | bytearray | None:
         return None
 
     def close(self) -> None:

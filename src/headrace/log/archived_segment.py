@@ -127,7 +127,7 @@ class _FileOpenedPerRead:
         finally:
             file.close()
 
-    def pread_ready(self, size: int, position: int) -> bytes | bytearray | None:
+    def pread_nowait(self, size: int, position: int) -> bytes | bytearray | None:
         return None
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class _ArchivedFile:
         except OSError as error:
             raise self._segment.unavailable(error) from error
 
-    def pread_ready(self, size: int, position: int) -> bytes | bytearray | None:
+    def pread_nowait(self, size: int, position: int) -> bytes | bytearray | None:
         return None
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from headrace.checksum import crc32c
 from headrace.errors import CorruptBatch
 from headrace.log.index import SparseIndex
 from headrace.log.partition import PartitionLog
-from headrace.log.scan import find_whole_batch, is_followed, scan_headers
+from headrace.log.scan import crc_matches, find_whole_batch, is_followed, scan_headers
 from headrace.log.segment import ReadableSegment
 from headrace.records import HEADER_SIZE, BatchHeader, RecordError, read_header
 from headrace.records.batch import CRC_START, HEADER_START, LENGTH_AT, LENGTH_END, LENGTH_MIN, MAGIC
@@ -75,7 +75,7 @@ class ReadPlan:
                 self.segment, self.segment.loaded_index(self.interval), self.offset
             )
         file = self.segment.file
-        read = file.pread if wait else file.pread_ready
+        read = file.pread if wait else file.pread_nowait
         data = read(min(self.size, self.limit - self.position), self.position)
         if data is None or not self.whole_first:
             return data
@@ -258,10 +258,23 @@ def find_batch(segment: ReadableSegment, index: SparseIndex, offset: int) -> tup
             break
         last = batch_position
         if header.next_offset > offset:
-            return batch_position, header.base_offset
+            if header.base_offset == offset or _has_right_offsets(segment, batch_position, header):
+                return batch_position, header.base_offset
+            position = batch_position
+            break
         expected = header.next_offset
         position = batch_position + header.size
     return _find_after_damage(segment, last, position, offset)
+
+
+def _has_right_offsets(segment: ReadableSegment, position: int, header: BatchHeader) -> bool:
+    """Whether the offsets in the header are right. A damaged header can claim the offsets of later batches."""
+    file, end = segment.file, position + header.size
+    if is_followed(file, end, segment.size, header.next_offset, segment.end_offset):
+        return True
+    # The next header may be the damaged one. The length of a large archived batch must be confirmed before it is read.
+    is_readable = not segment.is_archived or header.size <= ARCHIVED_BYTES_MAX
+    return is_readable and crc_matches(file, position, header)
 
 
 def _find_after_damage(segment: ReadableSegment, last: int, position: int, offset: int) -> tuple[int, int]:

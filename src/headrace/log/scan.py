@@ -11,7 +11,14 @@ from headrace.checksum import crc32c
 from headrace.records import HEADER_SIZE, BatchHeader, RecordError, crc_ok, read_header
 from headrace.records.batch import CRC_START, MAGIC, MAGIC_AT
 
-__all__ = ["ReadableFile", "find_whole_batch", "is_followed", "scan_headers", "scan_whole_batches"]
+__all__ = [
+    "ReadableFile",
+    "crc_matches",
+    "find_whole_batch",
+    "is_followed",
+    "scan_headers",
+    "scan_whole_batches",
+]
 
 _WINDOW = 256 * 1024
 _MAGIC_BYTE = re.compile(re.escape(bytes([MAGIC])), re.DOTALL)
@@ -25,7 +32,7 @@ class ReadableFile(Protocol):
     def pread(self, size: int, position: int) -> bytes:
         """Read ``size`` bytes, or fewer at the end of the file."""
 
-    def pread_ready(self, size: int, position: int) -> bytes | bytearray | None:
+    def pread_nowait(self, size: int, position: int) -> bytes | bytearray | None:
         """Like ``pread``, but return ``None`` if the read would have to wait."""
 
     def close(self) -> None: ...
@@ -110,7 +117,7 @@ def find_whole_batch(
                 continue
             if not offset_min <= header.base_offset <= offset_max or position + at + header.size > end:
                 continue
-            if _crc_matches(file, position + at, header):
+            if crc_matches(file, position + at, header):
                 return position + at, header
         if position + len(window) >= end:
             return None
@@ -118,7 +125,7 @@ def find_whole_batch(
     return None
 
 
-def _crc_matches(file: ReadableFile, position: int, header: BatchHeader) -> bool:
+def crc_matches(file: ReadableFile, position: int, header: BatchHeader) -> bool:
     """Whether the CRC of the batch matches. Reads in small pieces, because a false header may contain any length."""
     crc, at, end = 0, position + CRC_START, position + header.size
     while at < end:

@@ -10,14 +10,16 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, Protocol
 
-from headrace.model.codec.codec import encode_record
+from headrace.model.codec.codec import decode_record, encode_record
 from headrace.model.errors import SourceLocation
 from headrace.model.schema import Schema
 from headrace.model.store import Store
+from headrace.model.upcast import Upcaster
 
 __all__ = [
     "DELIVERIES",
     "LATENCIES",
+    "SCHEMAS_PREFIX",
     "Alert",
     "Declared",
     "Flow",
@@ -28,6 +30,8 @@ __all__ = [
     "alerts_topic",
     "is_declared",
     "next_watermark",
+    "schemas_topic",
+    "source_topics",
     "writer_of",
 ]
 
@@ -73,6 +77,8 @@ class Topic:
     partitions: int | None = None
     """None uses the setting ``topics.partitions``."""
     location: SourceLocation | None = field(default=None, compare=False)
+    upcast: Upcaster | None = None
+    """Converts older values to the schema; None if no value needs it."""
 
     @property
     def late_policy(self) -> LatePolicy | None:
@@ -83,11 +89,16 @@ class Topic:
         """Return key and value of the record. The key is None if the topic has no key."""
         return encode_record(self, value)
 
+    def decode(self, value: bytes) -> dict[str, Any]:
+        """Return the fields of a record's value, after the topic's upcasters. Raises ``ValueDoesNotFit``."""
+        return decode_record(self, value)
+
 
 Latency = Literal["batch", "realtime"]
 LATENCIES: tuple[Latency, ...] = ("batch", "realtime")
 DELIVERIES: dict[Latency, str] = {"batch": "exactly once", "realtime": "at least once"}
 """How often each row occurs in the output topic."""
+SCHEMAS_PREFIX = "headrace.schemas."
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +195,11 @@ def alerts_topic(app: str) -> str:
     return f"{app}.alerts"
 
 
+def schemas_topic(app: str) -> str:
+    """Return the topic in which the schemas of an app's topics are recorded."""
+    return f"{SCHEMAS_PREFIX}{app}"
+
+
 class Declared(Protocol):
     """An app: its declarations, in the order in which they were declared."""
 
@@ -211,3 +227,8 @@ def is_declared(app: Declared, topic: Topic) -> bool:
 def writer_of(app: Declared, topic: Topic) -> Flow | None:
     """Return the flow that derives the topic; None if no flow of the app writes it."""
     return next((flow for flow in app.flows if flow.writes is topic), None)
+
+
+def source_topics(app: Declared) -> list[Topic]:
+    """Return the topics with a schema that no flow of the app writes. A rebuild does not derive their records again."""
+    return [topic for topic in app.topics if topic.schema is not None and writer_of(app, topic) is None]

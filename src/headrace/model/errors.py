@@ -15,6 +15,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,16 @@ from headrace.errors import HeadraceError
 __all__ = [
     "AppError",
     "AppMistakes",
+    "CollectedMistakes",
     "MissingExtra",
     "SchemaError",
     "SourceLocation",
     "ValueDoesNotFit",
     "caller",
+    "collect_mistakes",
     "location_of",
     "needing",
+    "raise_or_collect",
 ]
 
 # Ends with the separator, so that a user's ``headrace_shop.py`` beside this package does not match.
@@ -94,6 +98,38 @@ class AppError(HeadraceError):
 
 class SchemaError(AppError):
     code = "HR-APP-SCHEMA"
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedMistakes:
+    mistakes: list[AppError]
+    incomplete: set[SourceLocation]
+    """The declarations that lack what could not be declared. Further mistakes of these are consequences."""
+
+
+_collected: ContextVar[CollectedMistakes | None] = ContextVar("collected mistakes", default=None)
+
+
+@contextlib.contextmanager
+def collect_mistakes() -> Iterator[CollectedMistakes]:
+    """Collect the mistakes that declarations would raise, so that a module can be imported to its end and checked as a
+    whole. Declarations without a usable form still raise.
+    """
+    collected = CollectedMistakes([], set())
+    token = _collected.set(collected)
+    try:
+        yield collected
+    finally:
+        _collected.reset(token)
+
+
+def raise_or_collect(mistake: AppError, at: SourceLocation) -> None:
+    """Raise the mistake of the declaration at ``at``, or collect it."""
+    collected = _collected.get()
+    if collected is None:
+        raise mistake
+    collected.mistakes.append(mistake)
+    collected.incomplete.add(at)
 
 
 class AppMistakes(HeadraceError):

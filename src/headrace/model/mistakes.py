@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+from headrace.model.code_digest import HiddenState, upcast_digest
 from headrace.model.codec.strict_decode import expected
 from headrace.model.declarations import Alert, Declared, Flow, Topic, View, is_declared, writer_of
 from headrace.model.errors import AppError, SourceLocation
@@ -60,6 +61,7 @@ def topic_mistakes(app: Declared, topic: Topic) -> Iterator[AppError]:
         )
     yield from _key_mistakes(f"topic {topic.name!r}", topic.key, topic.schema, topic.location)
     yield from _time_mistakes(topic)
+    yield from _upcast_mistakes(topic, flow)
     if topic.partitions is not None and (type(topic.partitions) is not int or topic.partitions < 1):
         yield AppError(
             f"topic {topic.name!r} cannot have {topic.partitions!r} partitions",
@@ -67,6 +69,36 @@ def topic_mistakes(app: Declared, topic: Topic) -> Iterator[AppError]:
             code="HR-APP-PARTITIONS",
             hint="set at least 1, or remove it to use the setting topics.partitions",
         )
+
+
+def _upcast_mistakes(topic: Topic, flow: Flow | None) -> Iterator[AppError]:
+    if topic.upcast is None:
+        return
+    if flow is not None:
+        yield _upcast_mistake(
+            topic,
+            f"flow {flow.name!r} writes it",
+            "remove the upcasters: a rebuild of the flow derives all rows with the current schema",
+        )
+    elif topic.schema is None:
+        yield _upcast_mistake(topic, "it has no schema", "declare the dataclass that the upcasters return")
+    try:
+        upcast_digest(topic.upcast)
+    except HiddenState as hidden:
+        yield _upcast_mistake(
+            topic,
+            f"they read {hidden.variable}, a {hidden.kind}, whose changes Headrace cannot detect",
+            "use a constant instead",
+        )
+
+
+def _upcast_mistake(topic: Topic, problem: str, hint: str) -> AppError:
+    return AppError(
+        f"topic {topic.name!r} cannot have these upcasters: {problem}",
+        location=topic.location,
+        code="HR-APP-UPCAST",
+        hint=hint,
+    )
 
 
 def flow_mistakes(app: Declared, flow: Flow) -> Iterator[AppError]:
@@ -283,6 +315,13 @@ def realtime_mistakes(app: Declared) -> Iterator[AppError]:
 
 
 def _realtime_flow_mistakes(flow: Flow) -> Iterator[AppError]:
+    if upcast_names := ", ".join(topic.name for topic in flow.streams if topic.upcast):
+        yield _realtime_mistake(
+            f"flow {flow.name!r} cannot run in real time: topic {upcast_names} has upcasters",
+            flow.location,
+            "Spark cannot call Python functions in real time",
+            f"remove the upcasters, or {_BATCH_HINT}",
+        )
     if flow.tables:
         names = ", ".join(topic.name for topic in flow.tables)
         yield _realtime_mistake(

@@ -6,8 +6,8 @@ The log rejects two topics that differ only by dot and underscore. Two names are
 or underscore.
 
 Headrace creates further topics: for a flow ``.progress``, ``.late`` and ``.dead``, for a view ``.dead``, for the app
-``.alerts``. Each rebuild adds a topic for the flow's output (``.g2``, ``.g3`` …). None of these topics may collide with
-a declared topic.
+``.alerts`` and ``headrace.schemas.<app>``. Each rebuild adds a topic for the flow's output (``.g2``, ``.g3`` …)
+and one for its progress (``.g2.progress``). None of these topics may collide with a declared topic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from headrace.model.declarations import Alert, Declared, Flow, Topic, View, alerts_topic, writer_of
+from headrace.model.declarations import (
+    SCHEMAS_PREFIX,
+    Alert,
+    Declared,
+    Flow,
+    Topic,
+    View,
+    alerts_topic,
+    schemas_topic,
+    writer_of,
+)
 from headrace.model.errors import AppError, SourceLocation
 
 __all__ = ["NAME_CHARS_MAX", "name_fault", "name_mistakes", "table_fault", "twin_key"]
@@ -81,8 +91,10 @@ class _LogTopic:
 
 def name_mistakes(app: Declared) -> Iterator[AppError]:
     fault = name_fault(app.name)
-    if not fault and name_fault(alerts_topic(app.name)):
-        fault = f"{app.name[:20]}… is too long: {len(alerts_topic(app.name))} characters with '.alerts'"
+    if not fault and name_fault(schemas_topic(app.name)):
+        fault = (
+            f"{app.name[:20]}… is too long: {len(schemas_topic(app.name))} characters with {SCHEMAS_PREFIX!r}"
+        )
     if fault:
         yield AppError(f"the app's name: {fault}", location=app.location, code="HR-APP-NAME", hint=_RULE)
     nouns: list[tuple[str, Sequence[_Part]]] = [
@@ -162,8 +174,8 @@ def _collision(topic: _LogTopic, other_description: str, other_location: SourceL
 
 def _log_topics(app: Declared) -> Iterator[_LogTopic]:
     if name_fault(app.name) is None:
-        alerts = alerts_topic(app.name)
-        yield _LogTopic(alerts, "app", f"topic {alerts!r} of app {app.name!r}", app.location)
+        for own in (alerts_topic(app.name), schemas_topic(app.name)):
+            yield _LogTopic(own, "app", f"topic {own!r} of app {app.name!r}", app.location)
     for topic in _with_valid_names(app.topics):
         yield _LogTopic(topic.name, "topic", f"topic {topic.name!r}", topic.location)
     nouns: list[tuple[str, Sequence[_Part]]] = [("flow", app.flows), ("view", app.views)]
@@ -176,7 +188,8 @@ def _log_topics(app: Declared) -> Iterator[_LogTopic]:
 def _own_topic_names(app: Declared, part: _Part) -> tuple[str, ...]:
     match part:
         case Flow():
-            return (part.progress_topic, part.late_topic, part.dead_topic)
+            later = f"{part.name}{_LATER_GENERATION}.progress"
+            return (part.progress_topic, part.late_topic, part.dead_topic, later)
         case View():
             return (part.dead_topic,)
         case Topic():

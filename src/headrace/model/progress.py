@@ -1,9 +1,12 @@
-"""Progress records: a flow writes them to ``<flow>.progress`` (one partition), in the transaction of its rows.
+"""Progress records: a flow writes them to a topic with one partition, in the transaction of its rows.
+
+The topic is ``<flow>.progress``. Generations that a rebuild began have their own: ``<flow>.g2.progress``.
 
 A record is JSON. The field ``record`` is one of three types:
 
 ``generation``  The first record of every generation, written before any of its batches. It has the fingerprint of the
-                function, the input topics, the output topic, the schema of its rows and the latency.
+                function, the input topics, the output topic, the schema of its rows and the latency. A second one
+                follows if the generation continues in another output topic.
 ``batch``       A committed batch. It has the input offsets of the batch per partition, from (inclusive) and to
                 (exclusive); the end offsets of the tables that it joined; its output offsets; the watermark that
                 decided which rows were late; and the numbers of input, output, late and dead rows.
@@ -41,10 +44,12 @@ from headrace.model.declarations import Latency
 __all__ = [
     "SOURCE_HEADER",
     "Batch",
+    "Digest",
     "Driver",
     "Ends",
     "Generation",
     "Input",
+    "InputDigest",
     "Owner",
     "Ranges",
     "Record",
@@ -89,6 +94,32 @@ class Driver(msgspec.Struct, frozen=True):
     opened_ms: int
 
 
+class InputDigest(msgspec.Struct, frozen=True):
+    """The declaration of an input topic."""
+
+    schema: list[dict[str, Any]]
+    """The fields, as ``headrace.model.schema`` writes them."""
+    key: list[str]
+    time: str | None
+    late_us: int
+    kind: str
+    upcast: str = ""
+    """The digest of the topic's upcasters."""
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """What the fingerprint of a flow is computed from, in parts, so that a message can name the part that changed."""
+
+    plan: str
+    """A hash of Spark's plan of the function."""
+    version: str = ""
+    code: dict[str, str] = {}
+    """Hashes of the function's code, of the functions that it calls, and of the values that they read, by name."""
+    inputs: dict[str, InputDigest] = {}
+    runtime: dict[str, str] = {}
+    """Versions and settings that can change the plan or the code without a change of the function."""
+
+
 class Generation(msgspec.Struct, frozen=True, tag_field="record", tag="generation"):
     app: str
     flow: str
@@ -108,8 +139,20 @@ class Generation(msgspec.Struct, frozen=True, tag_field="record", tag="generatio
     output_starts: dict[str, int] = {}
     """The first offset of this generation's rows, by partition."""
     latency: Latency = "batch"
+    updates: bool | None = None
+    """Whether a row replaces the earlier rows of its key, because the function aggregates; None in records of earlier
+    releases.
+    """
     driver: Driver | None = None
-    """The driver that began the generation; None in records of earlier releases."""
+    """The driver that wrote the record; None in records of earlier releases."""
+    continues: int = -1
+    """The offset of the generation's previous record in this topic; -1 in its first record. A generation that no longer
+    writes the flow's stable topic continues in another topic. Its batches after this record wrote that topic.
+    """
+    batch_offset: int = -1
+    """The offset of the last batch record before this record; -1 if the generation has no batch before it."""
+    digest: Digest | None = None
+    """The parts of the fingerprint; None in records of earlier releases."""
 
 
 class Totals(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ rule       filter ["for" duration] ["on" subject]
 filter     a filter of headrace.model.filter; its columns are the measures, its tests are <, <=, > and >=
 measure    lag                  records not yet read
            gone                 records that were deleted before they were read
-           dead                 dead letters
+           dead                 open dead letters
            bytes                estimated bytes not yet read
            age                  age of the oldest record not yet read
            time_to_loss         time until retention deletes that record, at the present rates; also "time to loss"

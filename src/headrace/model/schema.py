@@ -10,9 +10,13 @@ The log and the stores record schemas as JSON, because otherwise only Spark woul
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import enum
+import functools
 import inspect
+import re
+import textwrap
 import types
 import typing
 from dataclasses import dataclass
@@ -24,7 +28,7 @@ from headrace.model.codec.encode import default_from_text, default_text
 from headrace.model.errors import SchemaError, SourceLocation, ValueDoesNotFit
 from headrace.model.kinds import Digits, Enum, Field, Kind, List, Map, Record, Scalar
 
-__all__ = ["Schema", "fields_from_json", "fields_to_json", "schema_of"]
+__all__ = ["Schema", "field_location", "fields_from_json", "fields_to_json", "schema_of"]
 
 _SCALARS: dict[Any, Scalar] = {
     str: Scalar("text"),
@@ -46,6 +50,12 @@ _DEPTH_MAX = 32
 class Schema:
     name: str
     fields: tuple[Field, ...]
+    source: type | None = dataclasses.field(default=None, compare=False, repr=False)
+    """The dataclass; None if the schema was read from the log or is that of a flow's rows."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle without the dataclass, which a worker of Spark may be unable to import."""
+        return Schema, (self.name, self.fields)
 
     def field(self, name: str) -> Field | None:
         return next((field for field in self.fields if field.name == name), None)
@@ -63,7 +73,7 @@ def schema_of(cls: type, *, location: SourceLocation | None = None) -> Schema:
             hint="add @dataclass(frozen=True) above the class",
         )
     try:
-        return Schema(cls.__name__, _fields(cls, (), 0))
+        return Schema(cls.__name__, _fields(cls, (), 0), cls)
     except SchemaError as error:
         # A class from an interactive session has no file, but the declaration that uses it can have a file.
         error.location = error.location or location
@@ -213,6 +223,50 @@ def _location(cls: type) -> SourceLocation | None:
         return SourceLocation(file, inspect.getsourcelines(cls)[1]) if file else None
     except (OSError, TypeError):
         return None
+
+
+def field_location(schema: Schema, path: str) -> SourceLocation | None:
+    """Return the line that declares a field, such as ``items[].price``; None if the schema has no source. If the
+    field's line is unknown, return the line of the class that has it.
+    """
+    cls, location = schema.source, None
+    for name in re.sub(r"\[.*?\]", "", path).split("."):
+        owner = _owner(cls, name)
+        if owner is None:
+            break
+        location = _field_lines(owner).get(name) or _location(owner)
+        cls = _nested_class(typing.get_type_hints(owner, include_extras=True)[name])
+    return location or (_location(schema.source) if schema.source else None)
+
+
+def _owner(cls: type | None, name: str) -> type | None:
+    """Return the class, among a dataclass and its bases, that declares the field."""
+    bases = () if cls is None else cls.__mro__
+    return next((base for base in bases if name in inspect.get_annotations(base)), None)
+
+
+@functools.lru_cache(maxsize=256)
+def _field_lines(cls: type) -> dict[str, SourceLocation]:
+    """Return the lines of the fields that the class itself declares; empty if its source is unknown."""
+    location = _location(cls)
+    if location is None:
+        return {}
+    try:
+        [body] = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    except (OSError, SyntaxError, ValueError):
+        return {}
+    return {
+        ast.unparse(statement.target): SourceLocation(location.file, location.line + statement.lineno - 1)
+        for statement in (body.body if isinstance(body, ast.ClassDef) else ())
+        if isinstance(statement, ast.AnnAssign)
+    }
+
+
+def _nested_class(hint: Any) -> type | None:
+    """Return the dataclass in a type such as ``list[Item] | None``."""
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return hint
+    return next(filter(None, map(_nested_class, typing.get_args(hint))), None)
 
 
 def fields_to_json(fields: tuple[Field, ...]) -> list[dict[str, Any]]:

@@ -158,9 +158,9 @@ def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
     try:
         fields = _unpack_from(buf, pos)
     except StructError:
-        left = len(buf) - pos
+        remaining = len(buf) - pos
         raise CorruptRecords(
-            f"{left} bytes at {pos} are too few for a header of {HEADER_SIZE} bytes"
+            f"{remaining} bytes at {pos} are too few for a header of {HEADER_SIZE} bytes"
         ) from None
     if fields[_MAGIC_FIELD] != MAGIC:
         raise InvalidRecords(

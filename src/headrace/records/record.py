@@ -284,14 +284,14 @@ class BareRecords:
 
     def __iter__(self) -> Iterator[BareRecord]:
         read = fast_read or read_bare_records
-        plain, position, left = self._plain, 0, range(self._count)
-        while left:
+        plain, position, remaining = self._plain, 0, range(self._count)
+        while remaining:
             try:
-                records, position = read(plain, position, left, WINDOW_BYTES_MAX)
+                records, position = read(plain, position, remaining, WINDOW_BYTES_MAX)
             except InvalidRecords as error:
                 raise CorruptRecords(f"invalid stored records: {error.message}") from error
             yield from records
-            left = left[len(records) :]
+            remaining = remaining[len(records) :]
         if position != len(plain):
             raise CorruptRecords(
                 f"{len(plain) - position} extra bytes after the last of {self._count} records"

@@ -85,12 +85,16 @@ class BrokerChild:
         if code is not None:
             raise BrokerFailed(f"the broker exited with code {code}", detail=self._log_tail())
 
-    def stop(self) -> int | None:
-        """Stop the broker cleanly, or kill it after a timeout. Returns its exit code."""
+    def kill(self) -> None:
+        """Kill the broker at once. It loses no acknowledged record."""
+        self._process.kill()
+
+    def stop(self, patience_s: float = STOP_TIMEOUT_S) -> int | None:
+        """Stop the broker cleanly, or kill it after ``patience_s``. Returns its exit code."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
-                self._process.wait(STOP_TIMEOUT_S)
+                self._process.wait(patience_s)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

@@ -104,6 +104,7 @@ class RunMetrics:
         _views(app, self._followers, out)
         lags = self._lag_monitor.lags
         _lags(app, lags, out)
+        _letters(self._lag_monitor, out)
         _groups(lags, out)
         if self._alerts is not None:
             _alerts(app, self._alerts, out)
@@ -164,6 +165,18 @@ def _lags(app: str, lags: Sequence[Lag], out: Exposition) -> None:
             value = measures[measure]
             if value is not None:
                 out.sample(name, {"app": app, "what": reader.what, "name": reader.name}, value)
+
+
+def _letters(monitor: LagMonitor, out: Exposition) -> None:
+    name, app = "headrace_dead_letters_open", monitor.app
+    owners = {flow.dead_topic: ("flow", flow.name) for flow in app.flows}
+    owners |= {view.dead_topic: ("view", view.name) for view in app.views}
+    out.family(name, "gauge", "Dead letters that are open: not replayed, settled or dismissed.")
+    for (topic, reason), count in monitor.open_letters.items():
+        if topic in owners:
+            what, owner = owners[topic]
+            labels = {"app": app.name, "what": what, "name": owner, "reason": reason.value}
+            out.sample(name, labels, count)
 
 
 def _groups(lags: Sequence[Lag], out: Exposition) -> None:

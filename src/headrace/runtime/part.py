@@ -34,6 +34,10 @@ class Part:
     def is_running(self) -> bool:
         return self._thread.is_alive()
 
+    @property
+    def error_code(self) -> str:
+        return self.error.code if self.error is not None else ""
+
     def _guarded(self) -> None:
         try:
             self._run(self._stop)

@@ -6,6 +6,7 @@ If a view cannot be verified, because it is not built yet or the log does not re
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
+from headrace.client.errors import LogError
+from headrace.client.generations import GenerationsCache
 from headrace.errors import HeadraceError
-from headrace.ops.verify.report import Report
+from headrace.ops.verify.report import Report, flow_of
 from headrace.ops.verify.verifier import Count, Say, Verifier
 from headrace.settings import Settings
 
@@ -55,7 +58,10 @@ class Proofs:
         self._warn = warn
         self._verifying = threading.Lock()
         """Only one proof runs at a time, because its memory grows with the rows that it derives."""
+        self._generations = GenerationsCache(cluster)
         self._last: dict[str, str] = {}
+        self._proven: dict[str, Report] = {}
+        """The last report of each view."""
         self._differing: set[str] = set()
 
     @property
@@ -64,7 +70,17 @@ class Proofs:
         return sorted(self._differing)
 
     def last(self, view: str) -> str:
-        """Return the result and time of the view's last proof. Empty before the first proof."""
+        """Return the result and time of the view's last proof. Empty before the first proof.
+
+        A proof belongs to a generation: it says nothing about the rows of another one.
+        """
+        report = self._proven.get(view)
+        flow = flow_of(self._app, report) if report is not None else None
+        if report is not None and flow is not None:
+            with contextlib.suppress(LogError):
+                generations = self._generations.get(flow)
+                if generations is not None and generations.serving != report.generation:
+                    return f"outdated, of generation {report.generation}"
         return self._last.get(view, "")
 
     def run(self, stop: threading.Event) -> None:
@@ -137,6 +153,7 @@ class Proofs:
             self._differing.add(report.name)
             for line in report.lines():
                 self._warn(line)
+        self._proven[report.name] = report
         through = f" through batch {report.batch}" if report.generation else ""
         results = {"different": "NOT AS DERIVED", "unprovable": "unprovable in part", "proven": "proven"}
         self._note(report.name, results[report.verdict] + through, report.line())

@@ -16,12 +16,15 @@ from headrace.app import App
 from headrace.broker.net.address import split_names
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import ensure_declared
+from headrace.clock import SystemClock
 from headrace.errors import HeadraceError
 from headrace.files import make_private_dir
 from headrace.follow.follower import Follower
 from headrace.model.errors import MissingExtra
 from headrace.model.graph import check
+from headrace.ops.dead.letter_index import index_path
 from headrace.ops.lag.monitor import LagMonitor
+from headrace.ops.schemas.start import expect_history_fits
 from headrace.runtime.embedded import BrokerChild, backup_environment, backup_options
 from headrace.runtime.part import Part
 from headrace.runtime.summary import RunPositions, RunSummary, Summarizer
@@ -45,7 +48,10 @@ __all__ = ["Run"]
 
 _FLOW_START_S = 120.0
 _STOP_S = 60.0
+_QUICK_S = 1.0
+"""With ``close(quickly=True)``: how long to wait for batches and other parts, for the JVM, and for the broker."""
 _LAG_TIMEOUT_S = 3.0
+_TAKEN_OVER = "HR-FLOW-FENCED"
 
 
 class Run:
@@ -53,7 +59,7 @@ class Run:
 
     ``only`` has the names of the flows to run (default: all). ``feed`` is the name of the function that writes events.
     A ``spark`` session that the caller passes is not stopped here. ``page`` starts the server even if ``serve.listen``
-    is not set.
+    is not set. With ``changed_only``, only flows that need a new generation run.
     """
 
     def __init__(
@@ -69,6 +75,7 @@ class Run:
         spark: SparkSession | None = None,
         page: bool = False,
         feed: str = "",
+        changed_only: bool = False,
     ) -> None:
         self.app = app
         self.settings = settings
@@ -88,9 +95,10 @@ class Run:
         self.metrics: RunMetrics | None = None
         self.server: Server | None = None
         self._access_log: LogFile | None = None
-        self._note = note
+        self.note = note
         self._warn = warn or note
-        self._rebuild_changed = rebuild_changed
+        self._rebuild_changed = rebuild_changed or changed_only
+        self._changed_only = changed_only
         self._only = only
         self._with_views = with_views
         self._page = page
@@ -101,6 +109,8 @@ class Run:
         self.broker_failure: HeadraceError | None = None
         """Why the embedded broker ended. ``check_parts`` sets it."""
         self._reported: set[str] = set()
+        self._failed_before_stop: list[Part] | None = None
+        self._stop_is_announced = False
         self._summarizer = Summarizer(self)
 
     # Starting
@@ -114,7 +124,7 @@ class Run:
         self._start_log()
         if self._with_views:
             self._start_server()
-        self._note(f"log at {self.cluster.bootstrap}, data in {self.settings.data}")
+        self.note(f"log at {self.cluster.bootstrap}, data in {self.settings.data}")
         if self._with_views:
             self._start_followers()
         if self._with_views and not self._only and self.settings.alerts.every_s:
@@ -139,10 +149,17 @@ class Run:
             )
             address = self._broker.address
         self.cluster = Cluster(address, log.properties, replication=self.settings.topics.replication)
-        self._lag_monitor = LagMonitor(self.cluster, self.app, RunPositions(self), timeout_s=_LAG_TIMEOUT_S)
+        letters = index_path(self.settings.data, self.app.name)
+        self._lag_monitor = LagMonitor(
+            self.cluster, self.app, RunPositions(self), letters, timeout_s=_LAG_TIMEOUT_S
+        )
+        history = expect_history_fits(self.cluster, self.app, SystemClock().now_ms())
         for topic in self.app.topics:
             if self.app.writer_of(topic) is None:
                 ensure_declared(self.cluster, topic, topic.name, self.settings.topics.partitions)
+        history.record(self.cluster)
+        for line in history.notes():
+            self._warn(line)
 
     def _start_followers(self) -> None:
         for view in self.app.views:
@@ -151,11 +168,11 @@ class Run:
                 self.app.flows,
                 self.cluster,
                 lambda view=view: open_writer(view, self.app.name, self.settings.data),  # type: ignore[misc]
-                print_line=self._note,
+                print_line=self.note,
                 max_rows=self.settings.views.max_rows,
             )
             self.followers.append(follower)
-            self._start_part(Part(f"view {view.name}", follower.run, self.stop_requested))
+            self.start_part(Part(f"view {view.name}", follower.run, self.stop_requested))
 
     def _start_flows(self) -> None:
         if not self.app.flows:
@@ -163,36 +180,43 @@ class Run:
         from headrace.flow.compile.compiler import compile_app
         from headrace.flow.context import FlowContext, FlowOptions
         from headrace.flow.engine.task_slots import slots_for
+        from headrace.flow.generation_choice import needs_new_generation
         from headrace.flow.runner import FlowRunner
         from headrace.flow.spark.session import start
+        from headrace.runtime.beside import BesideFlows
 
         if self.spark is None:
-            self._note("starting Spark")
+            self.note("starting Spark")
             slots = slots_for(self.cluster, self.app, self.settings)
-            self.spark = start(self.settings, self.app.name, slots=slots, say=self._note)
+            self.spark = start(self.settings, self.app.name, slots=slots, say=self.note)
         self.compiled, self.schemas = compile_app(self.spark, self.app)
         options = FlowOptions.of(self.settings)
+        beside = BesideFlows(self)
         for compiled in self.compiled:
             if self._only and compiled.flow.name not in self._only:
                 continue
             context = FlowContext(self.spark, self.cluster, self.app, compiled, self.schemas, options)
-            runner = FlowRunner(context, rebuild_changed=self._rebuild_changed)
+            if self._changed_only and not needs_new_generation(context):
+                continue
+            runner = FlowRunner(context, rebuild_changed=self._rebuild_changed, note=self.note)
             self.flows.append(runner)
+            beside.add(context)
             part = Part(f"flow {compiled.flow.name}", runner.run, self.stop_requested)
-            self._start_part(part)
+            self.start_part(part)
             # A later flow can read this flow's output. The later flow finds the topic in the generation
             # record, which must exist.
             deadline = time.monotonic() + _FLOW_START_S
             while not runner.opened.wait(0.1) and part.is_running and time.monotonic() < deadline:
                 pass
+        self.start_part(Part("generations", beside.run, self.stop_requested))
 
     def _start_proofs(self) -> None:
         from headrace.runtime.proofs import Proofs
 
         arguments = (self.spark, self.cluster, self.app, self.settings, self.compiled, self.schemas)
-        self.proofs = Proofs(*arguments, note=self._note, warn=self._warn)
+        self.proofs = Proofs(*arguments, note=self.note, warn=self._warn)
         if self.settings.verify.every_s:
-            self._start_part(Part("proofs", self.proofs.run, self.stop_requested))
+            self.start_part(Part("proofs", self.proofs.run, self.stop_requested))
 
     def _start_alerts(self, rules: dict[str, Rule]) -> None:
         """Start this before Spark, because retention can delete unread records while Spark starts."""
@@ -200,9 +224,9 @@ class Run:
 
         every_s = self.settings.alerts.every_s
         self.alerts = AlertWatch(
-            self.cluster, self.lag_monitor, rules, every_s, note=self._note, warn=self._warn
+            self.cluster, self.lag_monitor, rules, every_s, note=self.note, warn=self._warn
         )
-        self._start_part(Part("alerts", self.alerts.run, self.stop_requested))
+        self.start_part(Part("alerts", self.alerts.run, self.stop_requested))
 
     def _start_metrics(self, listen: str) -> None:
         from headrace.runtime.metrics import RunMetrics
@@ -212,7 +236,7 @@ class Run:
             self.app.name, self.flows, self.followers, self.lag_monitor, self.alerts, hosts
         )
         self.metrics.start(listen, anyone=self.settings.metrics.anyone_may_read)
-        self._note(f"metrics are at {self.metrics.address}")
+        self.note(f"metrics are at {self.metrics.address}")
 
     def _start_server(self) -> None:
         """Start this before Spark, so that clients can read the views immediately."""
@@ -229,12 +253,12 @@ class Run:
             except AddressTaken:
                 self.server = self._server(FREE_SERVE_LISTEN)
             except MissingExtra as error:
-                self._note(f"the web UI is not available: {error}")
+                self.note(f"the web UI is not available: {error}")
                 return
         self.server.start()
-        self._note(f"the web UI is at {self.server.address}")
+        self.note(f"the web UI is at {self.server.address}")
         if self.server.pg_address:
-            self._note(f"PostgreSQL protocol at {self.server.pg_address}")
+            self.note(f"PostgreSQL protocol at {self.server.pg_address}")
 
     def _server(self, listen: str) -> Server:
         from headrace.runtime.probe import RunProbe
@@ -253,9 +277,10 @@ class Run:
             warn=self._warn,
             log=self._access_log.write,
             probe=RunProbe(self),
+            future_ms=settings.flow.future_ms,
         )
 
-    def _start_part(self, part: Part) -> None:
+    def start_part(self, part: Part) -> None:
         self.parts.append(part)
         part.start()
 
@@ -268,11 +293,11 @@ class Run:
         failure = self.server.failure if self.server is not None else None
         if failure is not None and "serving" not in self._reported:
             self._reported.add("serving")
-            self._note(f"the server has stopped: {failure}")
+            self.note(f"the server has stopped: {failure}")
         for part in self.parts:
             if part.error is not None and part.name not in self._reported:
                 self._reported.add(part.name)
-                self._note(f"{part.name} has stopped: {part.error}")
+                self.note(f"{part.name} has stopped: {part.error}")
 
     def _check_broker(self, broker: BrokerChild) -> None:
         try:
@@ -316,7 +341,19 @@ class Run:
 
     @property
     def failed(self) -> list[Part]:
-        return [part for part in self.parts if part.error is not None]
+        """The parts that failed. A part that ``close(quickly=True)`` interrupts has not failed. That another process
+        takes the flows over is how a deployment ends.
+        """
+        if self._failed_before_stop is not None:
+            return self._failed_before_stop
+        failed = [part for part in self.parts if part.error is not None]
+        return [part for part in failed if not (self._changed_only and part.error_code == _TAKEN_OVER)]
+
+    @property
+    def is_taken_over(self) -> bool:
+        """Whether a deployment is complete: no flow changed, or another process has taken all changed flows over."""
+        flows = [part for part in self.parts if part.name.startswith("flow ")]
+        return self._changed_only and not any(part.is_running for part in flows)
 
     @property
     def differing(self) -> list[str]:
@@ -328,28 +365,57 @@ class Run:
 
     # Stopping
 
-    def stop_flows(self) -> None:
-        """Stop all parts. Spark and the log continue to run, for a last proof."""
+    def announce_stop(self) -> None:
+        """Say, once, what a stop by Ctrl-C waits for."""
+        if self._stop_is_announced:
+            return
+        self._stop_is_announced = True
+        busy = ", ".join(runner.status.name for runner in self.flows if runner.is_busy)
+        self.note(
+            f"stopping{f', waiting for the running batch of {busy}' if busy else ''}; Ctrl-C again stops at once and"
+            " loses nothing"
+        )
+
+    def close(self, *, quickly: bool = False) -> None:
+        """Stop all parts, and the log last. ``quickly``: within seconds. A batch that takes longer runs again at the
+        next start.
+        """
+        if quickly:
+            self._failed_before_stop = self.failed
+            for runner in self.flows:
+                runner.patience_s = _QUICK_S
         self.stop_requested.set()
+        if quickly:
+            self.announce_stop()
         if self.proofs is not None:
             self.proofs.cancel()
-        for part in self.parts:
-            if not part.join(_STOP_S):
-                self._note(f"{part.name} did not stop within {_STOP_S:.0f} s")
-
-    def close(self) -> None:
         if self.server is not None:
-            self.server.stop()
-        if self._access_log is not None:
-            self._access_log.close()
-        self.stop_flows()
+            self.server.request_stop() if quickly else self.server.stop()
+        self._join_parts(_QUICK_S if quickly else _STOP_S)
         if self.spark is not None and self._owns_spark:
             from headrace.flow.spark.session import stop
 
-            stop(self.spark)
+            stop(self.spark, patience_s=_QUICK_S, clean=False) if quickly else stop(self.spark)
         if self.metrics is not None:
             self.metrics.close()
         if self._lag_monitor is not None:
             self._lag_monitor.close()
+        if self.server is not None and quickly:
+            self.server.stop(0)
+        if self._access_log is not None:
+            self._access_log.close()
         if self._broker is not None:
-            self._broker.stop()
+            self._broker.stop(_QUICK_S) if quickly else self._broker.stop()
+
+    def _join_parts(self, patience_s: float) -> None:
+        deadline = time.monotonic() + patience_s
+        for part in self.parts:
+            if not part.join(max(0.0, deadline - time.monotonic())):
+                self.note(
+                    f"{part.name} did not stop within {patience_s:.0f} s; the next start repeats its work"
+                )
+
+    def kill(self) -> None:
+        """Kill the embedded broker, before this process ends at once. The JVM ends with this process."""
+        if self._broker is not None:
+            self._broker.kill()

@@ -72,7 +72,7 @@ class Features:
         self._features: tuple[Feature, ...] = (
             *(self.subscriptions, self.sql, view_queries, TopicQueries(context, topics), writes),
             *(ViewStatuses(context, views, monitor), Console(context, topics, writes.plain_writer)),
-            *(DeadLetters(context), Proofs(context, views, probe), monitor),
+            *(DeadLetters(context, monitor), Proofs(context, views, probe), monitor),
             *(Operations(context, monitor, ROUTES, settings.stale_s, metrics), Page()),
         )
         assert tuple(map(type, self._features)) == _FEATURES

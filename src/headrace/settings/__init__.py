@@ -24,6 +24,7 @@ __all__ = [
     "ServeSettings",
     "Settings",
     "SparkSettings",
+    "SwitchSettings",
     "TopicSettings",
     "VerifySettings",
     "ViewSettings",
@@ -37,6 +38,7 @@ SERVE_OFF = "off"
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Percent = Annotated[int, msgspec.Meta(ge=1, le=100)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+PercentOrNone = Annotated[int, msgspec.Meta(ge=0, le=100)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 State = Literal["memory", "rocksdb"]
 
@@ -105,6 +107,24 @@ class FlowSettings:
     future_ms: NotNegative = 3_600_000
     """How many milliseconds an event's time may be ahead of the time when the log received the event."""
     transaction_timeout_ms: Count = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchSettings:
+    """When a flow switches to a new generation without an operator."""
+
+    auto: bool = True
+    """Whether a flow switches by itself when the new generation has caught up and the difference is within the
+    limits."""
+    gone_percent_max: PercentOrNone = 1
+    """Maximum keys that the new generation does not have, in percent of all keys."""
+    changed_percent_max: PercentOrNone = 100
+    """Maximum keys whose rows changed, in percent of all keys."""
+    rejected_percent_max: PercentOrNone = 1
+    """By how many percentage points the share of late and dead records may grow."""
+    keep_s: NotNegative = 86_400
+    """Seconds for which ``headrace run`` keeps a generation after the switch to another one; 0 for until it is
+    dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +244,7 @@ class Settings:
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
     flow: FlowSettings = field(default_factory=FlowSettings)
+    switch: SwitchSettings = field(default_factory=SwitchSettings)
     topics: TopicSettings = field(default_factory=TopicSettings)
     views: ViewSettings = field(default_factory=ViewSettings)
     verify: VerifySettings = field(default_factory=VerifySettings)

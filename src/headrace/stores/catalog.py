@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
@@ -37,6 +38,7 @@ __all__ = [
     "CatalogFolder",
     "CatalogReader",
     "CatalogWriter",
+    "is_folder_name",
     "new_folder_name",
     "sync_folder",
     "version_of_folder",
@@ -45,10 +47,15 @@ __all__ = [
 
 FORMAT = 1
 _VERSIONS_KEPT = 8
+_FOLDER = re.compile(r"\d{1,20}-[0-9a-f]{12}")
 
 
 class Catalog(msgspec.Struct, frozen=True):
-    """One version. ``serving`` and ``building`` are names of folders; empty if the part does not exist."""
+    """One version. ``serving``, ``building`` and ``kept`` are names of folders; empty if the part does not exist.
+
+    A Delta table has a fixed path as its serving part, and names its kept part in its log. So its catalog names only
+    the building part.
+    """
 
     view: str
     number: int = 0
@@ -59,13 +66,14 @@ class Catalog(msgspec.Struct, frozen=True):
     rebuild_requests: int = msgspec.field(name="wish", default=0)
     serving: str = ""
     building: str = ""
+    kept: str = ""
 
     @property
     def current_owner(self) -> Owner | None:
         return Owner(self.epoch, self.owner) if self.epoch else None
 
     def folder(self, part: Part) -> str:
-        return self.serving if part is Part.SERVING else self.building
+        return {Part.SERVING: self.serving, Part.BUILDING: self.building, Part.KEPT: self.kept}[part]
 
 
 class CatalogFolder:
@@ -257,6 +265,11 @@ class CatalogWriter(StoreWriter):
 def new_folder_name(catalog: Catalog) -> str:
     """Return a name for a folder that the next version adds."""
     return f"{catalog.number + 1}-{uuid.uuid4().hex[:12]}"
+
+
+def is_folder_name(name: str) -> bool:
+    """Return whether ``new_folder_name`` can have returned the name."""
+    return _FOLDER.fullmatch(name) is not None
 
 
 def version_of_folder(name: str) -> int:

@@ -4,6 +4,7 @@ ViewError                 (HR-VIEW-…)
 ├── NameRefused           the name is not valid for a view
 ├── StaleWriter           a follower tried to write after another follower or a newer generation replaced it
 ├── PositionMoved         the store is not at the position that the follower wrote last; the follower reads it again
+├── NoKeptPart            the view has no former serving part to switch back to
 ├── DeadLetterRefused     a value does not match the schema, and the log rejects its dead letter
 ├── QueryFailed           a query failed
 │   ├── QueryTimedOut     the query exceeded its timeout
@@ -29,6 +30,7 @@ from headrace.errors import HeadraceError
 __all__ = [
     "DeadLetterRefused",
     "NameRefused",
+    "NoKeptPart",
     "PositionMoved",
     "QueryFailed",
     "QueryRefused",
@@ -62,6 +64,10 @@ class StaleWriter(ViewError):
 class PositionMoved(ViewError):
     code = "HR-VIEW-MOVED"
     retriable = True
+
+
+class NoKeptPart(ViewError):
+    code = "HR-VIEW-NOT-KEPT"
 
 
 class DeadLetterRefused(ViewError):

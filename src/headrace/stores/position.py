@@ -64,6 +64,8 @@ class ViewSchema:
 
     fields: tuple[Field, ...]
     key: tuple[str, ...]
+    upcast: str = ""
+    """The digest of the upcasters that converted the rows. After a change of their code, the view is rebuilt."""
 
     @classmethod
     def parse(cls, text: str) -> ViewSchema:
@@ -78,11 +80,12 @@ class ViewSchema:
 
     @cached_property
     def _text(self) -> str:
-        return msgspec.json.encode({"key": self.key, "fields": fields_to_json(self.fields)}).decode()
+        document = {"key": self.key, "fields": fields_to_json(self.fields)}
+        return msgspec.json.encode(document | ({"upcast": self.upcast} if self.upcast else {})).decode()
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.fields, self.key))
+        return hash((self.fields, self.key, self.upcast))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -96,7 +99,7 @@ class ViewSchema:
 @lru_cache(_SCHEMAS_CACHED)
 def _parse(text: str) -> ViewSchema:
     decoded = msgspec.json.decode(text)
-    return ViewSchema(fields_from_json(decoded["fields"]), tuple(decoded["key"]))
+    return ViewSchema(fields_from_json(decoded["fields"]), tuple(decoded["key"]), decoded.get("upcast", ""))
 
 
 @dataclass(frozen=True, slots=True)

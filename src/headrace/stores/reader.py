@@ -31,7 +31,7 @@ Scan = AbstractContextManager[tuple[list[str], Iterator[Row]]]
 
 @dataclass(frozen=True, slots=True)
 class StoredView:
-    """One part of a view in the store: the serving part, or the building part during a rebuild."""
+    """One part of a view in the store."""
 
     view: str
     part: Part
@@ -64,7 +64,7 @@ class StoreReader(ABC):
         """Return all parts of all views in the store, sorted by name."""
 
     def parts(self, view: str) -> list[StoredView]:
-        """Return the parts of one view. During a rebuild these are two."""
+        """Return the parts of one view."""
         return [stored for stored in self.views() if stored.view == view]
 
     @abstractmethod

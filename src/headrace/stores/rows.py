@@ -40,6 +40,7 @@ from headrace.model.codec.scalar_text import bytes_from, date_text, digits_text,
 from headrace.model.errors import ValueDoesNotFit
 from headrace.model.kinds import Digits, Enum, Field, Kind, List, Map, Record, Scalar
 from headrace.model.schema import Schema
+from headrace.model.upcast import Upcaster
 from headrace.stores.position import ViewSchema
 
 __all__ = ["FastRowDecoder", "Row", "RowDecoder", "Value", "key_order", "to_store_value"]
@@ -51,9 +52,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RowDecoder:
-    """``topic_key`` are the fields in a record's key. The record of a deletion (a tombstone) has only these fields."""
+    """``topic_key`` are the fields in a record's key. The record of a deletion (a tombstone) has only these fields.
+    ``upcast`` are the upcasters of the topic.
+    """
 
-    def __init__(self, schema: ViewSchema, topic_key: tuple[str, ...]) -> None:
+    def __init__(
+        self, schema: ViewSchema, topic_key: tuple[str, ...], upcast: Upcaster | None = None
+    ) -> None:
+        self._upcast = upcast
         self._codec = new_codec(Schema("row", schema.fields))
         self._converters = [to_store_value(field.kind) for field in schema.fields]
         self._fast = FastRowDecoder(schema.fields, self._converters)
@@ -66,6 +72,8 @@ class RowDecoder:
         self._keys_match = set(topic_key) == set(schema.key)
 
     def row(self, value: bytes) -> Row:
+        if self._upcast is not None:
+            value = self._upcast.apply(value)
         row = self._fast.row(value)
         if row is None:
             decoded = self._codec.decode(value).values()

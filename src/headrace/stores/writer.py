@@ -1,7 +1,8 @@
 """The interface for writing one view to a store. Contract: ``tests/contract/test_stores.py``.
 
-A view has at most two *parts* in a store. Readers read the serving part. A rebuild fills the building part from the
-first offset. When the building part has caught up, it replaces the serving part atomically. Each part has its own
+A view has at most three *parts* in a store. Readers read the serving part. A rebuild fills the building part from the
+first offset. When the building part has caught up, it replaces the serving part atomically. The kept part is a former
+serving part. A follower can go on applying to it, so that it can serve again within a second. Each part has its own
 schema and position.
 
 The process that writes a view is its follower. A follower claims the view when it opens the store. It then is the
@@ -21,7 +22,7 @@ from operator import itemgetter
 from typing import Any
 
 from headrace.model.names import NAME_CHARS_MAX, name_fault, table_fault
-from headrace.stores.errors import NameRefused, PositionMoved, StaleWriter, StoreReplaced
+from headrace.stores.errors import NameRefused, NoKeptPart, PositionMoved, StaleWriter, StoreReplaced
 from headrace.stores.position import Position, ViewSchema, ViewState
 from headrace.stores.rows import Row
 
@@ -33,10 +34,11 @@ __all__ = [
     "Part",
     "RowLimits",
     "StoreWriter",
+    "check_droppable",
     "check_fence",
+    "check_kept",
     "check_position",
     "check_view_name",
-    "is_older",
     "next_owner",
 ]
 
@@ -47,6 +49,7 @@ VIEW_NAME_CHARS_MAX = NAME_CHARS_MAX - len(".dead")
 class Part(enum.StrEnum):
     SERVING = "serving"
     BUILDING = "building"
+    KEPT = "kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +154,33 @@ class StoreWriter(ABC):
 
     @abstractmethod
     def begin(self, schema: ViewSchema, position: Position, reason: str, fence: Fence) -> ViewState:
-        """Create an empty building part. It replaces an earlier building part."""
+        """Create an empty building part. It replaces an earlier building part. Its generation may be older than that of
+        the serving part, because an operator can switch back to an older generation.
+        """
 
     @abstractmethod
     def apply(self, part: Part, changes: Changes, before: Position, after: Position, fence: Fence) -> None:
         """Write the changes and the position ``after`` atomically. ``before`` must be the part's current position."""
 
     @abstractmethod
-    def swap(self, fence: Fence) -> None:
-        """Make the building part the serving part, and delete the old serving part."""
+    def swap(self, fence: Fence, keep: bool = False) -> None:
+        """Make the building part the serving part, atomically.
+
+        With ``keep``, the old serving part becomes the kept part and replaces an earlier one. If there is no old
+        serving part, or if it has a fault (``ViewState.fault``), an earlier kept part remains. Without ``keep``, delete
+        the old serving part; an earlier kept part remains.
+        """
 
     @abstractmethod
-    def drop_building(self, fence: Fence) -> None: ...
+    def swap_back(self, fence: Fence) -> None:
+        """Exchange the kept part and the serving part, atomically. The fence has the generation of the kept part.
+
+        A serving part that has a fault is deleted instead. The building part does not change. Raises ``NoKeptPart``.
+        """
+
+    @abstractmethod
+    def drop(self, part: Part, fence: Fence) -> None:
+        """Delete the building part or the kept part, if it exists. Raises ``ValueError`` for the serving part."""
 
     @abstractmethod
     def request_rebuild(self) -> None:
@@ -228,12 +246,19 @@ def check_position(view: str, where: str, before: Position | None, current: Posi
         )
 
 
-def is_older(new: Position, serving: Position) -> bool:
-    """Return whether ``new`` has an earlier generation of the same flow.
+def check_kept(view: str, where: str, fence: Fence, current: Owner | None, kept: Position | None) -> None:
+    """Raise unless the fence is current and the kept part exists."""
+    check_fence(view, fence, current, kept.generation if kept else None)
+    if kept is None:
+        raise NoKeptPart(
+            f"view {view!r} in {where} has no kept part, so it cannot be switched back",
+            hint="rebuild the view with the earlier flow instead",
+        )
 
-    Generations of different flows, or from before and after the progress topic was recreated, cannot be compared.
-    """
-    return new.progress_id == serving.progress_id and new.generation < serving.generation
+
+def check_droppable(view: str, part: Part) -> None:
+    if part is Part.SERVING:
+        raise ValueError(f"the serving part of view {view!r} cannot be dropped")
 
 
 def check_view_name(name: str) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from headrace.app import App
+from headrace.client.generations import serving_progress_topic
 from headrace.client.progress import Progress, flow_lag, wait_until_decided
 from headrace.client.records import read
 from headrace.errors import HeadraceError
@@ -31,7 +32,7 @@ from headrace.model.declarations import Flow, Topic, View
 from headrace.model.graph import order
 from headrace.model.schema import Schema
 from headrace.ops.dead.dead_topic import dead_topics
-from headrace.ops.dead.letter import Letter
+from headrace.ops.dead.letter import Letter, build_record_of
 from headrace.ops.verify.verifier import Verifier
 from headrace.runtime.run import Run
 from headrace.settings import FREE_SERVE_LISTEN, Settings
@@ -251,11 +252,8 @@ class RunningApp:
             if generation is None:
                 return []
             log = generation.output
-        schema = self._schema(declared)
-        return [
-            decode_row(schema, declared.key, message.key(), message.value())
-            for message in self._messages(log)
-        ]
+        known = self._with_schema(declared)
+        return [decode_row(known, message.key(), message.value()) for message in self._messages(log)]
 
     def late(self, flow: Flow | str) -> list[LateRecord]:
         """Return the events that were late for the current generation of a flow, in the order in which it read them."""
@@ -272,7 +270,7 @@ class RunningApp:
             topic = self._topic(inputs[note["topic"]])
             at = {note["partition"]: (note["offset"], note["offset"] + 1)}
             for record in read(self._run.cluster, note["topic"], at):
-                row = decode_row(self._schema(topic), (), record.key(), record.value())
+                row = decode_row(self._with_schema(topic), record.key(), record.value())
                 assert isinstance(row, dict)
                 late.append(LateRecord(topic.name, row, time_of(note["watermark_us"])))
         return late
@@ -289,10 +287,17 @@ class RunningApp:
         if not topics:
             raise InvalidSample(f"app {self.app.name!r} has no flow and no view named {name!r}")
         letters = {
-            letter.id: letter for topic in topics for letter in map(Letter.of, self._messages(topic.name))
+            letter.id: letter
+            for topic in topics
+            for message in self._messages(topic.name)
+            if build_record_of(message) is None
+            for letter in [Letter.of(message)]
         }
         return [
-            DeadRecord(letter.origin.topic if letter.origin else "", letter.reason, letter.value, letter.key)
+            DeadRecord(
+                letter.origin.topic if letter.origin else "",
+                *(letter.reason, letter.message, letter.value, letter.key),
+            )
             for letter in letters.values()
         ]
 
@@ -311,7 +316,7 @@ class RunningApp:
 
     def _generation(self, flow: Flow) -> Generation | None:
         """Return the current generation of a running flow, when readers can see everything that it has committed."""
-        wait_until_decided(self._run.cluster, flow.progress_topic)
+        wait_until_decided(self._run.cluster, serving_progress_topic(self._run.cluster, flow))
         runner = next(runner for runner in self._run.flows if runner.status.name == flow.name)
         return runner.current.generation if runner.current is not None else None
 
@@ -322,10 +327,10 @@ class RunningApp:
         starts, ends = cluster.starts(log), cluster.ends(log)
         return list(read(cluster, log, {number: (starts[number], end) for number, end in ends.items()}))
 
-    def _schema(self, topic: Topic) -> Schema:
+    def _with_schema(self, topic: Topic) -> Topic:
         schema = topic.schema or self._run.schemas.get(topic.name)
         assert schema is not None, f"the schema of topic {topic.name!r} is not known yet"
-        return schema
+        return dataclasses.replace(topic, schema=schema)
 
     # Declarations by name
 

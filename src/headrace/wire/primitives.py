@@ -180,9 +180,9 @@ def read_tagged(
     return pos
 
 
-def reserve_elements(name: str, count: int, least: int, left: int, budget: list[int]) -> None:
-    if not 0 <= count * least <= left:
-        raise WireError(f"{name}: {count} elements do not fit in the remaining {left} bytes")
+def reserve_elements(name: str, count: int, size_min: int, remaining: int, budget: list[int]) -> None:
+    if not 0 <= count * size_min <= remaining:
+        raise WireError(f"{name}: {count} elements do not fit in the remaining {remaining} bytes")
     budget[0] -= count
     if budget[0] < 0:
         raise WireError(f"{name}: too many array elements and tagged fields in one message")
@@ -193,8 +193,8 @@ def check_null_allowed(name: str, allowed: bool) -> None:
         raise WireError(f"{name} is null or has a negative length; this version does not allow that")
 
 
-def too_long(name: str, size: int, left: int) -> WireError:
-    return WireError(f"{name}: invalid length {size}, with {left} bytes left")
+def too_long(name: str, size: int, remaining: int) -> WireError:
+    return WireError(f"{name}: invalid length {size}, with {remaining} bytes left")
 
 
 def write_uvarint(out: bytearray, value: int) -> None:

@@ -102,9 +102,9 @@ def struct_reader(
             size_min += Layout(">" + FIXED[field.type]).size
             continue
         end_run()
-        reader, least = field_reader(field, classes, version, flexible)
+        reader, field_size_min = field_reader(field, classes, version, flexible)
         steps.append((index, reader))
-        size_min += least
+        size_min += field_size_min
     end_run()
 
     def read(buf: bytes, pos: int, budget: list[int]) -> tuple[Any, int]:
@@ -128,12 +128,12 @@ def field_reader(
     flexible = flexible and not field.inflexible
     if not field.is_array:
         return _value_reader(field, classes, version, flexible, nullable)
-    element, least = _value_reader(field, classes, version, flexible, False)
+    element, size_min = _value_reader(field, classes, version, flexible, False)
     count = read_compact_count if flexible else read_count
     if field.type in FIXED and field.type != "uuid":
-        reader = _numbers_reader(field.name, count, FIXED[field.type], least, nullable)
+        reader = _numbers_reader(field.name, count, FIXED[field.type], size_min, nullable)
     else:
-        reader = _array_reader(field.name, count, element, least, nullable)
+        reader = _array_reader(field.name, count, element, size_min, nullable)
     return reader, 1 if flexible else 4
 
 
@@ -141,8 +141,8 @@ def _value_reader(
     field: Field, classes: dict[str, type[Message]], version: int, flexible: bool, nullable: bool
 ) -> tuple[Reader, int]:
     if field.struct is not None:
-        reader, least = struct_reader(field.struct, classes, classes[field.type], version, flexible)
-        return (_nullable_struct_reader(reader), 1) if nullable else (reader, least)
+        reader, size_min = struct_reader(field.struct, classes, classes[field.type], version, flexible)
+        return (_nullable_struct_reader(reader), 1) if nullable else (reader, size_min)
     if field.type in FIXED:
         layout = Layout(">" + FIXED[field.type])
         return _fixed_reader(layout), layout.size
@@ -187,14 +187,14 @@ def _bytes_reader(name: str, flexible: bool, nullable: bool) -> Reader:
 
 
 def _array_reader(
-    name: str, count: Callable[[bytes, int], tuple[int, int]], element: Reader, least: int, nullable: bool
+    name: str, count: Callable[[bytes, int], tuple[int, int]], element: Reader, size_min: int, nullable: bool
 ) -> Reader:
     def read(buf: bytes, pos: int, budget: list[int]) -> tuple[Any, int]:
         size, pos = count(buf, pos)
         if size < 0:
             check_null_allowed(name, nullable and size == -1)
             return None, pos
-        reserve_elements(name, size, least, len(buf) - pos, budget)
+        reserve_elements(name, size, size_min, len(buf) - pos, budget)
         values = []
         for _ in range(size):
             value, pos = element(buf, pos, budget)

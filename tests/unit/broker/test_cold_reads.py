@@ -30,7 +30,7 @@ async def cold_partitions(call: BrokerCalls, monkeypatch: pytest.MonkeyPatch) ->
         accepted = partition.append(batch, 1_000, 1_000)
         assert accepted.durable is not None
         await accepted.durable
-    monkeypatch.setattr(SystemFile, "pread_ready", lambda self, size, position: None)
+    monkeypatch.setattr(SystemFile, "pread_nowait", lambda self, size, position: None)
     return call
 
 

@@ -183,7 +183,7 @@ def test_damage_and_cut_change_both_disk_and_cache():
 def test_a_cold_read_that_may_not_wait_returns_none():
     files = FaultyFiles(cold_read_share=0.5)
     file = create_file(files, "a", b"data")
-    assert {file.pread_ready(4, 0) for _ in range(50)} == {None, b"data"}
+    assert {file.pread_nowait(4, 0) for _ in range(50)} == {None, b"data"}
     assert {file.pread(4, 0) for _ in range(50)} == {b"data"}
 
 

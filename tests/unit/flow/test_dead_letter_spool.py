@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 
 from headrace.flow.rejected import DeadLetterSpool, RejectedRecord
+from headrace.model.rejection import Reason
 
 
 def test_a_spool_larger_than_its_memory_returns_all_records_in_order_on_each_read() -> None:
     records = [
-        RejectedRecord("log", 0, number, None if number % 2 else b"k", b"\x00\xff" * 3_000, "reason", None)
+        RejectedRecord(
+            "log", 0, number, None if number % 2 else b"k", b"\x00\xff" * 3_000, Reason.SCHEMA, "", None
+        )
         for number in range(1_000)
     ]
     with contextlib.closing(DeadLetterSpool()) as spool:
@@ -21,7 +24,7 @@ def test_a_spool_larger_than_its_memory_returns_all_records_in_order_on_each_rea
 
 
 def test_a_cleared_spool_is_empty_and_takes_new_records() -> None:
-    record = RejectedRecord("log", 0, 7, b"k", b"v", "reason", None)
+    record = RejectedRecord("log", 0, 7, b"k", b"v", Reason.TIME, "message", None)
     with contextlib.closing(DeadLetterSpool()) as spool:
         spool.extend([record] * 3)
         spool.clear()

@@ -40,3 +40,41 @@ def test_batches_after_a_damaged_length_field_are_readable(desk: PartitionFixtur
     assert values_from(log, 2) == {number: b"value-%d" % number for number in range(2, 6)}
     with pytest.raises(CorruptBatch):
         LogReader(log).read(1, 1)
+
+
+@pytest.mark.parametrize("at", range(61), ids="byte-{}".format)
+def test_every_flipped_bit_in_a_batch_header_leaves_the_other_batches_readable(
+    desk: PartitionFixture, at: int
+) -> None:
+    log = desk.open()
+    for number in range(0, 12, 2):
+        append(log, b"value-%d" % number, b"value-%d" % (number + 1))
+    log.close()
+    path = desk.file("*.log")
+    content = path.read_bytes()
+    size = len(content) // 6
+    for bit in range(8):
+        damaged = bytearray(content)
+        damaged[2 * size + at] ^= 1 << bit
+        path.write_bytes(damaged)
+        log = desk.open()
+        reader = LogReader(log)
+        for offset in (0, 1, 2, 3, 6, 7, 8, 9, 10, 11):
+            read_slice = reader.read(offset, 1)
+            assert read_slice.next_offset == offset - offset % 2 + 2, bit
+        log.close()
+
+
+def test_a_batch_before_a_damaged_base_offset_is_readable_from_each_of_its_offsets(
+    desk: PartitionFixture,
+) -> None:
+    log = desk.open()
+    for number in range(0, 6, 2):
+        append(log, b"value-%d" % number, b"value-%d" % (number + 1))
+    log.close()
+    path = desk.file("*.log")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3 + 7] ^= 1
+    path.write_bytes(content)
+    log = desk.open()
+    assert LogReader(log).read(1, 1).next_offset == 2

@@ -80,7 +80,9 @@ def run(
     watch: Annotated[
         list[str] | None,
         typer.Option(
-            "--watch", metavar="SQL", help="Show the rows of this query over the views; may be repeated."
+            "--watch",
+            metavar="SQL",
+            help="Show the rows of this SELECT over the views, in DuckDB's SQL; may be repeated.",
         ),
     ] = None,
     backup: Annotated[

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.app import App
 from headrace.cli.session import Session
+from headrace.cli.sql import QueryRows
 from headrace.model.declarations import DELIVERIES
 from headrace.runtime.summary import FlowSummary, RunSummary, ViewSummary
 
@@ -18,9 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-__all__ = ["Display", "QueryRows", "choose_display", "run_query"]
-
-_ROWS = 10
+__all__ = ["Display", "choose_display"]
 
 _FLOW_HEADINGS = (
     "flow",
@@ -36,33 +33,6 @@ _FLOW_HEADINGS = (
     "late",
     "dead",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class QueryRows:
-    """The first rows of a --watch query."""
-
-    sql: str
-    columns: list[str] = field(default_factory=list)
-    rows: list[tuple[object, ...]] = field(default_factory=list)
-    trouble: str = ""
-    """The error, if the query failed."""
-
-
-def run_query(path: Path, sql: str) -> QueryRows:
-    """Run a query, read only, over the SQLite file of the app's views."""
-    try:
-        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)
-    except sqlite3.Error as error:
-        return QueryRows(sql, trouble=str(error))
-    try:
-        cursor = connection.execute(sql)
-        rows = cursor.fetchmany(_ROWS)
-        return QueryRows(sql, [column[0] for column in cursor.description or ()], rows)
-    except sqlite3.Error as error:
-        return QueryRows(sql, trouble=str(error))
-    finally:
-        connection.close()
 
 
 class Display:
@@ -98,6 +68,8 @@ class Display:
         for query in queries:
             for row in query.rows:
                 write(f"{elapsed}  {' | '.join(map(_cell, row))}")
+            if query.error:
+                write(f"{elapsed}  --watch {query.sql!r}: {query.error}")
         self.session.out.flush()
 
 
@@ -222,6 +194,8 @@ def _panel(app: App, summary: RunSummary, queries: list[QueryRows]) -> Renderabl
             for row in query.rows:
                 table.add_row(*map(_cell, row))
             parts.append(table)
+        if query.error:
+            parts.append(Text(f"--watch {query.sql!r}: {query.error}", style="yellow"))
     reasons = {flow.name: flow.why for flow in summary.flows}
     reasons |= {view.name: view.why for view in summary.views}
     parts += [Text(f"{name}: {why}", style="yellow") for name, why in reasons.items() if why]

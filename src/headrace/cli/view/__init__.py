@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from headrace.cli.verb import Noun, noun
+from headrace.cli.verb import CommandGroup, command_group
 
 __all__ = ["command"]
 
 
-def command() -> Noun:
+def command() -> CommandGroup:
     from headrace.cli.view.changes import rebuild, switch
     from headrace.cli.view.follow import follow
     from headrace.cli.view.listing import describe, list_views
 
-    return noun(
+    return command_group(
         "view",
         "List, describe, follow, rebuild and replace an app's views.",
         [list_views, describe, follow, rebuild, switch],

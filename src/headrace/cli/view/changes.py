@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.errors import SwitchRefused
+from headrace.cli.errors import BrokerUnreachable, SwitchRefused, UsageError
 from headrace.cli.options import AppName, Data
 from headrace.cli.session import Session
 from headrace.cli.verb import verb
@@ -25,7 +25,6 @@ __all__ = ["rebuild", "switch"]
     examples="""
     headrace view rebuild examples.shop:app revenue
     """,
-    shared=("as_json", "quiet", "verbose"),
 )
 def rebuild(
     session: Session,
@@ -36,17 +35,22 @@ def rebuild(
     """Request that views are built again from the first offset.
 
     A running follower starts the rebuild at once; otherwise the next follower does. The old rows are served until the
-    new rows have caught up.
+    new rows have caught up. If records of the log do not fit the schema of a view's topic, the command changes nothing,
+    and fails. If no broker responds, the next follower does this check.
     """
     import contextlib
 
     from headrace.cli.app_loader import load_checked_app, views_of
     from headrace.cli.app_state import view_states
+    from headrace.cli.view.history import check_history_of_views
     from headrace.stores.registry import open_writer
 
     loaded, folder = load_checked_app(app), session.data_dir(data)
+    chosen = views_of(loaded, views)
+    with contextlib.suppress(BrokerUnreachable):
+        check_history_of_views(session, loaded, chosen)
     rows = []
-    for view in views_of(loaded, views):
+    for view in chosen:
         if not view_states(loaded, view, folder):
             rows.append({"view": view.name, "status": "not built yet; the first follower builds it"})
             continue
@@ -65,13 +69,26 @@ _POLL_S = 0.2
     headrace view switch examples.shop:app revenue revenue_pg
     headrace view switch examples.shop:app revenue revenue_pg --wait 600
     headrace view switch examples.shop:app revenue revenue
+    headrace view switch examples.shop:app revenue --back
     """,
 )
 def switch(
     session: Session,
     app: AppName,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name that readers use.")],
-    to: Annotated[str, typer.Argument(metavar="VIEW", help="The view that will serve this name.")],
+    to: Annotated[
+        str, typer.Argument(metavar="[VIEW]", help="The view that will serve this name; none with --back.")
+    ] = "",
+    back: Annotated[
+        bool,
+        typer.Option("--back", help="Serve the rows of the flow's previous generation again."),
+    ] = False,
+    behind: Annotated[
+        bool,
+        typer.Option(
+            "--behind", help="With --back: also if that generation has read less than the present one."
+        ),
+    ] = False,
     wait: Annotated[
         float,
         typer.Option(
@@ -87,14 +104,30 @@ def switch(
     Declare a second view in the new store, and follow it. It fills from the first offset while the old view serves.
     When it has caught up, switch. Writers, flows and other views are not affected. Afterwards you can remove the old
     view from the app. To undo a switch, switch the name to the view of the same name.
+
+    With --back, the flow that writes the view's topic switches back to the generation that served before, and with it
+    all views of that topic. The present generation is kept.
     """
     import time
 
     from headrace.cli.app_loader import load_checked_app, views_of
+    from headrace.cli.generation import switch_flow_back
     from headrace.client.view_names import names_of
     from headrace.client.view_names import switch as record_switch
 
     loaded, folder = load_checked_app(app), session.data_dir(data)
+    if back == bool(to):
+        raise UsageError("set either VIEW or --back", hint="headrace view switch --help shows examples")
+    if back:
+        (view,) = views_of(loaded, [name])
+        flow = loaded.writer_of(view.topic)
+        if flow is None:
+            raise SwitchRefused(
+                f"view {name!r} follows topic {view.topic.name!r}, which no flow writes, so there is no way back",
+                hint="only a view of a flow's topic has generations",
+            )
+        session.out.table([switch_flow_back(session, loaded, flow, behind=behind)])
+        return
     (new,) = views_of(loaded, [to])
     cluster = session.cluster()
     serving = names_of(cluster, loaded.name).get(name, name)

@@ -57,11 +57,14 @@ def follow(
     """Keep views up to date with the log, until interrupted.
 
     It replaces another follower of the same view, which stops with an error. If no broker responds, the command waits
-    for a broker. Processes of one group share the views, and take over the views of a process that ends. Each process
+    for a broker. If records of the log do not fit the schema of a view's topic, the command changes nothing, and
+    fails. Processes of one group share the views, and take over the views of a process that ends. Each process
     of a group must be able to connect to the stores.
     """
     from headrace.cli.app_loader import load_checked_app, views_of
     from headrace.cli.interrupt import Interrupt
+    from headrace.cli.reach import check_reachable
+    from headrace.cli.view.history import wait_for_history
     from headrace.runtime.followers import Followers
 
     if group is not None and (exit_ or views):
@@ -74,6 +77,10 @@ def follow(
     followers = Followers(_follower_factory(session, loaded, wanted, session.data_dir(data)))
     try:
         with Interrupt() as interrupt:
+            if group is not None:
+                check_reachable(session.bootstrap)
+            if not wait_for_history(session, loaded, wanted, lambda: interrupt.requested):
+                return 0
             if group is not None:
                 _share(session, loaded, group, followers, lambda: interrupt.requested)
             else:
@@ -129,7 +136,6 @@ def _follow_all(
 def _share(
     session: Session, app: App, group: str, followers: Followers, stop_requested: Callable[[], bool]
 ) -> None:
-    from headrace.cli.reach import check_reachable
     from headrace.runtime.followers import SharedViews
 
     def start(indexes: list[int]) -> None:
@@ -144,7 +150,6 @@ def _share(
         if indexes:
             session.out.note(f"{verb} {', '.join(app.views[index].name for index in indexes)}")
 
-    check_reachable(session.bootstrap)
     reporter = _Reporter(session, followers)
     restarted = time.monotonic()
     with SharedViews(session.cluster(), app.name, group, len(app.views), start, stop) as shared:

@@ -184,13 +184,13 @@ def _behind(session: Session, app: App, view: View, serving: Position) -> int | 
     """Count the offsets that the view has not applied yet; None if the log does not respond."""
     from headrace.cli.errors import BrokerUnreachable
     from headrace.client.errors import LogError, MissingTopic
-    from headrace.client.progress import current
+    from headrace.client.generations import progress_of
 
     try:
         cluster = session.cluster()
         if serving.generation:
             flow = next((flow for flow in app.flows if flow.writes.name == view.topic.name), None)
-            progress = current(cluster, flow.progress_topic) if flow else None
+            progress = progress_of(cluster, flow, serving.generation) if flow else None
             last = (
                 (progress.generation.generation, progress.last.batch) if progress and progress.last else None
             )

@@ -26,6 +26,7 @@ from headrace.flow.compile.determinism import (
     expect_same_plan,
 )
 from headrace.flow.compile.fingerprint import fingerprint
+from headrace.flow.compile.flow_digest import flow_digest
 from headrace.flow.compile.group_keys import expect_keys_of_groups, missing_from_key
 from headrace.flow.compile.lineage import coordinates, trace_output, without_lineage
 from headrace.flow.compile.mistakes import FlowMistake
@@ -39,6 +40,7 @@ from headrace.flow.spark_types import schema_of_output, struct_of, type_of
 from headrace.model.declarations import Flow, Topic
 from headrace.model.errors import AppError, AppMistakes, SourceLocation
 from headrace.model.kinds import Enum, Kind, List, Map, Record, Scalar
+from headrace.model.progress import Digest
 from headrace.model.schema import Schema
 
 __all__ = ["Compiled", "compile_app", "compile_flow"]
@@ -62,6 +64,8 @@ class Compiled:
     """For each grouping expression, the columns that determine it. A key must have at least one column of each."""
     ties: bool = False
     """Whether one record can produce several rows with the same coordinates."""
+    digest: Digest | None = None
+    """The parts of the fingerprint."""
 
 
 def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) -> Compiled:
@@ -83,7 +87,7 @@ def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) ->
     expect_no_watermark(flow, stream_output, stream_inputs)
     expect_no_collation(flow, stream_output)
     expect_all_streams(flow, stream_output, stream_inputs)
-    stateful, mode = expect_streamable(flow, stream_output)
+    stateful, mode = expect_streamable(flow, stream_output, stream_inputs)
     stream_plan = analyzed(stream_output)
     expect_order_ignored(flow, stream_plan)
     expect_deterministic_tables(flow, stream_plan)
@@ -93,7 +97,8 @@ def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) ->
     groups = expect_keys_of_groups(flow, stream_plan) if mode == "update" else frozenset()
     ties = trace_output(flow, stream_output)[1]
     flow_fingerprint = fingerprint(flow, plan, output, schema)
-    return Compiled(flow, schema, flow_fingerprint, stateful, mode, fixed, groups, ties)
+    digest = flow_digest(spark, flow, plan.text, schemas)
+    return Compiled(flow, schema, flow_fingerprint, stateful, mode, fixed, groups, ties, digest)
 
 
 def _empty(spark: SparkSession, schema: Schema) -> DataFrame:

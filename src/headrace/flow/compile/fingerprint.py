@@ -18,9 +18,9 @@ from typing import Any
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql import DataFrame
 
-from headrace.flow.compile.code_digest import HiddenState, code_digest
 from headrace.flow.compile.mistakes import FlowMistake, first_line, line_of, line_using
 from headrace.flow.compile.plan_digest import PlanDigest
+from headrace.model.code_digest import HiddenState, code_digest, upcast_digest
 from headrace.model.declarations import Flow, Topic
 from headrace.model.kinds import Digits, Enum, Field, Kind, List, Map, Record, Scalar
 from headrace.model.schema import Schema
@@ -106,7 +106,11 @@ def _unpickled(output: DataFrame, function: Any) -> Any:
 
 def _input_text(topic: Topic) -> str:
     fields = _fields_text(topic.schema.fields) if topic.schema else None
-    return f"({topic.name!r}, {fields}, {topic.key!r}, {topic.time!r}, {topic.late!r}, {topic.kind!r})"
+    # Without upcasters, the text is that of earlier releases, so that their fingerprints remain valid.
+    upcast = f", {upcast_digest(topic.upcast)}" if topic.upcast else ""
+    return (
+        f"({topic.name!r}, {fields}, {topic.key!r}, {topic.time!r}, {topic.late!r}, {topic.kind!r}{upcast})"
+    )
 
 
 def _fields_text(fields: tuple[Field, ...]) -> str:

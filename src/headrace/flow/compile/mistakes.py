@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.flow.compile.code_references import first_line_using
 from headrace.flow.compile.plan import nodes
+from headrace.model.code_references import first_line_using
 from headrace.model.declarations import Flow
 from headrace.model.errors import AppError, SourceLocation
 

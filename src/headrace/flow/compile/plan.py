@@ -62,6 +62,13 @@ def nodes(tree: Any, *, subqueries: bool = False) -> Iterator[Any]:
             yield from nodes(plan, subqueries=True)
 
 
+def leaf_columns(plan: Any) -> Iterator[Any]:
+    """Yield the columns of the sources that the plan reads."""
+    for node in nodes(plan):
+        if not children(node):
+            yield from each(node.output())
+
+
 def expressions(node: Any) -> list[Any]:
     """Return the expressions of a node, without nested expressions."""
     return each(node.expressions())

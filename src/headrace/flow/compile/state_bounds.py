@@ -12,14 +12,26 @@ rewrites that move a condition to its join and drop unused columns.
 
 from __future__ import annotations
 
+import inspect
+import itertools
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
 
 from headrace.flow.compile.mistakes import FlowMistake, line_of, line_using
-from headrace.flow.compile.plan import analyzed, children, class_name, each, expressions, nodes
+from headrace.flow.compile.plan import (
+    analyzed,
+    children,
+    class_name,
+    each,
+    expr_id,
+    expressions,
+    leaf_columns,
+    nodes,
+)
 from headrace.model.declarations import Flow
 
 __all__ = ["expect_bounded", "keeps_state", "unbounded_sides"]
@@ -38,6 +50,7 @@ _REWRITES = (
 _DELAY = "spark.watermarkDelayMs"
 """The metadata field with which Spark marks an event time."""
 _ANY_WATERMARK_MS = 1 << 40
+_RANGE = "INTERVAL 1 HOUR"
 _UNBOUNDED_HINT = "or accept unbounded state: @app.flow(..., unbounded=True)"
 
 
@@ -48,18 +61,18 @@ def keeps_state(node: Any) -> bool:
     return _STATEFUL.match(class_name(node)) is not None
 
 
-def expect_bounded(flow: Flow, stream_output: DataFrame) -> None:
+def expect_bounded(flow: Flow, stream_output: DataFrame, inputs: Sequence[DataFrame]) -> None:
     """Raise if Spark would store rows or keys forever, unless the flow is declared ``unbounded``.
 
-    ``stream_output`` is the result of the flow's function for streams.
+    ``stream_output`` is the result of the flow's function for ``inputs``, which are streams.
     """
     plan = _rewritten(stream_output)
     for node in nodes(plan):
         if not node.isStreaming() or not keeps_state(node):
             continue
-        _expect_no_late_rows(flow, stream_output, node)
+        _expect_no_late_rows(flow, stream_output, inputs, node)
         if class_name(node) == "Join":
-            _expect_bounded_join(flow, stream_output, node)
+            _expect_bounded_join(flow, stream_output, inputs, node)
         elif not flow.unbounded and not _has_bounded_keys(node):
             raise FlowMistake(
                 f"the state of flow {flow.name} grows with every new key, without limit",
@@ -100,7 +113,9 @@ def _is_event_time(expression: Any) -> bool:
     return is_named and bool(expression.metadata().contains(_DELAY))
 
 
-def _expect_no_late_rows(flow: Flow, stream_output: DataFrame, node: Any) -> None:
+def _expect_no_late_rows(
+    flow: Flow, stream_output: DataFrame, inputs: Sequence[DataFrame], node: Any
+) -> None:
     """Raise if a step that drops late rows can get old rows that were not late when their record was read: rows of a
     join without a time bound, or rows of a union with another time in the column of the event time. The step would drop
     such rows without counting them.
@@ -111,14 +126,13 @@ def _expect_no_late_rows(flow: Flow, stream_output: DataFrame, node: Any) -> Non
         drops = _has_bounded_keys(node)
     below = (step for child in children(node) for step in nodes(child)) if drops else ()
     for step in below:
-        is_join = class_name(step) == "Join" and keeps_state(step)
-        if is_join and not all(_Join(stream_output, step).is_bounded(side) for side in _SIDES):
+        join = _Join(stream_output, step) if class_name(step) == "Join" and keeps_state(step) else None
+        if join is not None and not all(join.is_bounded(side) for side in _SIDES):
             raise FlowMistake(
                 f"flow {flow.name} would lose rows: a join without a time bound returns rows with old event times, and"
                 f" the {class_name(node)} after it drops them as late",
                 location=flow.location,
-                hint="add a time range to the join condition, such as"
-                " left.at.between(right.at - hour, right.at + hour), or split the flow in two",
+                hint=f"{_time_range_hint(flow, join, inputs)}, or split the flow in two",
             )
         for time, other in _mixed_times(step):
             raise FlowMistake(
@@ -141,7 +155,9 @@ def _mixed_times(node: Any) -> Iterator[tuple[str, str]]:
                 yield str(time.name()), str(other.name())
 
 
-def _expect_bounded_join(flow: Flow, stream_output: DataFrame, node: Any) -> None:
+def _expect_bounded_join(
+    flow: Flow, stream_output: DataFrame, inputs: Sequence[DataFrame], node: Any
+) -> None:
     join = _Join(stream_output, node)
     location = (
         line_of(flow, node.condition().get(), name="join") if node.condition().isDefined() else flow.location
@@ -168,9 +184,37 @@ def _expect_bounded_join(flow: Flow, stream_output: DataFrame, node: Any) -> Non
             f"flow {flow.name} stores all rows of the {sides} of a join, without limit",
             location=location,
             detail="; ".join(join.unbounded_reason(side) for side in unbounded),
-            hint="add a time range to the join condition, such as"
-            f" left.at.between(right.at - hour, right.at + hour), {_UNBOUNDED_HINT}",
+            hint=f"{_time_range_hint(flow, join, inputs)}, {_UNBOUNDED_HINT}",
         )
+
+
+def _time_range_hint(flow: Flow, join: _Join, inputs: Sequence[DataFrame]) -> str:
+    """Return a hint with a condition that the user can paste. It joins the rows that are at most an hour apart."""
+    parameters = list(inspect.signature(flow.function).parameters)
+    names, times = dict(zip(_SIDES, _SIDES, strict=True)), dict[str, str]()
+    for side in _SIDES:
+        number = join.input_number(side, inputs)
+        if number is not None and number < len(parameters):
+            names[side] = parameters[number]
+        # The plan does not have a column that the function does not use after the join.
+        declared = None if number is None else flow.reads[number].time
+        time = next(iter(join.event_times(side)), declared)
+        if time:
+            times[side] = time
+    without_time = [side for side in _SIDES if side not in times]
+    if without_time:
+        return (
+            f"declare time= and late= for the topic of the {' and the '.join(without_time)} side, keep that column, and"
+            " limit the time between the two rows in the join condition"
+        )
+
+    def column(side: str, name: str) -> str:
+        return f"{names[side]}[{json.dumps(name)}]"
+
+    equal = [f"({column('left', left)} == {column('right', right)})" for left, right in join.equal_columns()]
+    left, right = (column(side, times[side]) for side in _SIDES)
+    within = f'{left}.between({right} - F.expr("{_RANGE}"), {right} + F.expr("{_RANGE}"))'
+    return f"limit the time between the two rows, such as: join on {' & '.join([*equal, within])}"
 
 
 class _Join:
@@ -202,6 +246,26 @@ class _Join:
         return [
             str(column.name()) for column in each(self._children[side].output()) if _is_event_time(column)
         ]
+
+    def input_number(self, side: str, inputs: Sequence[DataFrame]) -> int | None:
+        """Return the number of the input that is the side's only input, or None."""
+        read = {expr_id(column) for column in leaf_columns(self._children[side])}
+        numbers = [
+            number
+            for number, frame in enumerate(inputs)
+            if read & {expr_id(column) for column in leaf_columns(analyzed(frame))}
+        ]
+        return numbers[0] if len(numbers) == 1 else None
+
+    def equal_columns(self) -> Iterator[tuple[str, str]]:
+        """Yield the pairs of columns of both sides that must be equal."""
+        ids = {side: {expr_id(column) for column in each(self._children[side].output())} for side in _SIDES}
+        for part in self._conjuncts():
+            pair = children(part) if class_name(part) == "EqualTo" else ()
+            if all(class_name(column) == "AttributeReference" for column in pair):
+                for left, right in itertools.permutations(pair, 2):
+                    if expr_id(left) in ids["left"] and expr_id(right) in ids["right"]:
+                        yield str(left.name()), str(right.name())
 
     def unbounded_reason(self, side: str) -> str:
         times = self.event_times(side)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headrace.flow.compile.mistakes import FlowMistake, first_line
-from headrace.flow.compile.plan import analyzed, children, class_name, each, expr_id, nodes
+from headrace.flow.compile.plan import analyzed, children, class_name, expr_id, leaf_columns, nodes
 from headrace.flow.compile.state_bounds import expect_bounded, keeps_state
 from headrace.model.declarations import Flow
 
@@ -38,10 +38,10 @@ _BATCH_HINT = 'remove latency="realtime"'
 
 def expect_all_streams(flow: Flow, stream_output: DataFrame, inputs: list[DataFrame]) -> None:
     """Raise if the function does not use a stream: Spark would not read it, so the flow would have no position."""
-    read = set(map(expr_id, _leaf_columns(analyzed(stream_output))))
+    read = set(map(expr_id, leaf_columns(analyzed(stream_output))))
     for topic, frame in zip(flow.reads, inputs, strict=True):
         plan: Any = frame._jdf.queryExecution().analyzed()
-        if topic.kind != "table" and read.isdisjoint(map(expr_id, _leaf_columns(plan))):
+        if topic.kind != "table" and read.isdisjoint(map(expr_id, leaf_columns(plan))):
             raise FlowMistake(
                 f"flow {flow.name} reads topic {topic.name}, but its function does not use it",
                 location=flow.location,
@@ -49,13 +49,7 @@ def expect_all_streams(flow: Flow, stream_output: DataFrame, inputs: list[DataFr
             )
 
 
-def _leaf_columns(plan: Any) -> Iterator[Any]:
-    for node in nodes(plan):
-        if not children(node):
-            yield from each(node.output())
-
-
-def expect_streamable(flow: Flow, stream_output: DataFrame) -> tuple[bool, str]:
+def expect_streamable(flow: Flow, stream_output: DataFrame, inputs: Sequence[DataFrame]) -> tuple[bool, str]:
     """Return whether the flow has state, and Spark's output mode. Raises if Spark cannot run the flow as a stream."""
     plan = analyzed(stream_output)
     streaming = _streaming_nodes(plan)
@@ -94,7 +88,7 @@ def expect_streamable(flow: Flow, stream_output: DataFrame) -> tuple[bool, str]:
             f"flow {flow.name} cannot run as a stream: {text.partition(';')[0]}", location=flow.location
         ) from error
     if stateful:
-        expect_bounded(flow, stream_output)
+        expect_bounded(flow, stream_output, inputs)
     return stateful, mode
 
 

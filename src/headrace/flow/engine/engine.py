@@ -13,8 +13,10 @@ from headrace.client.transactional_writer import TransactionalWriter
 from headrace.flow.context import FlowContext
 from headrace.flow.flow_state import FlowState
 
-__all__ = ["Engine"]
+__all__ = ["BATCH_S_MAX", "Engine"]
 
+BATCH_S_MAX = 20.0
+"""How long a stop waits for the current batch."""
 _END_S_MAX = 20
 
 
@@ -61,8 +63,16 @@ class Engine(ABC):
     def poll(self, stop: threading.Event) -> None:
         """Do the work that is needed between batches. Called about ten times per second."""
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a batch runs that a stop would wait for."""
+        return False
+
     @abstractmethod
-    def stop(self) -> None: ...
+    def stop(self, patience_s: float = BATCH_S_MAX) -> None:
+        """Wait up to ``patience_s`` for the current batch, then stop the query. An unfinished batch runs again at the
+        next start.
+        """
 
     @abstractmethod
     def plan(self, chars_max: int) -> str | None:

@@ -22,13 +22,14 @@ from pyspark.sql import functions as F
 
 from headrace.client.transactional_writer import TransactionalWriter
 from headrace.flow.batch_rows import BatchRows, OutputGuard, RowCollector
+from headrace.flow.checkpoint_fit import cut_plan, last_progress
 from headrace.flow.codec.codec import Decoder, encode
 from headrace.flow.commit import BatchResult, Miscounted, commit_batch, ranges_of
 from headrace.flow.compile.lineage import coordinates, lineage_columns, trace
 from headrace.flow.context import FlowContext
-from headrace.flow.engine.engine import Engine
+from headrace.flow.engine.engine import BATCH_S_MAX, Engine
 from headrace.flow.errors import CheckpointLost, rebuild_hint
-from headrace.flow.flow_state import FlowState, cut_plan, last_progress, next_offsets
+from headrace.flow.flow_state import FlowState, next_offsets
 from headrace.flow.inputs import accepted_rows, stream_of, with_counts
 from headrace.flow.rejected import Counts, InputCounter
 from headrace.flow.spark.checkpoint import Checkpoint, CheckpointSync
@@ -41,7 +42,6 @@ __all__ = ["MicroBatchRun"]
 _TOO_LARGE_FACTOR = 2
 _MEMORY_FACTOR = 2
 """A batch holds its rows in memory up to this multiple of ``flow.max_bytes``; larger output is written to disk."""
-_STOP_S_MAX = 20
 _IDLE = "Waiting for data to arrive"
 """Spark's status of a query that has nothing to do."""
 _OPERATION_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
@@ -61,7 +61,8 @@ class MicroBatchRun(Engine):
         super().__init__(context, state, writer, rows_max)
         options, spark, stateful = context.options, context.spark, context.compiled.stateful
         self._inputs = {source.topic: source for source in state.generation.inputs}
-        run = options.checkpoint_of(self._flow.name, f"{_RUN_PREFIX}{secrets.token_hex(6)}")
+        self._run_prefix = f"{_RUN_PREFIX}g{state.generation.generation}-"
+        run = options.checkpoint_of(self._flow.name, f"{self._run_prefix}{secrets.token_hex(6)}")
         self._checkpoint = Checkpoint(spark, state.checkpoint if stateful else run)
         self._sync = CheckpointSync(self._checkpoint.location, options.fsync) if stateful else None
         self._cell = WatermarkCell(spark)
@@ -118,7 +119,7 @@ class MicroBatchRun(Engine):
 
     def _prepare_checkpoint(self) -> None:
         if not self._compiled.stateful:
-            self._checkpoint.remove_siblings(_RUN_PREFIX)
+            self._checkpoint.remove_siblings(self._run_prefix)
             return
         batch = None if self.state.will_repeat else self._checkpoint.unfinished()
         if batch is not None:
@@ -128,12 +129,13 @@ class MicroBatchRun(Engine):
     def poll(self, stop: threading.Event) -> None:
         """Does nothing: micro-batches need no work between batches."""
 
-    def stop(self) -> None:
-        """Wait up to 20 s for the current batch, then stop the query. An unfinished batch runs again at the next
-        start.
-        """
+    @property
+    def is_busy(self) -> bool:
+        return self._busy.locked()
+
+    def stop(self, patience_s: float = BATCH_S_MAX) -> None:
         self._stopping.set()
-        if self._busy.acquire(timeout=_STOP_S_MAX):
+        if self._busy.acquire(timeout=patience_s):
             self._busy.release()
         self.query.stop()
 

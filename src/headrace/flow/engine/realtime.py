@@ -25,7 +25,7 @@ from headrace.client.transactional_writer import TransactionalWriter
 from headrace.flow.codec.codec import Decoder
 from headrace.flow.context import FlowContext
 from headrace.flow.engine import task_slots as slots
-from headrace.flow.engine.engine import Engine
+from headrace.flow.engine.engine import BATCH_S_MAX, Engine
 from headrace.flow.engine.realtime_progress import BatchTotals, RealtimeProgress
 from headrace.flow.errors import InputDeleted, rebuild_hint
 from headrace.flow.flow_state import FlowState
@@ -180,8 +180,8 @@ class RealtimeRun(Engine):
             )
         return totals
 
-    def stop(self) -> None:
-        """Stop during a batch. The next start writes the rows of that batch again."""
+    def stop(self, patience_s: float = BATCH_S_MAX) -> None:
+        """Stop during a batch, which can take minutes. The next start writes the rows of that batch again."""
         self.query.stop()
 
     def close(self) -> None:

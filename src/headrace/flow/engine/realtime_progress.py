@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from headrace.client.generations import generations_of
 from headrace.client.records import next_records
 from headrace.client.transactional_writer import TransactionalWriter
 from headrace.flow.codec.codec import Decoder
@@ -115,8 +116,13 @@ class RealtimeProgress:
         return {log: {str(number): offset for number, offset in following.items()}}
 
     def _expect_current_driver(self) -> None:
-        """Check that no other driver opened the flow. Without a write, the log cannot reject this driver."""
-        expect_driver(self._cluster, self._flow, self._state.driver_id)
+        """Check that no other driver opened the flow, and that no other generation replaced this one. Without a write,
+        the log cannot reject this driver.
+        """
+        generations = generations_of(self._cluster, self._flow)
+        if generations is not None:
+            generations.expect(self._state.generation.generation)
+        expect_driver(self._cluster, self._flow, self._state.progress_topic, self._state.driver_id)
 
     def _count_again(self, inputs: Ranges) -> None:
         log = self._input.log

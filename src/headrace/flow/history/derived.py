@@ -249,25 +249,30 @@ def _fold_with_topic(
         (F.col("derived_key") == F.col("key")) & F.col("derived_value").eqNullSafe(F.col("topic_value")),
         "left",
     )
-    holds_back = is_open and derived.operators.holds_back
-    whole = is_whole(cluster, generation, ranges)
-    decided = _decide(persisted, whole=whole, holds_back=holds_back, is_open=is_open)
+    may_delay_rows = is_open and derived.operators.holds_back
+    is_topic_complete = is_whole(cluster, generation, ranges)
+    decided = _with_known_values(
+        persisted, is_topic_complete=is_topic_complete, may_delay_rows=may_delay_rows, is_open=is_open
+    )
     if is_open:
         return decided
     from_coordinates = keys.where(~needs_topic).select("key", "value", F.lit(DERIVED).alias("known"))
     return from_coordinates.unionByName(decided)
 
 
-def _decide(persisted: DataFrame, *, whole: bool, holds_back: bool, is_open: bool) -> DataFrame:
-    """Decide the value of each key and how it is known. The columns: ``topic_value`` is the topic's last value of the
-    key, valid only if ``is_written``. ``derived`` says whether a derived row has that value.
+def _with_known_values(
+    persisted: DataFrame, *, is_topic_complete: bool, may_delay_rows: bool, is_open: bool
+) -> DataFrame:
+    """Return the value of each key and how it is known. The columns: ``topic_value`` is the topic's last value of the
+    key, valid only if ``is_written``. ``derived`` says whether a derived row has that value. ``is_open``: coordinates
+    do not define the order of the rows. ``may_delay_rows``: a join may write a row later.
     """
     is_written, derived = F.col("is_written").isNotNull(), F.col("derived").isNotNull()
-    rejected = F.col("rejected").isNotNull() & F.lit(whole)
+    rejected = F.col("rejected").isNotNull() & F.lit(is_topic_complete)
     by_topic = is_written & (derived | F.lit(is_open))
     # If the topic has no row of the key, a join may still delay the row, or compaction may have removed it.
     # If neither is possible, the row is missing in the topic.
-    how_without_row = UNKNOWN if holds_back or not whole else DERIVED
+    how_without_row = UNKNOWN if may_delay_rows or not is_topic_complete else DERIVED
     known = (
         F.when(is_written & (derived | F.lit(not is_open)), DERIVED)
         .when(is_written, BY_TOPIC)

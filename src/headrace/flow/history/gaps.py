@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from headrace.client.cluster import Cluster
+from headrace.client.generations import progress_topic_of
 from headrace.client.progress import batches
 from headrace.model.declarations import Flow
 from headrace.model.progress import Batch, Generation, Ranges
@@ -57,7 +58,7 @@ def input_ranges(generation: Generation, after: Batch | None, through: Batch) ->
 
 
 def batches_through(cluster: Cluster, flow: Flow, generation: int, through: Batch) -> Iterator[Batch]:
-    for batch in batches(cluster, flow.progress_topic, generation):
+    for batch in batches(cluster, progress_topic_of(cluster, flow, generation), generation):
         if batch.batch > through.batch:
             return
         yield batch

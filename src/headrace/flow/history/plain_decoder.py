@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from headrace.flow.history.progress_check import Lookup
 from headrace.flow.spark_types import parsed_struct
-from headrace.model.codec.codec import new_codec
+from headrace.model.codec.codec import value_decoder
 from headrace.model.declarations import Topic
 from headrace.model.errors import ValueDoesNotFit
 from headrace.model.kinds import Kind, List, Map, Record
@@ -89,7 +89,7 @@ class _Decode:
 class _Rows:
     def __init__(self, topic: Topic, future_us: int, row_type: pa.StructType) -> None:
         assert topic.schema is not None
-        self._decode = new_codec(topic.schema).decode
+        self._decode = value_decoder(topic.schema, topic.upcast)
         self._deletes = topic.kind == "table"
         self._fields = [(field.name, _to_arrow(field.kind)) for field in topic.schema.fields]
         self._null_row = dict.fromkeys(field.name for field in topic.schema.fields)

@@ -91,17 +91,20 @@ def launch_for(settings: Settings, *, say: Say) -> Launch:
     )
 
 
-def stop(session: SparkSession, *, patience_s: float = STOP_S_MAX) -> None:
-    """Stop the session and its JVM. The JVM may have ended already."""
+def stop(session: SparkSession, *, patience_s: float = STOP_S_MAX, clean: bool = True) -> None:
+    """Stop the session and its JVM. The JVM may have ended already. With ``clean=False``, end the JVM without stopping
+    the session first, which can take seconds. Nothing is lost: all that counts is in the log and in checkpoints.
+    """
     with _start_stop_lock:
         if id(session) not in _running:
             return
         jvm, spill = _running.pop(id(session))
         gateway: Any = session.sparkContext._gateway
         # If the JVM has ended, py4j and PySpark would each log a warning.
-        with contextlib.suppress(Exception), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            session.stop()
+        if clean:
+            with contextlib.suppress(Exception), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                session.stop()
         with contextlib.suppress(Exception):
             gateway.shutdown()
         _reset_pyspark()

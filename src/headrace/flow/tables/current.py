@@ -41,7 +41,7 @@ from headrace.client.tombstones import Tombstones
 from headrace.flow.codec.codec import Decoder, TimeBounds
 from headrace.flow.errors import InputReplaced, TableRepartitioned, rebuild_hint
 from headrace.flow.inputs import history
-from headrace.flow.rejected import DeadLetterSpool, RejectedRecord, read_rejected
+from headrace.flow.rejected import DeadLetterSpool, RejectedRecord, read_rejected, rejected_record
 from headrace.flow.spark_types import local_rows, struct_of
 from headrace.model.declarations import Topic
 from headrace.model.progress import Input
@@ -367,7 +367,7 @@ class TableState:
             self._put_version(record["key"], record["row"], record["partition"], record["logged_us"])
         if len(self._memory_rows) > _MEMORY_ROWS_MAX:
             self._merge()
-        return [_rejected_record(self.log, record) for record in decoded if record["reason"] is not None]
+        return [rejected_record(self.log, record) for record in decoded if record["reason"] is not None]
 
     # Order of versions
 
@@ -429,8 +429,3 @@ class TableState:
 def _time_of(message: Message) -> datetime.datetime:
     _, timestamp_ms = message.timestamp()
     return _EPOCH + datetime.timedelta(milliseconds=max(0, timestamp_ms))
-
-
-def _rejected_record(log: str, record: dict[str, Any]) -> RejectedRecord:
-    names = ("partition", "offset", "key", "value", "reason", "event_us")
-    return RejectedRecord(log, *(record[name] for name in names))

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
 from headrace.client.cluster import Cluster
+from headrace.client.generations import progress_topic_of
 from headrace.client.records import read
 from headrace.model.declarations import Flow
 from headrace.model.progress import Batch, Generation, decode
@@ -106,7 +107,7 @@ def _batches(
     cluster: Cluster, flow: Flow, generation: Generation, through: Batch
 ) -> Iterator[tuple[Batch, int | None]]:
     """Yield the batches, each with the append time of its progress record, if the log has that time."""
-    topic = flow.progress_topic
+    topic = progress_topic_of(cluster, flow, generation.generation)
     ranges = {0: (cluster.starts(topic)[0], cluster.ends(topic)[0])}
     for message in read(cluster, topic, ranges):
         record = decode(message.value() or b"", where=f"{topic} at offset {message.offset()}")

@@ -6,6 +6,7 @@ module by the topic's declaration. Code outside this package must not assume tha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.model.codec.json_codec import JsonCodec, JsonKeyCodec
@@ -14,18 +15,21 @@ from headrace.model.schema import Schema
 
 if TYPE_CHECKING:
     from headrace.model.declarations import Topic
+    from headrace.model.upcast import Upcaster
 
 __all__ = [
     "Codec",
     "KeyCodec",
     "codec_of",
     "decode_key",
+    "decode_record",
     "decode_value",
     "encode_key",
     "encode_record",
     "encode_value",
     "new_codec",
     "new_key_codec",
+    "value_decoder",
 ]
 
 _CODECS_MAX = 1_000
@@ -60,6 +64,12 @@ class Codec(Protocol):
 
 def new_codec(schema: Schema) -> Codec:
     return JsonCodec(schema)
+
+
+def value_decoder(schema: Schema, upcast: Upcaster | None) -> Callable[[bytes], dict[str, Any]]:
+    """Return the function that decodes the values of a topic, after its upcasters."""
+    decode = new_codec(schema).decode
+    return decode if upcast is None else lambda raw: decode(upcast.apply(raw))
 
 
 def new_key_codec(schema: Schema, names: tuple[str, ...]) -> KeyCodec:
@@ -108,6 +118,12 @@ def encode_key(topic: Topic, value: Any) -> bytes:
 def encode_record(topic: Topic, value: Any) -> tuple[bytes | None, bytes]:
     codec = codec_of(_schema(topic))
     return (codec.key(topic.key).encode(value) if topic.key else None), codec.encode(value)
+
+
+def decode_record(topic: Topic, raw: bytes) -> dict[str, Any]:
+    """Return the fields of a record's value, after the topic's upcasters."""
+    codec = codec_of(_schema(topic))
+    return codec.decode(raw if topic.upcast is None else topic.upcast.apply(raw))
 
 
 def decode_key(topic: Topic, raw: bytes) -> dict[str, Any]:

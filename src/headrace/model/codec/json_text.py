@@ -9,11 +9,20 @@ from __future__ import annotations
 
 import json
 import re
+from decimal import Decimal
 from typing import Any
 
 from headrace.model.errors import ValueDoesNotFit
 
-__all__ = ["FractionText", "NumberText", "describe_json", "describe_python", "key_step", "parse"]
+__all__ = [
+    "FractionText",
+    "NumberText",
+    "describe_json",
+    "describe_python",
+    "key_step",
+    "parse",
+    "parse_plain",
+]
 
 _LEVELS_MAX = 200
 _NUMBER_CHARS_MAX = 1_000
@@ -37,6 +46,15 @@ class FractionText(NumberText):
 
 def parse(raw: bytes) -> Any:
     """Return the parsed value: dicts, lists, text, ``NumberText``, booleans and None."""
+    return _parse(raw, _decoder)
+
+
+def parse_plain(raw: bytes) -> Any:
+    """Like ``parse``, but return numbers as int, or as Decimal if they have a point or an exponent."""
+    return _parse(raw, _plain_decoder)
+
+
+def _parse(raw: bytes, decoder: json.JSONDecoder) -> Any:
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
@@ -45,7 +63,7 @@ def parse(raw: bytes) -> Any:
     if text.count("[") + text.count("{") > _LEVELS_MAX:
         _expect_levels(text)
     try:
-        parsed = _decoder.decode(text)
+        parsed = decoder.decode(text)
     except json.JSONDecodeError as error:
         raise ValueDoesNotFit(f"not JSON: {error.msg}, at character {error.pos}") from None
     except RecursionError:
@@ -110,6 +128,15 @@ def _fraction(text: str) -> FractionText:
     return FractionText(_bounded(text))
 
 
+def _int(text: str) -> int | Decimal:
+    # Only a Decimal has a negative zero.
+    return Decimal(text) if text == "-0" else int(_bounded(text))
+
+
+def _decimal(text: str) -> Decimal:
+    return Decimal(_bounded(text))
+
+
 def _bounded(text: str) -> str:
     if len(text) > _NUMBER_CHARS_MAX:
         raise ValueDoesNotFit(f"a number has {len(text)} characters (limit {_NUMBER_CHARS_MAX})")
@@ -154,4 +181,7 @@ def _expect_whole_characters(value: Any) -> None:
 
 _decoder = json.JSONDecoder(
     object_pairs_hook=_fields, parse_int=_whole_number, parse_float=_fraction, parse_constant=_constant
+)
+_plain_decoder = json.JSONDecoder(
+    object_pairs_hook=_fields, parse_int=_int, parse_float=_decimal, parse_constant=_constant
 )

@@ -14,7 +14,7 @@ from headrace.model.codec.scalar_text import bytes_from, date_from, digits_from,
 from headrace.model.errors import ValueDoesNotFit
 from headrace.model.kinds import Digits, Enum, Field, Kind, List, Map, Record, Scalar
 
-__all__ = ["FLOAT_NAMES", "INT_MAX", "INT_MIN", "expected", "fit", "fit_fields"]
+__all__ = ["FLOAT_NAMES", "INT_MAX", "INT_MIN", "expected", "fit", "fit_fields", "misfits"]
 
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 FLOAT_NAMES = ("NaN", "Infinity", "-Infinity")
@@ -89,6 +89,19 @@ def fit_fields(fields: tuple[Field, ...], value: Any) -> dict[str, Any]:
                 f"the required field is missing (expected {expected(field.kind)})", path=field.name
             )
     return row
+
+
+def misfits(fields: tuple[Field, ...], value: Any) -> list[ValueDoesNotFit]:
+    """Return the error of each field that does not fit. ``fit_fields`` raises only the first."""
+    if not isinstance(value, dict):
+        return [ValueDoesNotFit(f"expected an object, found {describe_json(value)}")]
+    errors = []
+    for field in fields:
+        try:
+            fit_fields((field,), value)
+        except ValueDoesNotFit as error:
+            errors.append(error)
+    return errors
 
 
 def _part(kind: Kind, optional: bool, value: Any, path_step: str) -> Any:

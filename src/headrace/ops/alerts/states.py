@@ -134,7 +134,7 @@ def _condition_text(condition: Condition, measures: Mapping[str, float | None]) 
         case "gone":
             return f"{int(value or 0):,} records were deleted before they were read"
         case _:
-            return f"{int(value or 0):,} dead letter{'s' * (value != 1)}"
+            return f"{int(value or 0):,} open dead letter{'s' * (value != 1)}"
 
 
 def _time(seconds: float) -> str:

@@ -1,26 +1,20 @@
 """The dead-letter topics of an app: one per flow, one per view, and those that Spring Kafka writes for the app's
 topics.
-
-``LetterCounts`` counts the letters. It reads each letter once. It cannot subtract offsets, because transaction markers
-use offsets too. If a topic has many new letters, the offsets give an estimate.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from headrace.app import App
-from headrace.client.cluster import Cluster
-from headrace.client.records import read
+from headrace.app_argument import app_argument
 from headrace.ops.dead.errors import NoDeadTopic
-from headrace.ops.lag.log_snapshot import LogSnapshot, take_snapshot
+from headrace.ops.lag.log_snapshot import LogSnapshot
 
 __all__ = [
     "DeadTopic",
-    "LetterCounts",
     "dead_topic_named",
     "dead_topics",
     "dead_topics_in_log",
@@ -28,8 +22,6 @@ __all__ = [
 ]
 
 _SPRING_SUFFIXES = (".DLT", "-dlt")
-_NEW_OFFSETS_MAX = 20_000
-"""If a partition has more new offsets than this, the number of letters is estimated from the offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,47 +57,10 @@ def dead_topic_named(app: App, name: str) -> DeadTopic:
     # Do not list the names: an HTTP client might not be allowed to see them.
     raise NoDeadTopic(
         f"app {app.name!r} has no dead-letter topic {name[:100]!r}",
-        hint="list dead-letter topics with: headrace dead list MODULE:APP, or GET /v1/dead",
+        hint=f"list dead-letter topics with: headrace dead list {app_argument()}, or GET /v1/dead",
     )
 
 
-def dead_topics_in_log(cluster: Cluster, app: App) -> tuple[list[DeadTopic], LogSnapshot]:
-    """Return the dead-letter topics of flows and views, and Spring's topics that exist, with a snapshot."""
-    topics = [*dead_topics(app)]
-    log = take_snapshot(cluster, {topic.name for topic in topics})
-    return [topic for topic in topics if topic.kind != "spring" or topic.name in log.partitions], log
-
-
-@dataclass(slots=True)
-class _PartitionCount:
-    start: int
-    end: int
-    letters: int
-
-
-class LetterCounts:
-    """Counts the letters of dead-letter topics. It is thread-safe; one thread counts at a time."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._lock = threading.Lock()
-        self._counted: dict[tuple[str, int], _PartitionCount] = {}
-
-    def count(self, topic: str, log: LogSnapshot) -> tuple[int, bool]:
-        """Return the number of letters, and whether the number is exact."""
-        with self._lock:
-            numbers = range(log.partitions.get(topic, 0))
-            counts = [self._count(topic, number, log) for number in numbers]
-        return sum(count for count, _ in counts), all(exact for _, exact in counts)
-
-    def _count(self, topic: str, number: int, log: LogSnapshot) -> tuple[int, bool]:
-        start, end = log.starts[topic, number], log.committed_ends[topic, number]
-        counted = self._counted.get((topic, number))
-        if counted is None or counted.start != start or counted.end > end:
-            counted = _PartitionCount(start, start, 0)
-        if end - counted.end > _NEW_OFFSETS_MAX:
-            return max(0, end - start), False
-        counted.letters += sum(1 for _ in read(self._cluster, topic, {number: (counted.end, end)}))
-        counted.end = max(counted.end, end)
-        self._counted[topic, number] = counted
-        return counted.letters, True
+def dead_topics_in_log(app: App, log: LogSnapshot) -> list[DeadTopic]:
+    """Return the dead-letter topics of flows and views, and Spring's topics that exist."""
+    return [topic for topic in dead_topics(app) if topic.kind != "spring" or topic.name in log.partitions]

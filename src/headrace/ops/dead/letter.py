@@ -1,8 +1,8 @@
-"""A dead letter: an unchanged record, with its origin and the reason why it was rejected.
+"""A record of a dead-letter topic: an unchanged record, with its origin and the reason why it was rejected.
 
 Headrace and Spring Kafka write dead letters, and each adds its own headers. The other headers are the record's own.
 
-    __headrace.errors.*    exception, message, topic, partition, offset; all are text
+    __headrace.errors.*    see ``headrace.model.rejection``
     kafka_dlt-*            of Spring: original-topic (text), original-partition (4 bytes), original-offset (8 bytes),
                            exception-fqcn and exception-message (text)
 
@@ -19,9 +19,10 @@ from typing import Literal
 import msgspec
 from confluent_kafka import Message
 
-__all__ = ["ERRORS", "REPLAY", "Header", "Letter", "Origin", "RecordId", "own_headers"]
+from headrace.model.rejection import BUILD_HEADER, ERRORS, BuildRecord, Reason, generation_of, parse_reason
 
-ERRORS = "__headrace.errors."
+__all__ = ["REPLAY", "Header", "Letter", "Origin", "RecordId", "build_record_of", "own_headers"]
+
 REPLAY = "__headrace.replay."
 _SPRING = "kafka_dlt-"
 _TEXT_CHARS_MAX = 2_000
@@ -60,12 +61,18 @@ class Letter:
     origin: Origin | None
     """None if the letter does not name its origin."""
     exception: str
-    reason: str
+    reason: Reason
+    message: str
+    """Details of the reason, for people."""
     writer: Literal["headrace", "spring", ""]
+    generation: int | None = None
+    """The generation of the flow that rejected the record, or that wrote the view's topic; None if unknown."""
+    topic_id: str = ""
+    """The id of the origin's topic; empty if unknown."""
 
     @property
     def id(self) -> bytes:
-        """The id of the rejected record. If a killed follower wrote the letter twice, both letters have the same id.
+        """The id of the rejected record: the same, whichever flow or view rejected it, and however often.
 
         It includes key and value, because a topic that was deleted and created again reuses its offsets.
         """
@@ -88,31 +95,48 @@ class Letter:
         names = {name for name, _ in headers}
         record_id = RecordId(message.topic() or "", message.partition() or 0, message.offset() or 0)
         writer: Literal["headrace", "spring", ""] = ""
-        origin, exception, reason = None, "", ""
+        origin, exception, message_text, reason = None, "", "", Reason.UNKNOWN
+        last = dict(headers)
         if any(name.startswith(ERRORS) for name in names):
             writer = "headrace"
-            last = dict(headers)
+            fields = {
+                name: last.get(f"{ERRORS}{name}") for name in ("reason", "exception", "message", "topic_id")
+            }
             origin = _origin(*(last.get(f"{ERRORS}{name}") for name in ("topic", "partition", "offset")))
-            exception, reason = _text(last.get(f"{ERRORS}exception")), _text(last.get(f"{ERRORS}message"))
-        elif any(name.startswith(_SPRING) for name in names):
-            writer = "spring"
+            exception, message_text = _text(fields["exception"]), _text(fields["message"])
+            reason = parse_reason(_text(fields["reason"]), exception)
+            return cls(
+                *(record_id, message.timestamp()[1], message.key(), message.value(), own_headers(message)),
+                *(origin, exception, reason, message_text, writer),
+                generation_of(last),
+                _text(fields["topic_id"]),
+            )
+        if any(name.startswith(_SPRING) for name in names):
+            writer, reason = "spring", Reason.CONSUMER
             # A letter that fails again gets more headers at the end. The first headers name its origin.
-            first, last = dict(reversed(headers)), dict(headers)
-            origin = _spring_origin(first)
+            origin = _spring_origin(dict(reversed(headers)))
             exception = _text(
                 last.get(f"{_SPRING}exception-cause-fqcn") or last.get(f"{_SPRING}exception-fqcn")
             )
-            reason = _text(last.get(f"{_SPRING}exception-message"))
+            message_text = _text(last.get(f"{_SPRING}exception-message"))
         return cls(
             *(record_id, message.timestamp()[1], message.key(), message.value(), own_headers(message)),
-            *(origin, exception, reason, writer),
+            *(origin, exception, reason, message_text, writer),
         )
+
+
+def build_record_of(message: Message) -> BuildRecord | None:
+    """Return the build record that a follower wrote between the letters; None for a letter."""
+    header = next((data for name, data in _headers(message) if name == BUILD_HEADER), None)
+    return None if header is None or message.value() is not None else BuildRecord.parse(header)
 
 
 def own_headers(message: Message) -> tuple[Header, ...]:
     """Return the headers of the record's producer, without headers of a dead letter or of an earlier replay."""
     return tuple(
-        header for header in _headers(message) if not header[0].startswith((ERRORS, REPLAY, _SPRING))
+        header
+        for header in _headers(message)
+        if not header[0].startswith((ERRORS, REPLAY, _SPRING)) and header[0] != BUILD_HEADER
     )
 
 

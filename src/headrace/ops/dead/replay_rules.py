@@ -6,7 +6,7 @@ a topic that the app declares, that no flow writes, and that the dead-letter top
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,29 +15,40 @@ import msgspec
 from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.model.codec.codec import codec_of
-from headrace.model.declarations import Topic
-from headrace.model.errors import ValueDoesNotFit
+from headrace.model.declarations import Flow
+from headrace.model.rejection import LetterState, Reason
 from headrace.ops.dead.dead_topic import dead_topics
 from headrace.ops.dead.letter import REPLAY, Header, Letter, Origin, RecordId
-from headrace.ops.dead.marks import Mark
+from headrace.ops.dead.letter_index import LetterIndex, LetterInfo
+from headrace.ops.dead.letter_states import StateRecord, flow_that_derives
+from headrace.ops.dead.reader_rules import ReaderOutcome, ReaderRules, readers_of
 
-__all__ = ["ReplayRules", "Result", "Target"]
+__all__ = [
+    "Content",
+    "ReplayRules",
+    "Result",
+    "ResultState",
+    "Target",
+    "dismissal_result",
+    "skip_reason",
+    "state_text",
+]
 
 _BATCH_BYTES = 61
 _RECORD_BYTES = 32
 _HEADER_BYTES = 10
 _REPLAY_BYTES = 200
 """Bytes of the replay headers, without the record ids in them."""
-_WHY_CHARS_MAX = 500
-
-State = Literal["ready", "written", "already", "cannot"]
+ResultState = Literal["ready", "written", "dismissed", "skipped", "cannot"]
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The outcome for one letter. A dry run returns ``ready`` for a letter that would be written."""
+    """The outcome for one letter. A dry run returns ``ready`` for a letter that would be written or dismissed.
+    ``skipped`` are letters that are not open, and letters that a flow has yet to read again.
+    """
 
     letter: RecordId
-    state: State
+    state: ResultState
     origin: Origin | None = None
     to: RecordId | None = None
     """The written record. Its offset is -1 until it is written."""
@@ -45,9 +56,9 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     why: str = ""
     """Why the letter is not written."""
     unfit: str = ""
-    """Why the written record will become a dead letter again: its value still does not match the topic's schema.
-    Otherwise empty.
-    """
+    """Why a flow or a view would reject the written record again. Otherwise empty."""
+    readers: list[ReaderOutcome] = []
+    """What each flow and view that reads the topic would do with the record."""
     headers: Literal["kept", "unknown"] = "kept"
     """``unknown`` if the original record was deleted, and its headers with it."""
 
@@ -61,12 +72,21 @@ class Target:
     """Whether the topic is compacted, and so rejects a record without a key."""
 
 
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The key and the value to write: those of the letter, or corrected ones."""
+
+    key: bytes | None
+    value: bytes | None
+
+
 class ReplayRules:
     """Caches topics and configs of the log. After a change in the log, create a new instance."""
 
-    def __init__(self, cluster: Cluster, app: App) -> None:
+    def __init__(self, cluster: Cluster, app: App, future_us: int) -> None:
         self._cluster = cluster
         self._app = app
+        self._readers = ReaderRules(app, future_us)
         self._declared = {topic.name: topic for topic in app.topics}
         self._origins: dict[str, frozenset[str]] = {}
         for dead_topic in dead_topics(app):
@@ -78,22 +98,17 @@ class ReplayRules:
     def refusal(self, letter: Letter) -> str:
         """Return why the letter cannot be written back according to the app; empty if it can."""
         if letter.origin is None:
-            if letter.exception == "RowWithoutKey":
+            if letter.reason is Reason.KEY:
                 return "a flow derived this row without a key, so it has no original topic"
             return "the letter does not name its original topic"
         name = letter.origin.topic
-        topic = self._declared.get(name)
-        if topic is not None:
-            flow = self._app.writer_of(topic)
+        flow = flow_that_derives(self._app, name)
+        if flow is not None:
             return (
-                self._origin_refusal(letter.record_id.topic, name)
-                if flow is None
-                else _derived(name, flow.name)
+                f"only flow {flow.name!r} writes topic {name!r}: fix the flow's input, and rebuild the flow"
             )
-        for declared in self._app.topics:
-            flow = self._app.writer_of(declared)
-            if flow is not None and re.fullmatch(re.escape(declared.name) + r"\.g[0-9]+", name):
-                return _derived(name, flow.name)
+        if name in self._declared:
+            return self._origin_refusal(letter.record_id.topic, name)
         return f"the app does not declare topic {name[:250]!r}, so no flow or view reads it"
 
     def _origin_refusal(self, dead_topic: str, origin: str) -> str:
@@ -104,38 +119,66 @@ class ReplayRules:
         known = ", ".join(sorted(origins)) or "no topic of the app"
         return f"letters of {dead_topic!r} come from {known[:250]}, but this letter names {origin[:250]!r}"
 
-    def check(self, letter: Letter, mark: Mark | None, headers: tuple[Header, ...] | None) -> Result:
-        """Check one letter. ``headers`` are the record's own headers; None if they are unknown."""
+    def check(
+        self,
+        letter: Letter,
+        content: Content,
+        index: LetterIndex,
+        headers: tuple[Header, ...] | None,
+        now_ms: int,
+        *,
+        force: bool,
+    ) -> Result:
+        """Check whether the letter can be written back. ``headers`` are the record's own headers; None if unknown."""
         kept: Literal["kept", "unknown"] = "unknown" if headers is None else "kept"
-        fields = {"letter": letter.record_id, "origin": letter.origin, "headers": kept}
-        if mark is not None:
-            return Result(state="already", to=mark.to, why=_already_written(letter, mark), **fields)  # type: ignore[arg-type]
+        info = index.find(letter.id)
+        skipped = skip_reason(info, force=force)
+        if skipped:
+            to = info.record.to if info is not None and info.record is not None else None
+            return _result(letter, "skipped", to=to, why=skipped, headers=kept)
         why = self.refusal(letter)
         if why:
-            return Result(state="cannot", why=why, **fields)  # type: ignore[arg-type]
+            return _result(letter, "cannot", why=why, headers=kept)
         assert letter.origin is not None
         target = self.target(letter.origin.topic)
         if target is None:
             why = f"topic {letter.origin.topic!r} no longer exists"
-            return Result(state="cannot", why=why, **fields)  # type: ignore[arg-type]
-        size = size_of(letter, headers or ())
-        to = RecordId(target.topic, self.partition(letter), -1)
+            return _result(letter, "cannot", why=why, headers=kept)
+        size = size_of(letter, content, headers or ())
         if size > target.bytes_max:
             why = f"it has about {size:,} bytes; topic {target.topic!r} accepts at most {target.bytes_max:,}"
-            return Result(state="cannot", bytes=size, why=why, **fields)  # type: ignore[arg-type]
-        if letter.key is None and target.by_key:
+            return _result(letter, "cannot", why=why, size=size, headers=kept)
+        if content.key is None and target.by_key:
             why = f"it has no key, but topic {target.topic!r} is compacted"
-            return Result(state="cannot", bytes=size, why=why, **fields)  # type: ignore[arg-type]
-        unfit = _schema_mismatch(self._declared[target.topic], letter)
-        return Result(state="ready", to=to, bytes=size, unfit=unfit, **fields)  # type: ignore[arg-type]
+            return _result(letter, "cannot", why=why, size=size, headers=kept)
+        topic, accepted_by = self._declared[target.topic], index.accepted_by(letter)
+        outcomes = self._readers.outcomes(topic, content.key, content.value, now_ms, accepted_by)
+        rejections = [outcome.note for outcome in outcomes if outcome.outcome == "rejects"]
+        unfit = self._readers.fault(topic, content.value, now_ms) or next(iter(rejections), "")
+        to = RecordId(target.topic, self.partition(letter, content), -1)
+        return _result(letter, "ready", to=to, size=size, unfit=unfit, readers=outcomes, headers=kept)
 
-    def partition(self, letter: Letter) -> int:
+    def value_fault(self, topic: str, value: bytes | None, now_ms: int) -> str:
+        """Return why a value does not fit the declared topic; empty if it fits."""
+        return self._readers.fault(self._declared[topic], value, now_ms)
+
+    def key_of(self, topic: str, value: bytes) -> bytes | None:
+        """Return the key of a record with this value; None if the topic declares no key. The value must fit."""
+        declared = self._declared[topic]
+        if declared.schema is None or not declared.key:
+            return None
+        codec = codec_of(declared.schema)
+        return codec.key(declared.key).encode(codec.decode(value))
+
+    def partition(self, letter: Letter, content: Content) -> int:
         """Return the original partition, which has the other records of the key. -1 means that the client chooses the
         partition by the key.
         """
         assert letter.origin is not None
         target, number = self.target(letter.origin.topic), letter.origin.partition
-        return -1 if number is None or target is None or number >= target.partitions else number
+        if number is None or target is None or number >= target.partitions or content.key != letter.key:
+            return -1
+        return number
 
     def target(self, topic: str) -> Target | None:
         if topic not in self._targets:
@@ -150,42 +193,58 @@ class ReplayRules:
 
     def readers(self, topic: str) -> list[str]:
         """Return the flows and views that read the topic."""
-        flows = [
-            f"flow {flow.name}"
-            for flow in self._app.flows
-            if any(source.name == topic for source in flow.reads)
+        return [
+            f"{'flow' if isinstance(reader, Flow) else 'view'} {reader.name}"
+            for reader in readers_of(self._app, topic)
         ]
-        return flows + [f"view {view.name}" for view in self._app.views if view.topic.name == topic]
 
 
-def size_of(letter: Letter, headers: tuple[Header, ...]) -> int:
+def dismissal_result(letter: Letter, index: LetterIndex, *, force: bool) -> Result:
+    """Check whether the letter can be dismissed."""
+    skipped = skip_reason(index.find(letter.id), force=force)
+    return _result(letter, "skipped" if skipped else "ready", why=skipped, headers="kept")
+
+
+def skip_reason(info: LetterInfo | None, *, force: bool) -> str:
+    """Return why the letter is skipped unless the user forces it; empty if it is open."""
+    if info is None or force:
+        return ""
+    if info.record is not None:
+        return f"it {state_text(info.record)}"
+    if info.state is LetterState.SETTLED:
+        return "it is settled: a newer generation of the flow or view has processed its record"
+    awaited = next((refusal for refusal in info.refusals if refusal.is_awaited), None)
+    if awaited is not None:
+        return "a newer generation of the flow has yet to read its record, and may accept it"
+    return ""
+
+
+def state_text(record: StateRecord) -> str:
+    if record.state == "dismissed":
+        return f"was dismissed: {record.reason}"
+    corrected = ", with a corrected value" if record.corrected else ""
+    return f"was written back to {record.to}{corrected}"
+
+
+def _result(
+    letter: Letter,
+    state: ResultState,
+    *,
+    headers: Literal["kept", "unknown"],
+    to: RecordId | None = None,
+    why: str = "",
+    size: int = 0,
+    unfit: str = "",
+    readers: Sequence[ReaderOutcome] = (),
+) -> Result:
+    return Result(letter.record_id, state, letter.origin, to, size, why, unfit, [*readers], headers)
+
+
+def size_of(letter: Letter, content: Content, headers: tuple[Header, ...]) -> int:
     """Return the approximate size of a batch with only this record."""
     replay_bytes = (
         2 * len(str(letter.record_id)) + 2 * len(str(letter.origin)) + 4 * len(REPLAY) + _REPLAY_BYTES
     )
     own_bytes = sum(len(name.encode()) + len(data or b"") + _HEADER_BYTES for name, data in headers)
     headers_size = own_bytes + replay_bytes
-    return _BATCH_BYTES + _RECORD_BYTES + len(letter.key or b"") + len(letter.value or b"") + headers_size
-
-
-def _derived(topic: str, flow: str) -> str:
-    return f"only flow {flow!r} writes topic {topic!r}: fix the flow's input, and rebuild the flow"
-
-
-def _already_written(letter: Letter, mark: Mark) -> str:
-    if mark.letter == letter.record_id:
-        return f"it was written back before, to {mark.to}"
-    return f"the same record was written back before, by letter {mark.letter}, to {mark.to}"
-
-
-def _schema_mismatch(topic: Topic, letter: Letter) -> str:
-    if topic.schema is None:
-        return ""
-    try:
-        if letter.value is not None:
-            codec_of(topic.schema).decode(letter.value)
-        elif topic.kind == "events":
-            return "null, but events cannot be deleted"
-    except ValueDoesNotFit as error:
-        return error.message[:_WHY_CHARS_MAX]
-    return ""
+    return _BATCH_BYTES + _RECORD_BYTES + len(content.key or b"") + len(content.value or b"") + headers_size

@@ -30,6 +30,8 @@ class LogSnapshot:
     """The state of topics at one time. A topic that does not exist is absent from all fields."""
 
     partitions: Mapping[str, int] = field(default_factory=dict)
+    ids: Mapping[str, str] = field(default_factory=dict)
+    """Topic ids: a topic that was deleted and created again has another id."""
     starts: Mapping[Partition, int] = field(default_factory=dict)
     ends: Mapping[Partition, int] = field(default_factory=dict)
     committed_ends: Mapping[Partition, int] = field(default_factory=dict)
@@ -45,7 +47,8 @@ class LogSnapshot:
 
 
 def take_snapshot(cluster: Cluster, topics: Collection[str]) -> LogSnapshot:
-    counts = _partitions(cluster, topics)
+    described = _describe(cluster, topics)
+    counts = {name: count for name, (_, count) in described.items()}
     partitions = [(name, number) for name, count in counts.items() for number in range(count)]
     if not partitions:
         return LogSnapshot()
@@ -53,6 +56,7 @@ def take_snapshot(cluster: Cluster, topics: Collection[str]) -> LogSnapshot:
     sizes = sizes_of(cluster, partitions)
     return LogSnapshot(
         counts,
+        {name: topic_id for name, (topic_id, _) in described.items()},
         _offsets(cluster, partitions, OffsetSpec.earliest(), committed=False),  # type: ignore[no-untyped-call]
         _offsets(cluster, partitions, latest, committed=False),
         _offsets(cluster, partitions, latest, committed=True),
@@ -108,19 +112,21 @@ def offsets_at(
     return {partition: offset if offset >= 0 else None for partition, offset in offsets.items()}
 
 
-def _partitions(cluster: Cluster, topics: Collection[str]) -> dict[str, int]:
+def _describe(cluster: Cluster, topics: Collection[str]) -> dict[str, tuple[str, int]]:
+    """Return the id and the number of partitions of each topic that exists."""
     if not topics:
         return {}
     names = TopicCollection(sorted(topics))
     futures = cluster.admin().describe_topics(names, request_timeout=cluster.timeout_s)
-    counts: dict[str, int] = {}
+    described: dict[str, tuple[str, int]] = {}
     for name, future in futures.items():
         try:
-            counts[name] = len(cluster.wait_for(future).partitions)
+            topic = cluster.wait_for(future)
+            described[name] = str(topic.topic_id), len(topic.partitions)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise from_kafka(error, f"describing topic {name!r}") from error
-    return counts
+    return described
 
 
 def _offsets(

@@ -12,6 +12,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from confluent_kafka import KafkaError, KafkaException
@@ -24,6 +25,8 @@ from headrace.client.progress import Progress
 from headrace.clock import Clock, SystemClock
 from headrace.errors import HeadraceError
 from headrace.model.declarations import Flow, Topic, View
+from headrace.model.rejection import Reason
+from headrace.ops.dead.letter_index import LetterIndex
 from headrace.ops.lag.lag import Lag
 from headrace.ops.lag.log_snapshot import LogSnapshot, SnapshotCache
 from headrace.ops.lag.meter import LagMeter
@@ -33,6 +36,9 @@ from headrace.ops.lag.reader import Reader, ViewPosition, flow_reader, view_read
 __all__ = ["Groups", "LagMonitor", "Measurement", "Positions"]
 
 _SWEEP_S = 60.0
+_LETTERS_S = 5.0
+_LETTERS_MAX = 20_000
+"""How many new dead letters one measurement reads."""
 
 
 class Positions(Protocol):
@@ -75,9 +81,11 @@ class LagMonitor:
         cluster: Cluster,
         app: App,
         positions: Positions,
+        letters: Path | None = None,
         clock: Clock | None = None,
         timeout_s: float | None = None,
     ) -> None:
+        """``letters`` is the file of the index of dead letters; without it, the index is in memory."""
         clock = clock or SystemClock()
         if timeout_s is not None:
             # Create the admin client before the copy, so that ``cluster`` and its copy share one client.
@@ -93,6 +101,13 @@ class LagMonitor:
         self._clock = clock
         self._log = SnapshotCache(cluster, clock)
         self._meter = LagMeter(cluster, clock)
+        self.letters = LetterIndex(letters, cluster, app)
+        # Most dead-letter topics do not exist, and the cache would query missing topics often.
+        self._letters_log = SnapshotCache(cluster, clock)
+        self._letters_read_s = float("-inf")
+        self.open_letters: Mapping[tuple[str, Reason], int] = {}
+        """The number of open dead letters by dead-letter topic and reason, in the last measurement."""
+        self._unread_letters: Mapping[str, int] = {}
         self._groups = Groups(cluster, clock)
         # Groups are measured less often, so their rates need a separate meter.
         self._group_meter = LagMeter(cluster, clock)
@@ -104,6 +119,7 @@ class LagMonitor:
         with self._lock:
             self._meter.close()
             self.progress_cache.close()
+            self.letters.close()
         with self._group_lock:
             self._group_meter.close()
             self._groups.close()
@@ -156,6 +172,10 @@ class LagMonitor:
         readers += [self._view(view, measured, positions) for view in app.views]
         if served is not None:
             readers += [reader for view in app.views if (reader := self._served(view, measured, served))]
+        dead = self._count_letters(progress, full=full)
+        readers = [
+            dataclasses.replace(reader, dead=dead.get((reader.what, reader.name))) for reader in readers
+        ]
         topics = {measured.log_name(app, topic) for topic in app.topics}
         topics |= {topic for reader in readers for topic in reader.log_topics}
         log = self._log.snapshot(topics, full=full)
@@ -168,6 +188,29 @@ class LagMonitor:
         }
         self.latest = Measurement(log, lags, served_lags, progress, positions)
         return self.latest
+
+    def _count_letters(
+        self, progress: Mapping[str, Progress], *, full: bool
+    ) -> Mapping[tuple[str, str], int | None]:
+        """Return the number of open dead letters by kind and name of the reader. It is None while the index has read
+        only older letters, and none of them is open.
+        """
+        now_s = self._clock.steady()
+        if full or now_s - self._letters_read_s >= _LETTERS_S:
+            log = self._letters_log.snapshot(self.letters.topics, full=full)
+            self.letters.catch_up(log, progress, records_max=_LETTERS_MAX)
+            self.open_letters = self.letters.open_counts()
+            self._unread_letters = self.letters.unread(log)
+            self._letters_read_s = now_s
+        counts: dict[str, int] = {}
+        for (topic, _), count in self.open_letters.items():
+            counts[topic] = counts.get(topic, 0) + count
+        readers = [("flow", flow.name, flow.dead_topic) for flow in self.app.flows]
+        readers += [("view", view.name, view.dead_topic) for view in self.app.views]
+        return {
+            (what, name): counts.get(topic, None if self._unread_letters.get(topic) else 0)
+            for what, name, topic in readers
+        }
 
     def _read_progress(self, progress: dict[str, Progress]) -> dict[str, str]:
         """Return why the progress of a flow is unknown, by flow."""

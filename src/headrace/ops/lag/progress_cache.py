@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
+from headrace.client.generations import GenerationsCache
 from headrace.client.progress import Progress, current
 from headrace.client.records import take
 from headrace.clock import Clock
@@ -39,6 +40,7 @@ class ProgressCache:
         self._cluster = cluster
         self._clock = clock
         self._tails = _TopicTails(cluster)
+        self._generations = GenerationsCache(cluster, clock)
         self._progress: dict[str, Progress] = {}
         self._errors: dict[str, HeadraceError] = {}
         self._alerts: dict[str, AlertRecord] = {}
@@ -58,8 +60,8 @@ class ProgressCache:
                 self._apply_progress(topic, offset, value)
 
     def progress_of(self, flow: Flow) -> Progress | None:
-        """Return the flow's newest progress. The first call for a flow reads its progress topic."""
-        topic = flow.progress_topic
+        """Return the progress of the flow's serving generation. The first call for it reads its progress topic."""
+        topic = self._generations.progress_topics(flow)[0]
         if topic not in self._tails and self._is_due(topic):
             self._progress.pop(topic, None)
             self._errors.pop(topic, None)
@@ -107,10 +109,12 @@ class ProgressCache:
         except UnreadableProgress as error:
             self._errors[topic] = error
             return
-        if isinstance(record, Generation):
-            self._progress[topic] = Progress(record, None, offset)
-            return
         previous = self._progress.get(topic)
+        if isinstance(record, Generation):
+            continues = previous is not None and record.continues >= 0
+            last = previous.last if previous is not None and continues else None
+            self._progress[topic] = Progress(record, last, offset, record.batch_offset)
+            return
         if (
             previous is not None
             and isinstance(record, Batch)

@@ -44,6 +44,7 @@ class Reader:
     batches: int | None = None
     """Batches that the flow has committed and the view has not applied."""
     dead: int | None = None
+    """The number of open dead letters; None if unknown."""
 
     @property
     def log_topics(self) -> set[str]:
@@ -111,7 +112,6 @@ def flow_reader(name: str, generation: Generation, last: Batch | None) -> Reader
         tuple(topics),
         generation=generation.generation,
         batch=last.batch if last else None,
-        dead=last.totals.dead + last.totals.table_dead if last else 0,
     )
 
 
@@ -120,7 +120,7 @@ def view_reader(name: str, position: ViewPosition, newest: Progress | None) -> R
     generation of a view is 0 if no flow writes its topic.
     """
     offsets = {(position.topic, number): offset for number, offset in position.offsets.items()}
-    reader = Reader("view", name, position.state, offsets, (position.topic,), dead=position.dead)
+    reader = Reader("view", name, position.state, offsets, (position.topic,))
     if not position.generation:
         return reader
     flow_view_reader = replace(reader, generation=position.generation, batch=position.batch)

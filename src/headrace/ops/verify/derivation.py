@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.sql import SparkSession
 
+from headrace.app_argument import app_argument
 from headrace.client.cluster import Cluster
 from headrace.errors import HeadraceError
 from headrace.flow.compile.compiler import Compiled
 from headrace.flow.compile.fingerprint import is_comparable
+from headrace.flow.compile.flow_digest import describe_changes
 from headrace.flow.context import FlowOptions
 from headrace.flow.failures import explain
 from headrace.flow.history.derivation import derive
@@ -113,13 +115,15 @@ def function_finding(derivations: Derivations, flow: Flow, generation: Generatio
             "function",
             f"generation {generation.generation} of {flow.name} has {generation.fingerprint}, a fingerprint of an older"
             f" release; this release computes fingerprints differently, and the function now has {current}",
-            f"rebuild the flow once: headrace flow rebuild APP {flow.name}",
+            f"rebuild the flow once: headrace flow rebuild {app_argument()} {flow.name}",
         )
+    compiled = derivations.compiled(flow)
+    changes = describe_changes(generation, flow, compiled.digest, compiled.schema)
     return Finding(
         "function",
         f"the rows were derived by another version of {flow.name}: generation {generation.generation} has the"
-        f" fingerprint {generation.fingerprint}, and the function now has {current}",
-        f"to derive the rows with the current function: headrace flow rebuild APP {flow.name}",
+        f" fingerprint {generation.fingerprint}, and the function now has {current}: {changes}",
+        f"to derive the rows with the current function: headrace flow rebuild {app_argument()} {flow.name}",
     )
 
 

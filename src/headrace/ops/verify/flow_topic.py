@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
+from headrace.client.generations import progress_topic_of
 from headrace.client.progress import batches, generations
 from headrace.errors import HeadraceError
 from headrace.flow.history.derived import (
@@ -98,7 +99,7 @@ class FlowTopic:
         if through is None or through == (newest.generation.generation, newest.last and newest.last.batch):
             return newest.generation, newest.last
         number, batch_number = through
-        topic = self.flow.progress_topic
+        topic = progress_topic_of(self.cluster, self.flow, number)
         generation = next(
             (recorded for recorded in generations(self.cluster, topic) if recorded.generation == number), None
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.app_argument import app_argument
 from headrace.client.cluster import Cluster
 from headrace.errors import HeadraceError
 from headrace.flow.history.derived import (
@@ -179,7 +180,7 @@ class FlowView:
                 Finding(
                     "topic",
                     f"{wrong} rows of {generation.output}, which the view follows, are not as derived",
-                    f"show these rows with: headrace verify APP --flow {self.flow.name}",
+                    f"show these rows with: headrace verify {app_argument()} --flow {self.flow.name}",
                 )
             )
         ends: dict[int, list[int]] = {}

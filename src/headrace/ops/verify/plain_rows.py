@@ -17,12 +17,13 @@ from typing import Any
 
 import msgspec
 
-from headrace.model.codec.codec import new_codec
+from headrace.model.codec.codec import new_codec, value_decoder
 from headrace.model.codec.encode import writer
 from headrace.model.codec.scalar_text import date_text, digits_text, time_text
 from headrace.model.errors import ValueDoesNotFit
 from headrace.model.kinds import Digits, Field, Kind, List, Map, Record, Scalar
 from headrace.model.schema import Schema
+from headrace.model.upcast import Upcaster
 
 __all__ = ["Column", "PlainRows", "Value", "column_type"]
 
@@ -40,8 +41,15 @@ def column_type(field: Field) -> str:
 class PlainRows:
     """Converts records of one schema. ``topic_key`` has the fields of a record's key, ``key`` the view's key."""
 
-    def __init__(self, fields: tuple[Field, ...], topic_key: tuple[str, ...], key: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        fields: tuple[Field, ...],
+        topic_key: tuple[str, ...],
+        key: tuple[str, ...],
+        upcast: Upcaster | None = None,
+    ) -> None:
         self._codec = new_codec(Schema("row", fields))
+        self._decode = value_decoder(Schema("row", fields), upcast)
         self._converters = [_converter(field.kind) for field in fields]
         self._topic_key = topic_key
         names = [field.name for field in fields]
@@ -50,7 +58,7 @@ class PlainRows:
 
     def row(self, value: bytes) -> tuple[Value, ...]:
         """Convert a value. Raise ``ValueDoesNotFit`` if the view cannot store it."""
-        decoded = self._codec.decode(value).values()
+        decoded = self._decode(value).values()
         row = tuple(
             None if field is None else convert(field)
             for field, convert in zip(decoded, self._converters, strict=True)

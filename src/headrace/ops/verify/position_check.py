@@ -13,8 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from headrace.app_argument import app_argument
+from headrace.client import generations
 from headrace.client.cluster import Cluster
-from headrace.client.progress import Progress, current
+from headrace.client.generations import progress_topic_of
+from headrace.client.progress import Progress
 from headrace.client.records import read
 from headrace.model.declarations import Flow
 from headrace.model.progress import Batch, Generation, Record, decode
@@ -52,8 +55,9 @@ class _NamedBatches:
         return self.by_number is self.by_offsets and self.by_number is self.by_record
 
 
-def progress_of(cluster: Cluster, flow: Flow) -> Progress:
-    progress = current(cluster, flow.progress_topic)
+def progress_of(cluster: Cluster, flow: Flow, number: int = 0) -> Progress:
+    """Return the progress of a generation (0: the serving one)."""
+    progress = generations.progress_of(cluster, flow, number)
     if progress is None:
         raise NotDerived(
             f"flow {flow.name} has not started: {flow.progress_topic} has no records",
@@ -64,28 +68,34 @@ def progress_of(cluster: Cluster, flow: Flow) -> Progress:
 
 def check_position(cluster: Cluster, flow: Flow, snapshot: StoreSnapshot) -> PositionCheck:
     newest = progress_of(cluster, flow)
-    topic = cluster.expect_topic(flow.progress_topic)
+    serving = newest.generation.generation
+    if snapshot.generation and snapshot.generation != serving:
+        newest = generations.progress_of(cluster, flow, snapshot.generation) or newest
+    topic = cluster.expect_topic(progress_topic_of(cluster, flow, snapshot.generation or serving))
     check = PositionCheck(None, None)
 
     def add_finding(message: str) -> None:
         check.findings.append(
-            Finding("position", message, f"rebuild the view: headrace view rebuild APP {snapshot.view}")
+            Finding(
+                "position",
+                message,
+                f"rebuild the view: headrace view rebuild {app_argument()} {snapshot.view}",
+            )
         )
 
     if snapshot.progress_id != topic.id:
-        add_finding(f"topic {flow.progress_topic} was deleted and recreated after the view was built")
+        add_finding(f"topic {topic.name} was deleted and recreated after the view was built")
         return check
-    named = _find_batches(cluster, flow, snapshot)
+    named = _find_batches(cluster, topic.name, snapshot)
     check.generation = named.generations.get(snapshot.generation)
     if check.generation is None:
         add_finding(
             f"the view is at generation {snapshot.generation}, but the flow's newest is {newest.generation.generation}"
         )
         return check
-    if snapshot.generation < newest.generation.generation:
+    if snapshot.generation != serving:
         check.notes.append(
-            f"the view serves generation {snapshot.generation};"
-            f" generation {newest.generation.generation} is being built"
+            f"the view still has generation {snapshot.generation}; the flow serves generation {serving}"
         )
     if (snapshot.topic, snapshot.topic_id) != (check.generation.output, check.generation.output_id):
         add_finding(
@@ -149,9 +159,9 @@ def _behind(newest: Progress, snapshot: StoreSnapshot) -> int:
     return max(0, newest.last.batch - snapshot.batch)
 
 
-def _find_batches(cluster: Cluster, flow: Flow, snapshot: StoreSnapshot) -> _NamedBatches:
+def _find_batches(cluster: Cluster, topic: str, snapshot: StoreSnapshot) -> _NamedBatches:
     named = _NamedBatches()
-    for offset, record in _records(cluster, flow.progress_topic):
+    for offset, record in _records(cluster, topic):
         if isinstance(record, Generation):
             named.generations[record.generation] = record
             continue

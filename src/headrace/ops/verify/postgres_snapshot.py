@@ -1,9 +1,9 @@
 """A snapshot of a view in a schema of PostgreSQL.
 
-``_headrace_views`` has one row for each part of a view. The row of the part ``serving`` has the position, and
-the name of the table with the rows. One read-only transaction reads both, so position and rows belong
-together. The follower can continue to write meanwhile. COPY returns the rows, with values in the log's text
-form. The transaction ends before rows are derived.
+``_headrace_views`` has one row for each part of a view. The row of the part ``serving`` has the position, and the name
+of the table with the rows. One read-only transaction reads both, so position and rows belong together. It first locks
+the table, so that the table is not exchanged with the kept part between both reads. The follower can continue to write
+meanwhile. COPY returns the rows, with values in the log's text form. The transaction ends before rows are derived.
 """
 
 from __future__ import annotations
@@ -71,7 +71,10 @@ def read_postgres(folder: Path, url: str, schema: str, view: str) -> tuple[Store
         connection = stack.enter_context(contextlib.closing(_connect(url)))
         for statement in _SETTINGS:
             connection.execute(statement)
+        lock = _lock(connection, schema, view)
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        if lock is not None:
+            connection.execute(lock)
         snapshot, table = _read_state(connection, where, schema, view)
         _check_table(connection, where, schema, table, snapshot)
         scratch_stack = stack.enter_context(contextlib.ExitStack())
@@ -117,13 +120,31 @@ def _connect(url: str) -> psycopg.Connection[Any]:
     return _Connection.connect(**{**_DEFAULTS, **address}, autocommit=True)
 
 
+def _has_catalog(connection: psycopg.Connection[Any], schema: str) -> bool:
+    found = connection.execute(
+        "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = '_headrace_views'", [schema]
+    ).fetchone()
+    return found is not None
+
+
+def _lock(connection: psycopg.Connection[Any], schema: str, view: str) -> str | None:
+    """Return the statement that locks the serving table, or None if the table does not exist. The table always has the
+    same name.
+    """
+    if not _has_catalog(connection, schema):
+        return None
+    found = connection.execute(
+        f"SELECT name FROM {_quoted(schema)}._headrace_views WHERE view = %s AND part = 'serving'"  # noqa: S608
+        " AND pg_catalog.to_regclass(pg_catalog.format('%%I.%%I', %s::text, name)) IS NOT NULL",
+        [view, schema],
+    ).fetchone()
+    return f"LOCK TABLE {_quoted(schema)}.{_quoted(found[0])} IN ACCESS SHARE MODE" if found else None
+
+
 def _read_state(
     connection: psycopg.Connection[Any], where: str, schema: str, view: str
 ) -> tuple[StoreSnapshot, str]:
-    catalog = connection.execute(
-        "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = '_headrace_views'", [schema]
-    ).fetchone()
-    if catalog is None:
+    if not _has_catalog(connection, schema):
         raise NotServed(
             f"{where} contains no views",
             hint=f"no follower has built view {view} yet; start one with headrace run or headrace view follow",

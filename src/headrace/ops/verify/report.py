@@ -12,8 +12,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from headrace.app import App
+from headrace.app_argument import app_argument
 from headrace.client.cluster import Cluster
 from headrace.client.records import read, write
+from headrace.model.declarations import Flow
 
 __all__ = [
     "EXIT_DIFFERENT",
@@ -24,6 +27,7 @@ __all__ = [
     "Finding",
     "Report",
     "Unprovable",
+    "flow_of",
     "last_reports",
     "save_report",
 ]
@@ -31,6 +35,7 @@ __all__ = [
 
 EXIT_PROVEN, EXIT_DIFFERENT, EXIT_UNPROVABLE = 0, 1, 6
 _SHOWN_CHARS_MAX = 120
+_REJECTED_JUMP_PERCENT = 1.0
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -82,6 +87,8 @@ class Report(msgspec.Struct, kw_only=True):
     name: str
     topic: str
     """The topic's name in the log."""
+    flow: str = ""
+    """The flow that writes the topic; empty if no flow writes it."""
     generation: int = 0
     batch: int = -1
     """The last batch that was verified; -1 for a topic that no flow writes."""
@@ -120,6 +127,23 @@ class Report(msgspec.Struct, kw_only=True):
             self.verdict = "proven"
 
     @property
+    def rejected_percent(self) -> float:
+        """Late and dead records, in percent of the records that were read."""
+        return 100 * (self.late + self.dead) / self.records if self.records else 0.0
+
+    def outdated_line(self, serving: int) -> str:
+        """Return why the result says nothing about the rows that are served now; empty if it does.
+
+        ``serving`` is the generation that the flow serves now; 0 if no flow writes the topic.
+        """
+        if serving == self.generation:
+            return ""
+        return (
+            f"{self.what} {self.name}: outdated: {self.verdict} for generation {self.generation}, but generation"
+            f" {serving} serves now"
+        )
+
+    @property
     def proven(self) -> bool:
         return self.verdict == "proven"
 
@@ -145,9 +169,9 @@ class Report(msgspec.Struct, kw_only=True):
             "different": f"NOT AS DERIVED: {self._differences()}",
             "unprovable": f"unprovable in part: {self.unprovable_rows:,} of {self.found_rows:,} rows",
         }[self.verdict]
-        return (
-            f"{self.what} {self.name}: {verdict}; {extent}, {self.records:,} records in {self.seconds:.1f} s"
-        )
+        rejected = f", {self.rejected_percent:.1f} % of them late or dead" if self.late or self.dead else ""
+        read = f"{self.records:,} records in {self.seconds:.1f} s{rejected}"
+        return f"{self.what} {self.name}: {verdict}; {extent}, {read}"
 
     def lines(self) -> list[str]:
         started = datetime.fromtimestamp(self.began_ms / 1_000, UTC).isoformat(timespec="seconds")
@@ -162,6 +186,7 @@ class Report(msgspec.Struct, kw_only=True):
         omitted = self.missing + self.extra + self.different - len(self.differences)
         if omitted > 0:
             lines.append(f"  and {omitted:,} more")
+        lines += [f"  next step: {step}" for step in self.next_steps()]
         rejected = f", including {self.late:,} late and {self.dead:,} dead" if self.late or self.dead else ""
         lines.append(
             f"  {started}: {self.records:,} records read{rejected}; {self.expected_rows:,} rows derived,"
@@ -170,6 +195,22 @@ class Report(msgspec.Struct, kw_only=True):
         lines.append(f"  sha256 derived {self.expected_sha256 or '-'}")
         lines.append(f"  sha256 found   {self.found_sha256 or '-'}")
         return lines
+
+    def next_steps(self) -> list[str]:
+        """Return what to do about differences, with commands that can be pasted."""
+        if self.verdict != "different":
+            return []
+        rebuild_view = f"headrace view rebuild {app_argument()} {self.name}"
+        if self.what == "view" and not self.flow:
+            return [f"fill the view again from its topic: {rebuild_view}"]
+        rebuild_flow = f"headrace flow rebuild {app_argument()} {self.flow or self.name}"
+        if self.what == "flow" or any(finding.kind in ("function", "topic") for finding in self.findings):
+            return [f"derive the rows again: {rebuild_flow}"]
+        return [
+            f"find out whether the view's topic is right: headrace verify {app_argument()} --flow {self.flow}",
+            f"if the topic is proven, fill the view again from it: {rebuild_view}",
+            f"if the topic is not as derived, derive it again: {rebuild_flow}",
+        ]
 
     def _differences(self) -> str:
         kinds = (("missing", self.missing), ("extra", self.extra), ("different", self.different))
@@ -195,8 +236,18 @@ _decoder = msgspec.json.Decoder(Report)
 
 
 def save_report(cluster: Cluster, report: Report) -> None:
-    """Write the report to the log. Return when the log has acknowledged it."""
+    """Write the report to the log. Return when the log has acknowledged it.
+
+    Add a note if the share of late and dead records is much higher than in the previous report.
+    """
     cluster.ensure_topic(TOPIC, 1, {"cleanup.policy": "compact"})
+    for previous in last_reports(cluster, report.app):
+        is_same = (previous.what, previous.name) == (report.what, report.name)
+        if is_same and report.rejected_percent > previous.rejected_percent + _REJECTED_JUMP_PERCENT:
+            report.notes.append(
+                f"warning: {report.rejected_percent:.1f} % of the records are late or dead; in the last proof, of"
+                f" generation {previous.generation}, it was {previous.rejected_percent:.1f} %"
+            )
     write(cluster, TOPIC, _key(report), msgspec.json.encode(report), f"saving the report to {TOPIC!r}")
 
 
@@ -214,6 +265,14 @@ def last_reports(cluster: Cluster, app: str) -> Iterator[Report]:
         if report.app == app:
             reports[report.what, report.name] = report
     yield from (reports[name] for name in sorted(reports))
+
+
+def flow_of(app: App, report: Report) -> Flow | None:
+    """Return the flow that writes the rows of the report; None if no flow writes them."""
+    if report.what == "flow":
+        return next((flow for flow in app.flows if flow.name == report.name), None)
+    view = next((view for view in app.views if view.name == report.name), None)
+    return None if view is None else app.writer_of(view.topic)
 
 
 def _key(report: Report) -> str:

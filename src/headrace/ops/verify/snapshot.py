@@ -41,6 +41,8 @@ class StoreSnapshot:
     key: tuple[str, ...]
     sources: Sources
     """For a real-time flow: the source of the last row from each partition of the flow's input."""
+    upcast: str = ""
+    """The digest of the upcasters that converted the rows."""
 
 
 def snapshot_of(where: str, view: str, position: Mapping[str, Any], schema: str) -> StoreSnapshot:
@@ -59,6 +61,7 @@ def snapshot_of(where: str, view: str, position: Mapping[str, Any], schema: str)
         fields=fields_from_json(decoded["fields"]),
         key=tuple(decoded["key"]),
         sources=dict(position.get("sources", {})),
+        upcast=decoded.get("upcast", ""),
     )
 
 

@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Message
 
+from headrace.app_argument import app_argument
 from headrace.client.cluster import Cluster
 from headrace.client.records import read
+from headrace.model.code_digest import upcast_digest
 from headrace.model.declarations import View
 from headrace.model.errors import ValueDoesNotFit
 from headrace.ops.verify.comparison import RowEquality, Scratch
@@ -56,12 +58,20 @@ def check_topic_view(
     wrong_schema = schema_finding(snapshot, schema.fields, view.key)
     if wrong_schema is not None:
         report.findings.append(wrong_schema)
+    if snapshot.upcast != upcast_digest(view.topic.upcast):
+        report.findings.append(
+            Finding(
+                "shape",
+                f"the view was built with other upcasters than topic {view.topic.name} declares now",
+                "run the view's follower, which rebuilds the view",
+            )
+        )
     if report.findings:
         return
     fold = TopicFold(
         cluster,
         scratch,
-        PlainRows(schema.fields, view.topic.key, view.key),
+        PlainRows(schema.fields, view.topic.key, view.key, view.topic.upcast),
         snapshot.topic,
         {},
         snapshot.offsets,
@@ -80,7 +90,7 @@ def check_topic_view(
 
 
 def _check_position(cluster: Cluster, view: View, snapshot: StoreSnapshot, report: Report) -> None:
-    hint = f"rebuild the view: headrace view rebuild APP {view.name}"
+    hint = f"rebuild the view: headrace view rebuild {app_argument()} {view.name}"
     topic = cluster.topic(view.topic.name)
     if topic is None or (snapshot.topic, snapshot.topic_id) != (topic.name, topic.id):
         state = "does not exist" if topic is None else "was recreated since"

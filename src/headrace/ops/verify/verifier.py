@@ -133,6 +133,7 @@ class Verifier:
                 report.generation, report.batch = snapshot.generation, snapshot.batch
                 report.offsets = {str(number): offset for number, offset in snapshot.offsets.items()}
                 flow = self._app.writer_of(view.topic)
+                report.flow = flow.name if flow is not None else ""
                 if flow is None:
                     from headrace.ops.verify.topic_view import check_topic_view
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from headrace.client.cluster import Cluster
+from headrace.client.generations import is_progress_topic
 from headrace.client.records import read
+from headrace.model.declarations import Flow
 from headrace.serve.console.documents import (
     GroupDetail,
     GroupList,
@@ -65,6 +67,10 @@ _Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _PartitionNumber = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
+def _kind(flows: Sequence[Flow], topic: str) -> str | None:
+    return "progress" if any(is_progress_topic(flow, topic) for flow in flows) else None
+
+
 class SearchBound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The start or end of a search. Exactly one field is set."""
 
@@ -108,9 +114,9 @@ class Console(Feature):
     async def list_log_topics(self, request: Request) -> Response:
         topics = await self._context.run_on_log(self._topics.all)
         kinds = {topic.name: topic.kind for topic in self._declared.all}
-        progress = {flow.progress_topic: "progress" for flow in self._context.app.flows}
+        flows = self._context.app.flows
         summaries = [
-            LogTopicSummary(**topic.summary(), kind=kinds.get(topic.name) or progress.get(topic.name))
+            LogTopicSummary(**topic.summary(), kind=kinds.get(topic.name) or _kind(flows, topic.name))
             for topic in topics
         ]
         return json_response(LogTopicList(summaries))

@@ -129,7 +129,7 @@ class SearchProcesses:
                 if disconnect.done() or not reading.done():
                     reading.cancel()
                     if not disconnect.done():
-                        yield _problem(_silence_error(), request_id)
+                        yield _problem(_no_response_error(), request_id)
                     return
                 chunk = reading.result()
                 if not chunk:
@@ -194,7 +194,7 @@ def _error(problem: dict[str, Any]) -> ServeError:
     return kind(str(problem.get("detail")), hint=str(problem.get("next", "")), members=location)
 
 
-def _silence_error() -> SearchEnded:
+def _no_response_error() -> SearchEnded:
     return SearchEnded(
         f"the search sent nothing for {_SILENT_S:g} s: the expression takes too long for one record",
         hint="shorten the expression, and avoid nested lists",

@@ -12,6 +12,7 @@ from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType  # 
 from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.client.errors import MissingTopic, from_kafka
+from headrace.client.generations import is_progress_topic
 from headrace.client.offset_spec import Bounds, Partition
 from headrace.model.declarations import Flow
 from headrace.ops.outlook import WINDOW_MS, outlook, sizes_of
@@ -67,7 +68,7 @@ def topic_users(app: App, topic: str, groups: Sequence[str]) -> dict[str, Any]:
 
 
 def _writes(app: App, flow: Flow, topic: str) -> bool:
-    if topic in (flow.progress_topic, flow.late_topic, flow.dead_topic):
+    if topic in (flow.late_topic, flow.dead_topic) or is_progress_topic(flow, topic):
         return True
     return any(declared.name == topic and app.writer_of(declared) is flow for declared in app.topics)
 

@@ -27,7 +27,7 @@ from headrace.serve.http.limits import Limits
 from headrace.serve.http.problem import MEDIA_TYPE, Problem
 from headrace.serve.http.request_log import RequestMetrics
 
-__all__ = ["NOT_HTTP", "TOO_LARGE", "Connection", "Gate", "GatedConnection", "limit_silence"]
+__all__ = ["INVALID_HANDSHAKE", "TOO_LARGE", "Connection", "Gate", "GatedConnection", "limit_silence"]
 
 
 def _refusal(status: int, code: str, detail: str, step: str) -> bytes:
@@ -60,7 +60,13 @@ _PIPELINED_MAX = 16
 """Maximum pipelined requests that wait for earlier responses. Even a short request takes kilobytes of memory."""
 _PARSED_BYTES = 1_024
 """Bytes to parse before the pipeline limit is checked again."""
-NOT_HTTP = _refusal(400, "HR-SERVE-HTTP", "this is not an HTTP/1.1 request", "send HTTP/1.1, without TLS")
+_NOT_HTTP = _refusal(400, "HR-SERVE-HTTP", "this is not an HTTP/1.1 request", "send HTTP/1.1, without TLS")
+INVALID_HANDSHAKE = _refusal(
+    400,
+    "HR-SERVE-HANDSHAKE",
+    "a WebSocket handshake must be a GET request without a body",
+    "remove the body, and the headers Content-Length and Transfer-Encoding",
+)
 
 
 class _Flow(FlowControl):
@@ -192,7 +198,7 @@ class Connection(HttpToolsProtocol):
             self._refuse_head()
             return
         self._gate.metrics.closed["not HTTP"] += 1
-        self.transport.write(NOT_HTTP)
+        self.transport.write(_NOT_HTTP)
         self.transport.close()
 
     def handle_websocket_upgrade(self) -> None:

@@ -14,7 +14,7 @@ from headrace.model.declarations import View
 from headrace.serve.http.executor import LOG, BoundedExecutor
 from headrace.serve.http.limits import Limits
 from headrace.serve.http.request_log import NO_TRACES, AccessLog, Traces
-from headrace.settings import ServeSettings
+from headrace.settings import FlowSettings, ServeSettings
 
 __all__ = ["ServeContext"]
 
@@ -34,6 +34,8 @@ class ServeContext:
     access_log: AccessLog
     report: Callable[[str, BaseException], None]
     """Reports an unexpected error; the text is the request id or names the operation. Thread-safe."""
+    future_us: int
+    """How far an event time may be ahead of the log's timestamp (setting ``flow.future_ms``)."""
     draining: bool = False
     """True once the server is about to stop."""
 
@@ -48,12 +50,14 @@ class ServeContext:
         traces: Traces = NO_TRACES,
         access_log: AccessLog | None = None,
         report: Callable[[str, BaseException], None] = lambda where, error: None,
+        future_ms: int = FlowSettings().future_ms,
     ) -> ServeContext:
         """Call this in the server's event loop."""
         limits = Limits.of(settings)
         executor = BoundedExecutor(limits.threads, limits.queue_max)
         log = access_log or AccessLog(None)
-        return cls(app, cluster, data, SystemClock(), limits, executor, traces, log, report)
+        clock = SystemClock()
+        return cls(app, cluster, data, clock, limits, executor, traces, log, report, future_ms * 1_000)
 
     async def run_on_log(self, work: Callable[[], T]) -> T:
         """Run ``work``, which queries the log, in a thread. The timeout is ``limits.read_s``."""

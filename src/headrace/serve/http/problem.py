@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from headrace.client.errors import LogError, MissingTopic
 from headrace.errors import HeadraceError
 from headrace.model.errors import MissingExtra, ValueDoesNotFit
-from headrace.ops.dead.errors import NoDeadTopic, NoSuchLetter, TooManyLetters
+from headrace.ops.dead.errors import CorrectionRefused, NoDeadTopic, NoSuchLetter, TooManyLetters
 from headrace.serve.errors import ServeError
 from headrace.serve.query.position_token import PositionDocument
 from headrace.stores.errors import QueryFailed, QueryTimedOut, StoreError
@@ -91,7 +91,7 @@ def _status(error: HeadraceError) -> int:
             return error.status
         case NoDeadTopic() | NoSuchLetter():
             return 404
-        case TooManyLetters():
+        case TooManyLetters() | CorrectionRefused():
             return 400
         case ValueDoesNotFit():
             return 400

@@ -226,13 +226,13 @@ def text(
     return Parameter(name, description, {"type": "string", "maxLength": chars_max}, parse, where, example)
 
 
-def integer(name: str, description: str, least: int, most: int, default: int | None = None) -> Parameter:
+def integer(name: str, description: str, minimum: int, maximum: int, default: int | None = None) -> Parameter:
     def parse(raw: str) -> int:
-        if _INTEGER.fullmatch(raw) is None or not least <= int(raw) <= most:
-            raise ValueError(f"a whole number from {least} to {most}")
+        if _INTEGER.fullmatch(raw) is None or not minimum <= int(raw) <= maximum:
+            raise ValueError(f"a whole number from {minimum} to {maximum}")
         return int(raw)
 
-    schema: dict[str, Any] = {"type": "integer", "minimum": least, "maximum": most}
+    schema: dict[str, Any] = {"type": "integer", "minimum": minimum, "maximum": maximum}
     if default is not None:
         schema["default"] = default
     return Parameter(name, description, schema, parse)

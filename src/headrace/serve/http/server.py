@@ -29,7 +29,7 @@ from headrace.serve.http.connection import Gate
 from headrace.serve.http.guard import Guard
 from headrace.serve.http.request_log import traces_of
 from headrace.serve.http.tokens import TokenVerifier, tokens_path
-from headrace.settings import ServeSettings
+from headrace.settings import FlowSettings, ServeSettings
 
 if TYPE_CHECKING:
     from headrace.serve.monitor.runtime_probe import RuntimeProbe
@@ -53,7 +53,8 @@ class AddressTaken(ConfigError):
 
 class Server:
     """``log`` is called with each line of the access log, ``warn`` with warnings for a person. Both can be called from
-    any thread. ``probe`` reports on the app that runs in the same process, if any.
+    any thread. ``probe`` reports on the app that runs in the same process, if any. ``future_ms`` is the setting
+    ``flow.future_ms`` of the app's flows.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Server:
         warn: Callable[[str], None],
         log: Callable[[str], None] | None = None,
         probe: RuntimeProbe | None = None,
+        future_ms: int = FlowSettings().future_ms,
     ) -> None:
         with needing("serve", "starlette"), needing("serve", "uvicorn"), needing("serve", "httptools"):
             import httptools  # noqa: F401
@@ -80,6 +82,7 @@ class Server:
         self._warn = warn
         self._log = log
         self._probe = probe
+        self._future_ms = future_ms
         self._tokens = TokenVerifier(tokens_path(data))
         host, port = parse_address(listen, "serve.listen")
         self._expect_safe(host)
@@ -165,13 +168,18 @@ class Server:
         self._loop.call_soon_threadsafe(answered.set)
         return answered.wait(timeout_s)
 
-    def stop(self) -> None:
-        """Drain the server and close all connections, then return."""
+    def request_stop(self) -> None:
+        """Begin to drain the server, without waiting."""
         if self._loop is not None and self._thread.is_alive():
-            loop, stopping = self._loop, self._stopping
-            assert stopping is not None
-            loop.call_soon_threadsafe(stopping.set)
-        self._thread.join(self._stop_s)
+            assert self._stopping is not None
+            self._loop.call_soon_threadsafe(self._stopping.set)
+
+    def stop(self, patience_s: float | None = None) -> None:
+        """Drain the server and close all connections, then return. With ``patience_s``, return after that time at the
+        latest, because the process ends then.
+        """
+        self.request_stop()
+        self._thread.join(self._stop_s if patience_s is None else patience_s)
         self._socket.close()
         if self._pg_socket is not None:
             self._pg_socket.close()
@@ -205,6 +213,7 @@ class Server:
             traces=traces_of(os.environ, self._app.name, self._warn),
             access_log=AccessLog(self._log),
             report=self._report,
+            future_ms=self._future_ms,
         )
         limits, clock = context.limits, context.clock
         metrics = RequestMetrics()

@@ -172,6 +172,16 @@ class DeclaredAt(msgspec.Struct, frozen=True):
     line: int
 
 
+class OtherGeneration(msgspec.Struct, frozen=True):
+    """A generation that does not serve."""
+
+    generation: int
+    role: Annotated[str, Meta(description="building or kept")]
+    log: Annotated[str, Meta(description="The topic to which it writes its rows.")]
+    behind: Annotated[int | None, Meta(description="Records that it has yet to read.")]
+    reason: str
+
+
 class FlowDocument(msgspec.Struct, frozen=True, kw_only=True):
     flow: str
     state: str
@@ -181,7 +191,8 @@ class FlowDocument(msgspec.Struct, frozen=True, kw_only=True):
     output: dict[str, Any]
     topics: dict[str, str]
     options: dict[str, Any]
-    generation: dict[str, Any] | None
+    generation: Annotated[dict[str, Any] | None, Meta(description="The generation that serves.")]
+    others: list[OtherGeneration]
     plan: str | None
     plan_why: str
     error: FailureDocument | None

@@ -8,12 +8,13 @@ from typing import Any
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.client.progress import Progress, current
+from headrace.client.generations import find_generations, progress_of, progress_topic_of
+from headrace.client.progress import Progress, flow_lag
 from headrace.client.records import read
 from headrace.model.declarations import DELIVERIES, Flow
 from headrace.model.progress import Batch, decode
 from headrace.serve.errors import NotFound
-from headrace.serve.monitor.documents import DeclaredAt, FlowDocument
+from headrace.serve.monitor.documents import DeclaredAt, FlowDocument, OtherGeneration
 from headrace.serve.monitor.runtime_probe import RuntimeProbe
 
 __all__ = ["flow_detail", "flow_named"]
@@ -33,7 +34,7 @@ def flow_named(app: App, name: str) -> Flow:
 
 def flow_detail(cluster: Cluster, probe: RuntimeProbe | None, flow: Flow) -> FlowDocument:
     """Query the log. If the flow runs in this process, also query Spark."""
-    progress = current(cluster, flow.progress_topic)
+    progress = progress_of(cluster, flow)
     running = probe.status().flows.get(flow.name) if probe else None
     plan = probe.plan(flow.name, _PLAN_CHARS_MAX) if probe and running else None
     return FlowDocument(
@@ -48,7 +49,11 @@ def flow_detail(cluster: Cluster, probe: RuntimeProbe | None, flow: Flow) -> Flo
             "key": list(flow.writes.key),
             "fields": progress.generation.schema if progress else None,
         },
-        topics={"progress": flow.progress_topic, "late": flow.late_topic, "dead": flow.dead_topic},
+        topics={
+            "progress": _progress_topic(cluster, flow, progress),
+            "late": flow.late_topic,
+            "dead": flow.dead_topic,
+        },
         options={
             "latency": flow.latency,
             "delivery": DELIVERIES[flow.latency],
@@ -56,6 +61,7 @@ def flow_detail(cluster: Cluster, probe: RuntimeProbe | None, flow: Flow) -> Flo
             "unbounded": flow.unbounded,
         },
         generation=_generation(progress),
+        others=_others(cluster, flow),
         plan=plan,
         plan_why=_plan_why(probe, running is not None, plan),
         error=running.failure.document() if running and running.failure else None,
@@ -83,6 +89,19 @@ def _inputs(flow: Flow, progress: Progress | None) -> list[dict[str, Any]]:
     return inputs
 
 
+def _others(cluster: Cluster, flow: Flow) -> list[OtherGeneration]:
+    generations = find_generations(cluster, flow.name)
+    others = []
+    for entry in generations.entries if generations is not None else ():
+        if generations is None or entry.number == generations.serving:
+            continue
+        progress = progress_of(cluster, flow, entry.number)
+        behind = flow_lag(cluster, progress) if progress is not None else None
+        role = generations.role(entry.number)
+        others.append(OtherGeneration(entry.number, role, entry.topic, behind, entry.reason))
+    return others
+
+
 def _generation(progress: Progress | None) -> dict[str, Any] | None:
     if progress is None:
         return None
@@ -104,10 +123,14 @@ def _plan_why(probe: RuntimeProbe | None, runs_here: bool, plan: str | None) -> 
     return "Spark creates the plan with the first batch"
 
 
+def _progress_topic(cluster: Cluster, flow: Flow, progress: Progress | None) -> str:
+    return progress_topic_of(cluster, flow, progress.generation.generation if progress else 1)
+
+
 def _last_batches(cluster: Cluster, flow: Flow, progress: Progress | None) -> list[Batch]:
     if progress is None or progress.last is None:
         return []
-    topic = flow.progress_topic
+    topic = _progress_topic(cluster, flow, progress)
     start, end = cluster.starts(topic)[0], cluster.ends(topic)[0]
     begin = max(start, end - _BATCHES_MAX * _OFFSETS_PER_BATCH_MAX)
     batches: deque[Batch] = deque(maxlen=_BATCHES_MAX)

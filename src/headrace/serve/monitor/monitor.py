@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Mapping
 
+from headrace.client.progress import Progress
+from headrace.ops.dead.letter_index import index_path
 from headrace.ops.graph import graph_of
 from headrace.ops.lag.lag import Lag
 from headrace.serve.errors import NotFound, TooBusy, Unavailable
@@ -66,7 +68,8 @@ class Monitor(Feature):
         self._loop = asyncio.get_running_loop()
         self._sampled = asyncio.Event()
         self._sampler = Sampler(
-            *(context.app, context.cluster, views, self._graph, probe, context.clock),
+            *(context.app, context.cluster, views, self._graph, probe),
+            *(index_path(context.data, context.app.name), context.clock),
             publish=lambda sample: self._in_loop(lambda: self._publish(sample)),
             fail=lambda error: self._in_loop(lambda: self._fail(error)),
         )
@@ -87,6 +90,10 @@ class Monitor(Feature):
             return (await self._newest_sample()).served
         except Unavailable:
             return {}
+
+    def progress(self) -> Mapping[str, Progress] | None:
+        """Return the progress of the flows in the last sample; None before the first sample."""
+        return None if self._latest is None else self._latest.progress
 
     async def log_error(self) -> str:
         """Return why the log does not respond, or an empty text if it responded to a recent sample.

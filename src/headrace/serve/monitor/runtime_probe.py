@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from headrace.client.progress import Progress
-from headrace.follow.session import FollowStatus
+from headrace.follow.context import FollowStatus
 from headrace.ops.alerts.alert_log import AlertRecord
 from headrace.ops.lag.monitor import LagMonitor
 from headrace.serve.proofs.prover import Prover

@@ -13,6 +13,7 @@ import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -50,6 +51,8 @@ class Sample:
     served: Mapping[str, Lag]
     """The lag of the rows that each view serves; empty if the log did not respond."""
     firing: Sequence[AlertRecord]
+    progress: Mapping[str, Progress]
+    """The newest progress by flow."""
     error: str = ""
     """Why the log did not respond."""
     started_s: float = 0.0
@@ -67,6 +70,7 @@ class Sampler:
         views: Views,
         graph: Graph,
         probe: RuntimeProbe | None,
+        letters: Path,
         clock: Clock,
         publish: Callable[[Sample], None],
         fail: Callable[[BaseException], None],
@@ -79,7 +83,7 @@ class Sampler:
         self._monitor = (
             probe.lag_monitor
             if probe
-            else LagMonitor(cluster, app, self._stored_positions, clock, _TIMEOUT_S)
+            else LagMonitor(cluster, app, self._stored_positions, letters, clock, _TIMEOUT_S)
         )
         self.progress_cache = self._monitor.progress_cache
         self.progress_cache.follows_alerts = True
@@ -129,7 +133,7 @@ class Sampler:
         self._number += 1
         encoded = msgspec.json.encode(document)
         served = {} if measured.error else measured.served
-        return Sample(self._number, document, encoded, served, firing, measured.error)
+        return Sample(self._number, document, encoded, served, firing, measured.progress, measured.error)
 
     def _served_position(self, view: View, status: RuntimeStatus | None) -> ViewPosition | None:
         """Read the position of the view's served rows from the store. Return None if the lag monitor already measures

@@ -10,12 +10,14 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from headrace.app import App
 from headrace.client.cluster import Cluster
+from headrace.client.generations import GenerationsCache
 from headrace.errors import HeadraceError
 from headrace.model.declarations import View
 from headrace.model.store import OnRead
 from headrace.ops.lag.lag import Lag
-from headrace.ops.verify.report import TOPIC, last_reports
+from headrace.ops.verify.report import TOPIC, Report, flow_of, last_reports
 from headrace.serve.http.context import ServeContext
 from headrace.serve.http.route import Feature, Request, Response, ResponseDoc, Route, json_response
 from headrace.serve.http.tokens import READ_VIEW
@@ -84,7 +86,7 @@ class ViewStatuses(Feature):
         self._views = views
         self._monitor = monitor
         self._rows = RowCounts(context)
-        self._verdicts = _Verdicts(context.cluster, context.app.name)
+        self._verdicts = _Verdicts(context.cluster, context.app)
         self._lock = asyncio.Lock()
         self._queried_s = float("-inf")
         self._statuses: dict[str, ViewStatus] = {}
@@ -235,26 +237,36 @@ def _partition_lag(number: int, at: int, end: int | None, behind: int | None) ->
 class _Verdicts:
     """Reads the last verification result of each view from the log. Only one thread at a time can use it."""
 
-    def __init__(self, cluster: Cluster, app: str) -> None:
+    def __init__(self, cluster: Cluster, app: App) -> None:
         self._cluster = cluster
         self._app = app
+        self._generations = GenerationsCache(cluster)
         self._ends: dict[int, int] = {}
-        self._verdicts: dict[str, LastVerdict] = {}
+        self._reports: list[Report] = []
 
     def by_view(self) -> dict[str, LastVerdict]:
         """Return the results by view. Read them again only if the topic has grown."""
         if self._cluster.topic(TOPIC) is None:
-            self._ends, self._verdicts = {}, {}
+            self._ends, self._reports = {}, []
             return {}
         ends = self._cluster.ends(TOPIC)
         if ends != self._ends:
-            self._verdicts = {
-                result.name: LastVerdict(result.verdict, result.line(), result.began_ms, result.seconds)
-                for result in last_reports(self._cluster, self._app)
-                if result.what == "view"
-            }
+            self._reports = [
+                report for report in last_reports(self._cluster, self._app.name) if report.what == "view"
+            ]
             self._ends = ends
-        return self._verdicts
+        return {report.name: self._verdict(report) for report in self._reports}
+
+    def _verdict(self, report: Report) -> LastVerdict:
+        """A result belongs to a generation. It says nothing about the rows of another one."""
+        outdated = report.outdated_line(self._serving(report))
+        verdict = "outdated" if outdated else report.verdict
+        return LastVerdict(verdict, outdated or report.line(), report.began_ms, report.seconds)
+
+    def _serving(self, report: Report) -> int:
+        flow = flow_of(self._app, report)
+        generations = self._generations.get(flow) if flow is not None else None
+        return report.generation if generations is None else generations.serving
 
 
 _INTERVAL_S = 1.0

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.app import App
+from headrace.app_argument import app_argument
 from headrace.client.cluster import Cluster
 from headrace.ops.verify.report import Report
 from headrace.ops.verify.verifier import Count, Say, Verifier
@@ -52,7 +53,7 @@ class PlainProver:
         if flow is not None:
             raise ProofNotAvailable(
                 f"view {name!r} is derived by flow {flow.name!r} with Spark, which this server does not run",
-                hint=f"run headrace verify MODULE:APP {name}, or start the server with headrace run --serve",
+                hint=f"run headrace verify {app_argument()} {name}, or start the server with headrace run --serve",
             )
 
     def verify(self, name: str, say: Say, count: Count) -> Report:

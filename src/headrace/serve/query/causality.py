@@ -21,6 +21,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.client.errors import from_kafka
+from headrace.client.generations import GenerationsCache
 from headrace.client.progress import generations
 from headrace.client.records import take
 from headrace.follow.origin import flow_that_writes
@@ -45,7 +46,8 @@ class Causality:
 
     def __init__(self, cluster: Cluster, app: App) -> None:
         self._app = app
-        self._tails = {flow.name: ProgressTail(cluster, flow.progress_topic) for flow in app.flows}
+        generations = GenerationsCache(cluster)
+        self._tails = {flow.name: _FlowTails(cluster, flow, generations) for flow in app.flows}
 
     def close(self) -> None:
         for tail in self._tails.values():
@@ -57,10 +59,10 @@ class Causality:
             self._tails[flow.name].refresh()
 
     def newest_output(self, flow: Flow) -> str | None:
-        """The name of the log topic that the flow's newest generation writes. Reads the log."""
+        """The name of the log topic that the flow's serving generation writes. Reads the log."""
         tail = self._tails[flow.name]
         tail.refresh()
-        return tail.newest_output()
+        return tail.serving_output()
 
     def check_related(self, view: View, token: PositionToken) -> None:
         """Raise ``InvalidPositionToken`` unless the view derives from one of the token's topics."""
@@ -152,7 +154,7 @@ class _Demand:
             return True
         if required.topic_id != topic_id:
             raise PositionTokenOutdated(
-                f"the parameter after names topic {log_topic!r}, which was deleted and created again",
+                f"the parameter 'after' names topic {log_topic!r}, which was deleted and created again",
                 hint="read without after, and use the token of that response",
             )
         self.checked.add(log_topic)
@@ -173,8 +175,8 @@ def _add_realtime_sources(ends: Ends, position: Position) -> dict[int, int]:
     extended = dict(ends)
     sources: Sources = position.sources
     for number in {int(source.partition("/")[2]) for source in sources}:
-        least = min(sources.get(f"{output}/{number}", -1) for output in position.offsets)
-        extended[number] = max(least + 1, extended.get(number, 0))
+        lowest = min(sources.get(f"{output}/{number}", -1) for output in position.offsets)
+        extended[number] = max(lowest + 1, extended.get(number, 0))
     return extended
 
 
@@ -188,6 +190,52 @@ class BatchProgress:
     """The end offset that the output reflects, by log topic of each input (events and tables) and by partition."""
     written: Ends
     """The offset after the last row so far, by partition of the output."""
+
+
+class _FlowTails:
+    """The progress records of all generations of one flow. Thread-safe."""
+
+    def __init__(self, cluster: Cluster, flow: Flow, generations: GenerationsCache) -> None:
+        self._cluster = cluster
+        self._flow = flow
+        self._cache = generations
+        self._lock = threading.Lock()
+        self._tails: dict[str, ProgressTail] = {}
+        """By progress topic, the serving generation's first."""
+
+    def close(self) -> None:
+        for tail in self._all():
+            tail.close()
+
+    def refresh(self) -> None:
+        topics = self._cache.progress_topics(self._flow)
+        with self._lock:
+            before = self._tails
+            self._tails = {topic: before.get(topic) or ProgressTail(self._cluster, topic) for topic in topics}
+            dropped = [tail for topic, tail in before.items() if topic not in self._tails]
+        for tail in dropped:
+            tail.close()
+        for tail in self._all():
+            tail.refresh()
+
+    def generation(self, number: int = 0, output: str = "") -> Generation | None:
+        found = (tail.generation(number, output) for tail in self._all())
+        return next((generation for generation in found if generation is not None), None)
+
+    def serving_output(self) -> str | None:
+        return next((tail.newest_output() for tail in self._all()), None)
+
+    def batch(self, generation: int, batch: int) -> BatchProgress | None:
+        found = (tail.batch(generation, batch) for tail in self._all())
+        return next((progress for progress in found if progress is not None), None)
+
+    def last_batch_within(self, generation: int, offsets: Ends) -> BatchProgress | None:
+        found = (tail.last_batch_within(generation, offsets) for tail in self._all())
+        return next((progress for progress in found if progress is not None), None)
+
+    def _all(self) -> list[ProgressTail]:
+        with self._lock:
+            return [*self._tails.values()]
 
 
 class ProgressTail:

@@ -54,7 +54,7 @@ class TopicPosition(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     def merge(self, other: TopicPosition, topic: str) -> TopicPosition:
         if other.topic_id != self.topic_id:
             raise PositionTokenOutdated(
-                f"the parameter after has two tokens for topic {topic!r}, which was deleted and created again"
+                f"the parameter 'after' has two tokens for topic {topic!r}, which was deleted and created again"
                 " in between",
                 hint="use only the newer token",
             )
@@ -84,7 +84,7 @@ class PositionToken(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
             if len(topics) <= _TOPICS_MAX:
                 return cls.of(topics)
         raise InvalidPositionToken(
-            f"the parameter after is too large: at most {_CHARS_MAX} characters and {_TOPICS_MAX} topics",
+            f"the parameter 'after' is too large: at most {_CHARS_MAX} characters and {_TOPICS_MAX} topics",
             hint="omit the tokens that you no longer need",
         )
 
@@ -99,7 +99,7 @@ class PositionToken(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
                 if token.version == 1 and 0 < len(token.topics) <= _TOPICS_MAX:
                     return token
         raise InvalidPositionToken(
-            "the parameter after is not a position token",
+            "the parameter 'after' is not a position token",
             hint="use the token from the response to a write, or from the position of a read",
         )
 

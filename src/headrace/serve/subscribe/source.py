@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from confluent_kafka import Message
 
 from headrace.client.cluster import Cluster
-from headrace.client.progress import current, generations
+from headrace.client.generations import progress_topic_of
+from headrace.client.progress import generation_at, generations
 from headrace.follow.changelog import Changelog, FlowProgress
 from headrace.follow.origin import flow_that_writes, open_changelog
 from headrace.model.declarations import Flow, View
 from headrace.model.errors import ValueDoesNotFit
 from headrace.model.progress import Generation, Sources
+from headrace.model.upcast import Upcaster
 from headrace.serve.errors import OrderNotSupported, Unavailable
 from headrace.serve.subscribe.log_position import Change, Epoch, LogPosition
 from headrace.stores.position import Position, ViewSchema, ViewState
@@ -90,17 +92,18 @@ def find_source(cluster: Cluster, view: View, flows: Sequence[Flow], state: View
         view,
         Epoch.of(state, info.partitions, by_batch),
         state,
-        "" if flow is None else flow.progress_topic,
-        ChangeDecoder(view, schema, topic_key),
+        "" if flow is None else progress_topic_of(cluster, flow, position.generation),
+        ChangeDecoder(view, schema, topic_key, view.topic.upcast if generation is None else None),
     )
 
 
 def _generation(cluster: Cluster, flow: Flow, position: Position) -> Generation:
-    newest = current(cluster, flow.progress_topic)
-    if newest is not None and newest.generation.generation == position.generation:
-        return newest.generation
-    # The store has not switched to the newest generation yet.
-    for generation in generations(cluster, flow.progress_topic):
+    topic = progress_topic_of(cluster, flow, position.generation)
+    newest = generation_at(cluster, topic, position.progress_offset)
+    if newest is not None and newest[0].generation == position.generation:
+        return newest[0]
+    # Earlier releases wrote all generations to one progress topic.
+    for generation in generations(cluster, topic):
         if generation.generation == position.generation and generation.output_id == position.topic_id:
             return generation
     raise Unavailable(
@@ -114,9 +117,11 @@ class ChangeDecoder:
     another thread.
     """
 
-    def __init__(self, view: View, schema: ViewSchema, topic_key: tuple[str, ...]) -> None:
-        self._arguments = (view, schema, topic_key)
-        self._decoder = RowDecoder(schema, topic_key)
+    def __init__(
+        self, view: View, schema: ViewSchema, topic_key: tuple[str, ...], upcast: Upcaster | None
+    ) -> None:
+        self._arguments = (view, schema, topic_key, upcast)
+        self._decoder = RowDecoder(schema, topic_key, upcast)
         self._limits = row_limits(view, schema)
         self._text = RowJson(schema)
         self._key_text = RowJson(key_schema(schema))

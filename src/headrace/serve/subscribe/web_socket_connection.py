@@ -12,7 +12,7 @@ from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidMessage
 
-from headrace.serve.http.connection import NOT_HTTP, TOO_LARGE, Gate, limit_silence
+from headrace.serve.http.connection import INVALID_HANDSHAKE, TOO_LARGE, Gate, limit_silence
 
 __all__ = ["WebSocketConnection"]
 
@@ -70,9 +70,9 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         super().data_received(data)
         # uvicorn ignores a handshake that the library cannot parse. The client would wait forever.
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
-            is_http = not isinstance(self.conn.handshake_exc, InvalidMessage)
-            self._gate.metrics.closed["head too large" if is_http else "not HTTP"] += 1
-            self.transport.write(TOO_LARGE if is_http else NOT_HTTP)
+            is_invalid = isinstance(self.conn.handshake_exc, InvalidMessage)
+            self._gate.metrics.closed["invalid handshake" if is_invalid else "head too large"] += 1
+            self.transport.write(INVALID_HANDSHAKE if is_invalid else TOO_LARGE)
             self.transport.close()
 
     def pause_writing(self) -> None:

@@ -24,14 +24,13 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from confluent_kafka import KafkaError, Message
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import from_kafka
-from headrace.client.topic_index import IndexLayout, TopicIndex
+from headrace.client.topic_index import IndexLayout, IndexRow, IndexTable, TopicIndex
 from headrace.client.transactional_writer import (
     Delivery,
     OutgoingRecord,
@@ -53,13 +52,12 @@ _RETRY_PAUSE_S_MAX = 1.0
 _WRITE_S_MAX = 20.0
 _RECORD_BYTES_MAX = 1_000_000
 _LAYOUT = IndexLayout(
-    version=1,
-    table="requests",
+    version=2,
     create="""
 CREATE TABLE requests (id BLOB PRIMARY KEY, at_ms INTEGER NOT NULL, carried BLOB NOT NULL) WITHOUT ROWID;
 CREATE INDEX by_time ON requests (at_ms);
 """,
-    insert="REPLACE INTO requests VALUES (?, ?, ?)",
+    tables={"requests": IndexTable("REPLACE INTO requests VALUES (?, ?, ?)")},
 )
 
 
@@ -110,7 +108,7 @@ class CompletedRequests:
         self._cluster = cluster
         self._keep_ms = keep_ms
         self.topic = f"headrace.requests.{app}"
-        self._index = TopicIndex(cluster, self.topic, path, _LAYOUT, _index_row)
+        self._index = TopicIndex(cluster, [self.topic], path, _LAYOUT, _index_row)
 
     def close(self) -> None:
         self._index.close()
@@ -123,22 +121,26 @@ class CompletedRequests:
         """Read to the end of the topic and delete expired requests. The caller owns the transactional id, so no other
         process can write to the topic.
         """
-        self._index.catch_up(is_owner=True)
-        self._index.delete("at_ms < ?", now_ms - self._keep_ms)
+        self._index.catch_up(owned=[self.topic])
+        self._index.delete("requests", "at_ms < ?", now_ms - self._keep_ms)
 
     def add(self, completed: Iterable[tuple[bytes, CompletedRequest]], end: int) -> None:
         """Add requests whose records are in the topic before offset ``end``."""
-        rows = ((key, request.at_ms, msgspec.json.encode(request)) for key, request in completed)
-        self._index.add(rows, end)
+        rows = (
+            ("requests", (key, request.at_ms, msgspec.json.encode(request))) for key, request in completed
+        )
+        self._index.add(self.topic, rows, end)
 
     def find(self, key: bytes) -> CompletedRequest | None:
         rows = self._index.query("SELECT carried FROM requests WHERE id = ?", key)
         return _decoder.decode(rows[0][0]) if rows else None
 
 
-def _index_row(message: Message) -> tuple[Any, ...] | None:
+def _index_row(message: Message) -> IndexRow | None:
     value = message.value()
-    return None if value is None else (message.key() or b"", _decoder.decode(value).at_ms, value)
+    if value is None:
+        return None
+    return "requests", (message.key() or b"", _decoder.decode(value).at_ms, value)
 
 
 class IdempotentWriter:

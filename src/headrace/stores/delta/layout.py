@@ -17,6 +17,9 @@ The state of the view is in the ``commitInfo`` of the commit that wrote its rows
 
     {"commitInfo": {"operation": "MERGE", …, "headrace": "{\\"position\\": …, \\"shape\\": …}"}}
 
+In the serving table, the state also names the folder of the kept part. So one commit changes both the serving rows and
+the kept part.
+
 Every commit of a follower contains the state, including the commits that compact files. A commit of another program has
 no state. Then the newest commit that has a state applies. If the other program only compacted files (``OPTIMIZE`` in
 Spark), the rows are unchanged. If it changed rows or columns, ``ViewState.fault`` describes that. Every later commit of
@@ -119,6 +122,27 @@ class Columns:
         deleted = pa.array([False] * len(upserts) + [True] * len(deletes))
         return pa.table([*arrays, deleted], schema=self.schema.append(pa.field(DELETED, pa.bool_())))
 
+    def statistics(self, actions: pa.Table) -> list[str]:
+        """Return the statistics of each data file for the log, from ``DeltaTable.get_add_actions(flatten=True)``.
+
+        They have no minimum and maximum of floats and decimals, for which the log has inexact values.
+        """
+        files: list[dict[str, Any]] = [{"numRecords": count} for count in actions["num_records"].to_pylist()]
+        for prefix, statistic in (("null_count", "nullCount"), ("min", "minValues"), ("max", "maxValues")):
+            for name, decode, column in zip(self.names, self._decoders, self.schema, strict=True):
+                is_inexact = pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)
+                if f"{prefix}.{name}" not in actions.column_names or (is_inexact and prefix != "null_count"):
+                    continue
+                values = actions[f"{prefix}.{name}"]
+                texts = values.to_pylist() if prefix == "null_count" else decode(values)
+                for file, value in zip(files, texts, strict=True):
+                    if value is not None:
+                        file.setdefault(statistic, {})[name] = value
+        return [
+            msgspec.json.encode({name: value for name, value in file.items() if value is not None}).decode()
+            for file in files
+        ]
+
     def rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
         columns = [
             decode(batch.column(name)) for name, decode in zip(self.names, self._decoders, strict=True)
@@ -179,6 +203,8 @@ class CommitState(msgspec.Struct, frozen=True):
     columns: list[str]
     """The table's columns, in the order of the view's columns."""
     fault: str = ""
+    kept: str = ""
+    """The folder of the view's kept part, if this is the serving table and a kept part exists; otherwise empty."""
 
     @property
     def state(self) -> ViewState:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from headrace.stores.arrow import ArrowRows, Deadline, TableScan, arrow_schema
 from headrace.stores.catalog import CatalogFolder, CatalogReader
 from headrace.stores.delta.layout import CATALOG, HEADRACE_DIR, Columns, newest_version
-from headrace.stores.delta.table import LakeTable
+from headrace.stores.delta.table import LakeTable, kept_folder
 from headrace.stores.errors import StoreReplaced
 from headrace.stores.file_errors import translate_errors
 from headrace.stores.position import ViewSchema, ViewState
@@ -43,8 +43,8 @@ class DeltaReader(CatalogReader):
     def table(self, view: str, part: Part) -> LakeTable | None:
         """Return the table of the part, or None if the table does not exist or has no state."""
         path = self.path / view
-        if part is Part.BUILDING:
-            folder = CatalogFolder(self.path / HEADRACE_DIR / view / CATALOG, view).read().building
+        if part is not Part.SERVING:
+            folder = self._folder(view, part)
             path = self.path / HEADRACE_DIR / view / folder
             if not folder:
                 return None
@@ -56,6 +56,11 @@ class DeltaReader(CatalogReader):
         except StoreReplaced:
             return None
         return table if table.commit_state is not None else None
+
+    def _folder(self, view: str, part: Part) -> str:
+        if part is Part.BUILDING:
+            return CatalogFolder(self.path / HEADRACE_DIR / view / CATALOG, view).read().building
+        return kept_folder(self.table(view, Part.SERVING))
 
     def _serving(self, view: str) -> LakeTable:
         table = self.table(view, Part.SERVING)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,16 +25,27 @@ from deltalake import (
     write_deltalake,
 )
 from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
 
 from headrace.files import DIR_MODE, make_private_dir
-from headrace.stores.delta.layout import COMMIT_KEY, DELETED, Columns, CommitState, newest_version, state_at
+from headrace.stores.catalog import is_folder_name, sync_folder, write_synced
+from headrace.stores.delta.layout import (
+    CHECKPOINT,
+    COMMIT_KEY,
+    DELETED,
+    LOG,
+    Columns,
+    CommitState,
+    newest_version,
+    state_at,
+)
 from headrace.stores.errors import PositionMoved
 from headrace.stores.file_errors import removed_error
 from headrace.stores.position import Position, ViewSchema, ViewState
 from headrace.stores.rows import Row
 from headrace.stores.writer import Changes
 
-__all__ = ["DESCRIPTION", "LakeTable"]
+__all__ = ["DESCRIPTION", "LakeTable", "copy_table", "kept_folder"]
 
 DESCRIPTION = "A view, kept by Headrace: what is changed here by others is lost"
 _FILE_BYTES = 32 << 20
@@ -63,6 +75,15 @@ class LakeTable:
             commit_properties=_commit_properties(commit_state),
         )
         return cls(folder)
+
+    @classmethod
+    def create_copy(cls, folder: Path, source: LakeTable) -> LakeTable:
+        """Create a table with the rows of ``source``, whose files become links in ``folder``."""
+        assert source.commit_state is not None
+        commit_state = msgspec.structs.replace(source.commit_state, kept="")
+        table = cls.create(folder, ViewSchema.parse(commit_state.schema), commit_state)
+        table.replace_files(source, commit_state)
+        return table
 
     @property
     def state(self) -> ViewState | None:
@@ -145,9 +166,10 @@ class LakeTable:
         self.delta.update_incremental()
         self.commit_state = commit_state
 
-    def replace(self, built: LakeTable) -> None:
-        """Replace all rows and columns by those of another table."""
+    def replace(self, built: LakeTable, kept: str) -> None:
+        """Replace all rows and columns by those of another table. ``kept`` is the folder of the kept part."""
         assert built.commit_state is not None
+        commit_state = msgspec.structs.replace(built.commit_state, kept=kept)
         with _conflict_errors(self.folder):
             write_deltalake(
                 self.delta,
@@ -156,10 +178,44 @@ class LakeTable:
                 schema_mode="overwrite",
                 target_file_size=_FILE_BYTES,
                 writer_properties=_writer_properties(built.columns()),
-                commit_properties=_commit_properties(built.commit_state),
+                commit_properties=_commit_properties(commit_state),
                 post_commithook_properties=_HOOKS,
             )
-        self.commit_state = built.commit_state
+        self.commit_state = commit_state
+
+    def replace_files(self, source: LakeTable, commit_state: CommitState) -> None:
+        """Replace all rows and columns by those of another table, whose files become links in this folder. So the
+        time does not depend on the number of rows.
+        """
+        with _conflict_errors(self.folder):
+            self.delta.create_write_transaction(
+                source.link_files(self.folder),
+                "overwrite",
+                source.delta.schema(),
+                commit_properties=_commit_properties(commit_state),
+                post_commithook_properties=_HOOKS,
+            )
+        self.delta.update_incremental()
+        self.commit_state = commit_state
+
+    def link_files(self, folder: Path) -> list[AddAction | RemoveAction]:
+        """Create links to the data files in ``folder``. Return the actions that add them to a table.
+
+        The links have new names, so that a table never gets a file again that an earlier version of it removed. The
+        upkeep could delete such a file.
+        """
+        files = pa.table(self.delta.get_add_actions(flatten=True))
+        paths, sizes, statistics = files["path"], files["size_bytes"], self.columns().statistics(files)
+        actions: list[AddAction | RemoveAction] = []
+        for path, size, text in zip(paths.to_pylist(), sizes.to_pylist(), statistics, strict=True):
+            name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+            # The upkeep deletes old files that no version uses. The new link is not in a version yet.
+            os.utime(self.folder / path)
+            os.link(self.folder / path, folder / name)
+            modified_ms = int((folder / name).stat().st_mtime * 1_000)
+            actions.append(AddAction(name, size, {}, modified_ms, data_change=True, stats=text))
+        sync_folder(folder)
+        return actions
 
     def compact(self) -> None:
         """Merge small files."""
@@ -198,6 +254,45 @@ class LakeTable:
     def lacks_files(self) -> bool:
         """Return whether data files of this version are missing or incomplete."""
         return any(_size(self.folder / path) != size for path, size in self.files().items())
+
+
+def kept_folder(serving: LakeTable | None) -> str:
+    """Return the folder of the kept table; empty if the kept part does not exist."""
+    name = "" if serving is None or serving.commit_state is None else serving.commit_state.kept
+    return name if is_folder_name(name) else ""
+
+
+def copy_table(old: Path, new: Path) -> None:
+    """Create ``new`` as a copy of the table ``old``. Both share their files, which never change after they are written.
+
+    Raises FileNotFoundError if ``old`` does not exist. This function copies the log before the data files. When it
+    copies the log, all files of the newest version exist. Afterwards the writer removes only files that this version
+    does not use.
+    """
+    make_private_dir(new)
+    (new / LOG).mkdir(DIR_MODE)
+    for path in sorted((old / LOG).iterdir()):
+        if path.suffix == ".json" or path.name.endswith(CHECKPOINT):
+            _link(path, new / LOG / path.name)
+        elif path.name == "_last_checkpoint":
+            # This file is overwritten in place.
+            write_synced(new / LOG / path.name, path.read_bytes())
+    for path in old.glob("*.parquet"):
+        _link(path, new / path.name)
+    sync_folder(new / LOG)
+    sync_folder(new)
+    sync_folder(new.parent)
+    if LakeTable(new).lacks_files():
+        raise FileNotFoundError(f"data files are missing in {old}")
+
+
+def _link(old: Path, new: Path) -> None:
+    try:
+        os.link(old, new)
+    except FileNotFoundError:
+        if not old.parent.exists():
+            raise
+        # The writer removed the file, because no version uses it any more.
 
 
 def _size(path: Path) -> int:

@@ -3,6 +3,7 @@
     <app>.lake/<view>/                               the serving table
     <app>.lake/_headrace/<view>/catalog/0000…7.json  names the owner (``headrace.stores.catalog``)
     <app>.lake/_headrace/<view>/7-5f0c…/             the building table, until it becomes the serving table
+    <app>.lake/_headrace/<view>/9-b31e…/             the kept table, a former serving table
 
 **Rows match the position**: the commit that writes the rows also contains the position
 (``headrace.stores.delta.layout``).
@@ -10,21 +11,24 @@
 **Only the owner writes the serving table**: to claim the view, a follower first writes its name into the catalog, and
 then creates a commit in the table. To write rows, a follower reads the table, then the catalog, and commits on top of
 the table's version that it read. If a previous owner read the old catalog, it read the table before the new owner's
-commit. So the commit of the previous owner fails. The building table belongs to one owner: a claim copies it (with
-shared files) and moves the old folder away.
+commit. So the commit of the previous owner fails. The building table and the kept table belong to one owner: a claim
+copies them (with shared files) and moves the old folders away.
 
 **A swap is atomic**: the first swap renames the folder. Each later swap is a commit that replaces all rows and columns,
-so the path remains and the version numbers continue. Readers of an older version are not affected.
+so the path remains and the version numbers continue. Readers of an older version are not affected. The state in the
+same commit names the kept table. If the swap keeps the old serving table, it first creates a table with links to its
+files. To switch back, the follower creates links to the files of the kept table in the folder of the serving table, and
+commits them in place of the present files. So the time depends on the number of files, and not on the number of rows.
 
-A crash leaves the version before or after the change. It can leave files that no version uses, and folders that the
-catalog does not name; the next owner removes them. After a crash between the rename and the change of the catalog, the
-catalog names a building folder that does not exist. The view then counts as having no building part.
+A crash leaves the version before or after the change. It can leave files that no version uses, and folders that neither
+the catalog nor the serving table names; the next change of the catalog removes them. After a crash between the rename
+and the change of the catalog, the catalog names a building folder that does not exist. The view then counts as having
+no building part.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +37,6 @@ from pathlib import Path
 import msgspec
 
 from headrace.clock import Clock, SystemClock
-from headrace.files import DIR_MODE, make_private_dir
 from headrace.stores.catalog import (
     Catalog,
     CatalogFolder,
@@ -41,19 +44,16 @@ from headrace.stores.catalog import (
     new_folder_name,
     sync_folder,
     version_of_folder,
-    write_synced,
 )
 from headrace.stores.delta.layout import (
     CATALOG,
-    CHECKPOINT,
     HEADRACE_DIR,
-    LOG,
     Columns,
     CommitState,
     has_only_leftovers,
     newest_version,
 )
-from headrace.stores.delta.table import LakeTable
+from headrace.stores.delta.table import LakeTable, copy_table, kept_folder
 from headrace.stores.delta.upkeep import Upkeep
 from headrace.stores.errors import PositionMoved, StoreForeign
 from headrace.stores.file_errors import removed_error, translate_errors, translate_os_errors
@@ -64,14 +64,15 @@ from headrace.stores.writer import (
     Fence,
     Owner,
     Part,
+    check_droppable,
     check_fence,
+    check_kept,
     check_position,
     check_view_name,
-    is_older,
     next_owner,
 )
 
-__all__ = ["DeltaWriter", "copy_table"]
+__all__ = ["DeltaWriter"]
 
 _TRASH = "gone-"
 
@@ -108,21 +109,22 @@ class DeltaWriter(CatalogWriter):
                 epoch=owner.epoch,
                 owner=owner.name,
                 taken_ms=now_ms,
-                building=self._copy_building(current),
+                building=self._copy(current.building, current),
             )
 
-        self._change(update)
-        self._fence_previous_owner()
+        catalog = self._catalog.change(update)
+        self._fence_previous_owner(owners[0], catalog)
+        # Only now, because until then the previous owner could still change which folder is the kept table.
+        self._remove_orphans(catalog)
         return owners[0]
 
-    def _copy_building(self, current: Catalog) -> str:
-        """Copy the building table to a new folder. Return the folder's name, or an empty text if the table does not
-        exist.
+    def _copy(self, name: str, current: Catalog) -> str:
+        """Copy the table in the folder ``name`` to a new folder. Return the new folder's name, or an empty text if the
+        table does not exist.
         """
-        old = self._folder(current, Part.BUILDING)
-        if old is None:
+        old, new = self._state_dir / name, new_folder_name(current)
+        if not name or not self._is_table(old):
             return ""
-        new = new_folder_name(current)
         with translate_errors(old):
             try:
                 copy_table(old, self._state_dir / new)
@@ -133,32 +135,45 @@ class DeltaWriter(CatalogWriter):
                 raise
         return new
 
-    def _fence_previous_owner(self) -> None:
-        """Create a commit in the table, so that a previous owner that checked an older catalog fails to commit."""
+    def _fence_previous_owner(self, owner: Owner, catalog: Catalog) -> None:
+        """Create a commit in the table, so that a previous owner that checked an older catalog fails to commit. The
+        commit names an own copy of the kept table.
+        """
         while True:
             table = self._table(self._serving_path)
             if table is None:
                 return
+            check_fence(self.view, Fence(owner, 0), self._catalog.read().current_owner, None)
             with translate_errors(self._serving_path), contextlib.suppress(PositionMoved):
                 commit_state = table.commit_state
-                if commit_state is not None and table.lacks_files():
-                    # The table is not readable, so the follower must rebuild it.
+                if commit_state is not None:
+                    fault = "data files of the table are missing" if table.lacks_files() else ""
                     commit_state = msgspec.structs.replace(
-                        commit_state, fault="data files of the table are missing"
+                        commit_state,
+                        # If files are missing, the table is not readable, and the follower must rebuild it.
+                        fault=fault or commit_state.fault,
+                        kept=self._copy(kept_folder(table), catalog),
                     )
                 table.commit_without_rows(commit_state)
                 return
 
     def _change(self, update: Callable[[Catalog], Catalog]) -> Catalog:
         catalog = self._catalog.change(update)
-        with translate_os_errors(self._state_dir):
-            for path in list(self._state_dir.iterdir()):
-                self._remove_orphan(path, catalog)
+        self._remove_orphans(catalog)
         return catalog
 
+    def _remove_orphans(self, catalog: Catalog) -> None:
+        """Remove folders that neither this version of the catalog nor the serving table names, and that no later
+        version can name.
+        """
+        current_names = {catalog.building, kept_folder(self._table(self._serving_path))}
+        with translate_os_errors(self._state_dir):
+            for path in list(self._state_dir.iterdir()):
+                if path.name not in current_names:
+                    self._remove_orphan(path, catalog)
+
     def _remove_orphan(self, path: Path, catalog: Catalog) -> None:
-        """Remove a folder that this version of the catalog does not name, and that no later version can name."""
-        if 0 <= version_of_folder(path.name) <= catalog.number and path.name != catalog.building:
+        if 0 <= version_of_folder(path.name) <= catalog.number:
             self._tables.pop(path, None)
             # Rename the folder first, so that another process finds it either complete or not at all.
             with contextlib.suppress(FileNotFoundError):
@@ -173,9 +188,13 @@ class DeltaWriter(CatalogWriter):
     # State and rows
 
     def _folder(self, catalog: Catalog, part: Part) -> Path | None:
-        path = self._serving_path if part is Part.SERVING else self._state_dir / catalog.building
-        if part is Part.BUILDING and not catalog.building:
-            return None
+        path = self._serving_path
+        if part is not Part.SERVING:
+            is_kept = part is Part.KEPT
+            name = kept_folder(self._table(self._serving_path)) if is_kept else catalog.building
+            if not name:
+                return None
+            path = self._state_dir / name
         if self._is_table(path):
             return path
         if path in self._tables:
@@ -229,13 +248,10 @@ class DeltaWriter(CatalogWriter):
 
         def update(current: Catalog) -> Catalog:
             check_fence(self.view, fence, current.current_owner, None)
-            serving = self._state(current, Part.SERVING)
-            if serving is not None and is_older(position, serving.position):
-                check_fence(self.view, fence, current.current_owner, serving.position.generation)
             commit_state = CommitState(
                 position, schema.to_json(), current.rebuild_requests, reason, Columns(schema).names
             )
-            if serving is None:
+            if self._state(current, Part.SERVING) is None:
                 self._check_path_free(commit_state.columns)
             folder = new_folder_name(current)
             with translate_errors(self._state_dir / folder):
@@ -313,13 +329,15 @@ class DeltaWriter(CatalogWriter):
             )
         return table
 
-    def swap(self, fence: Fence) -> None:
+    def swap(self, fence: Fence, keep: bool = False) -> None:
         serving = self._table(self._serving_path)
-        built = self._check(self._catalog.read(), Part.BUILDING, None, fence)
+        catalog = self._catalog.read()
+        built = self._check(catalog, Part.BUILDING, None, fence)
         assert built is not None
         if serving is not None:
             with self._translate_write_errors(serving.folder, fence), translate_errors(built.folder):
-                serving.replace(built)
+                kept = self._link_copy(serving, catalog) if keep else ""
+                serving.replace(built, kept or kept_folder(serving))
         else:
             self._tables.clear()
             with self._translate_write_errors(built.folder, fence):
@@ -336,42 +354,60 @@ class DeltaWriter(CatalogWriter):
         built.folder.rename(self._serving_path)
         sync_folder(self.path)
 
-    def drop_building(self, fence: Fence) -> None:
+    def _link_copy(self, serving: LakeTable, catalog: Catalog) -> str:
+        """Create a table with links to the files of the serving table. Return the folder's name, or an empty text if
+        the serving table has a fault.
+        """
+        if serving.state is None or serving.state.fault:
+            return ""
+        name = new_folder_name(catalog)
+        try:
+            LakeTable.create_copy(self._state_dir / name, serving)
+        except BaseException:
+            shutil.rmtree(self._state_dir / name, ignore_errors=True)
+            raise
+        return name
+
+    def swap_back(self, fence: Fence) -> None:
+        serving = self._table(self._serving_path)
+        catalog = self._catalog.read()
+        state = self._state(catalog, Part.KEPT)
+        owner = self._catalog.read().current_owner
+        check_kept(self.view, str(self.path), fence, owner, state.position if state else None)
+        kept = self._check(catalog, Part.KEPT, None, fence)
+        assert kept is not None
+        assert kept.commit_state is not None
+        assert serving is not None
+        with self._translate_write_errors(serving.folder, fence), translate_errors(kept.folder):
+            name = self._link_copy(serving, catalog)
+            serving.replace_files(kept, msgspec.structs.replace(kept.commit_state, kept=name))
+        self._change(self._same_catalog(fence))
+
+    def _same_catalog(self, fence: Fence) -> Callable[[Catalog], Catalog]:
+        """Return an update that changes only the number of the version, so that orphaned folders can be removed."""
+
+        def update(current: Catalog) -> Catalog:
+            check_fence(self.view, fence, current.current_owner, None)
+            return current
+
+        return update
+
+    def drop(self, part: Part, fence: Fence) -> None:
+        check_droppable(self.view, part)
+        if part is Part.KEPT:
+            self._drop_kept(fence)
+            return
+
         def update(current: Catalog) -> Catalog:
             check_fence(self.view, fence, current.current_owner, None)
             return msgspec.structs.replace(current, building="")
 
         self._change(update)
 
-
-def copy_table(old: Path, new: Path) -> None:
-    """Create ``new`` as a copy of the table ``old``. Both share their files, which never change after they are written.
-
-    Raises FileNotFoundError if ``old`` does not exist. This function copies the log before the data files. When it
-    copies the log, all files of the newest version exist. Afterwards the writer removes only files that this version
-    does not use.
-    """
-    make_private_dir(new)
-    (new / LOG).mkdir(DIR_MODE)
-    for path in sorted((old / LOG).iterdir()):
-        if path.suffix == ".json" or path.name.endswith(CHECKPOINT):
-            _link(path, new / LOG / path.name)
-        elif path.name == "_last_checkpoint":
-            # This file is overwritten in place.
-            write_synced(new / LOG / path.name, path.read_bytes())
-    for path in old.glob("*.parquet"):
-        _link(path, new / path.name)
-    sync_folder(new / LOG)
-    sync_folder(new)
-    sync_folder(new.parent)
-    if LakeTable(new).lacks_files():
-        raise FileNotFoundError(f"data files are missing in {old}")
-
-
-def _link(old: Path, new: Path) -> None:
-    try:
-        os.link(old, new)
-    except FileNotFoundError:
-        if not old.parent.exists():
-            raise
-        # The writer removed the file, because no version uses it any more.
+    def _drop_kept(self, fence: Fence) -> None:
+        serving = self._table(self._serving_path)
+        check_fence(self.view, fence, self._catalog.read().current_owner, None)
+        if serving is not None and serving.commit_state is not None and serving.commit_state.kept:
+            with self._translate_write_errors(serving.folder, fence):
+                serving.commit_without_rows(msgspec.structs.replace(serving.commit_state, kept=""))
+        self._change(self._same_catalog(fence))

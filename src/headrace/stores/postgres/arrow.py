@@ -41,12 +41,17 @@ class PostgresArrowReader:
         self._remaining_s = remaining_s
 
     def state(self, view: str) -> ViewState | None:
-        return self._catalog.state(self._connection, view, Part.SERVING)
+        serving = self._serving(view)
+        return None if serving is None else serving[1]
+
+    def _serving(self, view: str) -> tuple[str, ViewState] | None:
+        self._catalog.lock_serving(self._connection, view, self._remaining_s())
+        return self._catalog.state_and_table(self._connection, view, Part.SERVING)
 
     def read(self, view: str, scan: TableScan, words: str) -> ArrowRows | None:
         if words:
             raise no_text_index(view, self._session.where)
-        serving = self._catalog.state_and_table(self._connection, view, Part.SERVING)
+        serving = self._serving(view)
         if serving is None:
             return None
         name, state = serving

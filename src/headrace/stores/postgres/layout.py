@@ -1,6 +1,8 @@
 """The tables ``_headrace_views`` and ``_headrace_owners`` of a PostgreSQL schema.
 
-``_headrace_views`` has one row for each part of a view, with the part's position, schema and table.
+``_headrace_views`` has one row for each part of a view, with the part's position, schema and table. The table of the
+part ``serving`` has the view's name. The part ``building`` is in ``_headrace_new_<view>``, and the part ``kept``, a
+former serving part, in ``_headrace_kept_<view>``. Long names are shortened.
 ``_headrace_owners`` has a row per view, with the follower that may write the view. A transaction that changes rows
 reads and writes both tables, so position, rows and owner are always consistent. A row in ``_headrace_views`` names the
 table of a part. If that table is missing, or does not have the expected columns, the row counts as missing, and the
@@ -21,17 +23,25 @@ import msgspec
 import psycopg
 
 from headrace.model.progress import Sources
-from headrace.stores.errors import StoreForeign
+from headrace.stores.errors import StoreForeign, StoreReplaced
 from headrace.stores.position import Position, ViewSchema, ViewState
 from headrace.stores.postgres.errors import translate_errors
 from headrace.stores.postgres.session import PostgresSession
-from headrace.stores.postgres.table import column_type, quoted
+from headrace.stores.postgres.table import clip_name, column_type, quoted
 from headrace.stores.writer import Part
 
-__all__ = ["EMPTY_TABLE_FAULT", "Catalog"]
+__all__ = ["EMPTY_TABLE_FAULT", "MOVING", "Catalog", "table_name"]
 
 EMPTY_TABLE_FAULT = "the table is empty, but it should have rows; another program emptied it"
 
+MOVING = "moving"
+"""A part that exists only within the transaction that exchanges the serving part and the kept part."""
+_PREFIXES = {
+    Part.SERVING: "",
+    Part.BUILDING: "_headrace_new_",
+    Part.KEPT: "_headrace_kept_",
+    MOVING: "_headrace_moving_",
+}
 _POSITION = (
     "topic",
     "topic_id",
@@ -87,6 +97,10 @@ WHERE n.nspname = %s AND c.relname = %s AND c.relkind = 'r' AND a.attnum > 0 AND
 """
 
 
+def table_name(view: str, part: str) -> str:
+    return clip_name(f"{_PREFIXES[part]}{view}")
+
+
 class Catalog:
     def __init__(self, session: PostgresSession) -> None:
         self._session = session
@@ -130,6 +144,26 @@ class Catalog:
 
     # States and positions
 
+    def lock_serving(self, connection: psycopg.Connection[Any], view: str, timeout_s: float) -> None:
+        """Lock the serving table, so that it is not renamed before the end of the transaction. Set the timeout of
+        statements.
+
+        Call this before the transaction takes its snapshot, so before the first SELECT. Otherwise ``state_and_table``
+        can fail because the view was switched back after the snapshot. If the table does not exist, or the role may not
+        read it, the next read reports this.
+        """
+        table = self._full_name(table_name(view, Part.SERVING))
+        timeout_ms = max(1, int(timeout_s * 1_000))
+        try:
+            # One round trip. A statement with several commands cannot be prepared.
+            connection.execute(
+                f"SET LOCAL statement_timeout = {timeout_ms}; SAVEPOINT headrace_lock;"
+                f" LOCK TABLE {table} IN ACCESS SHARE MODE",
+                prepare=False,
+            )
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege):
+            connection.execute("ROLLBACK TO SAVEPOINT headrace_lock")
+
     def state(self, connection: psycopg.Connection[Any], view: str, part: Part) -> ViewState | None:
         result = self.state_and_table(connection, view, part)
         return None if result is None else result[1]
@@ -147,10 +181,30 @@ class Catalog:
             return None
         name, schema_text, requests, reason, is_same, filled, *position = result
         schema = ViewSchema.parse(schema_text)
-        if not is_same or not self._has_columns(connection, name, schema):
+        if not is_same:
+            self._check_not_switched(connection, view)
+            return None
+        if not self._has_columns(connection, name, schema):
             return None
         fault = EMPTY_TABLE_FAULT if filled and self.is_empty(connection, name, schema) else ""
         return name, ViewState(schema, _position(position), requests, reason, fault)
+
+    def _check_not_switched(self, connection: psycopg.Connection[Any], view: str) -> None:
+        """Raise if the view was switched back after the transaction took its snapshot. A snapshot has the old rows of
+        the catalog, but the new names of tables.
+        """
+        (current,) = connection.execute(
+            "SELECT to_regclass(%s)::oid", [self._full_name(table_name(view, Part.SERVING))]
+        ).fetchone() or (None,)
+        result = connection.execute(
+            f"SELECT FROM {self._views} WHERE view = %s AND part = %s AND made::oid = %s",
+            [view, Part.KEPT, current],
+        )
+        if result.fetchone() is not None:
+            raise StoreReplaced(
+                f"view {view!r} in {self._session.where} was switched back while it was read",
+                hint="run the query again",
+            )
 
     def views(self, connection: psycopg.Connection[Any]) -> Iterator[tuple[str, Part, ViewState]]:
         """Return all parts of all views, without checking their tables."""
@@ -252,15 +306,29 @@ class Catalog:
             prepare=True,
         )
 
-    def serve_building(self, connection: psycopg.Connection[Any], view: str, name: str) -> None:
-        """Make the building part the serving part, with the table ``name``."""
-        self.delete(connection, view, Part.SERVING)
+    def move(
+        self, connection: psycopg.Connection[Any], view: str, source: str, target: str, name: str
+    ) -> None:
+        """Make the part ``source`` the part ``target``, with the table ``name``. Delete the old part ``target``."""
+        self.delete(connection, view, target)
         connection.execute(
             f"UPDATE {self._views} SET part = %s, name = %s, made = %s WHERE view = %s AND part = %s",  # noqa: S608
-            [Part.SERVING, name, self._full_name(name), view, Part.BUILDING],
+            [target, name, self._full_name(name), view, source],
         )
 
-    def delete(self, connection: psycopg.Connection[Any], view: str, part: Part) -> None:
+    def copy(
+        self, connection: psycopg.Connection[Any], view: str, source: Part, target: Part, name: str
+    ) -> None:
+        """Create the part ``target`` with the state of ``source`` and the table ``name``."""
+        changed = {"part": target, "name": name, "made": self._full_name(name)}
+        selected = ", ".join(f"%s::{_VIEWS[column]}" if column in changed else column for column in _VIEWS)
+        connection.execute(
+            f"INSERT INTO {self._views} ({', '.join(_VIEWS)})"  # noqa: S608
+            f" SELECT {selected} FROM {self._views} WHERE view = %s AND part = %s",
+            [*(changed[column] for column in _VIEWS if column in changed), view, source],
+        )
+
+    def delete(self, connection: psycopg.Connection[Any], view: str, part: str) -> None:
         connection.execute(
             f"DELETE FROM {self._views} WHERE view = %s AND part = %s",  # noqa: S608
             [view, part],

@@ -58,7 +58,7 @@ class PostgresReader(StoreReader):
 
     def query(self, view: str, build: QueryBuilder, timeout_s: float) -> QueryResult | None:
         with self._session.reading() as connection:
-            set_statement_timeout(connection, timeout_s)
+            self._catalog.lock_serving(connection, view, timeout_s)
             result = self._catalog.state_and_table(connection, view, Part.SERVING)
             if result is None:
                 return None
@@ -82,7 +82,7 @@ class PostgresReader(StoreReader):
         if words is not None:
             raise no_text_index(view, self.where)
         with self._session.reading() as connection:
-            set_statement_timeout(connection, timeout_s)
+            self._catalog.lock_serving(connection, view, timeout_s)
             table = self._table(view)
             yield list(table.schema.names), self._scan(table, timeout_s)
 

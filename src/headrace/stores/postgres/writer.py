@@ -6,11 +6,7 @@ the lock for a short time. Then it requests the server to end the session that h
 belongs to a follower with the same role. The server rolls back the transaction, and the stalled follower fails when it
 resumes. The server also ends a follower's session that is idle in a transaction for a minute.
 
-A swap copies the rows that differ into the serving table, in one transaction. The serving table is not replaced, so
-grants, indexes and SQL views of users remain. Readers see the old rows until the commit, and older transactions even
-longer. Renaming the new table instead would have three problems: SQL views would still read the old table, grants would
-be lost, and an older snapshot would see the new table half empty. If columns have changed, the swap alters them first.
-Users must drop objects that depend on a removed column.
+``headrace.stores.postgres.swap`` describes how another part becomes the serving part.
 """
 
 from __future__ import annotations
@@ -24,16 +20,10 @@ import psycopg
 from headrace.stores.errors import PositionMoved, SchemaRefused, StoreBusy, StoreForeign
 from headrace.stores.position import Position, ViewSchema, ViewState
 from headrace.stores.postgres.errors import translate_errors
-from headrace.stores.postgres.layout import EMPTY_TABLE_FAULT, Catalog
+from headrace.stores.postgres.layout import EMPTY_TABLE_FAULT, Catalog, table_name
 from headrace.stores.postgres.session import FOLLOWER, MARKER, PostgresSession
-from headrace.stores.postgres.table import (
-    PostgresTable,
-    clip_name,
-    column_definition,
-    column_type,
-    quoted,
-    row_limits,
-)
+from headrace.stores.postgres.swap import PartSwap
+from headrace.stores.postgres.table import PostgresTable, row_limits
 from headrace.stores.rows import Row
 from headrace.stores.writer import (
     Changes,
@@ -42,10 +32,11 @@ from headrace.stores.writer import (
     Part,
     RowLimits,
     StoreWriter,
+    check_droppable,
     check_fence,
+    check_kept,
     check_position,
     check_view_name,
-    is_older,
     next_owner,
 )
 
@@ -81,6 +72,7 @@ class PostgresWriter(StoreWriter):
         return row_limits(schema)
 
     def claim(self, name: str, now_ms: int, before: Owner | None = None) -> Owner:
+        self._tables.clear()
         return self._ownership.claim(name, now_ms, before)
 
     # State and rows
@@ -99,7 +91,7 @@ class PostgresWriter(StoreWriter):
                 raise PositionMoved(f"view {self.view!r} has no {part} table in {self.where}")
             table = PostgresTable(
                 self._session.schema_name,
-                self._table_name(part),
+                table_name(self.view, part),
                 state.schema,
                 direct_rows_min=self._direct_rows_min,
             )
@@ -107,9 +99,6 @@ class PostgresWriter(StoreWriter):
                 self._session.connection.execute(table.create_stage)
             self._tables[part] = table
         return self._tables[part]
-
-    def _table_name(self, part: Part) -> str:
-        return clip_name(self.view if part is Part.SERVING else f"_headrace_new_{self.view}")
 
     def rows(self, part: Part = Part.SERVING) -> Iterator[Row]:
         table = self._table(part)
@@ -119,16 +108,11 @@ class PostgresWriter(StoreWriter):
     # Writes
 
     def begin(self, schema: ViewSchema, position: Position, reason: str, fence: Fence) -> ViewState:
-        table = PostgresTable(self._session.schema_name, self._table_name(Part.BUILDING), schema)
+        table = PostgresTable(self._session.schema_name, table_name(self.view, Part.BUILDING), schema)
         with self._session.transaction() as connection:
-            owner = self._ownership.lock(connection)
-            check_fence(self.view, fence, owner, None)
-            serving = self._catalog.position(connection, self.view, Part.SERVING)
-            if not self._catalog.is_ours(connection, self.view):
-                self._check_name_free(connection)
-            if serving is not None and is_older(position, serving):
-                check_fence(self.view, fence, owner, serving.generation)
-            self._drop_building(connection)
+            check_fence(self.view, fence, self._ownership.lock(connection), None)
+            self._check_name_free(connection)
+            self._drop(connection, Part.BUILDING)
             try:
                 connection.execute(table.create)
             except (psycopg.errors.TooManyColumns, psycopg.errors.DuplicateColumn) as error:
@@ -138,10 +122,14 @@ class PostgresWriter(StoreWriter):
         return state
 
     def _check_name_free(self, connection: Connection) -> None:
-        kind = self._catalog.relation_kind(connection, self._table_name(Part.SERVING))
+        """Raise if another program created the table with the view's name."""
+        name = table_name(self.view, Part.SERVING)
+        if self._catalog.is_ours(connection, self.view):
+            return
+        kind = self._catalog.relation_kind(connection, name)
         if kind is not None:
             raise StoreForeign(
-                f"{self.where} has a {kind} {self._table_name(Part.SERVING)!r} that no follower created",
+                f"{self.where} has a {kind} {name!r} that no follower created",
                 hint="rename this object or the view; the object was not changed",
             )
 
@@ -171,32 +159,42 @@ class PostgresWriter(StoreWriter):
         check_fence(self.view, fence, owner, position.generation if position else None)
         check_position(self.view, self.where, before, position)
 
-    def swap(self, fence: Fence) -> None:
-        built = self._table(Part.BUILDING)
-        serving = PostgresTable(self._session.schema_name, self._table_name(Part.SERVING), built.schema)
+    def swap(self, fence: Fence, keep: bool = False) -> None:
+        schema = self._table(Part.BUILDING).schema
         with self._session.transaction() as connection:
             self._check(connection, Part.BUILDING, None, fence)
-            name = self._catalog.table_name(connection, self.view, Part.SERVING)
-            if not self._catalog.is_ours(connection, self.view):
-                self._check_name_free(connection)
-            if name is not None and self._catalog.columns(connection, name)[0]:
-                _replace_rows(connection, self._catalog, serving, built)
-            else:
-                connection.execute(f"ALTER TABLE {built.full_name} RENAME TO {quoted(serving.name)}")
-            self._catalog.serve_building(connection, self.view, serving.name)
+            self._check_name_free(connection)
+            self._swap(connection).serve_building(schema, keep)
         self._tables.clear()
 
-    def drop_building(self, fence: Fence) -> None:
+    def swap_back(self, fence: Fence) -> None:
+        with self._session.transaction() as connection:
+            owner = self._ownership.lock(connection)
+            position = self._catalog.position(connection, self.view, Part.KEPT)
+            check_kept(self.view, self.where, fence, owner, position)
+            kept = self._catalog.state(connection, self.view, Part.KEPT)
+            if kept is None or kept.fault:
+                raise PositionMoved(
+                    f"another program changed the kept part of view {self.view!r} in {self.where}:"
+                    f" {kept.fault if kept else 'its table was dropped or replaced'}",
+                    hint="drop the kept part, and rebuild the view with the earlier flow",
+                )
+            self._check_name_free(connection)
+            self._swap(connection).exchange(kept.schema)
+        self._tables.clear()
+
+    def _swap(self, connection: Connection) -> PartSwap:
+        return PartSwap(connection, self._catalog, self._session.schema_name, self.view)
+
+    def drop(self, part: Part, fence: Fence) -> None:
+        check_droppable(self.view, part)
         with self._session.transaction() as connection:
             check_fence(self.view, fence, self._ownership.lock(connection), None)
-            self._drop_building(connection)
+            self._drop(connection, part)
 
-    def _drop_building(self, connection: Connection) -> None:
-        """Drop the building part. Drop its table even if it is not in the catalog, because its name is reserved."""
-        name = quoted(self._table_name(Part.BUILDING))
-        connection.execute(f"DROP TABLE IF EXISTS {quoted(self._session.schema_name)}.{name}")
-        self._catalog.delete(connection, self.view, Part.BUILDING)
-        self._tables.pop(Part.BUILDING, None)
+    def _drop(self, connection: Connection, part: Part) -> None:
+        self._swap(connection).drop(part)
+        self._tables.pop(part, None)
 
     # Rebuild requests
 
@@ -288,69 +286,3 @@ class _Ownership:
             [self._view],
         ).fetchone()
         return int(row[0]) if row else 0
-
-
-# Swap
-
-
-def _replace_rows(
-    connection: Connection, catalog: Catalog, serving: PostgresTable, built: PostgresTable
-) -> None:
-    """Replace the rows of ``serving``, the existing table, by those of ``built``. Both objects have the new schema."""
-    _alter_columns(connection, catalog, serving)
-    # The server has no statistics of the new table yet and would choose a slow plan.
-    connection.execute(f"ANALYZE {built.full_name}")
-    same_key = " AND ".join(f"s.{quoted(name)} = b.{quoted(name)}" for name in serving.schema.key)
-    first = quoted(serving.schema.key[0])
-    connection.execute(
-        f"DELETE FROM {serving.full_name} s WHERE NOT EXISTS (SELECT FROM {built.full_name} b WHERE {same_key})"  # noqa: S608
-    )
-    columns = ", ".join(f"b.{quoted(name)}" for name in serving.schema.names)
-    differs = " OR ".join([f"s.{first} IS NULL", *_differences(serving)])
-    connection.execute(
-        f"INSERT INTO {serving.full_name} ({serving.columns}) SELECT {columns} FROM {built.full_name} b"  # noqa: S608
-        f" LEFT JOIN {serving.full_name} s ON {same_key} WHERE {differs} {serving.on_conflict}"
-    )
-    connection.execute(f"DROP TABLE {built.full_name}")
-
-
-def _differences(table: PostgresTable) -> list[str]:
-    # The type json has no equality operator, so compare its text.
-    casts = {field.name: "::text" if column_type(field) == "json" else "" for field in table.schema.fields}
-    return [
-        f"b.{quoted(name)}{cast} IS DISTINCT FROM s.{quoted(name)}{cast}"
-        for name, cast in casts.items()
-        if name not in table.schema.key
-    ]
-
-
-def _alter_columns(connection: Connection, catalog: Catalog, table: PostgresTable) -> None:
-    """Drop and add columns. A column whose type has changed is dropped and added. If the key has changed, delete all
-    rows first.
-    """
-    columns, key = catalog.columns(connection, table.name)
-    fields_by_name = {field.name: field for field in table.schema.fields}
-    dropped = [
-        name
-        for name, kind in columns
-        if name not in fields_by_name or column_type(fields_by_name[name]) != kind
-    ]
-    unchanged = {name for name, _ in columns} - set(dropped)
-    is_new_key = key != list(table.schema.key) or not unchanged.issuperset(key)
-    if is_new_key:
-        connection.execute(f"DELETE FROM {table.full_name}")  # noqa: S608
-        for (name,) in connection.execute(
-            "SELECT conname FROM pg_constraint WHERE conrelid = %s::regclass AND contype = 'p'",
-            [table.full_name],
-        ).fetchall():
-            connection.execute(f"ALTER TABLE {table.full_name} DROP CONSTRAINT {quoted(name)}")
-    for name in dropped:
-        connection.execute(f"ALTER TABLE {table.full_name} DROP COLUMN {quoted(name)}")
-    for name, field in fields_by_name.items():
-        if name not in unchanged:
-            definition = column_definition(field, table.schema.key)
-            connection.execute(f"ALTER TABLE {table.full_name} ADD COLUMN {definition}")
-        elif is_new_key and name not in table.schema.key:
-            connection.execute(f"ALTER TABLE {table.full_name} ALTER COLUMN {quoted(name)} DROP NOT NULL")
-    if is_new_key:
-        connection.execute(f"ALTER TABLE {table.full_name} ADD PRIMARY KEY ({table.key})")

@@ -1,7 +1,9 @@
 """The keys of a view in Redis.
 
     shop:revenue                a hash, the serving part: one field per row; its name is the row's key, its value JSON
-    {shop:revenue}:building     the building part; RENAME makes it the serving part
+    {shop:revenue}:building     the building part
+    {shop:revenue}:kept         the kept part, a former serving part
+    {shop:revenue}:moving       the former serving part, while a script exchanges it with the kept part
     {shop:revenue}:headrace     a hash with the metadata of the view:
 
         format                  1
@@ -12,7 +14,12 @@
         serving.shape           its columns and key, as JSON
         serving.wish            the number of rebuild requests when it was built
         serving.reason          why it was built
+        serving.id              a random text that identifies the part, so that a scan detects a swap; absent if an
+                                older release built the part
         building, building.…    the same for the building part
+        kept, kept.…            the same for the kept part
+
+A swap renames keys and fields in one script. Its time does not depend on the number of rows.
 
 Redis Cluster hashes only the text in the braces of a key, so all keys of a view are in the same slot. In Redis a hash
 without fields does not exist, so a view without rows has only the metadata.
@@ -49,8 +56,8 @@ class Keys:
         return f"{self.prefix}{self.view}"
 
     @property
-    def building(self) -> str:
-        return f"{self._slot}:building"
+    def moving(self) -> str:
+        return f"{self._slot}:moving"
 
     @property
     def metadata(self) -> str:
@@ -62,7 +69,11 @@ class Keys:
         return self.serving if "{" in self.prefix else f"{{{self.serving}}}"
 
     def rows(self, part: Part) -> str:
-        return self.serving if part is Part.SERVING else self.building
+        return self.serving if part is Part.SERVING else f"{self._slot}:{part}"
+
+    def all_rows(self) -> list[str]:
+        """Return the keys of the parts, in the order of ``Part``."""
+        return [self.rows(part) for part in Part]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +121,15 @@ class Metadata:
             f"found {actual} rows instead of {expected}; another program changed them, or Redis evicted them"
         )
 
+    def names(self, part: Part) -> list[str]:
+        """Return the names of the part's fields."""
+        return [name for name in self.fields if name == part or name.startswith(f"{part}.")]
+
     def fields_as(self, part: Part, source: Part) -> list[str]:
         """Return all fields of ``source``, renamed for ``part``, as alternating names and values."""
-        names = [name for name in self.fields if name == source or name.startswith(f"{source}.")]
-        return [text for name in names for text in (name.replace(source, part, 1), self.fields[name])]
+        return [
+            text for name in self.names(source) for text in (name.replace(source, part, 1), self.fields[name])
+        ]
 
 
 @contextlib.contextmanager
@@ -129,14 +145,13 @@ def _damage_errors() -> Iterator[None]:
 
 def read_metadata(keys: Keys, *extra_reads: tuple[str, str]) -> Command:
     """Return the command that reads the input of ``parse_metadata``. It also runs ``extra_reads``, atomically."""
-    return read_keys(
-        [("HGETALL", keys.metadata), ("HLEN", keys.serving), ("HLEN", keys.building), *extra_reads]
-    )
+    row_counts = (("HLEN", key) for key in keys.all_rows())
+    return read_keys([("HGETALL", keys.metadata), *row_counts, *extra_reads])
 
 
 def parse_metadata(responses: Sequence[Any]) -> Metadata:
-    metadata, serving, building, *_ = responses
+    metadata, *others = responses
     with _damage_errors():
         texts = [text.decode() for text in metadata]
     fields = dict(zip(texts[::2], texts[1::2], strict=True))
-    return Metadata(fields, {Part.SERVING: serving, Part.BUILDING: building})
+    return Metadata(fields, dict(zip(Part, others, strict=False)))

@@ -14,7 +14,7 @@ from headrace.stores.position import ViewState
 from headrace.stores.query import Query, QueryResult
 from headrace.stores.reader import QueryBuilder, StoredView, StoreReader, no_text_index
 from headrace.stores.redis.layout import FORMAT, Keys, Metadata, parse_metadata, read_metadata
-from headrace.stores.redis.server import Server, read_with_row
+from headrace.stores.redis.server import Server, read_with_row, scan_rows
 from headrace.stores.row_json import RowJson, row_json
 from headrace.stores.rows import Row
 from headrace.stores.scan import select_rows, with_deadline
@@ -26,10 +26,13 @@ _SCAN_ROWS = 1_000
 _ROWS_PER_READ_MAX = 10_000
 """Maximum rows to read at once. Reading them blocks the other clients of the server for a few milliseconds."""
 _SAFE_POLICIES = ("noeviction", "volatile-")
+_PART_ID = "serving.id"
 
 
 class RedisReader(StoreReader):
-    """The rows of a read are from the same moment, except for a ``scan`` of a large view."""
+    """The rows of a read are from the same moment, except for a ``scan`` of a large view. Such a scan fails if a swap
+    replaces the rows meanwhile.
+    """
 
     def __init__(self, address: str, prefix: str, view: str, clock: Clock | None = None) -> None:
         self._keys = Keys(prefix, view)
@@ -68,9 +71,7 @@ class RedisReader(StoreReader):
             query = build(state.schema)
             codec = row_json(state.schema)
             if query.key is not None:
-                command = read_with_row(
-                    self._keys.metadata, self._keys.serving, self._keys.building, codec.key(query.key)
-                )
+                command = read_with_row(self._keys.metadata, self._keys.all_rows(), codec.key(query.key))
                 responses = self._server.execute(*command)
                 values = [] if responses[-1] is None else [codec.row(responses[-1])]
             else:
@@ -117,14 +118,24 @@ class RedisReader(StoreReader):
             list(state.schema.names),
             map(codec.row, responses[-1])
             if is_small
-            else self._scan(codec, self._clock.steady() + timeout_s),
+            else self._scan(
+                codec, parse_metadata(responses).fields.get(_PART_ID), self._clock.steady() + timeout_s
+            ),
         )
 
-    def _scan(self, codec: RowJson, deadline: float) -> Iterator[Row]:
+    def _scan(self, codec: RowJson, part_id: str | None, deadline: float) -> Iterator[Row]:
         seen_keys = set[bytes]()
         cursor = b"0"
+        expected_id = None if part_id is None else part_id.encode()
         while True:
-            cursor, values = self._server.execute("HSCAN", self._keys.serving, cursor, "COUNT", _SCAN_ROWS)
+            current_id, (cursor, values) = self._server.execute(
+                *scan_rows(self._keys.metadata, _PART_ID, self._keys.serving, cursor, _SCAN_ROWS)
+            )
+            if current_id != expected_id:
+                raise QueryFailed(
+                    f"the rows at {self.where} were replaced during the scan, after {len(seen_keys)} rows",
+                    hint="run the query again",
+                )
             for key, value in zip(values[::2], values[1::2], strict=True):
                 # HSCAN can return a field twice while the server resizes the hash.
                 if key not in seen_keys:
@@ -140,7 +151,7 @@ class RedisReader(StoreReader):
 
 
 def _serving(responses: list[Any]) -> ViewState | None:
-    return parse_metadata(responses[:3]).state(Part.SERVING)
+    return parse_metadata(responses).state(Part.SERVING)
 
 
 # Checks of a server

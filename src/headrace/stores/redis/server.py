@@ -32,7 +32,7 @@ from headrace.model.store import redact_address, resolve_address
 from headrace.stores.errors import StoreUnusable
 from headrace.stores.redis.errors import translate_errors
 
-__all__ = ["Command", "Server", "guarded", "read_keys", "read_with_row", "store_position"]
+__all__ = ["Command", "Server", "guarded", "read_keys", "read_with_row", "scan_rows", "store_position"]
 
 Command = Sequence[str | bytes | int]
 
@@ -184,8 +184,12 @@ _READ_KEYS = """local results = {}
 for at, command in ipairs(ARGV) do results[at] = redis.call(command, KEYS[at]) end
 return results"""
 
-_READ_WITH_ROW = """return {redis.call('HGETALL', KEYS[1]), redis.call('HLEN', KEYS[2]), redis.call('HLEN', KEYS[3]),
-  redis.call('HGET', KEYS[2], ARGV[1])}"""
+_READ_WITH_ROW = """local results = {redis.call('HGETALL', KEYS[1])}
+for key = 2, #KEYS do results[key] = redis.call('HLEN', KEYS[key]) end
+results[#KEYS + 1] = redis.call('HGET', KEYS[2], ARGV[1])
+return results"""
+
+_SCAN = """return {redis.call('HGET', KEYS[1], ARGV[1]), redis.call('HSCAN', KEYS[2], ARGV[2], 'COUNT', ARGV[3])}"""
 
 # The end of a batch: stores its position and the number of rows.
 _STORE_POSITION_FUNCTION = """local function store_position(meta, rows, part, position)
@@ -223,11 +227,16 @@ def read_keys(reads: Sequence[tuple[str, str]]) -> Command:
     return "EVAL", _READ_KEYS, len(reads), *(key for _, key in reads), *(command for command, _ in reads)
 
 
-def read_with_row(meta: str, serving: str, building: str, field: bytes) -> Command:
-    """Return a command that reads the metadata of a view and one row of the serving part (nil if the row is
-    missing).
+def read_with_row(meta: str, rows: Sequence[str], field: bytes) -> Command:
+    """Return a command that reads the metadata of a view, the sizes of the hashes ``rows``, and one row of the first
+    of them (nil if the row is missing).
     """
-    return "EVAL", _READ_WITH_ROW, 3, meta, serving, building, field
+    return "EVAL", _READ_WITH_ROW, 1 + len(rows), meta, *rows, field
+
+
+def scan_rows(meta: str, name: str, rows: str, cursor: bytes, count: int) -> Command:
+    """Return a command that reads the field ``name`` of the metadata, and the next rows of a scan, atomically."""
+    return "EVAL", _SCAN, 2, meta, rows, name, cursor, count
 
 
 def store_position(meta: str, rows: str, part: str, position: bytes) -> Command:

@@ -5,11 +5,15 @@ last writes, for example after a crash, a failover to a replica, or a restore fr
 batches. The follower continues from the earlier position, whose rows match, and applies the rest again.
 
 The transaction watches the owner, the position and the rows, from before the checks until EXEC.
+
+A swap is one script, which renames keys. UNLINK frees a replaced hash in a background thread of the server, before
+RENAME uses its key. RENAME alone would block the server until it has freed the hash.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 
 from headrace.stores.errors import PositionMoved, StoreBusy, StoreForeign
@@ -32,10 +36,11 @@ from headrace.stores.writer import (
     Owner,
     Part,
     StoreWriter,
+    check_droppable,
     check_fence,
+    check_kept,
     check_position,
     check_view_name,
-    is_older,
     next_owner,
 )
 
@@ -44,7 +49,8 @@ __all__ = ["RedisWriter"]
 _ROWS_PER_COMMAND = 500
 _SCRIPT_DELETES_MAX = 10_000
 _ATTEMPTS_MAX = 20
-_GUARDED_FIELDS = ("epoch", "owner", "wish", "serving", "building")
+_PART_ID_BYTES = 8
+_GUARDED_FIELDS = ("epoch", "owner", "wish", *Part)
 """The metadata fields that must not change between the checks and the execution."""
 
 
@@ -90,7 +96,7 @@ class RedisWriter(StoreWriter):
         keys = self._keys
 
         def attempt() -> bool:
-            responses = self._server.watch((keys.metadata, keys.serving, keys.building), read_metadata(keys))
+            responses = self._server.watch((keys.metadata, *keys.all_rows()), read_metadata(keys))
             try:
                 commands = decide(parse_metadata(responses))
             except BaseException:
@@ -161,17 +167,15 @@ class RedisWriter(StoreWriter):
 
         def decide(metadata: Metadata) -> list[Command]:
             check_fence(self.view, fence, metadata.owner, None)
-            serving = metadata.position(Part.SERVING)
-            if serving is not None and is_older(position, serving):
-                check_fence(self.view, fence, metadata.owner, serving.generation)
             self._check_key_free(metadata)
             created[:] = [ViewState(schema, position, metadata.rebuild_requests, reason)]
             state = (
                 *("building", position_json(position), "building.rows", 0),
                 *("building.shape", schema.to_json()),
                 *("building.wish", metadata.rebuild_requests, "building.reason", reason),
+                *("building.id", secrets.token_hex(_PART_ID_BYTES)),
             )
-            return [("UNLINK", self._keys.building), ("HSET", self._keys.metadata, *state)]
+            return [("UNLINK", self._keys.rows(Part.BUILDING)), ("HSET", self._keys.metadata, *state)]
 
         self._change(decide)
         return created[0]
@@ -225,32 +229,71 @@ class RedisWriter(StoreWriter):
             cached = self._codecs[part] = (schema, RowJson(ViewSchema.parse(schema)))
         return cached[1]
 
-    def swap(self, fence: Fence) -> None:
+    def swap(self, fence: Fence, keep: bool = False) -> None:
         keys = self._keys
 
         def decide(metadata: Metadata) -> list[Command]:
             self._check(metadata, Part.BUILDING, None, fence)
             self._check_key_free(metadata)
-            commands: list[Command] = [
-                # UNLINK frees the old hash in a background thread of the server. RENAME alone would block the server.
-                ("UNLINK", keys.serving),
-                ("HSET", keys.metadata, *metadata.fields_as(Part.SERVING, source=Part.BUILDING)),
-                *_drop_building_fields(keys, metadata),
-            ]
+            sources = {Part.SERVING: Part.BUILDING}
+            commands: list[Command] = []
+            if keep and _can_be_kept(metadata):
+                sources[Part.KEPT] = Part.SERVING
+                commands.append(("UNLINK", keys.rows(Part.KEPT)))
+                if metadata.row_counts[Part.SERVING]:
+                    commands.append(("RENAME", keys.serving, keys.rows(Part.KEPT)))
+            else:
+                commands.append(("UNLINK", keys.serving))
             if metadata.row_counts[Part.BUILDING]:
-                commands.append(("RENAME", keys.building, keys.serving))
-            return commands
+                commands.append(("RENAME", keys.rows(Part.BUILDING), keys.serving))
+            return [*commands, *_move_fields(keys, metadata, sources)]
 
         self._change(decide)
 
-    def drop_building(self, fence: Fence) -> None:
+    def swap_back(self, fence: Fence) -> None:
+        keys = self._keys
+        kept = keys.rows(Part.KEPT)
+
+        def decide(metadata: Metadata) -> list[Command]:
+            check_kept(self.view, self.where, fence, metadata.owner, metadata.position(Part.KEPT))
+            self._check(metadata, Part.KEPT, None, fence)
+            self._check_key_free(metadata)
+            sources = {Part.SERVING: Part.KEPT}
+            commands: list[Command] = [("UNLINK", keys.moving)]
+            if _can_be_kept(metadata):
+                sources[Part.KEPT] = Part.SERVING
+            else:
+                commands.append(("UNLINK", keys.serving))
+            has_rows = Part.KEPT in sources and metadata.row_counts[Part.SERVING] > 0
+            if has_rows:
+                commands.append(("RENAME", keys.serving, keys.moving))
+            if metadata.row_counts[Part.KEPT]:
+                commands.append(("RENAME", kept, keys.serving))
+            if has_rows:
+                commands.append(("RENAME", keys.moving, kept))
+            return [*commands, *_move_fields(keys, metadata, sources)]
+
+        self._change(decide)
+
+    def drop(self, part: Part, fence: Fence) -> None:
+        check_droppable(self.view, part)
+
         def decide(metadata: Metadata) -> list[Command]:
             check_fence(self.view, fence, metadata.owner, None)
-            return [("UNLINK", self._keys.building), *_drop_building_fields(self._keys, metadata)]
+            names = metadata.names(part)
+            delete_fields: list[Command] = [("HDEL", self._keys.metadata, *names)] if names else []
+            return [("UNLINK", self._keys.rows(part)), *delete_fields]
 
         self._change(decide)
 
 
-def _drop_building_fields(keys: Keys, metadata: Metadata) -> list[Command]:
-    names = metadata.fields_as(Part.BUILDING, source=Part.BUILDING)[::2]
-    return [("HDEL", keys.metadata, *names)] if names else []
+def _can_be_kept(metadata: Metadata) -> bool:
+    """Return whether the serving part exists and has no fault."""
+    return metadata.position(Part.SERVING) is not None and not metadata.fault(Part.SERVING)
+
+
+def _move_fields(keys: Keys, metadata: Metadata, sources: Mapping[Part, Part]) -> list[Command]:
+    """Give each part in ``sources`` the fields of its source. Delete the other fields of these parts and sources."""
+    old_names = [name for part in {*sources, *sources.values()} for name in metadata.names(part)]
+    values = [text for part, source in sources.items() for text in metadata.fields_as(part, source=source)]
+    return [("HDEL", keys.metadata, *old_names), ("HSET", keys.metadata, *values)]

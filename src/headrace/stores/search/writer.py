@@ -1,12 +1,15 @@
 """Writes one view as a full-text index.
 
-    <app>.search/<view>/catalog/0000…7.json   names the owner and the serving folder (``headrace.stores.catalog``)
+    <app>.search/<view>/catalog/0000…7.json   names the owner and the folder of each part (``headrace.stores.catalog``)
     <app>.search/<view>/7-5f0c…/              an index of tantivy (``headrace.stores.search.layout``)
 
 **Rows match the position**: the position is a document of the index, and a commit of the index replaces one file.
 
-**Only the owner writes**: a follower that claims the view copies the index into its own folder. The copy shares files
-with the previous folder. The follower then names its folder in the catalog, atomically, and this fails if another
+**A swap is atomic**: it changes the folders that the catalog names, and moves no files. So it takes the same time for
+any number of rows, and so does switching back.
+
+**Only the owner writes**: a follower that claims the view copies each index into its own folder. The copy shares files
+with the previous folder. The follower then names its folders in the catalog, atomically, and this fails if another
 follower was faster. A replaced follower might still write into its old folder, which is not in use any more. It reads
 the catalog after every commit, finds another owner, and fails. So a stopped process does not block others. A stopped
 process can hold tantivy's own lock, but only in its old folder.
@@ -17,7 +20,6 @@ that the catalog does not name. The next change of the catalog removes them.
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,7 +28,14 @@ import msgspec
 import tantivy
 
 from headrace.files import DIR_MODE, make_private_dir
-from headrace.stores.catalog import Catalog, CatalogFolder, CatalogWriter, new_folder_name, version_of_folder
+from headrace.stores.catalog import (
+    Catalog,
+    CatalogFolder,
+    CatalogWriter,
+    is_folder_name,
+    new_folder_name,
+    version_of_folder,
+)
 from headrace.stores.errors import PositionMoved, StoreForeign, StoreReplaced
 from headrace.stores.file_errors import translate_errors, translate_os_errors
 from headrace.stores.position import Position, ViewSchema, ViewState
@@ -50,17 +59,17 @@ from headrace.stores.writer import (
     Fence,
     Owner,
     Part,
+    check_droppable,
     check_fence,
+    check_kept,
     check_position,
     check_view_name,
-    is_older,
     next_owner,
 )
 
 __all__ = ["IndexWriter", "SearchWriter"]
 
 _YIELDS_MAX = 5
-_FOLDER = re.compile(r"\d+-[0-9a-f]{12}")
 _HEAP_BYTES = 64_000_000
 # Each thread writes one segment per commit, so more threads would make small batches expensive.
 _THREADS = 1
@@ -104,6 +113,7 @@ class SearchWriter(CatalogWriter):
                 rebuild_requests=current.rebuild_requests + self._needs_other_columns(serving, building),
                 serving=serving,
                 building=building,
+                kept=self._copy(current, Part.KEPT),
             )
 
         # If the previous owner commits during the copy, copy again, but only a few times.
@@ -152,7 +162,7 @@ class SearchWriter(CatalogWriter):
 
     def _remove_orphans(self, catalog: Catalog) -> None:
         """Remove folders that this version does not name and that no later version can name."""
-        current_names = {catalog.serving, catalog.building}
+        current_names = {catalog.folder(part) for part in Part}
         with translate_os_errors(self._view_dir):
             paths = list(self._view_dir.iterdir())
         for path in paths:
@@ -196,9 +206,6 @@ class SearchWriter(CatalogWriter):
 
         def update(current: Catalog) -> Catalog:
             check_fence(self.view, fence, current.current_owner, None)
-            serving = self._state(current, Part.SERVING)
-            if serving is not None and is_older(position, serving.position):
-                check_fence(self.view, fence, current.current_owner, serving.position.generation)
             folder = new_folder_name(current)
             document = StateDocument(
                 position, schema.to_json(), current.rebuild_requests, reason, list(searched)
@@ -246,16 +253,37 @@ class SearchWriter(CatalogWriter):
         check_fence(self.view, fence, catalog.current_owner, position.generation if position else None)
         check_position(self.view, str(self._view_dir), before, position)
 
-    def swap(self, fence: Fence) -> None:
+    def swap(self, fence: Fence, keep: bool = False) -> None:
         def update(current: Catalog) -> Catalog:
             self._check(current, Part.BUILDING, None, fence)
-            return msgspec.structs.replace(current, serving=current.building, building="")
+            kept = current.serving if keep and self._has_serving_index(current) else current.kept
+            return msgspec.structs.replace(current, serving=current.building, building="", kept=kept)
 
         self._change(update)
 
-    def drop_building(self, fence: Fence) -> None:
+    def swap_back(self, fence: Fence) -> None:
+        def update(current: Catalog) -> Catalog:
+            kept = self._state(current, Part.KEPT)
+            position = kept.position if kept else None
+            check_kept(self.view, str(self._view_dir), fence, current.current_owner, position)
+            serving = current.serving if self._has_serving_index(current) else ""
+            return msgspec.structs.replace(current, serving=current.kept, kept=serving)
+
+        self._change(update)
+
+    def _has_serving_index(self, catalog: Catalog) -> bool:
+        """Return False if the index does not exist, also if a user removed it."""
+        folder = self._view_dir / catalog.serving
+        with translate_os_errors(folder):
+            return bool(catalog.serving) and (folder / "meta.json").exists()
+
+    def drop(self, part: Part, fence: Fence) -> None:
+        check_droppable(self.view, part)
+
         def update(current: Catalog) -> Catalog:
             check_fence(self.view, fence, current.current_owner, None)
+            if part is Part.KEPT:
+                return msgspec.structs.replace(current, kept="")
             return msgspec.structs.replace(current, building="")
 
         self._change(update)
@@ -266,7 +294,7 @@ def _check_ours(view_dir: Path) -> None:
     with translate_os_errors(view_dir):
         if not view_dir.is_dir() or (view_dir / CATALOG).is_dir():
             return
-        if not all(_FOLDER.fullmatch(path.name) for path in view_dir.iterdir()):
+        if not all(is_folder_name(path.name) for path in view_dir.iterdir()):
             raise StoreForeign(
                 f"{view_dir} contains files that no follower created",
                 hint="choose another folder for the store; this folder was not changed",

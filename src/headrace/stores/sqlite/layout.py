@@ -1,10 +1,11 @@
 """The layout of a SQLite file of views.
 
-Each view is a table with the view's name. ``_headrace_views`` has one row for each part of a view: one for
-the part ``serving``, which readers read, and during a rebuild one for the part ``building``. A row has the
-name of the part's table, its ``Position`` and its ``ViewSchema``. ``_headrace_owners`` has a row per view,
-with the follower that may write it. The column types INTEGER, REAL, TEXT and BLOB return values unchanged.
-Tables are not STRICT, because a REAL column must also accept the text ``NaN``.
+Each view is a table with the view's name, which is the part ``serving``. During a rebuild, the part ``building`` is in
+the table ``_headrace_new_<view>``. The part ``kept``, a former serving part, is in ``_headrace_kept_<view>``.
+``_headrace_views`` has one row for each part: the name of the part's table, its ``Position`` and its ``ViewSchema``. A
+swap renames tables and changes these rows in one transaction. ``_headrace_owners`` has a row per view, with the
+follower that may write it. The column types INTEGER, REAL, TEXT and BLOB return values unchanged. Tables are not
+STRICT, because a REAL column must also accept the text ``NaN``.
 
 The journal is a write-ahead log, so readers and the follower never wait for each other. ``synchronous`` is
 NORMAL, so a commit does not sync. A power loss can undo the last commits, but never a part of a commit. The
@@ -130,8 +131,9 @@ class SqliteFile:
         execute("PRAGMA synchronous = NORMAL")
         execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
-        # A swap drops the view's old table and renames the new one. Without this pragma, SQLite refuses the
-        # rename if users have defined SQL views on the table. With it, their SQL views read the new table.
+        # A swap renames tables. Without this pragma, SQLite refuses a rename if users have defined SQL views on a table
+        # that was dropped, or changes their SQL views to read the renamed table. With it, their SQL views read the
+        # table that now has the view's name.
         execute("PRAGMA legacy_alter_table = ON")
 
     def _format(self) -> int:

@@ -1,8 +1,7 @@
 """Reads views of a SQLite file. It reads the position and the rows in the same read transaction.
 
-The connection is read-only. For a user's own statement (``statement``), an authorizer allows only reads, and no PRAGMA
-or ATTACH. SQLite stops a statement after its deadline. Decimals are stored as text, and a custom collation compares
-them by value. For all other types, SQLite's own order is correct.
+The connection is read-only. SQLite stops a statement after its deadline. Decimals are stored as text, and a custom
+collation compares them by value. For all other types, SQLite's own order is correct.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from headrace.model.kinds import Digits
 from headrace.stores.errors import QueryFailed, QueryTimedOut, StoreForeign, StoreReplaced, StoreUnusable
 from headrace.stores.position import ViewSchema, ViewState
 from headrace.stores.query import Query, QueryResult
-from headrace.stores.reader import QueryBuilder, Scan, StoredView, StoreReader, no_text_index
+from headrace.stores.reader import QueryBuilder, StoredView, StoreReader, no_text_index
 from headrace.stores.rows import Row
 from headrace.stores.sql_condition import SqlColumn, order_sql, where_sql
 from headrace.stores.sqlite.errors import translate_errors, translated
@@ -42,12 +41,6 @@ _STEPS_PER_CLOCK_READ = 5_000
 _DEPTH_MAX = 500
 _COLLATION = "headrace_digits"
 _ROWS_PER_FETCH = 500
-_ALLOWED = {
-    sqlite3.SQLITE_SELECT,
-    sqlite3.SQLITE_READ,
-    sqlite3.SQLITE_FUNCTION,
-    sqlite3.SQLITE_RECURSIVE,
-}
 
 
 class SqliteReader(StoreReader):
@@ -155,27 +148,24 @@ class SqliteReader(StoreReader):
             lambda: int(self._clock.steady() > deadline), _STEPS_PER_CLOCK_READ
         )
 
-    def scan(self, view: str, timeout_s: float, words: str | None = None) -> Scan:
+    @contextlib.contextmanager
+    def scan(
+        self, view: str, timeout_s: float, words: str | None = None
+    ) -> Iterator[tuple[list[str], Iterator[Row]]]:
         if words is not None:
             raise no_text_index(view, self.where)
-        return self.statement(f"SELECT * FROM {quoted(view)}", timeout_s)  # noqa: S608
-
-    @contextlib.contextmanager
-    def statement(self, sql: str, timeout_s: float) -> Iterator[tuple[list[str], Iterator[Row]]]:
-        """Run one SELECT over all views of the file. Rename duplicate columns of the result."""
         connection = self._connection
         self._set_deadline(timeout_s)
-        connection.set_authorizer(_authorize)
         try:
-            try:
-                cursor = connection.execute(sql)
-                if cursor.description is None:
-                    raise QueryFailed("the statement returns no rows", hint="write a SELECT")
-                yield _unique_names(cursor), _fetch(cursor)
-            except (sqlite3.Error, sqlite3.Warning) as error:
-                raise _statement_error(error, timeout_s) from error
+            cursor = connection.execute(f"SELECT * FROM {quoted(view)}")  # noqa: S608
+            yield [str(column[0]) for column in cursor.description], _fetch(cursor)
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
+                raise QueryFailed(
+                    f"the query was stopped after {timeout_s:g} s", hint="raise --timeout"
+                ) from error
+            raise translated(self.path, error) from error
         finally:
-            connection.set_authorizer(None)
             connection.set_progress_handler(None, 0)
 
 
@@ -209,34 +199,6 @@ def _statement(table: SqliteTable, schema: ViewSchema, query: Query) -> tuple[st
 def _compare_decimals(left: str, right: str) -> int:
     first, second = Decimal(left), Decimal(right)
     return (first > second) - (first < second)
-
-
-def _authorize(action: int, *_: str | None) -> int:
-    return sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
-
-
-def _statement_error(error: Exception, timeout_s: float) -> QueryFailed:
-    code = getattr(error, "sqlite_errorcode", 0)
-    if code == sqlite3.SQLITE_INTERRUPT:
-        return QueryFailed(
-            f"the query was stopped after {timeout_s:g} s", hint="raise --timeout, or add an index"
-        )
-    if code == sqlite3.SQLITE_AUTH or "not authorized" in str(error):
-        return QueryFailed(f"only reading is allowed: {error}", hint="write one SELECT over the views")
-    return QueryFailed(
-        f"SQLite rejected the statement: {error}",
-        hint="each view is a table; list its columns: headrace view describe",
-    )
-
-
-def _unique_names(cursor: sqlite3.Cursor) -> list[str]:
-    names: list[str] = []
-    for name, *_ in cursor.description:
-        unique, number = str(name), 2
-        while unique in names:
-            unique, number = f"{name}_{number}", number + 1
-        names.append(unique)
-    return names
 
 
 def _fetch(cursor: sqlite3.Cursor) -> Iterator[Row]:

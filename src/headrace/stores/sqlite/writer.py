@@ -1,10 +1,17 @@
 """Writes one view in a SQLite file.
 
-One transaction reads and writes the owner, the position and the rows, so they are consistent for every reader.
+One transaction reads and writes the owner, the position and the rows, so they are consistent for every reader. A swap
+renames tables in one transaction, and never copies rows.
+
+Indexes that users created stay on their table when it becomes the kept part. The new serving table gets the same
+indexes. Names of indexes are unique in a file, so the copy of index ``by_name`` is called ``_headrace_2_by_name``. A
+table that becomes the kept part loses its triggers, as a table that a swap deletes, so that no trigger runs twice.
 """
 
 from __future__ import annotations
 
+import itertools
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,10 +35,11 @@ from headrace.stores.writer import (
     Owner,
     Part,
     StoreWriter,
+    check_droppable,
     check_fence,
+    check_kept,
     check_position,
     check_view_name,
-    is_older,
     next_owner,
 )
 
@@ -44,7 +52,14 @@ _INSERT_STATE = (
 _UPDATE_POSITION = (
     f"UPDATE _headrace_views SET ({POSITION_COLUMNS}) = ({', '.join('?' * 12)}) WHERE view = ? AND part = ?"  # noqa: S608
 )
-_BUILDING_PREFIX = "_headrace_new_"
+_UPDATE_PART = "UPDATE _headrace_views SET part = ?, name = ? WHERE view = ? AND part = ?"
+_PREFIXES = {Part.SERVING: "", Part.BUILDING: "_headrace_new_", Part.KEPT: "_headrace_kept_"}
+_MOVING = "moving"
+"""The part of a row while a transaction exchanges two parts."""
+_INDEX_PREFIX = re.compile(r"^_headrace_\d+_")
+_CREATE_INDEX = re.compile(
+    r"""(CREATE (?:UNIQUE )?INDEX )("(?:[^"]|"")*"|'(?:[^']|'')*'|`(?:[^`]|``)*`|\[[^]]*\]|[^\s"'`\[(]+)"""
+)
 
 
 class SqliteWriter(StoreWriter):
@@ -61,6 +76,7 @@ class SqliteWriter(StoreWriter):
     # Ownership
 
     def claim(self, name: str, now_ms: int, before: Owner | None = None) -> Owner:
+        self._tables.clear()
         with self._file.transaction() as connection:
             row = connection.execute(
                 "SELECT view FROM _headrace_owners WHERE view = ?", (self.view,)
@@ -100,7 +116,7 @@ class SqliteWriter(StoreWriter):
         return self._tables[part]
 
     def _table_name(self, part: Part) -> str:
-        return self.view if part is Part.SERVING else f"{_BUILDING_PREFIX}{self.view}"
+        return f"{_PREFIXES[part]}{self.view}"
 
     def rows(self, part: Part = Part.SERVING) -> Iterator[Row]:
         with self._file.reading() as connection:
@@ -112,13 +128,9 @@ class SqliteWriter(StoreWriter):
     def begin(self, schema: ViewSchema, position: Position, reason: str, fence: Fence) -> ViewState:
         table = SqliteTable(self._table_name(Part.BUILDING), schema)
         with self._file.transaction() as connection:
-            owner = self._owner(connection)
-            check_fence(self.view, fence, owner, None)
-            serving = read_state(connection, self.view, Part.SERVING)
-            if serving is None:
+            check_fence(self.view, fence, self._owner(connection), None)
+            if read_state(connection, self.view, Part.SERVING) is None:
                 self._check_name_free(connection)
-            elif is_older(position, serving.position):
-                check_fence(self.view, fence, owner, serving.position.generation)
             self._drop(connection, Part.BUILDING)
             try:
                 connection.execute(table.create)
@@ -161,35 +173,67 @@ class SqliteWriter(StoreWriter):
         self, connection: sqlite3.Connection, part: Part, before: Position | None, fence: Fence
     ) -> None:
         """Raise unless the fence is current and the part is at the position ``before``."""
+        position = self._position(connection, part)
+        check_fence(self.view, fence, self._owner(connection), position.generation if position else None)
+        check_position(self.view, str(self.path), before, position)
+
+    def _position(self, connection: sqlite3.Connection, part: Part) -> Position | None:
         row = connection.execute(
             f"SELECT {POSITION_COLUMNS} FROM _headrace_views WHERE view = ? AND part = ?",  # noqa: S608
             (self.view, part),
         ).fetchone()
-        position = position_from_row(list(row)) if row else None
-        check_fence(self.view, fence, self._owner(connection), position.generation if position else None)
-        check_position(self.view, str(self.path), before, position)
+        return position_from_row(list(row)) if row else None
 
-    def swap(self, fence: Fence) -> None:
+    def swap(self, fence: Fence, keep: bool = False) -> None:
         with self._file.transaction() as connection:
             self._check(connection, Part.BUILDING, None, fence)
-            built = self._table(connection, Part.BUILDING)
             if read_state(connection, self.view, Part.SERVING) is None:
                 self._check_name_free(connection)
             indexes = _indexes_of_users(connection, self.view)
-            self._drop(connection, Part.SERVING)
-            connection.execute(f"ALTER TABLE {quoted(built.name)} RENAME TO {quoted(self.view)}")
-            connection.execute(
-                "UPDATE _headrace_views SET part = ?, name = ? WHERE view = ? AND part = ?",
-                (Part.SERVING, self.view, self.view, Part.BUILDING),
-            )
-            for statement in indexes:
-                _create_index(connection, statement)
+            if keep and _table_exists(connection, self.view):
+                self._drop(connection, Part.KEPT)
+                self._keep_serving(connection)
+            else:
+                self._drop(connection, Part.SERVING)
+            self._rename(connection, Part.BUILDING, Part.SERVING)
+            for name, statement in indexes:
+                _create_index(connection, name, statement)
+
+    def swap_back(self, fence: Fence) -> None:
+        with self._file.transaction() as connection:
+            kept = self._position(connection, Part.KEPT)
+            check_kept(self.view, str(self.path), fence, self._owner(connection), kept)
+            if _table_exists(connection, self.view):
+                self._rename(connection, Part.KEPT, None)
+                self._keep_serving(connection)
+                self._rename(connection, None, Part.SERVING)
+            else:
+                self._drop(connection, Part.SERVING)
+                self._rename(connection, Part.KEPT, Part.SERVING)
+
+    def _keep_serving(self, connection: sqlite3.Connection) -> None:
+        """Make the serving part the kept part."""
+        for (name,) in connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE",
+            (self.view,),
+        ).fetchall():
+            connection.execute(f"DROP TRIGGER {quoted(name)}")
+        self._rename(connection, Part.SERVING, Part.KEPT)
+
+    def _rename(self, connection: sqlite3.Connection, source: Part | None, target: Part | None) -> None:
+        """Rename a part and its table. None stands for a part that exists only within the transaction."""
+        moving = f"_headrace_{_MOVING}_{self.view}"
+        old = self._table_name(source) if source else moving
+        new = self._table_name(target) if target else moving
+        connection.execute(f"ALTER TABLE {quoted(old)} RENAME TO {quoted(new)}")
+        connection.execute(_UPDATE_PART, (target or _MOVING, new, self.view, source or _MOVING))
         self._tables.clear()
 
-    def drop_building(self, fence: Fence) -> None:
+    def drop(self, part: Part, fence: Fence) -> None:
+        check_droppable(self.view, part)
         with self._file.transaction() as connection:
             check_fence(self.view, fence, self._owner(connection), None)
-            self._drop(connection, Part.BUILDING)
+            self._drop(connection, part)
 
     def _drop(self, connection: sqlite3.Connection, part: Part) -> None:
         """Drop the part. Drop only a table that ``_headrace_views`` names."""
@@ -218,18 +262,37 @@ class SqliteWriter(StoreWriter):
         return int(row[0]) if row else 0
 
 
-def _indexes_of_users(connection: sqlite3.Connection, table: str) -> list[str]:
-    cursor = connection.execute(
-        "SELECT sql FROM sqlite_master WHERE type = 'index' AND tbl_name = ? COLLATE NOCASE AND sql IS NOT NULL",
+def _table_exists(connection: sqlite3.Connection, name: str) -> bool:
+    row = connection.execute(
+        "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE", (name,)
+    ).fetchone()
+    return row is not None
+
+
+def _indexes_of_users(connection: sqlite3.Connection, table: str) -> list[tuple[str, str]]:
+    """Return names and statements."""
+    return connection.execute(
+        "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = ? COLLATE NOCASE"
+        " AND sql IS NOT NULL",
         (table,),
+    ).fetchall()
+
+
+def _create_index(connection: sqlite3.Connection, name: str, statement: str) -> None:
+    """Create the index, unless the new table does not have one of its columns. If the kept part has an index with this
+    name, use another name.
+    """
+    own_name = _INDEX_PREFIX.sub("", name)
+    names = itertools.chain([own_name], (f"_headrace_{number}_{own_name}" for number in itertools.count(2)))
+    free = next(
+        name
+        for name in names
+        if not connection.execute(
+            "SELECT 1 FROM sqlite_master WHERE name = ? COLLATE NOCASE", (name,)
+        ).fetchone()
     )
-    return [sql for (sql,) in cursor]
-
-
-def _create_index(connection: sqlite3.Connection, statement: str) -> None:
-    """Create the index, unless the new table does not have one of its columns."""
     try:
-        connection.execute(statement)
+        connection.execute(_CREATE_INDEX.sub(lambda match: match[1] + quoted(free), statement, count=1))
     except sqlite3.OperationalError as error:
         if "no such column" not in str(error):
             raise

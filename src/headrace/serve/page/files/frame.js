@@ -139,4 +139,7 @@ function Page() {
 const moon = html`<svg viewBox="0 0 16 16" width="16" height="16" aria-hidden="true"><path d="M13.5 9.7A6 6 0 0 1 6.3 2.5a6 6 0 1 0 7.2 7.2z" fill="none" stroke="currentColor" stroke-width="1.4" stroke-linejoin="round" /></svg>`;
 const sun = html`<svg viewBox="0 0 16 16" width="16" height="16" aria-hidden="true"><circle cx="8" cy="8" r="3" fill="none" stroke="currentColor" stroke-width="1.4" /><path d="M8 1v2M8 13v2M1 8h2M13 8h2M3 3l1.4 1.4M11.6 11.6L13 13M13 3l-1.4 1.4M4.4 11.6L3 13" stroke="currentColor" stroke-width="1.4" stroke-linecap="round" /></svg>`;
 
-render(html`<${Page} />`, document.getElementById("page"));
+// Preact keeps the children that the root already has, so remove the text that says that the page is loading.
+const root = document.getElementById("page");
+root.replaceChildren();
+render(html`<${Page} />`, root);

@@ -123,9 +123,11 @@ export function Table({ columns, rows, rowKey, onOpen, empty = "No rows.", find 
     }
   };
   const clicked = (event, row, index) => {
+    // Links and inputs in the row handle their own clicks. Rendering the row before the input's change event would undo
+    // the change of a checkbox.
+    if (event.target.closest("a, button, input, select, label")) return;
     setActive(index);
-    // Links and buttons in the row handle their own clicks.
-    if (onOpen && !event.target.closest("a, button, input, select, label") && getSelection().isCollapsed) onOpen(row);
+    if (onOpen && getSelection().isCollapsed) onOpen(row);
   };
   const sortBy = (column) => setBy((old) => (old?.id !== column.id ? { id: column.id, down: column.align === "right" } : { id: column.id, down: !old.down }));
 

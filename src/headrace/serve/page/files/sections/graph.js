@@ -30,6 +30,9 @@ const Legend = ({ many }) => html`<ul class="graph-legend" aria-label="Legend">
   ${many && html`<li class="wide-only"><span class="legend-fed">→</span>written from outside</li>`}
 </ul>`;
 
+/** The width of the drawing, without the margins of the section. */
+const roomWidth = () => (document.getElementById("main")?.clientWidth ?? innerWidth) - 42;
+
 function View({ query, now, go, api }) {
   const [graph, problem] = useFetched(api, "/v1/app");
   const [words, setWords] = useState("");
@@ -53,7 +56,7 @@ function View({ query, now, go, api }) {
     const { graph: near, hits } = filterNodes(whole, words);
     return { drawn: words.trim() ? near : foldGroups(whole, groups, open), hits };
   }, [whole, groups, openKey, words]);
-  const layout = useMemo(() => layOut(drawn), [drawn]);
+  const layout = useMemo(() => layOut(drawn, roomWidth()), [drawn]);
   const layoutRef = useRef(layout);
   layoutRef.current = layout;
 

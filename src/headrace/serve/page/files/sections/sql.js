@@ -21,7 +21,7 @@ const last = { text: null, answer: null };
 
 function View({ query, go, api }) {
   const [status, error] = useFetched(api, "/v1/standings");
-  if (status === null) return error ? html`<${ProblemBox} problem=${error} />` : html`<p class="sql-note">Loading…</p>`;
+  if (status === null) return error ? html`<${ProblemBox} problem=${error} />` : html`<p class="sql-note">Loading the views for SQL…</p>`;
   if (!status.sql)
     return html`<div data-test="no-sql"><${Empty} title="This server does not run SQL" text="The libraries for SQL are not installed. You can still read views."
       action=${html`<code>pip install "headrace[sql]"</code> <a class="button" href="#/views">Views</a>`} /></div>`;

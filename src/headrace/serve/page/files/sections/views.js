@@ -19,7 +19,7 @@ const link = (view, ...more) => `#/${["views", view, ...more].map(encodeURICompo
 function View({ path, query, go, api }) {
   const { status, problem } = useViewStatus(api);
   const [name, part, ...rest] = path;
-  if (status === null) return problem ? html`<${ProblemBox} problem=${problem} />` : html`<p class="view-note">Loading…</p>`;
+  if (status === null) return problem ? html`<${ProblemBox} problem=${problem} />` : html`<p class="view-note">Loading the views…</p>`;
   if (!name) return html`<${List} status=${status} problem=${problem} go=${go} />`;
   const view = status.views.find((view) => view.view === name);
   if (!view) {
@@ -115,7 +115,7 @@ function Detail({ view, views, problem, part, rowKey, query, go, api }) {
             ${isRow ? html`<${Row} schema=${schema} rowKey=${rowKey} api=${api} onClose=${() => go("views", [view.view], query)} />` : ""}
           </div>`
         : ""}
-      ${current === "rows" && !schema && !error ? html`<p class="view-note">${view.state === "serving" ? "Loading…" : "No rows yet."}</p>` : ""}
+      ${current === "rows" && !schema && !error ? html`<p class="view-note">${view.state === "serving" ? "Loading the rows…" : "No rows yet."}</p>` : ""}
     </div>`;
 }
 

@@ -93,6 +93,7 @@ const Declared = ({ detail, now }) => {
     ["Name in the log", detail.output.log],
     ...Object.entries(detail.options ?? {}).map(([name, value]) => [name[0].toUpperCase() + name.slice(1), words(value)]),
     ...(detail.generation ? [["Generation", `${detail.generation.generation}, since ${time(detail.generation.started_ms)} (${ago(detail.generation.started_ms, now?.at_ms)})`], ["Started because", detail.generation.reason]] : [["Generation", "not started"]]),
+    ...(detail.others ?? []).map((other) => [`Generation ${other.generation}`, `${other.role}, ${other.behind === null ? "not begun" : `${exactly(other.behind)} records behind`}; writes ${other.log}; begun because: ${other.reason}`]),
     ["Progress topic", detail.topics?.progress],
     ["Late records go to", detail.topics?.late && html`<a href=${address("topics", [detail.topics.late])}>${detail.topics.late}</a>`],
     ["Dead letters go to", detail.topics?.dead && html`<a href=${address("dead", [detail.topics.dead])}>${detail.topics.dead}</a>`],
@@ -131,7 +132,7 @@ export function FlowDetail({ name, part, now, api }) {
     </div>`}
     <${Tabs} label="Parts of the flow" tabs=${tabs} current=${current} />
     ${current === "now" && html`<${Charts} name=${name} now=${now} api=${api} />`}
-    ${current !== "now" && !detail && !problem && html`<p class="quiet">Loading…</p>`}
+    ${current !== "now" && !detail && !problem && html`<p class="quiet">Loading the flow…</p>`}
     ${current === "batches" && detail && html`<${Panel} title="Last batches"><${Table} label="Last batches" columns=${BATCHES} rows=${detail.batches} rowKey=${(row) => row.batch} empty="No batch was committed yet." /><//>`}
     ${current === "declared" && detail && html`<${Declared} detail=${detail} now=${now} />`}
     ${current === "plan" && detail && html`<${Plan} detail=${detail} />`}`;

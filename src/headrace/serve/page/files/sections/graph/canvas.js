@@ -4,7 +4,7 @@ import { html, useEffect, useImperativeHandle, useLayoutEffect, useRef } from "/
 
 const SCALE_MIN = 0.08;
 const SCALE_MAX = 2;
-const READABLE = 0.72;
+const READABLE = 0.6;
 const FAR = 0.5;
 
 const clamp = (value, minimum, maximum) => Math.max(minimum, Math.min(maximum, value));

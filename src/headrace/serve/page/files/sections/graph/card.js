@@ -2,17 +2,18 @@
 
 import { Component, html } from "/page/vendor/ui.js";
 
-const FONT = "550 14px system-ui, sans-serif";
+const NAME_FONT = "550 14px system-ui, sans-serif";
+const SECOND_FONT = "400 12px system-ui, sans-serif";
 const measure = document.createElement("canvas").getContext("2d");
 const truncatedTexts = new Map();
 const TRUNCATED_MAX = 5_000;
 
-/** Truncate a text to a width. Names have no spaces, so they cannot wrap. */
-function truncate(text, width) {
-  const key = `${width}|${text}`;
+/** Truncate a text to a width, because texts in an SVG do not wrap. */
+function truncate(text, width, font) {
+  const key = `${font}|${width}|${text}`;
   const cached = truncatedTexts.get(key);
   if (cached !== undefined) return cached;
-  measure.font = FONT;
+  measure.font = font;
   let cut = text;
   if (measure.measureText(text).width > width) {
     let length = text.length;
@@ -48,9 +49,9 @@ export class Card extends Component {
         ${kind === "group" && html`<rect class="card-behind" x="5" y="-5" width=${width} height=${height} rx="6" />`}
         <rect class="card-box" width=${width} height=${height} rx=${kind === "source" ? height / 2 : 6} />
         <g class="card-icon" transform=${`translate(12 ${height / 2 - 7})`}>${ICONS[kind]}</g>
-        <text class="card-name" x="34" y=${third ? 20 : height / 2 - 4} >${truncate(name, text)}</text>
-        <text class="card-second" x="34" y=${third ? 37 : height / 2 + 13} data-test="second">${second}</text>
-        ${third && html`<text class="card-second" x="34" y="53">${third}</text>`}
+        <text class="card-name" x="34" y=${third ? 20 : height / 2 - 4} >${truncate(name, text, NAME_FONT)}</text>
+        <text class="card-second" x="34" y=${third ? 37 : height / 2 + 13} data-test="second">${truncate(second, width - 42, SECOND_FONT)}</text>
+        ${third && html`<text class="card-second" x="34" y="53">${truncate(third, width - 42, SECOND_FONT)}</text>`}
         ${mark && html`<g class="card-mark" transform=${`translate(${width - 14} 14)`}><path d="M0 -8L8 0L0 8L-8 0z" /><text text-anchor="middle" y="4">!</text></g>`}
         ${fed && html`<path class="card-fed" d=${`M-14 ${height / 2}h9M-9 ${height / 2 - 4}l5 4l-5 4`} />`}
       </g>

@@ -3,8 +3,19 @@
 import { Graph, layout } from "/page/vendor/dagre.js";
 import { pipelines } from "/page/sections/graph/groups.js";
 
-const SIZES = { source: [150, 40], topic: [176, 48], flow: [176, 48], view: [176, 48], group: [232, 66] };
-const LABEL = [62, 26];
+/** From spacious to dense: the widths of cards, sources and labels, and the gap between columns. */
+const SPACINGS = [
+  { card: 176, source: 150, label: 62, gap: 20 },
+  { card: 164, source: 112, label: 56, gap: 14 },
+  { card: 150, source: 96, label: 54, gap: 8 },
+];
+const CARD_HEIGHT = 48;
+const SOURCE_HEIGHT = 38;
+/** A label has two lines: the rate above the line, the lag below it. */
+const LABEL_HEIGHT = 36;
+const GROUP = [232, 66];
+/** Use a denser spacing if the drawing would otherwise be scaled below this. */
+const COMFORTABLE = 0.72;
 const MARGIN = 20;
 const GAP = 34;
 /** A graph of up to this many nodes gets wider gaps, and still fits on a screen. */
@@ -12,8 +23,8 @@ const WIDE_GAPS_NODES_MAX = 24;
 const GAP_SIDE = 70;
 const SHAPE = 1.7;
 
-/** Return {nodes: Map id → {x, y, width, height}, edges: [{key, from, to, path, label: {x, y}}], width, height} */
-export function layOut({ nodes, edges }) {
+/** Return {nodes: Map id → {x, y, width, height}, edges: [{key, from, to, path, label: {x, y}}], width, height} for a room of this width. */
+export function layOut({ nodes, edges }, room = Infinity) {
   const byId = new Map(nodes.map((node) => [node.id, node]));
   const partOf = new Map();
   const parts = pipelines(nodes, edges).map((ids, at) => {
@@ -21,20 +32,30 @@ export function layOut({ nodes, edges }) {
     return { nodes: ids.map((id) => byId.get(id)), edges: [] };
   });
   for (const edge of edges) parts[partOf.get(edge.from)].edges.push(edge);
-  return pack(parts.map(layOutPart));
+  let drawing;
+  for (const spacing of SPACINGS) {
+    drawing = pack(parts.map((part) => layOutPart(part, spacing)));
+    if (drawing.width * COMFORTABLE <= room) break;
+  }
+  return drawing;
 }
 
-function layOutPart({ nodes, edges }) {
+function sizeOf(kind, spacing) {
+  if (kind === "group") return GROUP;
+  return kind === "source" ? [spacing.source, SOURCE_HEIGHT] : [spacing.card, CARD_HEIGHT];
+}
+
+function layOutPart({ nodes, edges }, spacing) {
   const graph = new Graph();
-  graph.setGraph({ rankdir: "LR", nodesep: nodes.length > WIDE_GAPS_NODES_MAX ? 14 : 34, edgesep: 8, ranksep: 20 });
+  graph.setGraph({ rankdir: "LR", nodesep: nodes.length > WIDE_GAPS_NODES_MAX ? 14 : 34, edgesep: 8, ranksep: spacing.gap });
   graph.setDefaultEdgeLabel(() => ({}));
   for (const node of nodes) {
-    const [width, height] = SIZES[node.kind];
+    const [width, height] = sizeOf(node.kind, spacing);
     graph.setNode(node.id, { width, height });
   }
   for (const edge of edges) {
     const hasLabel = !edge.from.startsWith("source:");
-    graph.setEdge(edge.from, edge.to, { width: hasLabel ? LABEL[0] : 4, height: hasLabel ? LABEL[1] : 4, labelpos: "c" });
+    graph.setEdge(edge.from, edge.to, { width: hasLabel ? spacing.label : 4, height: hasLabel ? LABEL_HEIGHT : 4, labelpos: "c" });
   }
   layout(graph);
   const { width, height } = graph.graph();

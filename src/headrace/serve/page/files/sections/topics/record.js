@@ -25,7 +25,7 @@ export function RecordDialog({ topic, id, listed, api, onClose }) {
   }, [id, listed === null]);
   return html`<${Dialog} title=${`Partition ${partition}, offset ${exactly(offset)}`} onClose=${onClose} wide=${true}>
     ${problem && html`<${ProblemBox} problem=${problem} />`}
-    ${!record && !problem && html`<p class="quiet">Loading…</p>`}
+    ${!record && !problem && html`<p class="quiet">Loading the record…</p>`}
     ${record && html`
       <p class="quiet">${record.at_ms === null ? "no timestamp" : new Date(record.at_ms).toISOString()}, ${bytes((record.key?.size ?? 0) + (record.value?.size ?? 0))} <${Copy} text=${location.href} label="Copy a link to the record" /></p>
       <${Bytes} title="Key" part=${record.key} />

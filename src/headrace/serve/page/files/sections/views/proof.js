@@ -51,7 +51,7 @@ export function Proof({ view, api }) {
         </p>
         ${problem ? html`<${ProblemBox} problem=${problem} />` : ""}
         ${running ? html`<${Progress} progress=${status.progress} />` : ""}
-        ${status === null ? (problem ? "" : html`<p class="view-note">Loading…</p>`) : status.last ? html`<${Report} proof=${status.last} />` : running ? "" : html`<p class="view-note" data-test="unverified">Not verified yet.</p>`}
+        ${status === null ? (problem ? "" : html`<p class="view-note">Loading the last proof…</p>`) : status.last ? html`<${Report} proof=${status.last} />` : running ? "" : html`<p class="view-note" data-test="unverified">Not verified yet.</p>`}
       <//>
     </div>`;
 }

@@ -57,7 +57,7 @@ export function Row({ schema, rowKey, api, onClose }) {
                   </div>`)}
               </dl>
               <p class="view-note">As of ${positionText(result.position)}.</p>`
-          : !result.deleted && !result.problem ? html`<p class="view-note">Loading…</p>` : ""}
+          : !result.deleted && !result.problem ? html`<p class="view-note">Loading the row…</p>` : ""}
       <//>
     </aside>`;
 }

@@ -38,7 +38,7 @@ export function Rows({ schema, total, query, api, selected, onSearch, onOpen }) 
         ${isLive ? html`<${LiveLine} live=${live} />` : html`<${PageLine} paged=${paged} total=${isFiltered(query) ? null : total} />`}
       </div>
       ${shown === null
-        ? problem ? "" : html`<p class="view-note">Loading…</p>`
+        ? problem ? "" : html`<p class="view-note">Loading the rows…</p>`
         : html`<${Panel} data-test="rows"><${Table} columns=${columns} rows=${shown} rowKey=${rowKey} onOpen=${(row) => onOpen(rowKey(row))}
             flash=${isLive} label=${`rows of ${schema.view}`} selected=${selected}
             empty=${isFiltered(query) ? "No row matches this search." : "This view has no rows yet."} /><//>`}

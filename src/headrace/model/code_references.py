@@ -1,10 +1,13 @@
-"""Finds the names that a function's bytecode reads: global variables with their attributes, and imports. Also decides
-which code is the user's own.
+"""Finds the names that a function's bytecode reads: global variables with their attributes, and imports. Also resolves
+them, and decides which code is the user's own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dis
+import importlib
+import importlib.util
 import os
 import sys
 import sysconfig
@@ -14,7 +17,17 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-__all__ = ["OwnCode", "Reference", "attributes_read", "closure_line", "first_line_using", "references"]
+__all__ = [
+    "OwnCode",
+    "Reference",
+    "attribute_of",
+    "attributes_read",
+    "closure_line",
+    "first_line_using",
+    "imported_module",
+    "is_exported",
+    "references",
+]
 
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
@@ -24,7 +37,7 @@ _IMPORT_ALIAS_OPS = frozenset({"IMPORT_FROM", "SWAP", "POP_TOP"})
 _SITE_FOLDERS = ("site-packages", "dist-packages")
 _INSTALLED = tuple(
     str(path) + os.sep
-    for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), Path(__file__).parents[2])
+    for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), Path(__file__).parents[1])
 )
 
 
@@ -167,6 +180,36 @@ def _instructions(code: CodeType) -> list[dis.Instruction]:
 def _line(code: CodeType, instruction: dis.Instruction) -> int:
     positions = instruction.positions
     return (positions.lineno if positions else None) or code.co_firstlineno
+
+
+def imported_module(reference: Reference, function: FunctionType) -> ModuleType | None:
+    name = "." * reference.level + reference.name
+    try:
+        if reference.level:
+            name = importlib.util.resolve_name(name, str(function.__globals__.get("__package__") or ""))
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def attribute_of(referenced: Any, name: str) -> Any:
+    """Return an attribute; None if it does not exist. Imports a submodule that is not loaded yet."""
+    if (
+        isinstance(referenced, ModuleType)
+        and not hasattr(referenced, name)
+        and hasattr(referenced, "__path__")
+    ):
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(f"{referenced.__name__}.{name}")
+    return getattr(referenced, name, None)
+
+
+def is_exported(function: FunctionType) -> bool:
+    """Whether the function's qualified name refers to it. If not, its package created it at run time."""
+    referenced: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        referenced = getattr(referenced, name, None)
+    return referenced is function
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,34 +14,32 @@ cannot be written as text, and ``HiddenState`` names the variable.
 from __future__ import annotations
 
 import builtins
-import contextlib
 import copyreg
 import functools
-import importlib
-import importlib.util
+import hashlib
 import logging
 import os
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from pyspark.core.broadcast import Broadcast
-from pyspark.sql.types import DataType, Row
-from pyspark.sql.udf import UserDefinedFunction
-from pyspark.sql.udtf import UserDefinedTableFunction
-
-from headrace.flow.compile.code_references import (
+from headrace.model.code_references import (
     OwnCode,
     Reference,
+    attribute_of,
     attributes_read,
     closure_line,
+    imported_module,
+    is_exported,
     references,
 )
 from headrace.model.declarations import Flow, Topic
 from headrace.model.errors import SourceLocation
+from headrace.model.upcast import Upcaster
 
-__all__ = ["HiddenState", "code_digest"]
+__all__ = ["CodePart", "HiddenState", "code_digest", "code_parts", "upcast_digest"]
 
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, bytearray, type(...), range)
 _CONTAINERS = (list, tuple, dict, set, frozenset)
@@ -87,6 +85,9 @@ _DYNAMIC_LOOKUPS = frozenset(
     }
 )
 """Functions that resolve names at run time, so that the code does not show what they read."""
+_AGAIN = "again"
+_UDFS = frozenset({"UserDefinedFunction", "UserDefinedTableFunction"})
+_SPARK_CLASSES = _UDFS | {"Broadcast", "DataType", "Row"}
 
 
 class HiddenState(Exception):
@@ -100,16 +101,48 @@ class HiddenState(Exception):
         self.location = location
 
 
+@dataclass(frozen=True, slots=True)
+class CodePart:
+    """The text of one of the user's functions, or of a value that it reads."""
+
+    text: str
+    location: SourceLocation
+
+
 def code_digest(function: Callable[..., Any], *, skip_hidden: bool = False) -> str:
     """With ``skip_hidden``, values that cannot be written as text are skipped. Otherwise they raise ``HiddenState``."""
     walk = _Walk(OwnCode.of(function), skip_hidden)
     walk.value(function)
-    return "\n".join(walk.parts)
+    return "\n".join(text for _, text in walk.parts)
+
+
+def code_parts(function: Callable[..., Any]) -> dict[str, CodePart]:
+    """Return the parts of ``code_digest`` by name. The name of a function's own code is ``price``; the name of a value
+    that it reads is ``price: RATE``. Values that cannot be written as text are skipped.
+    """
+    walk = _Walk(OwnCode.of(function), skip_hidden=True)
+    walk.value(function)
+    texts: dict[str, list[str]] = {}
+    for name, text in walk.parts:
+        # The number of a back reference depends on the functions before it.
+        if not text.startswith(f"{_AGAIN} "):
+            texts.setdefault(name, []).append(text)
+    return {name: CodePart("\n".join(lines), walk.locations[name]) for name, lines in texts.items()}
+
+
+@functools.lru_cache(maxsize=1_000)
+def upcast_digest(upcast: Upcaster | None) -> str:
+    """Return the digest of the upcasters' code; empty without upcasters. Raises ``HiddenState``."""
+    if upcast is None:
+        return ""
+    return hashlib.sha256("\n".join(map(code_digest, upcast.functions)).encode()).hexdigest()[:16]
 
 
 class _Walk:
     def __init__(self, own: OwnCode, skip_hidden: bool) -> None:
-        self.parts: list[str] = []
+        self.parts: list[tuple[str, str]] = []
+        """The name of the part, as in ``code_parts``, and a line of its text."""
+        self.locations: dict[str, SourceLocation] = {}
         self._own = own
         self._skip_hidden = skip_hidden
         self._seen: dict[int, int] = {}
@@ -117,6 +150,7 @@ class _Walk:
         """Keeps the visited objects alive, so that Python does not reuse their ids."""
         self._enclosing: set[int] = set()
         """The ids of the containers that contain the current value."""
+        self._function_name = ""
         self._variable, self._location = "the function", SourceLocation("", 0)
 
     def value(self, value: Any) -> None:
@@ -157,8 +191,14 @@ class _Walk:
             self._object(value)
 
     def _put(self, kind: str, text: str = "") -> None:
-        """Add a part with its length, so that different parts never have the same text."""
-        self.parts.append(f"{kind} {len(text)} {text}")
+        """Add a text with its length, so that different texts never have the same digest."""
+        self.parts.append((self._part_name(), f"{kind} {len(text)} {text}"))
+
+    def _part_name(self) -> str:
+        function, variable = self._function_name, self._variable
+        name = function if variable == function.rpartition(".")[2] else f"{function}: {variable}"
+        self.locations.setdefault(name, self._location)
+        return name
 
     def _each(self, values: Iterable[Any]) -> None:
         for value in values:
@@ -167,7 +207,7 @@ class _Walk:
     def _put_back_reference(self, value: Any) -> bool:
         """If the value was visited before, add its number instead of its text, and return True."""
         if id(value) in self._seen:
-            self._put("again", str(self._seen[id(value)]))
+            self._put(_AGAIN, str(self._seen[id(value)]))
             return True
         self._seen[id(value)] = len(self._seen)
         self._visited.append(value)
@@ -185,7 +225,7 @@ class _Walk:
                 self.value(element)
         elif isinstance(value, (set, frozenset)):
             # The order of a set differs from process to process.
-            self.parts += sorted(map(self._independent_text, value))
+            self.parts += [(self._part_name(), text) for text in sorted(map(self._independent_text, value))]
         else:
             self._each(value)
         self._enclosing.discard(id(value))
@@ -194,27 +234,38 @@ class _Walk:
         """Return the text of a value, independent of the values before it in its set."""
         walk = _Walk(self._own, self._skip_hidden)
         walk._seen, walk._enclosing = dict(self._seen), set(self._enclosing)
+        walk._function_name = self._function_name
         walk._variable, walk._location = self._variable, self._location
         walk.value(value)
         self._visited += walk._visited
-        return "\n".join(walk.parts)
+        return "\n".join(text for _, text in walk.parts)
 
     def _function(self, function: types.FunctionType) -> None:
         name = f"{function.__module__}.{function.__qualname__}"
         if not self._own.has_function(function):
             self._put_installed(name, function)
-            if not _is_exported(function) and not self._put_back_reference(function):
+            if not is_exported(function) and not self._put_back_reference(function):
                 self._closure(function)
             return
         if self._put_back_reference(function):
             return
+        outer = self._function_name, self._variable, self._location
+        self._function_name = function.__qualname__
+        self._begin(function)
         self._put("function")
         self._code(function.__code__, function)
-        self._set_location(function, function.__code__.co_name, function.__code__.co_firstlineno)
+        self._begin(function)
         self.value(function.__defaults__)
         self.value(function.__kwdefaults__)
         self._closure(function)
+        self._begin(function)
         self._state({name: element for name, element in vars(function).items() if name != "__wrapped__"})
+        self._function_name, self._variable, self._location = outer
+
+    def _begin(self, function: types.FunctionType) -> None:
+        """Assign what follows to the function itself, not to a value that it reads."""
+        name = function.__qualname__.rpartition(".")[2]
+        self._set_location(function, name, function.__code__.co_firstlineno)
 
     def _put_installed(self, name: str, referenced: Any) -> None:
         self._put("installed", name)
@@ -237,6 +288,7 @@ class _Walk:
 
     def _code(self, code: types.CodeType, function: types.FunctionType) -> None:
         parameters = code.co_argcount + code.co_kwonlyargcount
+        self._begin(function)
         self._put("code", code.co_code.hex())
         self._put("handlers", code.co_exceptiontable.hex())
         self._put(
@@ -252,16 +304,20 @@ class _Walk:
             ),
         )
         for constant in code.co_consts:
-            self._code(constant, function) if isinstance(constant, types.CodeType) else self.value(constant)
+            if isinstance(constant, types.CodeType):
+                self._code(constant, function)
+            else:
+                self._begin(function)
+                self.value(constant)
         for reference in references(code):
             self._set_location(function, str(reference), reference.line)
             self._reference(reference, function, code)
 
     def _reference(self, reference: Reference, function: types.FunctionType, code: types.CodeType) -> None:
         if reference.is_import:
-            referenced: Any = _imported(reference, function)
+            referenced: Any = imported_module(reference, function)
             for name in reference.attributes:
-                referenced = _attribute(referenced, name)
+                referenced = attribute_of(referenced, name)
             self._local_variable(code, reference.bound, referenced)
         elif reference.name in function.__globals__:
             self._put_resolved(function.__globals__[reference.name], reference.attributes)
@@ -285,7 +341,7 @@ class _Walk:
         module, name, remaining = None, "", list(attributes)
         while isinstance(referenced, types.ModuleType) and remaining:
             module, name = referenced, remaining.pop(0)
-            referenced = _attribute(referenced, name)
+            referenced = attribute_of(referenced, name)
         if module is not None and not self._own.has_module(module) and callable(referenced):
             self._put_installed(f"{module.__name__}.{name}", referenced)
         else:
@@ -331,17 +387,18 @@ class _Walk:
         kind = type(value)
         package = kind.__module__.partition(".")[0]
         self._put("object", f"{kind.__module__}.{kind.__qualname__}")
+        spark_class = _spark_class(kind)
         if isinstance(value, Flow):
             self.value(value.function)
         elif isinstance(value, Topic):
             self.value(value.name)
-        elif isinstance(value, DataType):
+        elif spark_class == "DataType":
             self.value(value.json())
-        elif isinstance(value, Broadcast):
+        elif spark_class == "Broadcast":
             self.value(value.value)
         elif isinstance(value, logging.Logger):
             self.value(value.name)
-        elif package == "headrace" or (package == "pyspark" and not isinstance(value, Row)):
+        elif package == "headrace" or (package == "pyspark" and spark_class != "Row"):
             pass  # Columns and DataFrames are part of the plan.
         elif isinstance(value, os._Environ) or not self._has_known_state(kind):
             self._reject_hidden(value)
@@ -378,38 +435,15 @@ class _Walk:
         self._put("left out")
 
 
-def _attribute(referenced: Any, name: str) -> Any:
-    """Return an attribute. Imports a submodule that is not loaded yet."""
-    if (
-        isinstance(referenced, types.ModuleType)
-        and not hasattr(referenced, name)
-        and hasattr(referenced, "__path__")
-    ):
-        with contextlib.suppress(ImportError):
-            return importlib.import_module(f"{referenced.__name__}.{name}")
-    return getattr(referenced, name, None)
+def _spark_class(kind: type) -> str:
+    """Return the class of PySpark to which objects of ``kind`` belong; empty if this module does not distinguish it.
+    Classes are compared by name, so that an app without flows does not import PySpark.
+    """
+    names = (base.__name__ for base in kind.__mro__ if base.__module__.partition(".")[0] == "pyspark")
+    return next((name for name in names if name in _SPARK_CLASSES), "")
 
 
 def _is_udf(value: Any) -> bool:
     """Whether the value is a UDF, or the wrapper function that ``udf`` returns."""
-    if isinstance(value, (UserDefinedFunction, UserDefinedTableFunction)):
-        return True
-    return isinstance(value, types.FunctionType) and {"func", "evalType"} <= vars(value).keys()
-
-
-def _is_exported(function: types.FunctionType) -> bool:
-    """Whether the function's qualified name refers to it. If not, its package created it at run time."""
-    referenced: Any = sys.modules.get(function.__module__)
-    for name in function.__qualname__.split("."):
-        referenced = getattr(referenced, name, None)
-    return referenced is function
-
-
-def _imported(reference: Reference, function: types.FunctionType) -> types.ModuleType | None:
-    name = "." * reference.level + reference.name
-    try:
-        if reference.level:
-            name = importlib.util.resolve_name(name, str(function.__globals__.get("__package__") or ""))
-        return importlib.import_module(name)
-    except ImportError:
-        return None
+    is_wrapper = isinstance(value, types.FunctionType) and {"func", "evalType"} <= vars(value).keys()
+    return is_wrapper or _spark_class(type(value)) in _UDFS

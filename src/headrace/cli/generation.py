@@ -1,0 +1,257 @@
+"""``headrace generation``: list, compare, switch and drop the generations of an app's flows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.errors import NotConfirmed
+from headrace.cli.options import AppName, Yes
+from headrace.cli.session import Session
+from headrace.cli.verb import CommandGroup, command_group, verb
+
+if TYPE_CHECKING:
+    from headrace.app import App
+    from headrace.client.cluster import Cluster
+    from headrace.flow.switch.report import SwitchReport
+    from headrace.model.declarations import Flow
+    from headrace.model.generations import Entry, FlowGenerations
+
+__all__ = ["command", "switch_flow_back"]
+
+FlowName = Annotated[str, typer.Argument(metavar="FLOW", help="The name of the flow.")]
+Number = Annotated[int, typer.Argument(metavar="GENERATION", help="The number of the generation.")]
+
+
+@verb(
+    "list",
+    examples="""
+    headrace generation list examples.shop:app
+    headrace generation list examples.shop:app --json
+    """,
+    reference=[
+        (
+            "Columns",
+            """
+            ROLE     serving: readers see its rows; building: derived beside the serving one; kept: it served before
+            WRITES   the topics to which it writes its rows
+            BEHIND   records that it has yet to read
+            REASON   why it was begun
+            """,
+        ),
+    ],
+)
+def list_generations(session: Session, app: AppName) -> None:
+    """List the generations of an app's flows."""
+    from headrace.cli.app_loader import load_checked_app
+    from headrace.client.generations import generations_of
+
+    cluster = session.cluster()
+    rows: list[dict[str, Any]] = []
+    for flow in load_checked_app(app).flows:
+        generations = generations_of(cluster, flow)
+        entries = () if generations is None else generations.entries
+        rows += [_row(cluster, flow, generations, entry) for entry in entries if generations is not None]
+    session.out.table(rows)
+
+
+def _row(cluster: Cluster, flow: Flow, generations: FlowGenerations, entry: Entry) -> dict[str, Any]:
+    from headrace.client.generations import progress_of
+    from headrace.client.progress import flow_lag
+
+    progress = progress_of(cluster, flow, entry.number)
+    last = progress.last if progress else None
+    topics = [entry.topic]
+    if generations.writes_stable(entry.number) and entry.topic != generations.stable:
+        topics.append(generations.stable)
+    return {
+        "flow": flow.name,
+        "generation": entry.number,
+        "role": generations.role(entry.number),
+        "writes": ", ".join(topics),
+        "batch": last.batch if last else None,
+        "behind": flow_lag(cluster, progress) if progress else None,
+        "rows_out": last.totals.rows_out if last else 0,
+        "late": last.totals.late if last else 0,
+        "dead": last.totals.dead + last.totals.table_dead if last else 0,
+        "begun_ms": entry.begun_ms or (progress.generation.started_ms if progress else None),
+        "reason": entry.reason,
+    }
+
+
+@verb(
+    "compare",
+    examples="""
+    headrace generation compare examples.shop:app sum_revenue 2
+    headrace generation compare examples.shop:app sum_revenue 2 --json
+    """,
+)
+def compare(session: Session, app: AppName, flow: FlowName, generation: Number) -> None:
+    """Compare the rows of a generation with those that readers of the flow's topic see.
+
+    It prints how many keys are gone, changed and new, the shares of late and dead records, and a few examples of each.
+    """
+    from headrace.client.generations import generations_of
+    from headrace.flow.switch.operation import Comparison
+    from headrace.model.generations import GenerationUnknown
+
+    _, declared = _flow(app, flow)
+    cluster = session.cluster()
+    generations = generations_of(cluster, declared)
+    if generations is None:
+        raise GenerationUnknown(flow, generation, ())
+    with Comparison(cluster, declared, generations.expect(generation)) as comparison:
+        report = comparison.report(generations)
+    _print_report(session, report)
+
+
+def _print_report(session: Session, report: SwitchReport) -> None:
+    before, after = report.shares_before, report.shares_after
+    session.out.note(
+        f"{report.line()}; late {before.late_percent:g} % and {after.late_percent:g} %, dead"
+        f" {before.dead_percent:g} % and {after.dead_percent:g} %"
+    )
+    if session.out.as_json:
+        session.out.table([report.to_json()])
+        return
+    session.out.table(
+        [
+            {"difference": sample.kind, "key": sample.key, "before": sample.before, "after": sample.after}
+            for sample in report.samples
+        ]
+    )
+
+
+@verb(
+    "switch",
+    examples="""
+    headrace generation switch examples.shop:app sum_revenue 2
+    headrace generation switch examples.shop:app sum_revenue 1 --yes
+    headrace generation switch examples.shop:app sum_revenue 1 --behind --yes
+    """,
+)
+def switch(
+    session: Session,
+    app: AppName,
+    flow: FlowName,
+    generation: Number,
+    behind: Annotated[
+        bool, typer.Option("--behind", help="Also if it has read less than the generation that serves.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Let another generation serve, whatever the difference is. The present one is kept, as the way back.
+
+    Flows downstream that have a generation of the new rows switch first. The difference is published to the flow's
+    topic, in one transaction.
+    """
+    from headrace.flow.switch.operation import switch_now
+
+    loaded, declared = _flow(app, flow)
+    cluster = session.cluster()
+    steps = _downstream_first(cluster, loaded, declared, generation)
+    names = ", ".join(f"{each.name} to generation {number}" for each, number in steps)
+    session.out.note(f"switch {names}")
+    _confirm("switch?", yes=yes)
+    for each, number in steps:
+        report = switch_now(cluster, each, number, accepts_behind=behind)
+        _print_report(session, report)
+
+
+def _downstream_first(cluster: Cluster, app: App, flow: Flow, number: int) -> list[tuple[Flow, int]]:
+    """Return the flow, after all flows downstream that have a generation that reads these rows and does not serve."""
+    from headrace.client.generations import generations_of, progress_of
+    from headrace.model.generations import GenerationUnknown
+
+    generations = generations_of(cluster, flow)
+    if generations is None:
+        raise GenerationUnknown(flow.name, number, ())
+    topic = generations.expect(number).topic
+    steps: list[tuple[Flow, int]] = []
+    for reader in app.flows:
+        others = (
+            generations_of(cluster, reader) if flow.writes.name in [t.name for t in reader.reads] else None
+        )
+        for entry in others.entries if others is not None else ():
+            progress = progress_of(cluster, reader, entry.number)
+            reads = [source.log for source in progress.generation.inputs] if progress else []
+            if others is not None and topic in reads and entry.number != others.serving:
+                steps += _downstream_first(cluster, app, reader, entry.number)
+    return [*dict.fromkeys(steps), (flow, number)]
+
+
+@verb(
+    "drop",
+    examples="""
+    headrace generation drop examples.shop:app sum_revenue 1
+    headrace generation drop examples.shop:app sum_revenue 1 --yes
+    """,
+)
+def drop(session: Session, app: AppName, flow: FlowName, generation: Number, yes: Yes = False) -> None:
+    """Delete a generation that does not serve, with its topics and its parts of views. There is no way back to it."""
+    from headrace.cli.errors import SwitchRefused
+    from headrace.client.generations import generations_of, progress_of
+    from headrace.client.generations_writer import drop_generation
+    from headrace.model.generations import GenerationUnknown
+
+    loaded, declared = _flow(app, flow)
+    cluster = session.cluster()
+    generations = generations_of(cluster, declared)
+    if generations is None:
+        raise GenerationUnknown(flow, generation, ())
+    entry = generations.expect(generation)
+    for reader in loaded.flows:
+        progress = progress_of(cluster, reader) if declared.writes in reader.reads else None
+        if progress is not None and entry.topic in [source.log for source in progress.generation.inputs]:
+            raise SwitchRefused(
+                f"generation {generation} of flow {flow} cannot be dropped: flow {reader.name} serves rows that it"
+                " derives from it",
+                hint=f"switch flow {reader.name} to another generation first",
+            )
+    _confirm(f"delete generation {generation} of flow {flow}?", yes=yes)
+    drop_generation(cluster, declared, generation)
+    session.out.table([{"flow": flow, "dropped": generation}])
+
+
+def switch_flow_back(session: Session, app: App, flow: Flow, *, behind: bool) -> dict[str, Any]:
+    """Let the generation serve again that served last. Returns a row for the user."""
+    from headrace.cli.errors import SwitchRefused
+    from headrace.client.generations import generations_of
+    from headrace.flow.switch.operation import publish, switch_back
+
+    cluster = session.cluster()
+    generations = generations_of(cluster, flow)
+    kept = sorted(generations.kept, key=lambda entry: entry.kept_ms) if generations is not None else []
+    if generations is None or not kept:
+        raise SwitchRefused(
+            f"flow {flow.name} has no kept generation, so there is no way back",
+            hint="headrace generation list APP shows the generations",
+        )
+    number = kept[-1].number
+    switch_back(cluster, flow, number, accepts_behind=behind)
+    session.out.note(f"flow {flow.name}: generation {number} serves; publishing the difference")
+    report = publish(cluster, flow)
+    published = 0 if report is None else report.counts.gone + report.counts.changed + report.counts.new
+    return {"flow": flow.name, "before": generations.serving, "now": number, "published_keys": published}
+
+
+def _flow(app: str, name: str) -> tuple[App, Flow]:
+    from headrace.cli.app_loader import load_checked_app
+    from headrace.runtime.rebuild import flow_named
+
+    loaded = load_checked_app(app)
+    return loaded, flow_named(loaded, name)
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    if not yes and not typer.confirm(question, err=True):
+        raise NotConfirmed("nothing was changed", hint="pass --yes to confirm")
+
+
+def command() -> CommandGroup:
+    return command_group(
+        "generation",
+        "List, compare, switch and drop the generations of flows.",
+        [list_generations, compare, switch, drop],
+    )

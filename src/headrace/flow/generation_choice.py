@@ -1,0 +1,110 @@
+"""Which generation of a flow a process derives: one that its function began.
+
+A process has one function per flow, and only that function can derive a generation that it began. So after a change of
+the function, the process derives the new generation, and the serving one rests until a process with the old function
+runs again, or until the switch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.client.generations import generations_of, transactional_id_of
+from headrace.client.generations_writer import GenerationsWriter
+from headrace.client.progress import current
+from headrace.client.transactional_writer import TransactionalWriter
+from headrace.flow.context import FlowContext
+from headrace.flow.flow_state import expect_same_app
+from headrace.model.generations import Entry, FlowGenerations
+
+__all__ = [
+    "begin_generation",
+    "choose_generation",
+    "derivable",
+    "first_entry",
+    "needs_new_generation",
+    "upstream_being_built",
+]
+
+Note = Callable[[str], None]
+
+
+def choose_generation(context: FlowContext) -> Entry:
+    """Return the generation to derive: the serving one if the function began it, else the newest that it began.
+
+    If it began none, return the serving generation. Opening that one raises ``FlowChanged``.
+    """
+    generations = generations_of(context.cluster, context.flow)
+    if generations is None:
+        return first_entry(context)
+    entries = derivable(context, generations)
+    return entries[0] if entries else generations.serving_entry
+
+
+def derivable(context: FlowContext, generations: FlowGenerations) -> list[Entry]:
+    """Return the generations that the function began: the serving one first, then the newest first."""
+    mine = [entry for entry in generations.entries if entry.fingerprint == context.compiled.fingerprint]
+    return sorted(mine, key=lambda entry: (entry.number != generations.serving, -entry.number))
+
+
+def needs_new_generation(context: FlowContext) -> bool:
+    """Whether the serving generation is not of this function, or a flow that writes an input is being rebuilt."""
+    generations = generations_of(context.cluster, context.flow)
+    if generations is None:
+        return True
+    progress = current(context.cluster, generations.serving_entry.progress)
+    is_same = (
+        generations.serving_entry.fingerprint == context.compiled.fingerprint
+        and progress is not None
+        and progress.generation.latency == context.flow.latency
+    )
+    return not is_same or bool(upstream_being_built(context))
+
+
+def upstream_being_built(context: FlowContext) -> str:
+    """Return why the flow needs a new generation, if a flow that writes one of its inputs is being rebuilt and no
+    generation of this flow reads the new rows. Else return an empty text.
+    """
+    cluster, flow = context.cluster, context.flow
+    generations = generations_of(cluster, flow)
+    if generations is None:
+        return ""
+    read = set()
+    for entry in derivable(context, generations):
+        progress = current(cluster, entry.progress)
+        if progress is not None:
+            read |= {source.log for source in progress.generation.inputs}
+    for topic in flow.reads:
+        writer = context.app.writer_of(topic)
+        upstream = generations_of(cluster, writer) if writer is not None else None
+        building = upstream.building if upstream is not None else None
+        if upstream is not None and building is not None and building.topic not in read:
+            return f"flow {upstream.flow} is building generation {building.number}"
+    return ""
+
+
+def first_entry(context: FlowContext) -> Entry:
+    flow = context.flow
+    return Entry(
+        1, flow.progress_topic, flow.writes.name, context.compiled.fingerprint, "first start", begun_ms=0
+    )
+
+
+def begin_generation(context: FlowContext, reason: str) -> Entry:
+    """Record a new generation of the flow, which its driver then builds beside the serving one.
+
+    A real-time flow has no position at which one generation could replace another. So its new generation replaces the
+    old one at once: followers build their views from it, and serve the old rows until then.
+    """
+    cluster, flow = context.cluster, context.flow
+    with GenerationsWriter(cluster, flow) as writer:
+        before = writer.read()
+        progress = current(cluster, before.serving_entry.progress)
+        expect_same_app(context.app, flow, progress)
+        at_once = flow.is_realtime or (progress is not None and progress.generation.latency == "realtime")
+        entry = writer.begin_generation(context.compiled.fingerprint, reason, is_served_at_once=at_once)
+    if at_once:
+        for old in before.entries:
+            # Fence the old driver. It finds that its generation was dropped, and ends.
+            TransactionalWriter(cluster, transactional_id_of(flow, old), f"flow {flow.name}").close()
+    return entry

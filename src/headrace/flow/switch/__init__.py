@@ -1,0 +1,1 @@
+"""Replaces the serving generation of a flow by another one: compares, decides, switches."""

@@ -1,0 +1,207 @@
+"""Decides when a flow switches to a generation that is being built.
+
+The generation must have caught up with the serving one. All flows downstream must have switched before, to generations
+that read this one. Then the rows are compared. If the difference is within the limits, or an operator has accepted it,
+the flow switches. Otherwise the generation goes on being built, and waits for the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.app_argument import app_argument
+from headrace.client.errors import LogError
+from headrace.client.generations import generations_of
+from headrace.client.progress import Progress, current
+from headrace.clock import Clock, SystemClock
+from headrace.flow.context import FlowContext
+from headrace.flow.errors import SwitchUnderWay
+from headrace.flow.switch.operation import Comparison, SwitchOperation, SwitchRefused, covers
+from headrace.flow.switch.report import SwitchReport
+from headrace.model.generations import FlowGenerations
+from headrace.model.graph import downstream
+from headrace.model.progress import Batch, Generation
+
+__all__ = ["SwitchPolicy"]
+
+_CHECK_S = 1.0
+_COMPARE_AGAIN_S = 30.0
+_COVER_S = 10.0
+_POSTPONE_S = 5.0
+
+
+class SwitchPolicy:
+    """The driver of the generation calls ``poll`` often, and ``switch`` when ``is_due``, without an open writer."""
+
+    def __init__(
+        self,
+        context: FlowContext,
+        generation: Generation,
+        note: Callable[[str], None],
+        clock: Clock | None = None,
+    ) -> None:
+        self._context = context
+        self._flow = context.flow
+        self._cluster = context.cluster
+        self._generation = generation
+        self._number = generation.generation
+        self._note = note
+        self._clock = clock or SystemClock()
+        self._is_inert = context.flow.is_realtime
+        self._next_s = 0.0
+        self._operation: SwitchOperation | None = None
+        self._comparison: Comparison | None = None
+        self._deadline_s = 0.0
+        self._target: tuple[Progress | None, dict[str, dict[int, int]]] | None = None
+        """The progress of the serving generation, and the ends of the inputs, when this generation began to be watched.
+        """
+        self._waits_for = ""
+        self.is_due = False
+        """Whether the driver must stop its engine and call ``switch``."""
+
+    def poll(self, last: Batch | None) -> None:
+        now = self._clock.steady()
+        if self._is_inert or self.is_due or now < self._next_s:
+            return
+        if self._operation is not None:
+            self._wait_until_covered(self._operation, last, now)
+            return
+        self._next_s = now + _CHECK_S
+        generations = generations_of(self._cluster, self._flow)
+        role = None if generations is None else generations.role(self._number)
+        is_unpublished = generations is not None and role == "serving" and not generations.is_published
+        if generations is None or not (role == "building" or is_unpublished):
+            # A switch ends the engine, so the role cannot change unnoticed.
+            self._is_inert = True
+            return
+        if is_unpublished and not generations.switching:
+            self._begin(generations, now)
+            return
+        if last is not None and not generations.switching and self._has_caught_up(generations, last):
+            self._compare(generations, now)
+
+    def switch(self) -> None:
+        """Complete the switch. Afterwards the driver opens the generation again, whatever its role is then."""
+        operation, comparison = self._operation, self._comparison
+        assert operation is not None, "is_due is set while a switch is under way"
+        assert comparison is not None
+        try:
+            is_back = self._is_serving()
+            report = operation.complete(comparison, None if is_back else self._context.options.switch)
+            self._note(f"{report.line()}; generation {self._number} serves now")
+        except (SwitchRefused, LogError) as error:
+            self._say(str(error))
+        finally:
+            self.close()
+
+    def _is_serving(self) -> bool:
+        generations = generations_of(self._cluster, self._flow)
+        return generations is not None and generations.serving == self._number
+
+    def close(self) -> None:
+        """Cancel a switch that has begun."""
+        operation, self._operation = self._operation, None
+        comparison, self._comparison = self._comparison, None
+        if comparison is not None:
+            comparison.close()
+        if operation is not None:
+            operation.close()
+
+    # Conditions
+
+    def _has_caught_up(self, generations: FlowGenerations, last: Batch) -> bool:
+        if self._target is None:
+            # New records arrive all the time, so this generation must reach what was there once.
+            ends = {
+                source.log: self._cluster.ends(source.log)
+                for source in self._generation.inputs
+                if source.kind == "events"
+            }
+            self._target = current(self._cluster, generations.serving_entry.progress), ends
+        serving, ends = self._target
+        if serving is None or not covers(serving.generation, serving.last, self._generation, last, ends):
+            return False
+        waiting = self._flows_that_wait()
+        if waiting:
+            self._say(
+                f"flow {self._flow.name}: generation {self._number} has caught up; it serves after flow"
+                f" {', '.join(waiting)} has switched"
+            )
+        return not waiting
+
+    def _flows_that_wait(self) -> list[str]:
+        """Return the flows downstream whose serving generation does not read this generation's rows."""
+        waiting = []
+        topic = self._flow.writes
+        for flow in downstream(self._context.app, self._flow):
+            if topic.name not in [each.name for each in flow.reads]:
+                continue
+            generations = generations_of(self._cluster, flow)
+            if generations is None:
+                continue
+            progress = current(self._cluster, generations.serving_entry.progress)
+            if progress is None:
+                continue
+            if self._generation.output not in [source.log for source in progress.generation.inputs]:
+                waiting.append(flow.name)
+        return waiting
+
+    def _compare(self, generations: FlowGenerations, now: float) -> None:
+        entry = generations.expect(self._number)
+        limits = self._context.options.switch
+        if not limits.auto and not entry.approved:
+            self._say(
+                f"flow {self._flow.name}: generation {self._number} has caught up; to switch, run:"
+                f" headrace generation switch {app_argument()} {self._flow.name} {self._number}"
+            )
+            self._next_s = now + _COMPARE_AGAIN_S
+            return
+        self._begin(generations, now)
+
+    def _begin(self, generations: FlowGenerations, now: float) -> None:
+        """Compare the rows, and begin the switch unless the difference exceeds the limits."""
+        entry = generations.expect(self._number)
+        if self._comparison is None:
+            self._comparison = Comparison(self._cluster, self._flow, entry)
+        report = self._comparison.report(generations)
+        is_accepted = entry.approved or self._number == generations.serving
+        if not is_accepted and self._refuse(report, now):
+            return
+        self._operation = SwitchOperation(self._cluster, self._flow, self._number, self._clock)
+        self._deadline_s = now + _COVER_S
+        try:
+            self._operation.begin()
+        except (LogError, SwitchRefused, SwitchUnderWay) as error:
+            self._postpone(str(error), now)
+
+    def _refuse(self, report: SwitchReport, now: float) -> bool:
+        exceeded = report.exceeded(self._context.options.switch)
+        if exceeded:
+            self._say(
+                f"{report.line()}; it waits for you, because {'; '.join(exceeded)}; to switch nevertheless, run:"
+                f" headrace generation switch {app_argument()} {self._flow.name} {self._number}"
+            )
+            self._next_s = now + _POSTPONE_S
+        return bool(exceeded)
+
+    def _wait_until_covered(self, operation: SwitchOperation, last: Batch | None, now: float) -> None:
+        if operation.is_covered(self._generation, last):
+            self.is_due = True
+        elif now > self._deadline_s:
+            self._postpone(f"generation {self._number} did not catch up within {_COVER_S:g} s", now)
+        else:
+            try:
+                operation.extend()
+            except LogError as error:
+                self._postpone(str(error), now)
+
+    def _postpone(self, why: str, now: float) -> None:
+        self._say(f"flow {self._flow.name}: the switch to generation {self._number} is postponed: {why}")
+        self.close()
+        self._next_s = now + _POSTPONE_S
+
+    def _say(self, text: str) -> None:
+        """Print each line only once."""
+        if text != self._waits_for:
+            self._waits_for = text
+            self._note(text)

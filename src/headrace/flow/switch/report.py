@@ -1,0 +1,93 @@
+"""What a switch to another generation would change, and whether the limits allow it without an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from headrace.flow.switch.difference import DifferenceCounts, SampleRow
+from headrace.model.progress import Batch, Totals
+from headrace.settings import SwitchSettings
+
+__all__ = ["Shares", "SwitchReport", "shares_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Late and dead records of a generation, in percent of the records that it has read."""
+
+    late_percent: float = 0.0
+    dead_percent: float = 0.0
+
+    @property
+    def rejected_percent(self) -> float:
+        return self.late_percent + self.dead_percent
+
+
+def shares_of(last: Batch | None) -> Shares:
+    totals = last.totals if last is not None else Totals()
+    if not totals.rows_in:
+        return Shares()
+    dead = totals.dead + totals.table_dead + totals.keyless
+    return Shares(
+        round(100 * totals.late / totals.rows_in, 3),
+        round(100 * min(dead, totals.rows_in) / totals.rows_in, 3),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchReport:
+    flow: str
+    before: int
+    """The number of the serving generation."""
+    after: int
+    counts: DifferenceCounts
+    shares_before: Shares
+    shares_after: Shares
+    samples: Sequence[SampleRow] = ()
+
+    @property
+    def gone_percent(self) -> float:
+        return 100 * self.counts.gone / max(1, self.counts.before)
+
+    @property
+    def changed_percent(self) -> float:
+        return 100 * self.counts.changed / max(1, self.counts.before)
+
+    def exceeded(self, limits: SwitchSettings) -> list[str]:
+        """Return a text for each limit that the difference exceeds."""
+        rejected = self.shares_after.rejected_percent - self.shares_before.rejected_percent
+        values = (
+            (
+                self.gone_percent,
+                limits.gone_percent_max,
+                f"{self.counts.gone} of {self.counts.before} keys are gone",
+            ),
+            (
+                self.changed_percent,
+                limits.changed_percent_max,
+                f"the rows of {self.counts.changed} of {self.counts.before} keys changed",
+            ),
+            (
+                rejected,
+                limits.rejected_percent_max,
+                f"late and dead records are {self.shares_after.rejected_percent:g} % of the input instead of"
+                f" {self.shares_before.rejected_percent:g} %",
+            ),
+        )
+        return [f"{text} (limit {limit:g} %)" for value, limit, text in values if value > limit]
+
+    def line(self) -> str:
+        counts = self.counts
+        return (
+            f"flow {self.flow}, generation {self.before} and {self.after}: {counts.before} and {counts.after} keys;"
+            f" {counts.gone} gone, {counts.changed} changed, {counts.new} new"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **asdict(self),
+            "gone_percent": round(self.gone_percent, 3),
+            "changed_percent": round(self.changed_percent, 3),
+        }

@@ -1,0 +1,119 @@
+"""What the flows and views of an app would do with a record that is written back now.
+
+The rules are those of the readers themselves: the schema, plausible event times, and the keys of views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+import msgspec
+
+from headrace.app import App
+from headrace.model.codec.codec import codec_of
+from headrace.model.declarations import Flow, Topic, View
+from headrace.model.errors import ValueDoesNotFit
+from headrace.model.rejection import Reason
+
+__all__ = ["Outcome", "ReaderOutcome", "ReaderRules", "readers_of"]
+
+_EARLIEST_US = 365 * 86_400 * 1_000_000
+"""The end of 1970. Earlier event times come from clocks that were not set."""
+_NOTE_CHARS_MAX = 500
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+Outcome = Literal["accepts", "repeats", "rejects"]
+
+
+class ReaderOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a flow or a view would do with the record."""
+
+    reader: str
+    outcome: Outcome
+    """``repeats``: the flow has processed the original record, and would count the copy a second time."""
+    note: str = ""
+
+
+def readers_of(app: App, topic: str) -> list[Flow | View]:
+    flows = [flow for flow in app.flows if any(source.name == topic for source in flow.reads)]
+    return [*flows, *(view for view in app.views if view.topic.name == topic)]
+
+
+class ReaderRules:
+    """``future_us`` is how far an event time may be ahead of the log's timestamp (setting ``flow.future_ms``)."""
+
+    def __init__(self, app: App, future_us: int) -> None:
+        self._app = app
+        self._future_us = future_us
+
+    def outcomes(
+        self,
+        topic: Topic,
+        key: bytes | None,
+        value: bytes | None,
+        now_ms: int,
+        accepted_by: Collection[str] = (),
+    ) -> list[ReaderOutcome]:
+        """``accepted_by`` has the dead-letter topics of the flows that have processed the original record."""
+        fields, fault = self._decode(topic, value)
+        outcomes = []
+        for reader in readers_of(self._app, topic.name):
+            name = f"{'flow' if isinstance(reader, Flow) else 'view'} {reader.name}"
+            if fault:
+                reader_fault = fault
+            elif isinstance(reader, Flow):
+                reader_fault = self._time_fault(topic, fields, now_ms)
+            else:
+                reader_fault = _key_fault(topic, reader, fields, key)
+            if reader_fault:
+                outcomes.append(ReaderOutcome(name, "rejects", reader_fault[:_NOTE_CHARS_MAX]))
+            elif reader.dead_topic in accepted_by and isinstance(reader, Flow) and topic.kind == "events":
+                note = "it has processed the original record, and would count the copy too"
+                outcomes.append(ReaderOutcome(name, "repeats", note))
+            else:
+                outcomes.append(ReaderOutcome(name, "accepts"))
+        return outcomes
+
+    def fault(self, topic: Topic, value: bytes | None, now_ms: int) -> str:
+        """Return why the value does not fit the topic; empty if it fits."""
+        fields, fault = self._decode(topic, value)
+        return (fault or self._time_fault(topic, fields, now_ms))[:_NOTE_CHARS_MAX]
+
+    def _decode(self, topic: Topic, value: bytes | None) -> tuple[dict[str, Any] | None, str]:
+        if topic.schema is None:
+            return None, ""
+        if value is None:
+            return None, "null, but events cannot be deleted" if topic.kind == "events" else ""
+        return _fault_of(lambda: codec_of(topic.schema).decode(value))  # type: ignore[arg-type]
+
+    def _time_fault(self, topic: Topic, fields: dict[str, Any] | None, now_ms: int) -> str:
+        at = fields.get(topic.time) if fields is not None and topic.time else None
+        if not isinstance(at, datetime):
+            return ""
+        event_us = (at - _EPOCH) // _MICROSECOND
+        if event_us < _EARLIEST_US or event_us > now_ms * 1_000 + self._future_us:
+            return f"{topic.time} is {at.isoformat()}: {Reason.TIME.text}"
+        return ""
+
+
+def _key_fault(topic: Topic, view: View, fields: dict[str, Any] | None, key: bytes | None) -> str:
+    """Return why the view cannot apply the record. The limits of its store are checked only by the store itself."""
+    if fields is not None:
+        null = next((name for name in view.key if fields.get(name) is None), None)
+        return f"{null}: null is not allowed in a column of the view's key" if null else ""
+    if topic.schema is None:
+        return ""
+    if key is None or set(topic.key) != set(view.key):
+        return Reason.KEY.text
+    codec = codec_of(topic.schema).key(topic.key)
+    return _fault_of(lambda: codec.decode(key))[1]
+
+
+def _fault_of(decode: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any] | None, str]:
+    try:
+        return decode(), ""
+    except ValueDoesNotFit as error:
+        return None, error.message
