@@ -63,6 +63,7 @@ __all__ = ["RunningApp", "running"]
 
 _Declared = TypeVar("_Declared", Topic, View, Flow)
 _CATCH_UP_S = 120.0
+_NOTES_SHOWN = 20
 _READ_S = 30.0
 _WRITE_S = 30.0
 
@@ -159,13 +160,18 @@ class RunningApp:
 
         A real-time flow counts as caught up when its next progress record is written, after ``flow.realtime_ms``.
         """
-        eventually(
-            self._behind,
-            [],
-            what="the parts that are behind",
-            timeout_s=timeout_s,
-            check=self._check_assertion,
-        )
+        try:
+            eventually(
+                self._behind,
+                [],
+                what="the parts that are behind",
+                timeout_s=timeout_s,
+                check=self._check_assertion,
+            )
+        except AssertionError as failure:
+            for line in self.notes[-_NOTES_SHOWN:]:
+                failure.add_note(line)
+            raise
 
     def _check_assertion(self) -> None:
         try:
