@@ -64,6 +64,11 @@ def keep_large(sales: DataFrame) -> DataFrame:
     return sales.select("product_id", "amount", (F.col("amount") < 10).alias("_deleted"))
 
 
+@small_app.flow(reads=[large], writes=small_app.topic("lengths", key="product_id"))
+def measure(large: DataFrame) -> DataFrame:
+    return large.select("product_id", F.length("product_id").alias("length"))
+
+
 def sale(
     number: int, product: str | None = "p", amount: str = "1", *, after: timedelta = timedelta(0)
 ) -> Sale:
