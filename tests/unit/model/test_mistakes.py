@@ -287,9 +287,18 @@ MISTAKES = {
         "app.view('v', clicks, store=SQLite('a' * 256)) # ! STORE-PATH",
         "255 bytes",
     ),
-    "no room for the alerts of an app": (
-        "app = App('a' * 243) # ! NAME",
-        "250 characters with '.alerts'",
+    "no room for the schemas of an app": (
+        "app = App('a' * 233) # ! NAME",
+        "250 characters with 'headrace.schemas.'",
+    ),
+    "a topic where schemas are recorded": (
+        "app.topic('headrace_schemas_shop', Click) # ! NAME-TAKEN",
+        "topic 'headrace_schemas_shop' collides with topic 'headrace.schemas.shop' of app 'shop'",
+    ),
+    "an upcaster of a derived topic": (
+        "app.topic('c', Click, key='user', upcast=lambda value: value) # ! UPCAST\n"
+        "app.flow(reads=[clicks], writes=app.topics[-1], name='copy')(lambda clicks: clicks)",
+        "cannot have these upcasters: flow 'copy' writes it",
     ),
     "a topic where alerts go": (
         "app.topic('shop_alerts', Click) # ! NAME-TAKEN",

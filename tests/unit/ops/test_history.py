@@ -204,7 +204,27 @@ def test_a_file_is_compared_without_records() -> None:
     mistake = only(static_mistakes(topic_of(RideWithCity), [V1]))
     assert mistake.message.startswith("topic 'rides': records of schema version 1 of 2025-10-09 do not fit")
     assert static_mistakes(topic_of(RideWithDefault), [V1]) == []
-    assert static_mistakes(topic_of(RideWithCity, upcast=lambda value: value), [V1]) == []
+
+
+def test_unchanged_upcasters_do_not_excuse_a_change_of_the_schema() -> None:
+    def add_city(value: dict[str, Any]) -> dict[str, Any]:
+        return {"city": "unknown", **value}
+
+    assert static_mistakes(topic_of(RideWithCity, upcast=add_city), [V1]) == []
+    recorded = version_of(RideWithCity, V1, upcast=add_city)
+
+    @dataclass(frozen=True)
+    class Narrowed:
+        ride_id: str
+        meters: int
+        city: int
+
+    for topic, refused in (
+        (topic_of(Narrowed, upcast=add_city), 1),
+        (topic_of(Narrowed, upcast=lambda value: value), 0),
+        (topic_of(Narrowed), 1),
+    ):
+        assert len(static_mistakes(topic, [V1, recorded])) == refused
 
 
 def declared_with(schema: Schema) -> Topic:

@@ -6,7 +6,7 @@ version is recorded, or the upcasters changed, that is unknown. Then unfit recor
 the sample.
 
 A change of the schema is also refused without an unfit record, if older records may have values that the declared
-schema cannot read, unless the sample has every record. With upcasters, only the sample decides.
+schema cannot read, unless the sample has every record. After a change of the upcasters, only the sample decides.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def judge(topic: Topic, versions: Sequence[SchemaVersion], sample: Sample) -> To
     else:
         history.invalid = unproven_records
     mistakes: Iterator[AppError] = _record_mistakes(history, proven)
-    if not sample.is_complete and topic.upcast is None:
+    if not sample.is_complete:
         possible = (
             _possible_mistake(history, version, found)
-            for version, found in _changes(topic.schema, versions)
+            for version, found in _changes(topic, versions)
             if found.path not in proven
         )
         mistakes = chain(mistakes, possible)
@@ -90,12 +90,10 @@ def judge(topic: Topic, versions: Sequence[SchemaVersion], sample: Sample) -> To
 
 
 def static_mistakes(topic: Topic, versions: Sequence[SchemaVersion]) -> list[AppError]:
-    """Compare the declared schema with recorded versions only. With upcasters, only records show whether it fits."""
+    """Compare the declared schema with recorded versions only. What new upcasters do is known only with records."""
     assert topic.schema is not None
-    if topic.upcast is not None:
-        return []
     mistakes = []
-    for version, found in islice(_changes(topic.schema, versions), _SHOWN_MAX):
+    for version, found in islice(_changes(topic, versions), _SHOWN_MAX):
         mistakes.append(
             AppError(
                 f"topic {topic.name!r}: records of schema {version.label} do not fit field {found.path!r} of"
@@ -193,12 +191,20 @@ def _normalized(path: str) -> str:
 
 
 def _changes(
-    schema: Schema, versions: Sequence[SchemaVersion]
+    topic: Topic, versions: Sequence[SchemaVersion]
 ) -> Iterator[tuple[SchemaVersion, Incompatibility]]:
-    """Yield the incompatible changes since the recorded versions, each field once, with the newest such version."""
+    """Yield the incompatible changes since the recorded versions, each field once, with the newest such version.
+
+    Upcasters may convert values of any version. Only of a version that was recorded with the same upcasters it is known
+    that they leave its values unchanged.
+    """
+    assert topic.schema is not None
+    upcast = upcast_digest(topic.upcast)
     seen = set()
     for version in sorted(versions, key=lambda item: item.version, reverse=True):
-        for found in incompatibilities(version.schema, schema):
+        if upcast and version.upcast != upcast:
+            continue
+        for found in incompatibilities(version.schema, topic.schema):
             if found.path not in seen:
                 seen.add(found.path)
                 yield version, found
@@ -207,7 +213,7 @@ def _changes(
 def _record_mistakes(history: TopicHistory, misfits_by_path: dict[str, _Misfit]) -> Iterator[AppError]:
     topic, sampled = history.topic, len(history.sample.records)
     assert topic.schema is not None
-    changes = {found.path: (version, found) for version, found in _changes(topic.schema, history.versions)}
+    changes = {found.path: (version, found) for version, found in _changes(topic, history.versions)}
     for path, misfit in misfits_by_path.items():
         first = misfit.first
         subject = f"field {path!r} of {topic.schema.name}" if path else topic.schema.name
