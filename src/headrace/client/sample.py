@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from confluent_kafka import KafkaError, Message
+
 from headrace.client.cluster import Cluster
 from headrace.client.records import read
 
@@ -15,6 +17,9 @@ SAMPLE_BYTES_MAX = 16 * 1024 * 1024
 _WINDOWS = 8
 """The number of ranges that are read from a partition with more records than its share of the limit."""
 _SHARE_MIN = 4
+
+_DELETED = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
+"""Retention deleted records of a range while the sample was read."""
 
 Range = tuple[int, int]
 
@@ -34,6 +39,11 @@ class Sample:
     """The number of offsets in the topic. Some of them may have no record."""
     is_complete: bool = True
     """Whether every record of the topic was read."""
+
+    def add(self, message: Message) -> None:
+        value = message.value()
+        if value is not None:
+            self.records.append(SampledRecord(message.partition() or 0, message.offset() or 0, value))
 
 
 def sample(

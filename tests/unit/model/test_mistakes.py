@@ -291,15 +291,6 @@ MISTAKES = {
         "app = App('a' * 233) # ! NAME",
         "250 characters with 'headrace.schemas.'",
     ),
-    "a topic where schemas are recorded": (
-        "app.topic('headrace_schemas_shop', Click) # ! NAME-TAKEN",
-        "topic 'headrace_schemas_shop' collides with topic 'headrace.schemas.shop' of app 'shop'",
-    ),
-    "an upcaster of a derived topic": (
-        "app.topic('c', Click, key='user', upcast=lambda value: value) # ! UPCAST\n"
-        "app.flow(reads=[clicks], writes=app.topics[-1], name='copy')(lambda clicks: clicks)",
-        "cannot have these upcasters: flow 'copy' writes it",
-    ),
     "a topic where alerts go": (
         "app.topic('shop_alerts', Click) # ! NAME-TAKEN",
         "topic 'shop_alerts' collides with topic 'shop.alerts' of app 'shop'",
