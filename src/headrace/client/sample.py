@@ -56,21 +56,23 @@ def sample(
 ) -> Sample:
     """Read a sample. ``ranges`` has the start and the end offset of each partition."""
     open_ranges = {number: bounds for number, bounds in ranges.items() if bounds[0] < bounds[1]}
-    result = Sample(offsets=sum(end - start for start, end in open_ranges.values()))
+    offsets = sum(end - start for start, end in open_ranges.values())
+    result = Sample(offsets=offsets, is_complete=offsets <= records_max)
     size = 0
     for window in windows(open_ranges, records_max):
-        for message in read(cluster, topic, window):
-            value = message.value()
-            size += len(message)
-            if value is not None:
-                result.records.append(SampledRecord(message.partition() or 0, message.offset() or 0, value))
-            if size >= bytes_max:
-                result.is_complete = False
-                break
+        try:
+            for message in read(cluster, topic, window):
+                result.add(message)
+                size += len(message)
+                if size >= bytes_max:
+                    break
+        except LogError as error:
+            if error.kafka_error is None or error.kafka_error.code() not in _DELETED:
+                raise
+            result.is_complete = False
         if size >= bytes_max:
+            result.is_complete = False
             break
-    if result.offsets > records_max:
-        result.is_complete = False
     result.records.sort(key=lambda record: (record.partition, record.offset))
     return result
 
