@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaError, Message
 
 from headrace.client.cluster import Cluster
+from headrace.client.errors import LogError
 from headrace.client.records import read
 
 __all__ = ["SAMPLE_BYTES_MAX", "SAMPLE_RECORDS_MAX", "Sample", "SampledRecord", "sample", "windows"]

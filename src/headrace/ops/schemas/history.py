@@ -63,11 +63,10 @@ def judge(topic: Topic, versions: Sequence[SchemaVersion], sample: Sample) -> To
     unproven_records = 0
     for record in sample.records:
         errors = reader.errors(record.value)
-        if not errors:
-            continue
-        is_proven = reader.was_readable(record.value)
+        # An upcaster that changes its own results is wrong for any record.
+        is_proven = not errors or reader.was_readable(record.value)
         unproven_records += not is_proven
-        for error in errors:
+        for error in errors or reader.repetition_errors(record.value):
             misfits_by_path = proven if is_proven else unproven
             path = _normalized(error.path)
             misfit = misfits_by_path.setdefault(path, _Misfit(str(error.message), record))
@@ -134,9 +133,20 @@ class _Reader:
             row = self._decode(value)
         except ValueDoesNotFit as error:
             return self._field_errors(value) or [error]
-        if upcast is not None:
-            return self._repetition_errors(value)
         return self._value_errors(raw, row) if self._compares else []
+
+    def repetition_errors(self, raw: bytes) -> list[ValueDoesNotFit]:
+        """Upcasters see every value, so they must not change a value of the newest version. ``raw`` fits."""
+        upcast = self._topic.upcast
+        if upcast is None:
+            return []
+        value = upcast.apply(raw)
+        try:
+            if upcast.apply(value) == value:
+                return []
+        except ValueDoesNotFit as error:
+            return [ValueDoesNotFit(f"{error.message}, for a value that it had returned")]
+        return [ValueDoesNotFit("the upcaster changes a value that it had returned")]
 
     def was_readable(self, raw: bytes) -> bool:
         return any(_row(decode, raw) is not None for _, decode in self._versions)
@@ -146,16 +156,6 @@ class _Reader:
             return misfits(self._schema.fields, parse(value))
         except ValueDoesNotFit:
             return []
-
-    def _repetition_errors(self, value: bytes) -> list[ValueDoesNotFit]:
-        """Upcasters see every value, so they must not change a value of the newest version."""
-        assert self._topic.upcast is not None
-        try:
-            if self._topic.upcast.apply(value) == value:
-                return []
-        except ValueDoesNotFit as error:
-            return [ValueDoesNotFit(f"{error.message}, for a value that it had returned")]
-        return [ValueDoesNotFit("the upcaster changes a value that it had returned")]
 
     def _value_errors(self, raw: bytes, row: dict[str, Any]) -> list[ValueDoesNotFit]:
         """Return the fields that have another value with the declared schema than with the newest fitting version."""
