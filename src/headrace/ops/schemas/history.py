@@ -140,8 +140,8 @@ class _Reader:
         upcast = self._topic.upcast
         if upcast is None:
             return []
-        value = upcast.apply(raw)
         try:
+            value = upcast.apply(raw)
             if upcast.apply(value) == value:
                 return []
         except ValueDoesNotFit as error:
