@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
@@ -180,6 +181,14 @@ def test_an_upcaster_must_leave_the_values_that_it_returned_unchanged() -> None:
     assert mistake.detail.startswith("the value: the upcaster changes a value that it had returned")
     assert mistake.hint.startswith("correct the upcasters of topic 'rides'")
     assert mistake.location == topic.location
+
+
+def test_an_upcaster_that_uses_randomness_is_refused() -> None:
+    def guess(value: dict[str, Any]) -> dict[str, Any]:
+        return value if "city" in value else {**value, "city": str(random.random())}
+
+    mistake = only(judge(topic_of(RideWithCity, upcast=guess), [V1], sample_of(*RIDES)).mistakes)
+    assert "it must not use clocks or randomness" in mistake.detail
 
 
 def test_a_failing_upcaster_is_refused_with_its_error() -> None:

@@ -136,12 +136,17 @@ class _Reader:
         return self._value_errors(raw, row) if self._compares else []
 
     def repetition_errors(self, raw: bytes) -> list[ValueDoesNotFit]:
-        """Upcasters see every value, so they must not change a value of the newest version. ``raw`` fits."""
+        """Upcasters see every value, and records are read again: an upcaster must not change a value of the newest
+        version, and must return the same value each time. ``raw`` fits.
+        """
         upcast = self._topic.upcast
         if upcast is None:
             return []
         try:
             value = upcast.apply(raw)
+            if upcast.apply(raw) != value:
+                reason = "it must not use clocks or randomness"
+                return [ValueDoesNotFit(f"the upcaster returned two values for one record: {reason}")]
             if upcast.apply(value) == value:
                 return []
         except ValueDoesNotFit as error:
