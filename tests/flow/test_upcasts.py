@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from faults.flows.world import FlowWorld
+from faults.seeds import drawn_seeds
 from headrace.app import App
 from headrace.flow.codec.codec import Decoder, TimeBounds
 from headrace.flow.compile.compiler import compile_app
@@ -93,7 +94,8 @@ def random_values(seed: int, count: int) -> list[bytes | None]:
 
 def test_spark_and_python_upcast_every_value_alike(spark: SparkSession) -> None:
     topic = rides()
-    given = random_values(random.randrange(1_000_000), 400)
+    [seed] = drawn_seeds(1)
+    given = random_values(seed, 400)
     raw = spark.createDataFrame([(b"k", value, 0, at, NOON) for at, value in enumerate(given)], RAW)
     decoded = Decoder(topic, TimeBounds()).decode(raw).orderBy("offset").toArrow().to_pylist()
     plain = plain_decode(raw, topic, 3_600_000_000, extra_columns=("value",)).orderBy("offset")
