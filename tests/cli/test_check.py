@@ -150,5 +150,5 @@ app.alert("a", "lag >")
 """
     )
     result = headrace.run("check", app, "--json")
-    assert [mistake["line"] for mistake in result.json[0]["mistakes"]] == [25, 24]
-    assert headrace.run("check", app, "--skip-flows", "--json").json[0]["mistakes"][0]["line"] == 25
+    assert [mistake["line"] for mistake in result.json[0]["mistakes"]] == [24, 21]
+    assert headrace.run("check", app, "--skip-flows", "--json").json[0]["mistakes"][0]["line"] == 24

@@ -63,7 +63,7 @@ class NoSpark:
 
     class conf:
         @staticmethod
-        def get(name: str, default: str) -> str:
+        def get(name: str) -> str:
             return f"the default of {name}"
 
 

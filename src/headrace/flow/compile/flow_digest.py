@@ -34,7 +34,7 @@ _SETTINGS = ("spark.sql.ansi.enabled", "spark.sql.caseSensitive", "spark.sql.ses
 def flow_digest(spark: SparkSession, flow: Flow, plan_text: str, schemas: Mapping[str, Schema]) -> Digest:
     """``schemas`` has the schemas of all input topics, including derived topics."""
     code = {name: _hash(part.text) for name, part in _code_parts(flow.function).items()}
-    settings = {name: str(spark.conf.get(name, "")) for name in _SETTINGS}
+    settings = {name: str(spark.conf.get(name)) for name in _SETTINGS}
     return Digest(
         plan=_hash(plan_text),
         version=flow.version,
