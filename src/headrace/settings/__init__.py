@@ -135,6 +135,11 @@ class AlertSettings:
     """Whether the built-in rules are active."""
     rules: Mapping[str, str] = field(default_factory=dict)
     """Additional rules by name. They override the app's rules; the value ``off`` disables a rule."""
+    exec: Text | None = None
+    """Command that runs when an alert starts to fire or is resolved; it gets the alert as JSON on standard input. None
+    for no command."""
+    exec_timeout_s: Count = 30
+    """Seconds after which the command is killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

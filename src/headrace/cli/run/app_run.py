@@ -46,6 +46,7 @@ class RunOptions:
     backup: Path | None = None
     serve: str | None = None
     pg_listen: str | None = None
+    alert_exec: str | None = None
 
 
 def run_app(session: Session, options: RunOptions) -> int:
@@ -60,6 +61,7 @@ def run_app(session: Session, options: RunOptions) -> int:
         backup=options.backup,
         serve=options.serve,
         pg_listen=options.pg_listen,
+        alert_exec=options.alert_exec,
     )
     if options.pg_listen and settings.serve.listen == SERVE_OFF:
         raise ConfigError(
