@@ -46,6 +46,7 @@ class Reason(enum.StrEnum):
 
     SCHEMA = "schema"
     TIME = "time"
+    BEHIND = "behind"
     KEY = "key"
     STORE = "store"
     CONSUMER = "consumer"
@@ -59,6 +60,7 @@ class Reason(enum.StrEnum):
 _TEXTS = {
     Reason.SCHEMA: "the value does not match the schema of the topic",
     Reason.TIME: "the event time is before 1971, or too far ahead of the log's timestamp",
+    Reason.BEHIND: "the flow has already dropped its state for the event time; a rebuild includes the record",
     Reason.KEY: "the flow derived a row without a key, or the key of a deletion does not match the view's key",
     Reason.STORE: "the store of the view does not accept the value",
     Reason.CONSUMER: "a consumer outside of Headrace rejected the record",
