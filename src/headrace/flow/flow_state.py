@@ -171,6 +171,7 @@ def _begin(
         started_ms=time.time_ns() // 1_000_000,
         reason=reason,
         latency=flow.latency,
+        late=compiled.late,
         driver=driver,
     )
     _expect_uncompacted(cluster, generation)
@@ -208,6 +209,15 @@ def _expect_same_function(compiled: Compiled, progress: Progress) -> None:
             detail=f"the fingerprint was {previous.fingerprint} and is now {compiled.fingerprint}; they do not show"
             " whether the function changed",
             hint=f"rebuild the flow once; {rebuild_hint(name)}",
+        )
+    if previous.late != compiled.late:
+        declared = f"late={compiled.late!r}" if compiled.late else "no event time"
+        earlier = f"late={previous.late!r}" if previous.late else "the rules of an earlier release"
+        raise FlowChanged(
+            f"flow {name} treats late events with {declared}, but generation {previous.generation} was derived with"
+            f" {earlier}",
+            detail="all rows of a generation must come from the same rules",
+            hint=rebuild_hint(name),
         )
     if previous.fingerprint != compiled.fingerprint:
         raise FlowChanged(

@@ -74,9 +74,7 @@ class Lateness:
         self._heads: _DeletedHeads | None = None
         if deleted:
             late = [f"{number}/{offset}" for number, head in deleted.items() for offset in head.late]
-            self._heads = _DeletedHeads(
-                JvmCell(spark, 2**62, size), JvmCell(spark, _UNSEEN_US, size), late
-            )
+            self._heads = _DeletedHeads(JvmCell(spark, 2**62, size), JvmCell(spark, _UNSEEN_US, size), late)
             for number, head in deleted.items():
                 self._heads.ends.set(head.end, number)
                 self._heads.newest_us.set(head.newest_at_end_us, number)

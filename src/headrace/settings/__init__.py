@@ -104,6 +104,8 @@ class FlowSettings:
     the last progress record. Dead letters appear up to this much later."""
     future_ms: NotNegative = 3_600_000
     """How many milliseconds an event's time may be ahead of the time when the log received the event."""
+    idle_ms: NotNegative = 600_000
+    """Milliseconds without new records after which a partition no longer holds back the watermark of a flow."""
     transaction_timeout_ms: Count = 60_000
 
 

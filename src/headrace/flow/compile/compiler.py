@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import traceback
 from dataclasses import dataclass
+from typing import Literal
 
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -31,12 +32,13 @@ from headrace.flow.compile.lineage import coordinates, trace_output, without_lin
 from headrace.flow.compile.mistakes import FlowMistake
 from headrace.flow.compile.plan import analyzed
 from headrace.flow.compile.plan_digest import plan_digest
+from headrace.flow.compile.state_bounds import keeps_state_by_time
 from headrace.flow.compile.static_rows import expect_deterministic_tables
 from headrace.flow.compile.stream_checks import expect_all_streams, expect_realtime, expect_streamable
 from headrace.flow.compile.updates import changing_key, expect_replaceable
 from headrace.flow.inputs import with_watermark
 from headrace.flow.spark_types import schema_of_output, struct_of, type_of
-from headrace.model.declarations import Flow, Topic
+from headrace.model.declarations import Flow, LateMode, Topic
 from headrace.model.errors import AppError, AppMistakes, SourceLocation
 from headrace.model.kinds import Enum, Kind, List, Map, Record, Scalar
 from headrace.model.schema import Schema
@@ -62,6 +64,8 @@ class Compiled:
     """For each grouping expression, the columns that determine it. A key must have at least one column of each."""
     ties: bool = False
     """Whether one record can produce several rows with the same coordinates."""
+    late: LateMode | Literal[""] = ""
+    """What the flow does with late events. Empty if no input has an event time, and in real time."""
 
 
 def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) -> Compiled:
@@ -93,7 +97,19 @@ def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) ->
     groups = expect_keys_of_groups(flow, stream_plan) if mode == "update" else frozenset()
     ties = trace_output(flow, stream_output)[1]
     flow_fingerprint = fingerprint(flow, plan, output, schema)
-    return Compiled(flow, schema, flow_fingerprint, stateful, mode, fixed, groups, ties)
+    late = _late_mode(flow, stream_output) if flow.late_policies else ""
+    return Compiled(flow, schema, flow_fingerprint, stateful, mode, fixed, groups, ties, late)
+
+
+def _late_mode(flow: Flow, stream_output: DataFrame) -> LateMode:
+    keeps_by_time = keeps_state_by_time(stream_output)
+    if flow.late == "keep" and keeps_by_time and not flow.unbounded:
+        raise FlowMistake(
+            f'flow {flow.name} keeps late events (late="keep"), so it can never drop state of old event times',
+            location=flow.location,
+            hint='remove late="keep", or accept unbounded state: @app.flow(..., unbounded=True)',
+        )
+    return flow.late or ("drop" if keeps_by_time else "keep")
 
 
 def _empty(spark: SparkSession, schema: Schema) -> DataFrame:

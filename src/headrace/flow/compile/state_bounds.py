@@ -22,7 +22,7 @@ from headrace.flow.compile.mistakes import FlowMistake, line_of, line_using
 from headrace.flow.compile.plan import analyzed, children, class_name, each, expressions, nodes
 from headrace.model.declarations import Flow
 
-__all__ = ["expect_bounded", "keeps_state", "unbounded_sides"]
+__all__ = ["expect_bounded", "keeps_state", "keeps_state_by_time", "unbounded_sides"]
 
 _STATEFUL = re.compile(r"(Aggregate|Deduplicate\w*|Join|FlatMapGroups\w*WithState|TransformWithState\w*)$")
 _SIDES = ("left", "right")
@@ -46,6 +46,18 @@ def keeps_state(node: Any) -> bool:
     if class_name(node) == "Join":
         return all(child.isStreaming() for child in children(node))
     return _STATEFUL.match(class_name(node)) is not None
+
+
+def keeps_state_by_time(stream_output: DataFrame) -> bool:
+    """Whether Spark drops state of the flow by event time: windows, and joins within a time range."""
+    for node in nodes(_rewritten(stream_output)):
+        if node.isStreaming() and keeps_state(node):
+            if class_name(node) != "Join":
+                if _has_bounded_keys(node):
+                    return True
+            elif any(_Join(stream_output, node).is_bounded(side) for side in _SIDES):
+                return True
+    return False
 
 
 def expect_bounded(flow: Flow, stream_output: DataFrame) -> None:

@@ -105,7 +105,16 @@ class Derivations:
 
 
 def function_finding(derivations: Derivations, flow: Flow, generation: Generation) -> Finding | None:
-    current = derivations.compiled(flow).fingerprint
+    compiled = derivations.compiled(flow)
+    if compiled.late != generation.late:
+        rules = f"late={generation.late!r}" if generation.late else "the rules of an earlier release"
+        return Finding(
+            "function",
+            f"generation {generation.generation} of {flow.name} treated late events with {rules}, and the flow now has"
+            f" late={compiled.late!r}",
+            f"to derive the rows with the current rules: headrace flow rebuild APP {flow.name}",
+        )
+    current = compiled.fingerprint
     if current == generation.fingerprint:
         return None
     if not is_comparable(generation.fingerprint):
