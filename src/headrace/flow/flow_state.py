@@ -37,6 +37,7 @@ from headrace.client.transactional_writer import OutgoingRecord, TransactionalWr
 from headrace.flow.compile.compiler import Compiled
 from headrace.flow.compile.fingerprint import is_comparable
 from headrace.flow.context import FlowContext
+from headrace.flow.deleted_heads import find_deleted_heads
 from headrace.flow.errors import (
     CheckpointLost,
     CheckpointStale,
@@ -154,7 +155,9 @@ def _begin(
         topic_id = ensure_declared(cluster, topic, log_name, options.partitions)
         expect_source_of_truth(log_name, cluster.configs(log_name), f"flow {flow.name}")
         starts = {str(partition): offset for partition, offset in cluster.starts(log_name).items()}
-        inputs.append(Input(topic.name, log_name, topic_id, topic.kind, starts))
+        rejects_late = compiled.late in ("drop", "side") and topic.name in flow.late_policies
+        deleted = find_deleted_heads(cluster, app, log_name, topic_id, starts) if rejects_late else {}
+        inputs.append(Input(topic.name, log_name, topic_id, topic.kind, starts, deleted))
     ensure_dead_letter_topic(cluster, flow.dead_topic, [source.log for source in inputs])
     generation = Generation(
         app=app.name,

@@ -1,7 +1,7 @@
 """The input topics of a flow as DataFrames: an endless stream, or ranges of offsets.
 
-Each record is accepted, late or dead (``headrace.flow.lateness``). The flow's function gets only the accepted records, with the fields of the
-schema.
+Each record is accepted, late or dead (``headrace.flow.lateness``). The flow's function gets only the accepted records,
+with the fields of the schema.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ the batch, so a batch that runs again finds the same late events, and so does ev
 partitions into batches.
 
 Spark drops old state by its own watermark, which is the same for all partitions. An event before the watermark could no
-longer be counted, and Spark would drop it without a trace. So the watermark is set by the flow (``SparkWatermark``): it is
-behind every partition that still has events to come. A partition that has had no events, or has been idle for
-``flow.idle_ms``, does not hold the watermark back. If such a partition later has an event that is before the watermark
-but not late, the event becomes a dead letter of this flow (``Reason.BEHIND``); a rebuild counts it.
+longer be counted, and Spark would drop it without a trace. So the flow sets Spark's watermark (``SparkWatermark``): to
+the oldest of its partitions. A partition that has had no events, or has been idle for ``flow.idle_ms``, does not hold
+the watermark back. If such a partition later has an event that is before the watermark but not late, the event becomes
+a dead letter of this flow (``Reason.BEHIND``); a rebuild counts it.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def rejected_record(log: str, row: Mapping[str, Any]) -> RejectedRecord:
 
 
 def late_record(flow: Flow, record: RejectedRecord, generation: Generation, batch: int) -> OutgoingRecord:
-    """Return the record for the topic of late events: the late record itself (``late="side"``), or only its location."""
+    """Return the record for the topic of late events: the late record (``late="side"``), or only its location."""
     note = msgspec.json.encode(
         {
             "topic": record.log,

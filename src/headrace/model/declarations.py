@@ -96,8 +96,8 @@ LATENCIES: tuple[Latency, ...] = ("batch", "realtime")
 DELIVERIES: dict[Latency, str] = {"batch": "exactly once", "realtime": "at least once"}
 """How often each row occurs in the output topic."""
 LateMode = Literal["keep", "drop", "side"]
-"""What a flow does with late events. ``keep``: the function gets them. ``drop``: it does not, and the flow records their
-locations. ``side``: it does not, and the flow writes the records to its topic of late events.
+"""What a flow does with late events. ``keep``: the function gets them. ``drop``: it does not, and the flow records
+their locations. ``side``: it does not, and the flow writes the records to its topic of late events.
 """
 LATE_MODES: tuple[LateMode, ...] = ("keep", "drop", "side")
 

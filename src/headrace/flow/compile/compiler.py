@@ -32,7 +32,7 @@ from headrace.flow.compile.lineage import coordinates, trace_output, without_lin
 from headrace.flow.compile.mistakes import FlowMistake
 from headrace.flow.compile.plan import analyzed
 from headrace.flow.compile.plan_digest import plan_digest
-from headrace.flow.compile.state_bounds import keeps_state_by_time
+from headrace.flow.compile.state_bounds import steps_with_state_by_time
 from headrace.flow.compile.static_rows import expect_deterministic_tables
 from headrace.flow.compile.stream_checks import expect_all_streams, expect_realtime, expect_streamable
 from headrace.flow.compile.updates import changing_key, expect_replaceable
@@ -97,19 +97,21 @@ def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) ->
     groups = expect_keys_of_groups(flow, stream_plan) if mode == "update" else frozenset()
     ties = trace_output(flow, stream_output)[1]
     flow_fingerprint = fingerprint(flow, plan, output, schema)
-    late = _late_mode(flow, stream_output) if flow.late_policies else ""
+    late = _late_mode(flow, stream_output, stateful=stateful) if flow.late_policies else ""
     return Compiled(flow, schema, flow_fingerprint, stateful, mode, fixed, groups, ties, late)
 
 
-def _late_mode(flow: Flow, stream_output: DataFrame) -> LateMode:
-    keeps_by_time = keeps_state_by_time(stream_output)
-    if flow.late == "keep" and keeps_by_time and not flow.unbounded:
+def _late_mode(flow: Flow, stream_output: DataFrame, *, stateful: bool) -> LateMode:
+    steps = steps_with_state_by_time(stream_output) if stateful else set()
+    # Without a watermark, Spark refuses or never completes all other steps.
+    may_keep = not steps or (flow.unbounded and steps <= {"Aggregate", "Deduplicate"})
+    if flow.late == "keep" and not may_keep:
         raise FlowMistake(
             f'flow {flow.name} keeps late events (late="keep"), so it can never drop state of old event times',
             location=flow.location,
             hint='remove late="keep", or accept unbounded state: @app.flow(..., unbounded=True)',
         )
-    return flow.late or ("drop" if keeps_by_time else "keep")
+    return flow.late or ("drop" if steps else "keep")
 
 
 def _empty(spark: SparkSession, schema: Schema) -> DataFrame:

@@ -5,8 +5,8 @@ time, without code of the running flow (``headrace.flow.lateness``, ``headrace.f
 
 - An event is late if its time is more than the topic's ``late`` before the newest event time of the earlier records in
   its partition. Spark's window functions compute the newest event time here, over the records of many batches.
-- An event that is not late is *behind* if its time is before the watermark of its batch, and the flow has state. It is a
-  dead letter. The watermark depends on how long partitions were idle, so the recorded one is used. It must never
+- An event that is not late is *behind* if its time is before the watermark of its batch, and the flow has state. It is
+  a dead letter. The watermark depends on how long partitions were idle, so the recorded one is used. It must never
   decrease, and never be later than the newest event time of an input minus its ``late``.
 - If the flow keeps late events, no event is late or behind, and the watermark is exactly that time.
 
@@ -113,7 +113,7 @@ class LateCheck:
                 totals[batch].dead += count
         for name, input_tallies in tallies.items():
             if name in self._policies:
-                _add_newest(self._newest.setdefault(name, {}), input_tallies)
+                self._add_newest(name, input_tallies, last)
         for frame in late:
             for batch, count in frame.groupBy("batch").count().collect():
                 totals[batch].late += count
@@ -137,6 +137,16 @@ class LateCheck:
             }
         )
         return watermark_us
+
+    def _add_newest(self, name: str, tallies: Tallies, last: Batch) -> None:
+        newest = self._newest.setdefault(name, {})
+        for (_, partition), tally in tallies.items():
+            if tally.newest_us is not None:
+                newest[partition] = max(newest.get(partition, tally.newest_us), tally.newest_us)
+        log = self._inputs.input(self._topic(name)).log
+        for number, head in self._deleted(name).items():
+            if last.inputs.get(log, {}).get(str(number), (0, 0))[1] >= head.end:
+                newest[number] = max(newest.get(number, head.newest_at_end_us), head.newest_at_end_us)
 
     def _may_reject(self, name: str, tallies: Tallies, watermarks: Mapping[int, int | None]) -> bool:
         """Whether a record can be late or behind. The exact computation needs a sort of all records."""
@@ -173,6 +183,8 @@ class LateCheck:
             )
             is_noted |= (F.col("partition") == number) & F.col("offset").isin(head.late)
         late = F.coalesce(event_us < newest_us - allowed_us, F.lit(False)) | is_noted
+        # Records before some of these records are missing, so what was late cannot be computed.
+        late &= F.col("batch") > self._last_trusted_batch
         marked = self._inputs.with_watermarks(marked.withColumn("late", late), watermarks)
         behind = F.lit(False)
         if self._has_watermark:
@@ -283,12 +295,6 @@ def _newest_before(generation: Generation, last_broken_batch: Batch | None) -> d
         for source in generation.inputs
         if source.deleted
     }
-
-
-def _add_newest(newest: dict[int, int], tallies: Tallies) -> None:
-    for (_, partition), tally in tallies.items():
-        if tally.newest_us is not None:
-            newest[partition] = max(newest.get(partition, tally.newest_us), tally.newest_us)
 
 
 def _by_batch(tallies: Tallies) -> dict[int, InputTally]:

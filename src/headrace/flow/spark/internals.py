@@ -80,8 +80,8 @@ class SparkWatermark:
         """
 
     def set(self, query: StreamingQuery, watermark_us: int | None) -> None:
-        """Set the watermark that Spark will use after the current batch. Call it in ``foreachBatch``, after the plan has
-        run.
+        """Set the watermark that Spark will use after the current batch. Call it in ``foreachBatch``, after the plan
+        has run.
 
         When the batch ends, Spark computes its watermark from the greatest event time that each watermark node of the
         plan has seen. This method replaces these times. Spark's watermark then is a millisecond before
