@@ -2,9 +2,9 @@
 
 Whether an event is late depends on the earlier records of its partition. If retention has deleted some of them, a new
 generation cannot compute the newest event time before its first record. But earlier generations, of this flow or of
-another flow that reads the topic, recorded it: before and after each batch. Retention deletes within a batch, so for the
-rest of that batch the new generation uses the notes about late events instead. So it finds the same late events as the
-earlier generations.
+another flow that reads the topic, recorded it: before and after each batch. Retention deletes within a batch, so for
+the rest of that batch the new generation uses the notes about late events instead. So it finds the same late events as
+the earlier generations.
 """
 
 from __future__ import annotations
