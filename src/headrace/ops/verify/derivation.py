@@ -106,6 +106,13 @@ class Derivations:
 
 def function_finding(derivations: Derivations, flow: Flow, generation: Generation) -> Finding | None:
     compiled = derivations.compiled(flow)
+    if not is_comparable(generation.fingerprint):
+        return Finding(
+            "function",
+            f"generation {generation.generation} of {flow.name} has {generation.fingerprint}, a fingerprint of an older"
+            f" release; this release computes fingerprints differently, and the function now has {compiled.fingerprint}",
+            f"rebuild the flow once: headrace flow rebuild APP {flow.name}",
+        )
     if compiled.late != generation.late:
         rules = f"late={generation.late!r}" if generation.late else "the rules of an earlier release"
         return Finding(
@@ -114,20 +121,12 @@ def function_finding(derivations: Derivations, flow: Flow, generation: Generatio
             f" late={compiled.late!r}",
             f"to derive the rows with the current rules: headrace flow rebuild APP {flow.name}",
         )
-    current = compiled.fingerprint
-    if current == generation.fingerprint:
+    if compiled.fingerprint == generation.fingerprint:
         return None
-    if not is_comparable(generation.fingerprint):
-        return Finding(
-            "function",
-            f"generation {generation.generation} of {flow.name} has {generation.fingerprint}, a fingerprint of an older"
-            f" release; this release computes fingerprints differently, and the function now has {current}",
-            f"rebuild the flow once: headrace flow rebuild APP {flow.name}",
-        )
     return Finding(
         "function",
         f"the rows were derived by another version of {flow.name}: generation {generation.generation} has the"
-        f" fingerprint {generation.fingerprint}, and the function now has {current}",
+        f" fingerprint {generation.fingerprint}, and the function now has {compiled.fingerprint}",
         f"to derive the rows with the current function: headrace flow rebuild APP {flow.name}",
     )
 
