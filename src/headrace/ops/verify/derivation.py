@@ -110,7 +110,8 @@ def function_finding(derivations: Derivations, flow: Flow, generation: Generatio
         return Finding(
             "function",
             f"generation {generation.generation} of {flow.name} has {generation.fingerprint}, a fingerprint of an older"
-            f" release; this release computes fingerprints differently, and the function now has {compiled.fingerprint}",
+            f" release; this release computes fingerprints differently, and the function now has"
+            f" {compiled.fingerprint}",
             f"rebuild the flow once: headrace flow rebuild APP {flow.name}",
         )
     if compiled.late != generation.late:
@@ -126,7 +127,8 @@ def function_finding(derivations: Derivations, flow: Flow, generation: Generatio
     return Finding(
         "function",
         f"the rows were derived by another version of {flow.name}: generation {generation.generation} has the"
-        f" fingerprint {generation.fingerprint}, and the function now has {compiled.fingerprint}",
+        f" fingerprint {generation.fingerprint}, and the function now has"
+        f" {compiled.fingerprint}",
         f"to derive the rows with the current function: headrace flow rebuild APP {flow.name}",
     )
 
