@@ -1,4 +1,4 @@
-"""Late events are a property of the topic: several flows with different batches, rebuilds and proofs find the same ones."""
+"""Late events are a property of the topic: all flows, rebuilds and proofs find the same ones, whatever the batches."""
 
 from __future__ import annotations
 
