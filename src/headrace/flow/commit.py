@@ -102,10 +102,10 @@ def next_newest(state: FlowState, result: BatchResult) -> dict[str, dict[str, in
             times[str(number)] = max(times.get(str(number), time_us), time_us)
     for source in state.generation.inputs:
         # The batch may have passed the end of the deleted records, and of what is known about them.
-        for number, head in source.deleted.items():
-            if result.inputs.get(source.log, {}).get(number, (0, 0))[1] >= head.end:
+        for partition, head in source.deleted.items():
+            if result.inputs.get(source.log, {}).get(partition, (0, 0))[1] >= head.end:
                 times = newest.setdefault(source.topic, {})
-                times[number] = max(times.get(number, head.newest_at_end_us), head.newest_at_end_us)
+                times[partition] = max(times.get(partition, head.newest_at_end_us), head.newest_at_end_us)
     return {topic: times for topic, times in newest.items() if times}
 
 

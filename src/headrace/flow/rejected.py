@@ -85,10 +85,9 @@ def read_rejected(
             marked = marked.observe(newest, F.max("event_us").alias("newest_us"))
             dead = F.col("reason").isNotNull() | F.col("behind")
             has_content = dead | F.lit(with_late_content)
-            content = (F.when(has_content, F.col(name)).alias(name) for name in ("key", "value"))
-            rejected = marked.where(F.col("late") | dead).select(
-                *("partition", "offset", *content, "reason_code", "reason", "event_us", "newest_us", "behind")
-            )
+            content = [F.when(has_content, F.col(name)).alias(name) for name in ("key", "value")]
+            names = ("partition", "offset", "reason_code", "reason", "event_us", "newest_us", "behind")
+            rejected = marked.where(F.col("late") | dead).select(*map(F.col, names), *content)
             for row in rejected.toArrow().sort_by("offset").to_pylist():
                 yield rejected_record(log, row)
             if lateness is not None:
@@ -108,8 +107,14 @@ def rejected_record(log: str, row: Mapping[str, Any]) -> RejectedRecord:
     reason = None if code is None else Reason(code)
     if reason is None and row.get("behind"):
         reason, message = Reason.BEHIND, "the event is older than the watermark of the flow, but not late"
-    content = (row[name] for name in ("partition", "offset", "key", "value"))
-    return RejectedRecord(log, *content, reason, message, row["event_us"], row.get("newest_us"))
+    return RejectedRecord(
+        log,
+        *(row["partition"], row["offset"], row["key"], row["value"]),
+        reason=reason,
+        message=message,
+        event_us=row["event_us"],
+        newest_us=row.get("newest_us"),
+    )
 
 
 def late_record(flow: Flow, record: RejectedRecord, generation: Generation, batch: int) -> OutgoingRecord:

@@ -32,7 +32,7 @@ class DeadLetter:
     message: Message
     rejection: Rejection
 
-    def headers(self) -> list[tuple[str, bytes | None]]:
+    def headers(self) -> list[tuple[str, str | bytes | None]]:
         headers: Iterable[tuple[str, bytes | None]] = self.message.headers() or ()  # type: ignore[assignment]
         return [*without_error_headers(headers), *self.rejection.headers()]
 

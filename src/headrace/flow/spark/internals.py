@@ -127,7 +127,8 @@ def _paths_to_watermarks(node: Any, path: tuple[int, ...]) -> Iterator[tuple[int
 
 
 def _long_array(spark: SparkSession, size: int, value: int) -> Any:
-    gateway, jvm = spark.sparkContext._gateway, spark._jvm  # type: ignore[attr-defined]
+    gateway: Any = spark.sparkContext._gateway
+    jvm: Any = spark._jvm
     array = gateway.new_array(jvm.long, size)
     jvm.java.util.Arrays.fill(array, value)
     return array

@@ -359,7 +359,7 @@ class LetterIndex:
             " AND (partition, offset) > (?, ?) ORDER BY partition, offset LIMIT ?",
             *(topic, *after, limit),
         )
-        return [LetterLocation(*row[:3], LetterState(row[3])) for row in rows]
+        return [LetterLocation(row[0], row[1], row[2], LetterState(row[3])) for row in rows]
 
     def accepted_by(self, letter: Letter) -> set[str]:
         """Return the dead-letter topics of the flows whose serving generation has processed the letter's record without
