@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -66,6 +67,8 @@ class Compiled:
     """Whether one record can produce several rows with the same coordinates."""
     late: LateMode | Literal[""] = ""
     """What the flow does with late events. Empty if no input has an event time, and in real time."""
+    has_watermark: bool = False
+    """Whether Spark drops state of the flow by event time. Such a flow must not get events before its watermark."""
 
 
 def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) -> Compiled:
@@ -97,14 +100,16 @@ def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) ->
     groups = expect_keys_of_groups(flow, stream_plan) if mode == "update" else frozenset()
     ties = trace_output(flow, stream_output)[1]
     flow_fingerprint = fingerprint(flow, plan, output, schema)
-    late = _late_mode(flow, stream_output, stateful=stateful) if flow.late_policies else ""
-    return Compiled(flow, schema, flow_fingerprint, stateful, mode, fixed, groups, ties, late)
-
-
-def _late_mode(flow: Flow, stream_output: DataFrame, *, stateful: bool) -> LateMode:
     steps = steps_with_state_by_time(stream_output) if stateful else set()
+    late = _late_mode(flow, steps) if flow.late_policies else ""
+    has_watermark = bool(steps) and late in ("drop", "side")
+    return Compiled(flow, schema, flow_fingerprint, stateful, mode, fixed, groups, ties, late, has_watermark)
+
+
+def _late_mode(flow: Flow, steps: Collection[str]) -> LateMode:
+    """``steps`` are the kinds of steps whose state Spark drops by event time."""
     # Without a watermark, Spark refuses or never completes all other steps.
-    may_keep = not steps or (flow.unbounded and steps <= {"Aggregate", "Deduplicate"})
+    may_keep = not steps or (flow.unbounded and {"Aggregate", "Deduplicate"}.issuperset(steps))
     if flow.late == "keep" and not may_keep:
         raise FlowMistake(
             f'flow {flow.name} keeps late events (late="keep"), so it can never drop state of old event times',

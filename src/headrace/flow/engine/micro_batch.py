@@ -110,7 +110,7 @@ class MicroBatchRun(Engine):
             source = self._inputs[name]
             partitions = self._cluster.expect_topic(source.log).partitions
             deleted = {int(number): head for number, head in source.deleted.items()}
-            watermark = self._cell.column if self._compiled.stateful else None
+            watermark = self._cell.column if self._compiled.has_watermark else None
             latenesses[name] = Lateness(self._spark, policy, partitions, deleted, watermark)
         return latenesses
 
@@ -192,7 +192,8 @@ class MicroBatchRun(Engine):
         for number, topic in enumerate(self._flow.reads):
             decoded = self._decoders[topic.name].decode(self._records(topic))
             counted = with_counts(decoded, f"in{number}", self._latenesses.get(topic.name))
-            frames.append(self._accepted(counted, number, has_watermark=topic.name in self._latenesses))
+            has_watermark = self._compiled.has_watermark and topic.name in self._latenesses
+            frames.append(self._accepted(counted, number, has_watermark=has_watermark))
         return self._encoded(frames)
 
     def _records(self, topic: Topic) -> DataFrame:
@@ -296,7 +297,7 @@ class MicroBatchRun(Engine):
         """Set the times that decide what is late, or too old, in the batch after ``last``."""
         self._cell.set(last.next_watermark_us)
         self._load_newest(last.next_newest_us)
-        if self._latenesses and self._compiled.stateful:
+        if self._compiled.has_watermark:
             self._spark_watermark.set(self.query, last.next_watermark_us)
 
     def _reached(self, result: BatchResult) -> dict[str, int]:
@@ -306,7 +307,7 @@ class MicroBatchRun(Engine):
         for name in self._latenesses:
             log = self._inputs[name].log
             ranges = {int(number): bounds for number, bounds in result.inputs.get(log, {}).items()}
-            ends = self._cluster.ends(log) if self._compiled.stateful else {}
+            ends = self._cluster.ends(log) if self._compiled.has_watermark else {}
             unread = [number for number, end in ends.items() if ranges.get(number, (0, 0))[1] < end]
             read = [number for number, (low, high) in ranges.items() if low < high]
             times = {int(number): time_us for number, time_us in newest.get(name, {}).items()}

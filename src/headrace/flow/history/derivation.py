@@ -255,7 +255,7 @@ class _Derivation:
             self._index,
             self._through,
             last_broken_batch,
-            stateful=self._compiled.stateful,
+            has_watermark=self._compiled.has_watermark,
         )
         persisted = []
         for chunk in _chunks(spans(batches)):

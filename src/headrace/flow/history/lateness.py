@@ -5,8 +5,8 @@ time, without code of the running flow (``headrace.flow.lateness``, ``headrace.f
 
 - An event is late if its time is more than the topic's ``late`` before the newest event time of the earlier records in
   its partition. Spark's window functions compute the newest event time here, over the records of many batches.
-- An event that is not late is *behind* if its time is before the watermark of its batch, and the flow has state. It is
-  a dead letter. The watermark depends on how long partitions were idle, so the recorded one is used. It must never
+- An event that is not late is *behind* if its time is before the watermark of its batch, and the flow drops state by
+  event time. It is a dead letter. The watermark depends on how long partitions were idle, so the recorded one is used. It must never
   decrease, and never be later than the newest event time of an input minus its ``late``.
 - If the flow keeps late events, no event is late or behind, and the watermark is exactly that time.
 
@@ -55,7 +55,7 @@ class LateCheck:
         through: Batch,
         last_broken_batch: Batch | None,
         *,
-        stateful: bool,
+        has_watermark: bool,
     ) -> None:
         """``last_broken_batch`` is the last batch with missing records. Up to that batch, the recorded watermarks are
         used.
@@ -66,7 +66,7 @@ class LateCheck:
         self._through = through
         self._last_trusted_batch = -1 if last_broken_batch is None else last_broken_batch.batch
         self._rejects = generation.late in ("drop", "side")
-        self._has_watermark = self._rejects and stateful
+        self._has_watermark = has_watermark
         # A real-time flow has no late events.
         streams = inputs.flow.streams if generation.latency == "batch" else ()
         self._policies = {
