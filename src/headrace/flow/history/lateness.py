@@ -6,8 +6,8 @@ time, without code of the running flow (``headrace.flow.lateness``, ``headrace.f
 - An event is late if its time is more than the topic's ``late`` before the newest event time of the earlier records in
   its partition. Spark's window functions compute the newest event time here, over the records of many batches.
 - An event that is not late is *behind* if its time is before the watermark of its batch, and the flow drops state by
-  event time. It is a dead letter. The watermark depends on how long partitions were idle, so the recorded one is used. It must never
-  decrease, and never be later than the newest event time of an input minus its ``late``.
+  event time. It is a dead letter. The watermark depends on how long partitions were idle, so the recorded one is used.
+  It must never decrease, and never be later than the newest event time of an input minus its ``late``.
 - If the flow keeps late events, no event is late or behind, and the watermark is exactly that time.
 
 The result is compared with the watermarks, newest event times and counts in the progress records, and with the notes in
