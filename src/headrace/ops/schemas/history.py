@@ -6,7 +6,8 @@ version is recorded, or the upcasters changed, that is unknown. Then unfit recor
 the sample.
 
 A change of the schema by the app that recorded the versions is also refused without an unfit record, if older records
-may have values that the declared schema cannot read, unless the sample has every record. After a change of the upcasters, only the sample decides.
+may have values that the declared schema cannot read, unless the sample has every record. After a change of the
+upcasters, only the sample decides.
 """
 
 from __future__ import annotations
