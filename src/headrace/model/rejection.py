@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 __all__ = [
     "BUILD_HEADER",
@@ -146,7 +148,7 @@ class BuildRecord(msgspec.Struct, frozen=True):
     serves: bool
     topic: str
     topic_id: str
-    starts: Mapping[int, int]
+    starts: Mapping[Annotated[int, Meta(ge=0, le=2**31)], Annotated[int, Meta(ge=0, le=2**62)]]
     """The first offset of each partition when the build began. Empty if the build serves."""
 
     def header(self) -> tuple[str, bytes]:

@@ -183,6 +183,9 @@ class LetterIndex:
         self._open_counts: _Cached[dict[tuple[str, Reason], int]] = _Cached({})
         self._serving: list[Serving] = []
         self._ranges: list[HandledRange] = []
+        self._builds: dict[str, tuple[int, BuildRecord]] = {}
+        self._sources: dict[str, list[str]] = {}
+        self._sources_read: tuple[Any, ...] | None = None
 
     @property
     def topics(self) -> set[str]:
@@ -223,17 +226,9 @@ class LetterIndex:
 
     def settle(self, progress: Mapping[str, Progress]) -> None:
         """Update which generations serve, and what these have read."""
-        query = self._index.query
-        builds = {
-            topic: (offset, record)
-            for topic, offset, encoded in query(_SERVING_BUILDS)
-            if (record := BuildRecord.parse(encoded)) is not None
-        }
-        sources: dict[str, list[str]] = {}
-        for topic, source in query("SELECT DISTINCT topic, source FROM refusals WHERE source IS NOT NULL"):
-            sources.setdefault(topic, []).append(source)
-        serving, ranges = handled_ranges(self.app, progress, builds, sources)
         with self._lock:
+            self._update_sources()
+            serving, ranges = handled_ranges(self.app, progress, self._builds, self._sources)
             if (serving, ranges) != (self._serving, self._ranges):
                 self._index.replace_temporary(
                     {
@@ -242,6 +237,22 @@ class LetterIndex:
                     }
                 )
                 self._serving, self._ranges = serving, ranges
+
+    def _update_sources(self) -> None:
+        """Read which topics the letters come from, and the builds of the views, if the index has changed."""
+        read = self._index.changes()
+        if read == self._sources_read:
+            return
+        query = self._index.query
+        self._builds = {
+            topic: (offset, record)
+            for topic, offset, encoded in query(_SERVING_BUILDS)
+            if (record := BuildRecord.parse(encoded)) is not None
+        }
+        self._sources = {}
+        for topic, source in query("SELECT DISTINCT topic, source FROM refusals WHERE source IS NOT NULL"):
+            self._sources.setdefault(topic, []).append(source)
+        self._sources_read = read
 
     def add_states(self, states: Iterable[tuple[bytes, int, StateRecord]], end: int) -> None:
         """Add states with their offsets. All states before offset ``end`` are then known."""

@@ -12,9 +12,10 @@ open again if an earlier generation serves again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
@@ -35,6 +36,8 @@ __all__ = [
     "states_topic",
 ]
 
+_MS_MAX = 253_402_300_799_999
+"""The end of the year 9999, the last time that Python can write."""
 _ALL_PARTITIONS = -1
 _NO_END = 2**62
 
@@ -42,7 +45,7 @@ _NO_END = 2**62
 class StateRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     letter: RecordId
     origin: Origin | None = None
-    at_ms: int
+    at_ms: Annotated[int, Meta(ge=0, le=_MS_MAX)]
     job: str
     """The job that wrote the record. When the job resumes after an error, it does not handle the letter again."""
     state: Literal["replayed", "dismissed"] = "replayed"
