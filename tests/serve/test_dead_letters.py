@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -332,6 +333,31 @@ def test_spring_letters_are_replayed_without_the_headers_of_spring(dead_letters:
     assert (value, kept["trace"]) == (b"\xff\x00", b"abc")
     assert not any(name.startswith("kafka_dlt") for name in kept)
     assert dead_letters.cluster.ends(dead_letters.topic)[1] > 0
+
+
+def test_forged_headers_do_not_prevent_the_listing_of_other_letters(dead_letters: _DeadLetterApp) -> None:
+    dead_letters.letter(b"honest", (dead_letters.topic, 0, 1))
+    prefix, huge = "__headrace.errors.", b"9" * 30
+    dead_letters.write(
+        dead_letters.dead,
+        b"forged",
+        [
+            (f"{prefix}topic", dead_letters.topic.encode()),
+            *((f"{prefix}{name}", huge) for name in ("partition", "offset", "generation")),
+            (f"{prefix}reason", b"because"),
+        ],
+    )
+    for build in (b"{", b'{"serves":true,"topic":"","topic_id":"","starts":{"0":' + huge + b"}}"):
+        dead_letters.write(dead_letters.dead, b"build", [("__headrace.build", build)])
+    state = {"letter": ["", 0, 0], "at_ms": 10**30, "job": ""}
+    states_topic = f"headrace.replays.{dead_letters.name}"
+    dead_letters.cluster.ensure_topic(states_topic, 1, {"cleanup.policy": "compact"})
+    for value in (json.dumps(state).encode(), b"[]", b"\xff"):
+        dead_letters.write(states_topic, value)
+    letters = dead_letters.letters()["letters"]
+    assert [letter["value"] for letter in letters] == ["build", "build", "forged", "honest"]
+    assert (letters[2]["reason"], letters[2]["origin"]["offset"]) == ("unknown", None)
+    assert dead_letters.http.get("/v1/dead").expect(200)["topics"][0]["open"] == 4
 
 
 def _spring(origin: str) -> Headers:
