@@ -43,7 +43,7 @@ def run(seed: int, *, protected: bool = True, without: str = "late-record", roun
         with patched(batch, "_side_records", without_late_records):
             scene.run(rounds)
     else:
-        from headrace.flow.spark.internals import SparkWatermark
+        from headrace.flow.compile.spark_watermark import SparkWatermark
 
         scene.skew_s = 150
         # Now Spark moves its watermark with the newest event of all partitions, and drops events without a report.

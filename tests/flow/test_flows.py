@@ -23,7 +23,7 @@ from headrace.client.declared_topics import KEEP
 from headrace.client.progress import batches, current
 from headrace.flow.compile.compiler import compile_app
 from headrace.flow.errors import CheckpointLost, CheckpointStale, FlowChanged, InputReplaced
-from headrace.model.declarations import Flow, LateMode, Topic
+from headrace.model.declarations import Flow, Topic
 from headrace.model.errors import AppMistakes
 from headrace.model.progress import Batch, Generation, encode
 from headrace.ops.verify.derivation import Derivations, function_finding
@@ -56,14 +56,14 @@ def sale(number: int, *, product: str = "p", amount: str = "1", after_s: float =
 class Shop:
     """An app for each test: a stateless flow, and an aggregation that reads its output."""
 
-    def __init__(self, *, late: timedelta = timedelta(minutes=5), mode: LateMode | None = None) -> None:
+    def __init__(self, *, late: timedelta = timedelta(minutes=5)) -> None:
         mark = uuid.uuid4().hex[:8]
         self.app = App(f"shop-{mark}")
         self.sales = self.app.topic(f"sales-{mark}", Sale, key="sale_id", time="at", late=late)
         self.kept = self.app.topic(f"kept-{mark}", key="sale_id", time="at", late=late)
         self.sums = self.app.topic(f"sums-{mark}", key=["product_id", "minute"])
 
-        @self.app.flow(reads=[self.sales], writes=self.kept, name=f"keep-{mark}", late=mode)
+        @self.app.flow(reads=[self.sales], writes=self.kept, name=f"keep-{mark}")
         def keep(sales: DataFrame) -> DataFrame:
             return sales.where("amount >= 0").drop("note")
 
@@ -79,12 +79,6 @@ class Shop:
 
 def all_batches(world: FlowWorld, flow: Flow, generation: int = 1) -> list[Batch]:
     return list(batches(world.cluster, flow.progress_topic, generation))
-
-
-def current_generation(world: FlowWorld, flow: Flow) -> Generation:
-    progress = current(world.cluster, flow.progress_topic)
-    assert progress is not None
-    return progress.generation
 
 
 def expect_contiguous(all_of_flow: list[Batch]) -> None:
@@ -130,30 +124,6 @@ def test_rows_are_derived_once_after_restarts_and_with_any_batch_size(flow_world
     assert progress[-1].totals.rows_in == progress[-1].totals.rows_out == 200
 
 
-def test_late_rows_are_left_out_and_recorded_once(flow_world: FlowWorld) -> None:
-    shop = Shop(late=timedelta(seconds=60), mode="drop")
-    with flow_world.running(shop.app, follow=False) as run:
-        flow_world.write(shop.sales, [sale(1, after_s=600)])
-        run.wait_until_derived()
-        # An event exactly a minute behind is not late; an event one millisecond older is, also in the same batch.
-        flow_world.write(
-            shop.sales,
-            [
-                *(sale(2, after_s=539.999), sale(3, after_s=540), sale(4, after_s=0), sale(5, after_s=700)),
-                sale(6, after_s=639.9),
-            ],
-        )
-        run.wait_until_derived()
-    bootstrap = flow_world.cluster.bootstrap
-    assert {row["sale_id"] for row in values(bootstrap, shop.kept.name)} == {"s1", "s3", "s5"}
-    late = [
-        (row["topic"], row["partition"], row["offset"]) for row in values(bootstrap, shop.keep.late_topic)
-    ]
-    assert late == [(shop.sales.name, 0, 1), (shop.sales.name, 0, 3), (shop.sales.name, 0, 5)]
-    last = all_batches(flow_world, shop.keep)[-1]
-    assert (last.totals.rows_in, last.totals.rows_out, last.totals.late, last.totals.dead) == (6, 3, 3, 0)
-
-
 POISON = {
     "truncated": b'{"sale_id": "x"',
     "not UTF-8": b'{"sale_id":"\xff","product_id":"p","amount":1,"at":"2026-03-01T12:00:00Z"}',
@@ -175,28 +145,6 @@ POISON = {
     "empty": b"",
     "null": None,
 }
-
-
-def test_a_flow_without_windows_keeps_late_rows_and_side_gets_whole_records(flow_world: FlowWorld) -> None:
-    keeper, aside = Shop(late=timedelta(0)), Shop(late=timedelta(0), mode="side")
-    bootstrap = flow_world.cluster.bootstrap
-    for shop in (keeper, aside):
-        flow_world.write(shop.sales, [sale(1, after_s=60), sale(2, after_s=0)])
-        with flow_world.running(shop.app, follow=False) as run:
-            run.wait_until_derived()
-    assert {row["sale_id"] for row in values(bootstrap, keeper.kept.name)} == {"s1", "s2"}
-    assert committed(bootstrap, keeper.keep.late_topic) == []
-    assert {row["sale_id"] for row in values(bootstrap, aside.kept.name)} == {"s1"}
-    (late,) = committed(bootstrap, aside.keep.late_topic)
-    note = json.loads(dict(late.headers() or ())["__headrace.late"] or b"")
-    assert (late.key(), json.loads(late.value() or b"")["sale_id"]) == (b"s2", "s2")
-    assert (note["topic"], note["offset"], note["newest_us"] - note["event_us"]) == (
-        aside.sales.name,
-        1,
-        60_000_000,
-    )
-    generations = [current_generation(flow_world, flow) for flow in (keeper.keep, keeper.sum_up, aside.keep)]
-    assert [generation.late for generation in generations] == ["keep", "drop", "side"]
 
 
 def test_a_dead_letter_has_the_original_bytes_the_origin_and_the_reason(flow_world: FlowWorld) -> None:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from faults.flows.world import FlowWorld, RunningApp
 from headrace.app import App
-from headrace.client.progress import batches
+from headrace.client.progress import batches, current
 from headrace.errors import HeadraceError
 from headrace.flow import rejected
 from headrace.flow.lateness import WatermarkPolicy
@@ -171,6 +171,42 @@ def test_all_flows_rebuilds_and_proofs_find_the_same_late_events(
         assert left != late
         assert [noted(flow_world, flow, 2) for flow in rides.flows.values()] == [left] * 3
         expect_proven(run)
+
+
+def test_late_events_are_kept_dropped_or_written_to_the_side_as_the_flow_declares(
+    flow_world: FlowWorld,
+) -> None:
+    rides = Rides()
+    keep = rides.app.flow(
+        reads=[rides.rides],
+        writes=rides.app.topic(f"{rides.app.name}-kept", key="ride"),
+        name=f"{rides.app.name}-keep",
+    )(lambda rides: rides)
+    # An event exactly 20 s behind is not late; an event one millisecond older is.
+    times = [NOON + timedelta(seconds=second) for second in (100, 79.999, 80, 0, 200)]
+    sent = [Ride(f"r{number}", "p", at) for number, at in enumerate(times)]
+    flow_world.declare(rides.app)
+    flow_world.write(rides.rides, sent, partition=0)
+    with flow_world.running(rides.app, follow=False) as run:
+        run.wait_until_derived()
+    bootstrap = flow_world.cluster.bootstrap
+
+    def written(topic: str) -> list[str]:
+        return [(record.key() or b"").decode() for record in committed(bootstrap, topic)]
+
+    assert written(keep.writes.name) == ["r0", "r1", "r2", "r3", "r4"]
+    assert written(keep.late_topic) == []
+    drop, side = rides.flows["drop"], rides.flows["side"]
+    assert written(drop.writes.name) == written(side.writes.name) == ["r0", "r2", "r4"]
+    assert written(drop.late_topic) == [f"{rides.rides.name}/0/1", f"{rides.rides.name}/0/3"]
+    assert written(side.late_topic) == ["r1", "r3"]
+    (first, _) = committed(bootstrap, side.late_topic)
+    assert json.loads(first.value() or b"")["place"] == "p"
+    note = json.loads(dict(first.headers() or ())["__headrace.late"] or b"")
+    assert (note["offset"], note["newest_us"] - note["event_us"]) == (1, 20_001_000)
+    recorded = [current(flow_world.cluster, flow.progress_topic) for flow in rides.app.flows]
+    modes = [progress.generation.late for progress in recorded if progress is not None]
+    assert modes == ["drop", "side", "drop", "keep"]
 
 
 def test_an_event_before_the_watermark_that_is_not_late_becomes_a_dead_letter_and_a_rebuild_counts_it(

@@ -116,6 +116,8 @@ class FollowSession:
         self._owner = owner
         self._source_checked = 0.0
         self._deletions_checked = 0.0
+        self._has_letters = True
+        """Whether the view may have dead letters of earlier parts than the building part."""
         self._rebuild_reason: str | None = None
         """The reason for the next rebuild, if the position of the serving part does not show it; else None."""
 
@@ -151,7 +153,8 @@ class FollowSession:
         if building is None or self._reason_to_rebuild(origin, building, retention, requests) is not None:
             start = origin.start(self._cluster, retention.removed_below or {}, now)
             # Before the store begins: if the follower stops in between, it repeats both.
-            self._dead.note_build(BuildRecord(False, start.topic, start.topic_id, start.offsets))
+            record = BuildRecord(False, start.topic, start.topic_id, start.offsets)
+            self._has_letters = self._dead.note_build(record)
             building = store.begin(origin.schema, start, reason or "", fence)
         self._report(state="rebuilding", reason=building.reason)
         return self._work(origin, Part.BUILDING, building, fence, retention, serving)
@@ -215,8 +218,9 @@ class FollowSession:
                         self._touch(work)
             self._apply_pending(work)
             if work.goal is not None and work.goal.reached(work.changelog) and work.changelog.is_exact():
-                position = work.position
-                self._dead.note_build(BuildRecord(True, position.topic, position.topic_id, {}))
+                if self._has_letters:
+                    record = BuildRecord(True, work.position.topic, work.position.topic_id, {})
+                    self._dead.note_build(record)
                 self._store.swap(work.fence)
                 work.part, work.goal = Part.SERVING, None
             lag = work.changelog.lag() + (len(work.pending.messages) if work.pending else 0)

@@ -33,6 +33,7 @@ from headrace.flow.commit import (
     ranges_of,
 )
 from headrace.flow.compile.lineage import coordinates, lineage_columns, trace
+from headrace.flow.compile.spark_watermark import SparkWatermark
 from headrace.flow.context import FlowContext
 from headrace.flow.engine.engine import Engine
 from headrace.flow.errors import CheckpointLost, PartitionsAdded, rebuild_hint
@@ -42,7 +43,6 @@ from headrace.flow.lateness import Lateness, WatermarkPolicy
 from headrace.flow.rejected import Counts, InputCounter
 from headrace.flow.spark.checkpoint import Checkpoint, CheckpointSync
 from headrace.flow.spark.internals import (
-    SparkWatermark,
     WatermarkCell,
     last_execution,
     observed_metrics,

@@ -21,7 +21,6 @@ from pyspark.util import _local_iterator_from_socket
 __all__ = [
     "NONE_US",
     "JvmCell",
-    "SparkWatermark",
     "WatermarkCell",
     "arrow_tables",
     "execution_of",
@@ -68,62 +67,6 @@ class JvmCell:
             deterministic,
         )
         return _column(self._jvm, invoke)
-
-
-class SparkWatermark:
-    """Spark's own watermark, at which Spark drops old state and old rows."""
-
-    def __init__(self) -> None:
-        self._paths: list[tuple[int, ...]] | None = None
-        """The watermark nodes of the plan, each as the indexes of children on the way to it. Every batch has the same
-        plan, and each step is a call to the JVM.
-        """
-
-    def set(self, query: StreamingQuery, watermark_us: int | None) -> None:
-        """Set the watermark that Spark will use after the current batch. Call it in ``foreachBatch``, after the plan
-        has run.
-
-        When the batch ends, Spark computes its watermark from the greatest event time that each watermark node of the
-        plan has seen. This method replaces these times. Spark's watermark then is a millisecond before
-        ``watermark_us``, because Spark drops rows at its watermark. Spark never moves its watermark back.
-        """
-        root = last_execution(query).executedPlan()
-        nodes = None if self._paths is None else [_descendant(root, path) for path in self._paths]
-        if nodes is None or not all(str(node.nodeName()) == _WATERMARK_NODE for node in nodes):
-            self._paths = list(_paths_to_watermarks(root, ()))
-            nodes = [_descendant(root, path) for path in self._paths]
-        for node in nodes:
-            seen = node.eventTimeStats()
-            seen.reset()
-            if watermark_us is not None:
-                seen.add(watermark_us // 1_000 - 1 + node.delayMs())
-
-
-_WATERMARK_NODE = "EventTimeWatermark"
-
-
-def _children(node: Any) -> list[Any]:
-    """Return the children of a physical node. Spark shows an adaptive plan as a leaf."""
-    name = str(node.nodeName())
-    if name == "AdaptiveSparkPlan":
-        return [node.executedPlan()]
-    if name.endswith("QueryStage"):
-        return [node.plan()]
-    children = node.children()
-    return [children.apply(index) for index in range(children.size())]
-
-
-def _descendant(node: Any, path: tuple[int, ...]) -> Any:
-    for index in path:
-        node = _children(node)[index]
-    return node
-
-
-def _paths_to_watermarks(node: Any, path: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    if str(node.nodeName()) == _WATERMARK_NODE:
-        yield path
-    for index, child in enumerate(_children(node)):
-        yield from _paths_to_watermarks(child, (*path, index))
 
 
 def _long_array(spark: SparkSession, size: int, value: int) -> Any:

@@ -3,7 +3,7 @@
 A *letter* is one rejected record, however many flows and views rejected it, and however often. Each rejection is a
 *refusal*: one record of a dead-letter topic. All refusals of a letter have the same id.
 
-A letter whose state nobody has set is settled if all of its refusals are settled, and open otherwise. A refusal is
+A letter without a recorded state is settled if all of its refusals are settled, and open otherwise. A refusal is
 settled if another generation of the flow serves now, or another build of the view, and has handled the record
 (``letter_states``).
 """
