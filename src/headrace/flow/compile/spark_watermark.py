@@ -1,8 +1,8 @@
 """Sets Spark's own watermark, at which Spark drops old state and old rows.
 
-Spark computes its watermark at the end of a batch, from the greatest event time that each watermark node of the plan has
-seen in any partition. Partitions can be far behind each other, so Spark would drop rows of a slow partition. Therefore
-the flow replaces these times before the batch ends. Each node has them in an accumulator.
+Spark computes its watermark at the end of a batch, from the greatest event time that each watermark node of the plan
+has seen in any partition. Partitions can be far behind each other, so Spark would drop rows of a slow partition.
+Therefore the flow replaces these times before the batch ends. Each node has them in an accumulator.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class SparkWatermark:
         """Set the watermark that Spark will use after the current batch. Call it in ``foreachBatch``, after the plan
         has run.
 
-        Spark's watermark then is a millisecond before ``watermark_us``, because Spark drops rows at its watermark. Spark
-        never moves its watermark back.
+        Spark's watermark then is a millisecond before ``watermark_us``, because Spark drops rows at its watermark.
+        Spark never moves its watermark back.
         """
         root = last_execution(query).executedPlan()
         nodes = None if self._paths is None else [_descendant(root, path) for path in self._paths]

@@ -28,7 +28,7 @@ from headrace.ops.dead.dead_topic import dead_topics
 from headrace.ops.dead.letter import Letter, RecordId, build_record_of
 from headrace.ops.dead.letter_states import (
     HandledRange,
-    Serving,
+    ServingGeneration,
     StateRecord,
     handled_ranges,
     parse_state_record,
@@ -158,7 +158,7 @@ class _Cached(Generic[T]):
     value: T
     read: tuple[Any, ...] | None = None
     """What the index had read. None if the value was never computed."""
-    serving: Sequence[Serving] = ()
+    serving: Sequence[ServingGeneration] = ()
     ranges: Sequence[HandledRange] = ()
     is_awaited: bool = False
     """Whether a serving generation had not read the record of a refusal yet."""
@@ -181,7 +181,7 @@ class LetterIndex:
         self._lock = threading.Lock()
         self._counts: _Cached[dict[str, dict[LetterState, int]]] = _Cached({})
         self._open_counts: _Cached[dict[tuple[str, Reason], int]] = _Cached({})
-        self._serving: list[Serving] = []
+        self._serving: list[ServingGeneration] = []
         self._ranges: list[HandledRange] = []
         self._builds: dict[str, tuple[int, BuildRecord]] = {}
         self._sources: dict[str, list[str]] = {}

@@ -27,7 +27,7 @@ from headrace.ops.dead.letter import Origin, RecordId
 
 __all__ = [
     "HandledRange",
-    "Serving",
+    "ServingGeneration",
     "StateRecord",
     "flow_that_derives",
     "handled_ranges",
@@ -73,7 +73,7 @@ def parse_state_record(value: bytes) -> StateRecord | None:
         return None
 
 
-class Serving(msgspec.Struct, frozen=True):
+class ServingGeneration(msgspec.Struct, frozen=True):
     """What serves now: the generation of a flow, or the build of a view."""
 
     dead_topic: str
@@ -119,21 +119,21 @@ def handled_ranges(
     progress: Mapping[str, Progress],
     builds: Mapping[str, tuple[int, BuildRecord]],
     sources: Mapping[str, Iterable[str]],
-) -> tuple[list[Serving], list[HandledRange]]:
+) -> tuple[list[ServingGeneration], list[HandledRange]]:
     """Return the serving generations and builds, and the records that these have handled.
 
     By dead-letter topic, ``builds`` has the record with which the serving build of a view began, and its offset;
     ``sources`` has the topics that the letters come from.
     """
-    serving: list[Serving] = []
+    serving: list[ServingGeneration] = []
     ranges: list[HandledRange] = []
     for flow in app.flows:
         if (newest := progress.get(flow.name)) is not None:
             generation = newest.generation
-            serving.append(Serving(flow.dead_topic, generation.generation, generation.started_ms))
+            serving.append(ServingGeneration(flow.dead_topic, generation.generation, generation.started_ms))
             ranges += _flow_ranges(flow, newest)
     for dead_topic, (offset, record) in builds.items():
-        serving.append(Serving(dead_topic, None, since_offset=offset))
+        serving.append(ServingGeneration(dead_topic, None, since_offset=offset))
         ranges += (
             HandledRange(dead_topic, record.topic, record.topic_id, number, start, _NO_END)
             for number, start in record.starts.items()
