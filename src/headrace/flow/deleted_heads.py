@@ -24,8 +24,8 @@ from headrace.model.progress import Batch, DeletedHead, Generation
 __all__ = ["find_deleted_heads"]
 
 _NOTES_MAX = 10_000
-"""The maximum number of late events of a batch that are read from the notes. If there are more, only those that can be
-computed from the remaining records are found.
+"""The maximum number of late events of a batch that are read from the notes. Of further ones, only those are found that
+can be computed from the remaining records.
 """
 
 
