@@ -146,11 +146,11 @@ def test_all_flows_rebuilds_and_proofs_find_the_same_late_events(
     monkeypatch.setattr(rejected, "_PIECE_BYTES", 300)
     rng, rides = random.Random(3), Rides()
     flow_world.declare(rides.app)
-    rides.write(flow_world, rng, 60, 0)
-    with flow_world.running(rides.app, max_rows=7, follow=False) as run:
+    rides.write(flow_world, rng, 40, 0)
+    with flow_world.running(rides.app, max_rows=9, follow=False) as run:
         run.wait_until_derived()
     with flow_world.running(rides.app, max_rows=40, follow=False) as run:
-        rides.write(flow_world, rng, 60, 150)
+        rides.write(flow_world, rng, 50, 100)
         run.wait_until_derived()
         late = rides.late()
         assert len(late) > 10
@@ -160,12 +160,12 @@ def test_all_flows_rebuilds_and_proofs_find_the_same_late_events(
         assert {report.late for report in reports} == {len(late)}
 
     # Retention deletes the first records, in the middle of a batch. A rebuild decides as before.
-    first = {0: 9, 1: 4, 2: 12}
+    first = {0: 7, 1: 4, 2: 8}
     positions = [TopicPartition(rides.rides.name, number, offset) for number, offset in first.items()]
     for future in flow_world.cluster.admin().delete_records(positions).values():
         future.result(30)
     names = [flow.name for flow in rides.flows.values()]
-    with flow_world.running(rides.app, max_rows=11, follow=False, rebuild=names) as run:
+    with flow_world.running(rides.app, max_rows=16, follow=False, rebuild=names) as run:
         run.wait_until_derived()
         left = {(number, offset) for number, offset in late if offset >= first[number]}
         assert left != late
