@@ -276,8 +276,12 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
 def topic_summary(
     topic: DeadTopic, counts: Mapping[LetterState, int], unread: int, size: int | None
 ) -> DeadTopicSummary:
-    numbers = [counts.get(state, 0) for state in LetterState]
-    return DeadTopicSummary(topic.name, topic.kind, topic.owner, sum(numbers), *numbers, unread, size)
+    return DeadTopicSummary(
+        *(topic.name, topic.kind, topic.owner, sum(counts.values())),
+        **{state.value: counts.get(state, 0) for state in LetterState},
+        unread=unread,
+        bytes=size,
+    )
 
 
 def letter_document(
