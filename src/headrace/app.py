@@ -137,7 +137,8 @@ class App:
         if latency not in LATENCIES:
             raise_or_collect(_invalid_argument("latency", latency, " or ".join(map(repr, LATENCIES)), at), at)
             latency = "batch"
-        if not isinstance(version, str):
+        text: Any = version
+        if not isinstance(text, str):
             raise_or_collect(_invalid_argument("version", version, "a string, such as '2'", at), at)
             version = ""
 
@@ -176,14 +177,15 @@ class App:
         """
         at = caller()
         _expect_topic("a view's topic", topic, at)
-        if store is not None and not isinstance(store, Store):
+        chosen: Any = SQLite() if store is None else store
+        if not isinstance(chosen, Store):
             raise_or_collect(_invalid_argument("store", store, "a store of headrace.stores", at), at)
-            store = None
+            chosen = SQLite()
         if type(cached) is not int or not 0 <= cached <= _CACHED_MAX:
             raise_or_collect(
                 _invalid_argument("cached", cached, f"a number of responses, from 0 to {_CACHED_MAX}", at), at
             )
-        view = View(name, topic, _names(key, at) or topic.key, store or SQLite(), at, cached)
+        view = View(name, topic, _names(key, at) or topic.key, chosen, at, cached)
         (self.computed if isinstance(view.store, OnRead) else self.views).append(view)
         return view
 
@@ -194,15 +196,13 @@ class App:
         default the rule is checked for every flow, view and group.
         """
         at = caller()
-        if isinstance(on, (Flow, View)):
-            subject = f"{'flow' if isinstance(on, Flow) else 'view'} {on.name}"
-        elif on is None or isinstance(on, str):
-            subject = on or ""
-        else:
-            raise_or_collect(
-                _invalid_argument("on", on, "a flow, a view, or a string such as 'group NAME'", at), at
-            )
-            subject = ""
+        target: Any = on
+        subject = target if isinstance(target, str) else ""
+        if isinstance(target, (Flow, View)):
+            subject = f"{'flow' if isinstance(target, Flow) else 'view'} {target.name}"
+        elif not (target is None or isinstance(target, str)):
+            expected = "a flow, a view, or a string such as 'group NAME'"
+            raise_or_collect(_invalid_argument("on", on, expected, at), at)
         alert = Alert(name, when, subject, at)
         self.alerts.append(alert)
         return alert

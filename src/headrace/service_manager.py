@@ -25,7 +25,7 @@ _STATUS_CHARS_MAX = 200
 
 
 class ServiceManager:
-    """Not thread-safe: only the main thread of a process reports."""
+    """Only one thread may call ``alive``, and only one the other methods."""
 
     def __init__(self, address: str, watchdog_s: float | None) -> None:
         self._address = address

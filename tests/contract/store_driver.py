@@ -49,9 +49,7 @@ def changes(schema: ViewSchema, *rows: Row, deleted: tuple[Row, ...] = ()) -> Ch
 
 
 class StoreDriver:
-    """A follower that a test controls: an open store, its owner, and the position of the part (the serving or the
-    building table).
-    """
+    """A follower that a test controls: an open store, its owner, and the position of the part that it writes."""
 
     def __init__(self, store: StoreWriter, *, generation: int = 1) -> None:
         self.store = store
@@ -72,6 +70,25 @@ class StoreDriver:
         self.store.apply(part, changed, self.position, after, self.fence)
         self.position = after
 
-    def serve(self, schema: ViewSchema = SCHEMA) -> None:
+    def serve(self, schema: ViewSchema = SCHEMA, *, keep: bool = False) -> None:
         self.begin(schema)
-        self.store.swap(self.fence)
+        self.store.swap(self.fence, keep)
+
+    def serve_generation(self, generation: int, *rows: Row, schema: ViewSchema = SCHEMA) -> None:
+        """Build a generation with these rows, and serve it. Keep the generation before it."""
+        self.generation = generation
+        self.begin(schema)
+        self.apply(changes(schema, *rows), Part.BUILDING)
+        self.store.swap(self.fence, keep=True)
+
+    def at(self, generation: int, batch: int) -> StoreDriver:
+        """Continue at the position of another part."""
+        self.generation, self.position = generation, position_of(batch, generation)
+        return self
+
+    def part(self, part: Part) -> tuple[int, int, list[Row]] | None:
+        """Return generation, batch and rows of a part, or None if it does not exist."""
+        state = self.store.state(part)
+        if state is None:
+            return None
+        return state.position.generation, state.position.batch, list(self.store.rows(part))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from faults.stores.port import StoreFixture
-from headrace.stores.errors import PositionMoved, StaleWriter
+from headrace.stores.errors import NoKeptPart, PositionMoved, StaleWriter
 from headrace.stores.position import NO_BATCH
 from headrace.stores.writer import Part
 from tests.contract.store_driver import StoreDriver, changes
@@ -19,9 +19,7 @@ __all__ = ["Model"]
 
 
 class Model(RuleBasedStateMachine):
-    """Two followers write one view in turn. A dict has the expected rows of each part (the serving and the building
-    table).
-    """
+    """Two followers write one view in turn. A dict has the expected rows of each part."""
 
     backend: StoreFixture
 
@@ -55,11 +53,8 @@ class Model(RuleBasedStateMachine):
         self.drivers[index].store.close()
         self.drivers[index].store = self.backend.open()
 
-    @rule(index=st.integers(0, 1), newer=st.booleans())
-    def begin(self, index: int, newer: bool) -> None:
-        serving = self.parts[Part.SERVING]
-        generation = (serving[0] if serving else 1) + newer
-
+    @rule(index=st.integers(0, 1), generation=st.integers(1, 3))
+    def begin(self, index: int, generation: int) -> None:
         def operation(driver: StoreDriver) -> None:
             driver.generation = generation
             driver.begin()
@@ -90,18 +85,43 @@ class Model(RuleBasedStateMachine):
             remaining_rows = {key: value for key, value in {**rows, **upserts}.items() if key not in deleted}
             self.parts[part] = (generation, batch + 1, remaining_rows)
 
-    @rule(index=st.integers(0, 1))
+    @rule(index=st.integers(0, 1), keep=st.booleans())
     @precondition(lambda self: self.parts[Part.BUILDING] is not None)
-    def swap(self, index: int) -> None:
+    def swap(self, index: int, keep: bool) -> None:
         built = self.parts[Part.BUILDING]
         assert built is not None
 
         def operation(driver: StoreDriver) -> None:
             driver.generation = built[0]
-            driver.store.swap(driver.fence)
+            driver.store.swap(driver.fence, keep)
 
         if self._try(index, operation):
-            self.parts = {Part.SERVING: built, Part.BUILDING: None}
+            serving, kept = self.parts[Part.SERVING], self.parts[Part.KEPT]
+            self.parts = {
+                Part.SERVING: built,
+                Part.BUILDING: None,
+                Part.KEPT: serving if keep and serving is not None else kept,
+            }
+
+    @rule(index=st.integers(0, 1))
+    def swap_back(self, index: int) -> None:
+        kept = self.parts[Part.KEPT]
+        if kept is None:
+            with pytest.raises(NoKeptPart if index == self.owner else StaleWriter):
+                self.drivers[index].store.swap_back(self.drivers[index].fence)
+            return
+
+        def operation(driver: StoreDriver) -> None:
+            driver.generation = kept[0]
+            driver.store.swap_back(driver.fence)
+
+        if self._try(index, operation):
+            self.parts |= {Part.SERVING: kept, Part.KEPT: self.parts[Part.SERVING]}
+
+    @rule(index=st.integers(0, 1), part=st.sampled_from([Part.BUILDING, Part.KEPT]))
+    def drop(self, index: int, part: Part) -> None:
+        if self._try(index, lambda driver: driver.store.drop(part, driver.fence)):
+            self.parts[part] = None
 
     @invariant()
     def the_serving_part_has_the_applied_rows(self) -> None:
@@ -109,11 +129,8 @@ class Model(RuleBasedStateMachine):
         assert found == (None if serving is None else (serving[1], sorted(serving[2].items())))
 
     @invariant()
-    def the_building_part_has_the_applied_rows(self) -> None:
-        built = self.parts[Part.BUILDING]
-        store = self.drivers[0].store
-        state = store.state(Part.BUILDING)
-        assert (state is None) == (built is None)
-        if built is not None and state is not None:
-            assert (state.position.generation, state.position.batch) == built[:2]
-            assert list(store.rows(Part.BUILDING)) == sorted(built[2].items())
+    def the_other_parts_have_the_applied_rows(self) -> None:
+        for part in (Part.BUILDING, Part.KEPT):
+            expected = self.parts[part]
+            found = self.drivers[0].part(part)
+            assert found == (None if expected is None else (*expected[:2], sorted(expected[2].items())))

@@ -116,16 +116,28 @@ def write_operations(driver: StoreDriver) -> dict[str, Callable[[], object]]:
         "begin": driver.begin,
         "apply": lambda: driver.apply(changes(SCHEMA, ("z", 9))),
         "apply to building": lambda: driver.apply(changes(SCHEMA, ("z", 9)), Part.BUILDING),
+        "apply to kept": lambda: driver.apply(changes(SCHEMA, ("z", 9)), Part.KEPT),
         "swap": lambda: driver.store.swap(driver.fence),
-        "drop": lambda: driver.store.drop_building(driver.fence),
+        "swap and keep": lambda: driver.store.swap(driver.fence, keep=True),
+        "swap back": lambda: driver.store.swap_back(driver.fence),
+        "drop building": lambda: driver.store.drop(Part.BUILDING, driver.fence),
+        "drop kept": lambda: driver.store.drop(Part.KEPT, driver.fence),
     }
 
 
-@pytest.mark.parametrize("operation", ["begin", "apply", "apply to building", "swap", "drop"])
+OPERATIONS = (
+    *("begin", "apply", "apply to building", "apply to kept"),
+    *("swap", "swap and keep", "swap back", "drop building", "drop kept"),
+)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_write_of_a_replaced_follower_is_refused(
     backend: StoreFixture, driver: StoreDriver, operation: str
 ) -> None:
     driver.serve()
+    driver.apply(changes(SCHEMA, ("old", 1)))
+    driver.serve(keep=True)
     driver.apply(changes(SCHEMA, ("a", 1)))
     serving_position = driver.position
     driver.begin()
@@ -137,7 +149,8 @@ def test_every_write_of_a_replaced_follower_is_refused(
         result = str(refused.value)
         assert f"epoch {driver.owner.epoch} " in result
         assert f"epoch {successor.owner.epoch} " in result
-        assert other.state(Part.BUILDING) is not None
+        assert successor.part(Part.BUILDING) == (1, NO_BATCH, [])
+        assert successor.part(Part.KEPT) == (1, 0, [("old", 1)])
     assert backend.read() == (0, [("a", 1)])
 
 
@@ -173,12 +186,13 @@ def test_a_follower_that_lost_the_response_to_its_claim_keeps_the_view(driver: S
     driver.serve()
 
 
-@pytest.mark.parametrize("operation", ["begin", "apply", "apply to building", "swap", "drop"])
+@pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_store_restored_from_before_the_claim_needs_a_new_claim(
     driver: StoreDriver, operation: str
 ) -> None:
     """The next write fails. After the follower has claimed the view again, the same write succeeds."""
     driver.serve()
+    driver.serve(keep=True)
     serving_position = driver.position
     driver.begin()
     driver.position = serving_position
@@ -195,10 +209,11 @@ def test_a_store_restored_from_before_the_claim_needs_a_new_claim(
 def test_the_error_for_a_write_of_another_generation_names_both_generations(
     backend: StoreFixture, driver: StoreDriver
 ) -> None:
-    driver.generation = 2
     driver.serve()
+    driver.generation = 2
+    driver.serve(keep=True)
     driver.apply(changes(SCHEMA, ("a", 1)))
-    old = Fence(driver.owner, 1)
+    old, new = Fence(driver.owner, 1), driver.fence
     attempts: list[Callable[[], object]] = [
         lambda: driver.store.apply(
             Part.SERVING, changes(SCHEMA, ("a", 0)), driver.position, position_of(1, 1), old
@@ -206,7 +221,10 @@ def test_the_error_for_a_write_of_another_generation_names_both_generations(
         lambda: driver.store.apply(
             Part.SERVING, changes(SCHEMA, ("a", 0)), driver.position, position_of(1, 1), driver.fence
         ),
-        lambda: driver.store.begin(SCHEMA, position_of(NO_BATCH, 1), "", old),
+        lambda: driver.store.apply(
+            Part.KEPT, changes(SCHEMA), position_of(NO_BATCH, 1), position_of(0, 1), new
+        ),
+        lambda: driver.store.swap_back(new),
     ]
     for attempt in attempts:
         with pytest.raises(StaleWriter, match=r"generation [12]\b.*generation [12]\b") as refused:
@@ -229,6 +247,18 @@ def test_a_write_based_on_another_position_is_rejected(backend: StoreFixture, dr
 
 
 # Building a new table beside the serving table
+
+
+def test_an_older_generation_than_the_serving_one_can_be_built(
+    backend: StoreFixture, driver: StoreDriver
+) -> None:
+    driver.serve_generation(2, ("a", 2))
+    driver.generation = 1
+    driver.begin()
+    driver.apply(changes(SCHEMA, ("a", 1)), Part.BUILDING)
+    driver.store.swap(driver.fence)
+    assert driver.part(Part.SERVING) == (1, 0, [("a", 1)])
+    assert backend.read() == (0, [("a", 1)])
 
 
 def test_the_old_table_serves_until_the_new_one_replaces_it(
@@ -261,7 +291,7 @@ def test_a_build_continues_after_a_restart_and_starts_over_on_request(backend: S
         assert list(store.rows(Part.BUILDING)) == [("a", 1), ("b", 1)]
         restarted.begin()
         assert list(store.rows(Part.BUILDING)) == []
-        restarted.store.drop_building(restarted.fence)
+        restarted.store.drop(Part.BUILDING, restarted.fence)
         assert store.state(Part.BUILDING) is None
 
 
@@ -310,6 +340,8 @@ def test_every_name_of_a_topic_can_name_a_view(backend: StoreFixture, name: str)
         driver = StoreDriver(store)
         driver.serve()
         driver.apply(changes(SCHEMA, ("a", 1)))
+        driver.serve(keep=True)
+        driver.store.swap_back(driver.fence)
         assert list(store.rows()) == [("a", 1)]
 
 
@@ -317,7 +349,7 @@ def test_every_name_of_a_topic_can_name_a_view(backend: StoreFixture, name: str)
 
 
 def test_a_reader_sees_only_complete_batches(backend: StoreFixture, driver: StoreDriver) -> None:
-    """Every row of a batch has its number, and rebuilt parts are swapped in between."""
+    """Every row of a batch has its number. Rebuilt parts are swapped in between, and kept parts serve again."""
     driver.serve()
     done, seen, problems = threading.Event(), set(), []
 
@@ -336,17 +368,19 @@ def test_a_reader_sees_only_complete_batches(backend: StoreFixture, driver: Stor
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
         reader.start()
+    kept_position = driver.position
     for number in range(60 if backend.is_slow else 150):
-        rows: list[Row] = [(f"k{item}", number) for item in range(40)]
+        rows: list[Row] = [(f"k{item}", driver.position.batch + 1) for item in range(40)]
         if number % 20 == 19:
-            serving_position = driver.position
+            kept_position = driver.position
             driver.begin()
-            driver.store.apply(
-                Part.BUILDING, changes(SCHEMA), driver.position, serving_position, driver.fence
-            )
-            driver.position = serving_position
+            driver.store.apply(Part.BUILDING, changes(SCHEMA), driver.position, kept_position, driver.fence)
+            driver.position = kept_position
             driver.apply(changes(SCHEMA, *rows), Part.BUILDING)
-            driver.store.swap(driver.fence)
+            driver.store.swap(driver.fence, keep=True)
+        elif number > 20 and number % 20 in (5, 10):
+            driver.store.swap_back(driver.fence)
+            driver.position, kept_position = kept_position, driver.position
         else:
             driver.apply(changes(SCHEMA, *rows))
     done.set()
@@ -381,6 +415,10 @@ def test_a_killed_writer_leaves_rows_and_position_of_one_batch(backend: StoreFix
         batch, rows = found
         assert batch > last
         assert rows == rows_after(batch)
+        with contextlib.closing(backend.open()) as store:
+            kept = store.state(Part.KEPT)
+            if kept is not None:
+                assert list(store.rows(Part.KEPT)) == rows_after(kept.position.batch)
         last = batch
 
 

@@ -158,7 +158,7 @@ def test_a_generation_with_a_difference_beyond_the_limits_waits_for_the_operator
     with flow_world.running(after, rebuild_changed=True, switch=SwitchSettings()) as run:
         until(lambda: run.errors or run.notes, "the flow says that it waits")
         assert "5 of 20 keys are gone (limit 1 %)" in run.notes[-1]
-        assert f"headrace generation switch APP {flow.name} 2" in run.notes[-1]
+        assert f"headrace generation switch MODULE:APP {flow.name} 2" in run.notes[-1]
         assert serving(flow_world, flow).serving == 1
         assert view_rows(flow_world, after) == read_by_a_stock_client(flow_world, flow) == rental.minutes()
         report = switch_now(flow_world.cluster, flow, 2)
@@ -198,7 +198,7 @@ def test_after_a_switch_back_the_old_generation_serves_all_that_arrived_meanwhil
         rental.write(flow_world, before, 3)
         run.wait_until_followed()
     assert read_by_a_stock_client(flow_world, flow) == view_rows(flow_world, before) == rental.minutes()
-    assert set(switch_headers(flow_world, flow.writes.name).values()) == {b"1>2", b"2>1"}
+    assert set(switch_headers(flow_world, flow.writes.name).values()) == {b"2>1"}
 
 
 def test_drivers_continue_after_the_process_that_switched_has_died(flow_world: FlowWorld) -> None:

@@ -50,8 +50,8 @@ class RecordingStore(SqliteWriter):
         if part is Part.SERVING:
             self._record(after)
 
-    def swap(self, fence: Fence) -> None:
-        super().swap(fence)
+    def swap(self, fence: Fence, keep: bool = False) -> None:
+        super().swap(fence, keep)
         state = self.state(Part.SERVING)
         assert state is not None
         self._record(state.position)

@@ -133,7 +133,7 @@ def test_all_keys_of_a_view_are_in_one_slot_of_a_cluster(backend: RedisFixture) 
 
     for prefix in ("shop:", "", "{shop}:", "a:{b}:c:"):
         keys = Keys(prefix, "sales")
-        assert len({tagged(key) for key in (keys.serving, keys.building, keys.metadata)}) == 1
+        assert len({tagged(key) for key in (*keys.all_rows(), keys.moving, keys.metadata)}) == 1
 
 
 def test_a_batch_of_many_rows_becomes_visible_at_once(backend: RedisFixture, driver: StoreDriver) -> None:
@@ -249,7 +249,10 @@ def test_a_server_without_memory_applies_whole_batches_or_none(server: RedisServ
             # Commands that free memory still work.
             driver.apply(changes(SCHEMA, deleted=(("k1",),)))
             assert client.hlen("shop:sales") == 99
-            store.swap(driver.fence)
+            store.swap(driver.fence, keep=True)
+            store.swap_back(driver.fence)
+            assert client.hlen("shop:sales") == 99
+            store.swap_back(driver.fence)
             found = store.state(Part.SERVING)
             assert found is not None
             assert (found.position, found.fault, client.hlen("shop:sales")) == (built, "", 1)
@@ -311,7 +314,10 @@ def test_the_permissions_in_the_docs_suffice_for_a_login(backend: RedisFixture) 
             driver.apply(changes(SCHEMA, ("a", 1), ("b", 2)))
             driver.apply(changes(SCHEMA, deleted=(("b",),)))
             driver.begin()
-            store.drop_building(driver.fence)
+            store.drop(Part.BUILDING, driver.fence)
+            driver.serve(keep=True)
+            store.swap_back(driver.fence)
+            store.drop(Part.KEPT, driver.fence)
             store.request_rebuild()
             assert list(store.rows()) == [("a", 1)]
     finally:

@@ -27,7 +27,7 @@ __all__ = ["StoredPositions", "app_lags", "lag_monitor", "state_of", "view_state
 
 
 def view_states(app: App, view: View, data: Path) -> dict[str, ViewState]:
-    """Return the view's state by part (serving, building); empty if no follower has started the view yet."""
+    """Return the view's state by part (``Part``); empty if no follower has started the view yet."""
     from headrace.stores.registry import open_reader
 
     reader = open_reader(view, app.name, data)
@@ -40,7 +40,7 @@ def view_states(app: App, view: View, data: Path) -> dict[str, ViewState]:
 def state_of(parts: dict[str, ViewState]) -> str:
     if "building" in parts:
         return "rebuilding" if "serving" in parts else "building"
-    return "serving" if parts else "not built"
+    return "serving" if "serving" in parts else "not built"
 
 
 class StoredPositions:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from confluent_kafka import KafkaError, Message
+
 from headrace.client.cluster import Cluster
+from headrace.client.errors import LogError
 from headrace.client.records import read
 
 __all__ = ["SAMPLE_BYTES_MAX", "SAMPLE_RECORDS_MAX", "Sample", "SampledRecord", "sample", "windows"]
@@ -15,6 +18,9 @@ SAMPLE_BYTES_MAX = 16 * 1024 * 1024
 _WINDOWS = 8
 """The number of ranges that are read from a partition with more records than its share of the limit."""
 _SHARE_MIN = 4
+
+_DELETED = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
+"""Retention deleted records of a range while the sample was read."""
 
 Range = tuple[int, int]
 
@@ -35,6 +41,11 @@ class Sample:
     is_complete: bool = True
     """Whether every record of the topic was read."""
 
+    def add(self, message: Message) -> None:
+        value = message.value()
+        if value is not None:
+            self.records.append(SampledRecord(message.partition() or 0, message.offset() or 0, value))
+
 
 def sample(
     cluster: Cluster,
@@ -46,21 +57,23 @@ def sample(
 ) -> Sample:
     """Read a sample. ``ranges`` has the start and the end offset of each partition."""
     open_ranges = {number: bounds for number, bounds in ranges.items() if bounds[0] < bounds[1]}
-    result = Sample(offsets=sum(end - start for start, end in open_ranges.values()))
+    offsets = sum(end - start for start, end in open_ranges.values())
+    result = Sample(offsets=offsets, is_complete=offsets <= records_max)
     size = 0
     for window in windows(open_ranges, records_max):
-        for message in read(cluster, topic, window):
-            value = message.value()
-            size += len(message)
-            if value is not None:
-                result.records.append(SampledRecord(message.partition() or 0, message.offset() or 0, value))
-            if size >= bytes_max:
-                result.is_complete = False
-                break
+        try:
+            for message in read(cluster, topic, window):
+                result.add(message)
+                size += len(message)
+                if size >= bytes_max:
+                    break
+        except LogError as error:
+            if error.kafka_error is None or error.kafka_error.code() not in _DELETED:
+                raise
+            result.is_complete = False
         if size >= bytes_max:
+            result.is_complete = False
             break
-    if result.offsets > records_max:
-        result.is_complete = False
     result.records.sort(key=lambda record: (record.partition, record.offset))
     return result
 

@@ -76,6 +76,7 @@ class FlowState:
     """The stable topic, if the generation serves and its own topic is another one: it then writes each row to both.
     Else empty.
     """
+    is_serving: bool = True
 
 
 def log_topic(cluster: Cluster, app: App, topic: Topic) -> str:
@@ -108,12 +109,12 @@ def open_flow(
     ownership.expect_current_owner()
     # A switch first changes the generations and then fences the drivers. So what is read now applies until this writer
     # is fenced.
-    entry, stable = _topics_of(cluster, flow, entry)
+    entry, stable, is_serving = _topics_of(cluster, flow, entry)
     progress = current(cluster, entry.progress)
     expect_same_app(app, flow, progress)
     if progress is None:
         state = _begin(context, writer, ownership.driver(), entry)
-        state.stable = stable
+        state.stable, state.is_serving = stable, is_serving
         ownership.claimed = True
         return state
     _expect_same_function(compiled, progress)
@@ -148,19 +149,22 @@ def open_flow(
         ownership.id,
         entry.progress,
         stable,
+        is_serving,
     )
 
 
-def _topics_of(cluster: Cluster, flow: Flow, entry: Entry) -> tuple[Entry, str]:
-    """Return the current entry of the generation, and the stable topic if the generation must write it too."""
+def _topics_of(cluster: Cluster, flow: Flow, entry: Entry) -> tuple[Entry, str, bool]:
+    """Return the current entry of the generation, the stable topic if the generation must write it too, and whether the
+    generation serves.
+    """
     generations = generations_of(cluster, flow)
     if generations is None:
-        return entry, ""
+        return entry, "", True
     if generations.is_paused(entry.number):
         raise SwitchUnderWay(flow.name, generations.switching)
     now = generations.expect(entry.number)
     writes_both = generations.writes_stable(now.number) and now.topic != generations.stable
-    return now, generations.stable if writes_both else ""
+    return now, generations.stable if writes_both else "", now.number == generations.serving
 
 
 def _in_other_topic(context: FlowContext, driver: Driver, progress: Progress, entry: Entry) -> Generation:

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from headrace.client.errors import LogError
-from headrace.client.generations import generations_of
+from headrace.client.generations import GenerationsCache, generations_of
 from headrace.client.generations_writer import cancel_abandoned_switch
 from headrace.client.progress import current, reached, unread_records
 from headrace.client.records import read
@@ -44,7 +44,7 @@ from headrace.flow.generation_choice import (
 from headrace.flow.ownership import Ownership, open_writer
 from headrace.flow.switch.policy import SwitchPolicy
 from headrace.model.errors import SourceLocation
-from headrace.model.generations import Entry, GenerationUnknown
+from headrace.model.generations import Entry, FlowGenerations, GenerationUnknown
 
 __all__ = ["FlowFailure", "FlowRunner", "FlowStatus"]
 
@@ -112,6 +112,7 @@ class FlowRunner:
         self._rebuild = rebuild
         self._rebuild_changed = rebuild_changed
         self._ownership = self._new_ownership()
+        self._generations = GenerationsCache(context.cluster)
         self._engine: Engine | None = None
         self._ends: tuple[float, dict[str, dict[int, int]]] = (0.0, {})
 
@@ -163,7 +164,9 @@ class FlowRunner:
         try:
             self._ownership.expect_current_owner()
             if isinstance(error, WriterRefused):
-                if self.current is not None and self._has_moved(self.current):
+                if self.current is not None and self._has_moved(
+                    self.current, generations_of(self._cluster, self._flow)
+                ):
                     return GenerationMoved(self._flow.name, self._number)
                 return self._ownership.error_for_refusal(error, self.current.last if self.current else None)
         except FlowFenced as fenced:
@@ -173,16 +176,16 @@ class FlowRunner:
             return error
         return error
 
-    def _has_moved(self, state: FlowState) -> bool:
+    def _has_moved(self, state: FlowState, generations: FlowGenerations | None) -> bool:
         """Whether the flow switched between generations since this one was opened."""
-        generations = generations_of(self._cluster, self._flow)
         if generations is None:
             return False
         if generations.is_paused(self._number) or generations.entry(self._number) is None:
             return True
         entry = generations.expect(self._number)
         writes_both = generations.writes_stable(self._number) and entry.topic != generations.stable
-        return (entry.topic, writes_both) != (state.generation.output, bool(state.stable))
+        now = (entry.topic, writes_both, self._number == generations.serving)
+        return now != (state.generation.output, bool(state.stable), state.is_serving)
 
     def _run_once(self, stop: threading.Event) -> None:
         self._ownership.expect_current_owner()
@@ -222,6 +225,8 @@ class FlowRunner:
         try:
             state = open_flow(self.context, writer, self._ownership, entry)
             self.current, self._number = state, entry.number
+            # A cache from before the switch would show the roles of then.
+            self._generations = GenerationsCache(self._cluster)
             self.opened.set()
             policy = SwitchPolicy(self.context, state.generation, self._note)
             kind = self._engine_kind()
@@ -252,7 +257,7 @@ class FlowRunner:
             # An idle flow commits nothing, so the log cannot refuse it.
             if time.monotonic() - checked_s > _OWNER_CHECK_S:
                 checked_s = time.monotonic()
-                self._expect_owner(engine)
+                self._expect_owner(engine, policy)
         if stop.is_set() or ((engine.too_large or policy.is_due) and engine.error is None):
             engine.stop(self.patience_s)
             return
@@ -263,11 +268,16 @@ class FlowRunner:
         if query_error is not None:
             raise query_error
 
-    def _expect_owner(self, engine: Engine) -> None:
+    def _expect_owner(self, engine: Engine, policy: SwitchPolicy) -> None:
         with contextlib.suppress(LogError):
             try:
                 self._ownership.expect_current_owner_when_idle(engine.state.last)
-            except FlowFenced:
+                # A switch by this driver itself ends the engine when it is due.
+                if not policy.is_switching and self._has_moved(
+                    engine.state, self._generations.get(self._flow)
+                ):
+                    raise GenerationMoved(self._flow.name, self._number)
+            except (FlowFenced, GenerationMoved):
                 engine.stop()
                 raise
 

@@ -28,6 +28,7 @@ from headrace.flow.compile.lineage import coordinates, lineage_columns, trace
 from headrace.flow.spark_types import local_rows, struct_of
 from headrace.flow.tables.current import RECORD_SHAPE
 from headrace.model.declarations import Topic, next_watermark
+from headrace.model.rejection import Reason
 from headrace.model.schema import Schema
 
 __all__ = ["SampleBatch", "SampleRecord", "SampleRejected", "SampleRows", "derive_sample"]
@@ -49,7 +50,9 @@ class SampleRejected:
 
     topic: str
     record: SampleRecord
-    reason: str | None
+    reason: Reason | None
+    message: str = ""
+    """Details of the reason."""
     watermark_us: int | None = None
     """The watermark that decided that the record is late."""
 
@@ -160,14 +163,15 @@ class _Input:
             for offset, record in enumerate(self._records)
         ]
         decoded = Decoder(topic, bounds).decode(local_rows(spark, raw, RECORD_SHAPE))
-        self._decoded = decoded.select("row", "partition", "offset", "event_us", "reason")
+        self._decoded = decoded.select("row", "partition", "offset", "event_us", "reason", "reason_code")
         self._table = self._decoded.toArrow().sort_by("offset")
         self._event_us: list[int | None] = self._table.column("event_us").to_pylist()
         self._accepted = []
-        for record, reason in zip(self._records, self._table.column("reason").to_pylist(), strict=True):
-            self._accepted.append(reason is None)
-            if reason is not None:
-                self.rejected.append(SampleRejected(topic.name, record, reason))
+        codes, messages = (self._table.column(name).to_pylist() for name in ("reason_code", "reason"))
+        for record, code, message in zip(self._records, codes, messages, strict=True):
+            self._accepted.append(code is None)
+            if code is not None:
+                self.rejected.append(SampleRejected(topic.name, record, Reason(code), message))
 
     def newest_us(self, batch: int) -> int | None:
         times = [self._event_us[offset] for offset in self._offsets(batch)]
@@ -179,7 +183,7 @@ class _Input:
             if event_us is not None and event_us < watermark_us:
                 self._accepted[offset] = False
                 self.rejected.append(
-                    SampleRejected(self.topic.name, self._records[offset], None, watermark_us)
+                    SampleRejected(self.topic.name, self._records[offset], None, watermark_us=watermark_us)
                 )
 
     def changes_table(self, batch: int) -> bool:

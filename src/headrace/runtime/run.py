@@ -159,7 +159,7 @@ class Run:
                 ensure_declared(self.cluster, topic, topic.name, self.settings.topics.partitions)
         history.record(self.cluster)
         for line in history.notes():
-            self._warn(line)
+            self._note(line)
 
     def _start_followers(self) -> None:
         for view in self.app.views:

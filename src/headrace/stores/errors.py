@@ -2,7 +2,7 @@
 
 ViewError                 (HR-VIEW-…)
 ├── NameRefused           the name is not valid for a view
-├── StaleWriter           a follower tried to write after another follower or a newer generation replaced it
+├── StaleWriter           a follower tried to write after another follower or generation replaced it
 ├── PositionMoved         the store is not at the position that the follower wrote last; the follower reads it again
 ├── NoKeptPart            the view has no former serving part to switch back to
 ├── DeadLetterRefused     a value does not match the schema, and the log rejects its dead letter

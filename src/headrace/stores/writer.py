@@ -2,8 +2,8 @@
 
 A view has at most three *parts* in a store. Readers read the serving part. A rebuild fills the building part from the
 first offset. When the building part has caught up, it replaces the serving part atomically. The kept part is a former
-serving part. A follower can go on applying to it, so that it can serve again within a second. Each part has its own
-schema and position.
+serving part. A follower can continue to apply changes to it, so that it can serve again within a second. Each part has
+its own schema and position.
 
 The process that writes a view is its follower. A follower claims the view when it opens the store. It then is the
 *owner*, with a higher epoch than all earlier owners. Every write carries a fence, and the store checks the fence in the
@@ -166,16 +166,17 @@ class StoreWriter(ABC):
     def swap(self, fence: Fence, keep: bool = False) -> None:
         """Make the building part the serving part, atomically.
 
-        With ``keep``, the old serving part becomes the kept part and replaces an earlier one. If there is no old
-        serving part, or if it has a fault (``ViewState.fault``), an earlier kept part remains. Without ``keep``, delete
-        the old serving part; an earlier kept part remains.
+        With ``keep``, the old serving part becomes the kept part and replaces an earlier one. If no old serving part
+        exists, or if it has a fault (``ViewState.fault``), an earlier kept part remains. Without ``keep``, delete the
+        old serving part; an earlier kept part remains.
         """
 
     @abstractmethod
     def swap_back(self, fence: Fence) -> None:
         """Exchange the kept part and the serving part, atomically. The fence has the generation of the kept part.
 
-        A serving part that has a fault is deleted instead. The building part does not change. Raises ``NoKeptPart``.
+        A serving part that has a fault is deleted instead. The building part does not change. A rebuild request that
+        the former serving part fulfilled is not pending again. Raises ``NoKeptPart``.
         """
 
     @abstractmethod

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.testing.records import DerivedRows as DerivedRows
     from headrace.testing.records import InvalidSample as InvalidSample
     from headrace.testing.records import LateRecord as LateRecord
+    from headrace.testing.records import Reason as Reason
     from headrace.testing.running_app import RunningApp as RunningApp
     from headrace.testing.running_app import running as running
     from headrace.testing.wait import eventually as eventually
@@ -33,6 +34,7 @@ _MODULES = {
     "DerivedRows": "records",
     "InvalidSample": "records",
     "LateRecord": "records",
+    "Reason": "records",
     "RunningApp": "running_app",
     "running": "running_app",
 }
@@ -45,6 +47,7 @@ __all__ = [
     "FlowTester",
     "InvalidSample",
     "LateRecord",
+    "Reason",
     "RunningApp",
     "eventually",
     "local_settings",

@@ -24,6 +24,7 @@ from headrace.testing.records import (
     DerivedRows,
     InvalidSample,
     LateRecord,
+    Reason,
     decode_row,
     encode_sample,
     time_of,
@@ -125,24 +126,26 @@ def _sample(flow: Flow, schemas: Mapping[str, Schema], batch: Batch) -> dict[str
 
 
 def _decode(compiled: Compiled, schemas: Mapping[str, Schema], result: SampleRows) -> DerivedRows:
-    writes = compiled.flow.writes
+    flow = compiled.flow
+    inputs = {topic.name: dataclasses.replace(topic, schema=schemas[topic.name]) for topic in flow.reads}
+    writes = dataclasses.replace(flow.writes, schema=compiled.schema)
     derived = DerivedRows(key=writes.key)
     for rejected in result.rejected:
         key, value = rejected.record.key, rejected.record.value
         if rejected.reason is not None:
-            derived.dead.append(DeadRecord(rejected.topic, rejected.reason, value, key))
+            derived.dead.append(DeadRecord(rejected.topic, rejected.reason, rejected.message, value, key))
             continue
-        row = decode_row(schemas[rejected.topic], (), key, value)
+        row = decode_row(inputs[rejected.topic], key, value)
         assert isinstance(row, dict)
         assert rejected.watermark_us is not None
         derived.late.append(LateRecord(rejected.topic, row, time_of(rejected.watermark_us)))
     for record in result.written:
         if record.key is None and writes.key:
-            derived.dead.append(DeadRecord(writes.name, _NO_KEY, record.value))
+            derived.dead.append(DeadRecord(writes.name, Reason.KEY, _NO_KEY, record.value))
             continue
         try:
-            derived.rows.append(decode_row(compiled.schema, writes.key, record.key, record.value))
+            derived.rows.append(decode_row(writes, record.key, record.value))
         except ValueDoesNotFit as error:
             # The flow writes the row, but every view rejects it.
-            derived.dead.append(DeadRecord(writes.name, str(error), record.value, record.key))
+            derived.dead.append(DeadRecord(writes.name, Reason.SCHEMA, str(error), record.value, record.key))
     return derived

@@ -1,4 +1,6 @@
-"""Pytest fixtures for tests of an app. Enable them in ``conftest.py`` beside the tests:
+"""Pytest fixtures for tests of an app: derive, running, clock, broker and spark.
+
+Enable them in ``conftest.py`` beside the tests:
 
     pytest_plugins = ["headrace.testing.plugin"]
 

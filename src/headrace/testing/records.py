@@ -11,7 +11,7 @@ from headrace.errors import HeadraceError
 from headrace.model.codec.codec import codec_of
 from headrace.model.declarations import Topic
 from headrace.model.errors import ValueDoesNotFit
-from headrace.model.schema import Schema
+from headrace.model.rejection import Reason
 
 __all__ = [
     "DeadRecord",
@@ -19,6 +19,7 @@ __all__ = [
     "DerivedRows",
     "InvalidSample",
     "LateRecord",
+    "Reason",
     "decode_row",
     "encode_sample",
     "time_of",
@@ -55,7 +56,9 @@ class DeadRecord:
 
     topic: str
     """The topic of the rejected record."""
-    reason: str
+    reason: Reason
+    message: str
+    """Details of the reason, for people."""
     value: bytes | None
     key: bytes | None = None
 
@@ -105,14 +108,13 @@ def encode_sample(topic: Topic, row: Any) -> tuple[bytes | None, bytes | None]:
         ) from error
 
 
-def decode_row(
-    schema: Schema, key_names: tuple[str, ...], key: bytes | None, value: bytes | None
-) -> dict[str, Any] | Deleted:
-    """Return the row of a record with Python values. Raises ``ValueDoesNotFit``."""
-    codec = codec_of(schema)
+def decode_row(topic: Topic, key: bytes | None, value: bytes | None) -> dict[str, Any] | Deleted:
+    """Return the row of a record with Python values. ``topic`` must have its schema. Raises ``ValueDoesNotFit``."""
+    assert topic.schema is not None
+    codec = codec_of(topic.schema)
     if value is None:
-        return Deleted(codec.key(key_names).decode(key or b""))
-    return codec.decode(value)
+        return Deleted(codec.key(topic.key).decode(key or b""))
+    return codec.decode(value if topic.upcast is None else topic.upcast.apply(value))
 
 
 def time_of(at_us: int) -> datetime:

@@ -26,12 +26,13 @@ from headrace.client.generations import serving_progress_topic
 from headrace.client.progress import Progress, flow_lag, wait_until_decided
 from headrace.client.records import read
 from headrace.errors import HeadraceError
+from headrace.files import make_private_dir
 from headrace.model.codec.codec import codec_of
 from headrace.model.declarations import Flow, Topic, View
 from headrace.model.graph import order
 from headrace.model.schema import Schema
 from headrace.ops.dead.dead_topic import dead_topics
-from headrace.ops.dead.letter import Letter
+from headrace.ops.dead.letter import Letter, build_record_of
 from headrace.ops.verify.verifier import Verifier
 from headrace.runtime.run import Run
 from headrace.settings import FREE_SERVE_LISTEN, Settings
@@ -56,11 +57,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headrace.follow.follower import Follower
+    from headrace.model.progress import Generation
 
 __all__ = ["RunningApp", "running"]
 
 _Declared = TypeVar("_Declared", Topic, View, Flow)
 _CATCH_UP_S = 120.0
+_NOTES_SHOWN = 20
 _READ_S = 30.0
 _WRITE_S = 30.0
 
@@ -88,7 +91,7 @@ def running(
         folder = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-")))
         driven = clock or DrivenClock(time.time_ns() // 1_000_000, ticking=time.monotonic)
         own = local_settings(folder, settings)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_dir(folder)
         broker = stack.enter_context(BrokerThread(own.log_dir, driven))
         own = dataclasses.replace(own, log=dataclasses.replace(own.log, bootstrap_servers=broker.bootstrap))
         if serve:
@@ -157,13 +160,18 @@ class RunningApp:
 
         A real-time flow counts as caught up when its next progress record is written, after ``flow.realtime_ms``.
         """
-        eventually(
-            self._behind,
-            [],
-            what="the parts that are behind",
-            timeout_s=timeout_s,
-            check=self._check_assertion,
-        )
+        try:
+            eventually(
+                self._behind,
+                [],
+                what="the parts that are behind",
+                timeout_s=timeout_s,
+                check=self._check_assertion,
+            )
+        except AssertionError as failure:
+            for line in self.notes[-_NOTES_SHOWN:]:
+                failure.add_note(line)
+            raise
 
     def _check_assertion(self) -> None:
         try:
@@ -246,48 +254,57 @@ class RunningApp:
         flow = self.app.writer_of(declared)
         log = declared.name
         if flow is not None:
-            wait_until_decided(self._run.cluster, serving_progress_topic(self._run.cluster, flow))
-            runner = next(runner for runner in self._run.flows if runner.status.name == flow.name)
-            if runner.current is None:
+            generation = self._generation(flow)
+            if generation is None:
                 return []
-            log = runner.current.generation.output
-        schema = self._schema(declared)
-        return [
-            decode_row(schema, declared.key, message.key(), message.value())
-            for message in self._messages(log)
-        ]
+            log = generation.output
+        known = self._with_schema(declared)
+        return [decode_row(known, message.key(), message.value()) for message in self._messages(log)]
 
     def late(self, flow: Flow | str) -> list[LateRecord]:
-        """Return the events that were late for a flow, in the order in which it read them."""
+        """Return the events that were late for the current generation of a flow, in the order in which it read them."""
         declared = self._flow(flow)
-        wait_until_decided(self._run.cluster, serving_progress_topic(self._run.cluster, declared))
-        found = []
+        generation = self._generation(declared)
+        if generation is None:
+            return []
+        inputs = {source.log: source.topic for source in generation.inputs}
+        late = []
         for message in self._messages(declared.late_topic):
             note = msgspec.json.decode(message.value() or b"{}")
-            topic = next(topic for topic in declared.reads if topic.name == note["topic"])
+            if note["generation"] != generation.generation:
+                continue
+            topic = self._topic(inputs[note["topic"]])
             at = {note["partition"]: (note["offset"], note["offset"] + 1)}
             for record in read(self._run.cluster, note["topic"], at):
-                row = decode_row(self._schema(topic), (), record.key(), record.value())
+                row = decode_row(self._with_schema(topic), record.key(), record.value())
                 assert isinstance(row, dict)
-                found.append(LateRecord(topic.name, row, time_of(note["watermark_us"])))
-        return found
+                late.append(LateRecord(topic.name, row, time_of(note["watermark_us"])))
+        return late
 
     def dead(self, part: Flow | View | str) -> list[DeadRecord]:
-        """Return the records that a flow or a view rejected, with the reasons."""
+        """Return the records that a flow or a view rejected, with the reasons; a record that several generations
+        rejected only once.
+        """
         name = part if isinstance(part, str) else part.name
-        kinds = {Flow: "flow", View: "view"}
-        owned = [
-            topic
-            for topic in dead_topics(self.app)
-            if topic.owner == name
-            and topic.kind in ({kinds[type(part)]} if type(part) in kinds else kinds.values())
-        ]
-        if not owned:
+        kinds = (
+            {"flow"} if isinstance(part, Flow) else {"view"} if isinstance(part, View) else {"flow", "view"}
+        )
+        topics = [topic for topic in dead_topics(self.app) if topic.owner == name and topic.kind in kinds]
+        if not topics:
             raise InvalidSample(f"app {self.app.name!r} has no flow and no view named {name!r}")
-        letters = [Letter.of(message) for topic in owned for message in self._messages(topic.name)]
+        letters = {
+            letter.id: letter
+            for topic in topics
+            for message in self._messages(topic.name)
+            if build_record_of(message) is None
+            for letter in [Letter.of(message)]
+        }
         return [
-            DeadRecord(letter.origin.topic if letter.origin else "", letter.reason, letter.value, letter.key)
-            for letter in letters
+            DeadRecord(
+                letter.origin.topic if letter.origin else "",
+                *(letter.reason, letter.message, letter.value, letter.key),
+            )
+            for letter in letters.values()
         ]
 
     def verify(self) -> None:
@@ -303,6 +320,12 @@ class RunningApp:
                     problems += report.lines()
         assert not problems, "\n".join(problems)
 
+    def _generation(self, flow: Flow) -> Generation | None:
+        """Return the current generation of a running flow, when readers can see everything that it has committed."""
+        wait_until_decided(self._run.cluster, serving_progress_topic(self._run.cluster, flow))
+        runner = next(runner for runner in self._run.flows if runner.status.name == flow.name)
+        return runner.current.generation if runner.current is not None else None
+
     def _messages(self, log: str) -> Sequence[Any]:
         cluster = self._run.cluster
         if cluster.topic(log) is None:
@@ -310,10 +333,10 @@ class RunningApp:
         starts, ends = cluster.starts(log), cluster.ends(log)
         return list(read(cluster, log, {number: (starts[number], end) for number, end in ends.items()}))
 
-    def _schema(self, topic: Topic) -> Schema:
+    def _with_schema(self, topic: Topic) -> Topic:
         schema = topic.schema or self._run.schemas.get(topic.name)
         assert schema is not None, f"the schema of topic {topic.name!r} is not known yet"
-        return schema
+        return dataclasses.replace(topic, schema=schema)
 
     # Declarations by name
 

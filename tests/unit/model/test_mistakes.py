@@ -287,9 +287,9 @@ MISTAKES = {
         "app.view('v', clicks, store=SQLite('a' * 256)) # ! STORE-PATH",
         "255 bytes",
     ),
-    "no room for the alerts of an app": (
-        "app = App('a' * 243) # ! NAME",
-        "250 characters with '.alerts'",
+    "no room for the schemas of an app": (
+        "app = App('a' * 233) # ! NAME",
+        "250 characters with 'headrace.schemas.'",
     ),
     "a topic where alerts go": (
         "app.topic('shop_alerts', Click) # ! NAME-TAKEN",

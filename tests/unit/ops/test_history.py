@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
@@ -182,6 +183,14 @@ def test_an_upcaster_must_leave_the_values_that_it_returned_unchanged() -> None:
     assert mistake.location == topic.location
 
 
+def test_an_upcaster_that_uses_randomness_is_refused() -> None:
+    def guess(value: dict[str, Any]) -> dict[str, Any]:
+        return value if "city" in value else {**value, "city": str(random.random())}
+
+    mistake = only(judge(topic_of(RideWithCity, upcast=guess), [V1], sample_of(*RIDES)).mistakes)
+    assert "it must not use clocks or randomness" in mistake.detail
+
+
 def test_a_failing_upcaster_is_refused_with_its_error() -> None:
     def rename(value: dict[str, Any]) -> dict[str, Any]:
         return {"ride_id": value["ride_id"], "kilometers": value["metres"]}
@@ -204,7 +213,27 @@ def test_a_file_is_compared_without_records() -> None:
     mistake = only(static_mistakes(topic_of(RideWithCity), [V1]))
     assert mistake.message.startswith("topic 'rides': records of schema version 1 of 2025-10-09 do not fit")
     assert static_mistakes(topic_of(RideWithDefault), [V1]) == []
-    assert static_mistakes(topic_of(RideWithCity, upcast=lambda value: value), [V1]) == []
+
+
+def test_unchanged_upcasters_do_not_excuse_a_change_of_the_schema() -> None:
+    def add_city(value: dict[str, Any]) -> dict[str, Any]:
+        return {"city": "unknown", **value}
+
+    assert static_mistakes(topic_of(RideWithCity, upcast=add_city), [V1]) == []
+    recorded = version_of(RideWithCity, V1, upcast=add_city)
+
+    @dataclass(frozen=True)
+    class Narrowed:
+        ride_id: str
+        meters: int
+        city: int
+
+    for topic, refused in (
+        (topic_of(Narrowed, upcast=add_city), 1),
+        (topic_of(Narrowed, upcast=lambda value: value), 0),
+        (topic_of(Narrowed), 1),
+    ):
+        assert len(static_mistakes(topic, [V1, recorded])) == refused
 
 
 def declared_with(schema: Schema) -> Topic:

@@ -87,7 +87,7 @@ def test_a_unit_waits_for_readiness_and_runs_a_valid_command(unit: Path) -> None
 # YAML
 
 
-@pytest.mark.parametrize("path", [*MANIFESTS, COMPOSE], ids=short)
+@pytest.mark.parametrize("path", sorted(CONTRIB.rglob("*.yaml")), ids=short)
 def test_a_yaml_file_has_no_tab_no_trailing_blank_and_no_ambiguous_boolean(path: Path) -> None:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         assert "\t" not in line, number
@@ -272,3 +272,15 @@ def test_the_image_can_be_built_and_runs_with_a_read_only_root(tmp_path: Path) -
     assert {states[name] for name in ("java", "jars", "pyspark", "class-archive", "c-part", "data")} == {"ok"}
     script = "headrace init /tmp/app && cd /tmp/app && headrace run app:app --data /data --for 1 --verify"
     build.run(["/bin/sh", "-ec", script], read_only=True)
+
+
+# CI
+
+
+def test_the_workflow_installs_what_an_app_needs_and_runs_its_tests() -> None:
+    (workflow,) = load_all(CONTRIB / "ci" / "github-actions.yaml")
+    steps = workflow["jobs"]["test"]["steps"]
+    assert all(re.search(r"@v\d+$", step["uses"]) for step in steps if "uses" in step), "pin the version"
+    commands = [shlex.split(step["run"]) for step in steps if "run" in step]
+    assert [command[0] for command in commands] == ["pip", "headrace", "python"]
+    expect_valid(commands[1][1:])

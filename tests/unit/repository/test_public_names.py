@@ -105,7 +105,7 @@ PINNED: dict[str, set[str]] = {
     "headrace.service_manager": {"ServiceManager"},
     "headrace.testing": {
         *("BrokerThread", "DrivenClock", "FlowTester", "RunningApp"),
-        *("DeadRecord", "Deleted", "DerivedRows", "InvalidSample", "LateRecord"),
+        *("DeadRecord", "Deleted", "DerivedRows", "InvalidSample", "LateRecord", "Reason"),
         *("eventually", "local_settings", "local_spark", "running"),
     },
     "headrace.follow": set(),

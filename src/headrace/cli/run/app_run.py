@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,7 +96,7 @@ def run_app(session: Session, options: RunOptions) -> int:
     )
     proven = True
     try:
-        with Interrupt(kill=run.kill) as interrupt:
+        with Interrupt(kill=run.kill) as interrupt, _watchdog(run, manager):
             try:
                 manager.starting("starting the log, Spark and the flows")
                 with interrupt.raising():
@@ -168,29 +168,44 @@ def _show(run: Run, display: Display, watch: Watch) -> None:
 
 
 def _pause(run: Run, manager: ServiceManager, interrupt: Interrupt, seconds: float) -> None:
-    """Wait until the next display, or until the user interrupts the run. Report to systemd meanwhile."""
+    """Wait until the next display, or until the user interrupts the run. While the app starts, report to systemd what
+    the start waits for.
+    """
     end_s = time.monotonic() + seconds
     while not interrupt.requested and (left_s := end_s - time.monotonic()) > 0:
-        if manager.is_listening:
-            _report_state(run, manager)
-        pauses = (
-            left_s,
-            manager.watchdog_s,
-            _START_POLL_S if manager.is_listening and not manager.is_ready else None,
-        )
-        interrupt.wait(min(pause for pause in pauses if pause is not None))
+        if manager.is_listening and not manager.is_ready:
+            _report_start(run, manager)
+            left_s = min(left_s, _START_POLL_S)
+        interrupt.wait(left_s)
 
 
-def _report_state(run: Run, manager: ServiceManager) -> None:
-    if not manager.is_ready:
-        starting = run.starting_parts()
-        if starting:
-            manager.starting(f"starting {', '.join(starting)}")
-        else:
-            manager.ready("; ".join(f"{part.name} has stopped" for part in run.failed))
-    # A hung server is a reason to restart the process. A failed part is not: the others would stop too.
-    if manager.watchdog_s is not None and (run.server is None or run.server.responds()):
-        manager.alive()
+def _report_start(run: Run, manager: ServiceManager) -> None:
+    starting = run.starting_parts()
+    if starting:
+        manager.starting(f"starting {', '.join(starting)}")
+    else:
+        manager.ready("; ".join(f"{part.name} has stopped" for part in run.failed))
+
+
+@contextlib.contextmanager
+def _watchdog(run: Run, manager: ServiceManager) -> Iterator[None]:
+    """Report to systemd that the process is alive, unless its server hangs. A failed part is no reason to restart the
+    process, because the other parts would stop too. Not in the main thread, which can wait long for an unreachable log.
+    """
+    stopping = threading.Event()
+
+    def report() -> None:
+        while not stopping.wait(manager.watchdog_s):
+            if run.server is None or run.server.responds():
+                manager.alive()
+
+    thread = threading.Thread(target=report, name="watchdog", daemon=True)
+    if manager.watchdog_s is not None:
+        thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
 
 
 def _wait_until_caught_up(run: Run, interrupt: Interrupt) -> None:

@@ -74,13 +74,14 @@ def follow(
         )
     loaded = load_checked_app(app)
     wanted = views_of(loaded, views)
+    if group is not None:
+        check_reachable(session.bootstrap)
+    with Interrupt() as interrupt:
+        if not wait_for_history(session, loaded, wanted, lambda: interrupt.requested):
+            return 0
     followers = Followers(_follower_factory(session, loaded, wanted, session.data_dir(data)))
     try:
         with Interrupt() as interrupt:
-            if group is not None:
-                check_reachable(session.bootstrap)
-            if not wait_for_history(session, loaded, wanted, lambda: interrupt.requested):
-                return 0
             if group is not None:
                 _share(session, loaded, group, followers, lambda: interrupt.requested)
             else:

@@ -147,7 +147,9 @@ def _upcast_udf(upcaster: Upcaster) -> Callable[[Column], Column]:
         return pa.StructArray.from_arrays(columns, names=["value", "reason"])
 
     # Declared as not deterministic, so that Spark computes it exactly once for each record.
-    udf: Any = F.arrow_udf(apply, "value binary, reason string")
+    # PySpark's type stubs do not have this function.
+    functions: Any = F
+    udf = functions.arrow_udf(apply, "value binary, reason string")
     applied: Callable[[Column], Column] = udf.asNondeterministic()
     return applied
 

@@ -105,15 +105,17 @@ def _code_changes(flow: Flow, old: Mapping[str, str], new: Mapping[str, str]) ->
     for name, text_hash in new.items():
         if old.get(name) != text_hash:
             where = f" ({parts[name].location})" if name in parts else ""
-            yield f"{_describe(name)}{where} {'changed' if name in old else 'is new'}"
+            yield f"{_describe(name, where)} {'changed' if name in old else 'is new'}"
     for name in old:
         if name not in new:
-            yield f"{_describe(name)} is no longer used"
+            yield f"{_describe(name, '')} is no longer used"
 
 
-def _describe(name: str) -> str:
+def _describe(name: str, where: str) -> str:
     function, _, variable = name.partition(": ")
-    return f"the value of {variable}, which {function} reads," if variable else f"the code of {function}"
+    if variable:
+        return f"the value of {variable}, which {function} reads{where},"
+    return f"the code of {function}{where}"
 
 
 def _input_changes(old: Mapping[str, InputDigest], new: Mapping[str, InputDigest]) -> Iterator[str]:

@@ -6,7 +6,7 @@ version is recorded, or the upcasters changed, that is unknown. Then unfit recor
 the sample.
 
 A change of the schema is also refused without an unfit record, if older records may have values that the declared
-schema cannot read, unless the sample has every record. With upcasters, only the sample decides.
+schema cannot read, unless the sample has every record. After a change of the upcasters, only the sample decides.
 """
 
 from __future__ import annotations
@@ -63,11 +63,10 @@ def judge(topic: Topic, versions: Sequence[SchemaVersion], sample: Sample) -> To
     unproven_records = 0
     for record in sample.records:
         errors = reader.errors(record.value)
-        if not errors:
-            continue
-        is_proven = reader.was_readable(record.value)
+        # An upcaster that changes its own results is wrong for any record.
+        is_proven = not errors or reader.was_readable(record.value)
         unproven_records += not is_proven
-        for error in errors:
+        for error in errors or reader.repetition_errors(record.value):
             misfits_by_path = proven if is_proven else unproven
             path = _normalized(error.path)
             misfit = misfits_by_path.setdefault(path, _Misfit(str(error.message), record))
@@ -78,10 +77,10 @@ def judge(topic: Topic, versions: Sequence[SchemaVersion], sample: Sample) -> To
     else:
         history.invalid = unproven_records
     mistakes: Iterator[AppError] = _record_mistakes(history, proven)
-    if not sample.is_complete and topic.upcast is None:
+    if not sample.is_complete:
         possible = (
             _possible_mistake(history, version, found)
-            for version, found in _changes(topic.schema, versions)
+            for version, found in _changes(topic, versions)
             if found.path not in proven
         )
         mistakes = chain(mistakes, possible)
@@ -90,12 +89,10 @@ def judge(topic: Topic, versions: Sequence[SchemaVersion], sample: Sample) -> To
 
 
 def static_mistakes(topic: Topic, versions: Sequence[SchemaVersion]) -> list[AppError]:
-    """Compare the declared schema with recorded versions only. With upcasters, only records show whether it fits."""
+    """Compare the declared schema with recorded versions only. What new upcasters do is known only with records."""
     assert topic.schema is not None
-    if topic.upcast is not None:
-        return []
     mistakes = []
-    for version, found in islice(_changes(topic.schema, versions), _SHOWN_MAX):
+    for version, found in islice(_changes(topic, versions), _SHOWN_MAX):
         mistakes.append(
             AppError(
                 f"topic {topic.name!r}: records of schema {version.label} do not fit field {found.path!r} of"
@@ -136,9 +133,25 @@ class _Reader:
             row = self._decode(value)
         except ValueDoesNotFit as error:
             return self._field_errors(value) or [error]
-        if upcast is not None:
-            return self._repetition_errors(value)
         return self._value_errors(raw, row) if self._compares else []
+
+    def repetition_errors(self, raw: bytes) -> list[ValueDoesNotFit]:
+        """Upcasters see every value, and records are read again: an upcaster must not change a value of the newest
+        version, and must return the same value each time. ``raw`` fits.
+        """
+        upcast = self._topic.upcast
+        if upcast is None:
+            return []
+        try:
+            value = upcast.apply(raw)
+            if upcast.apply(raw) != value:
+                reason = "it must not use clocks or randomness"
+                return [ValueDoesNotFit(f"the upcaster returned two values for one record: {reason}")]
+            if upcast.apply(value) == value:
+                return []
+        except ValueDoesNotFit as error:
+            return [ValueDoesNotFit(f"{error.message}, for a value that it had returned")]
+        return [ValueDoesNotFit("the upcaster changes a value that it had returned")]
 
     def was_readable(self, raw: bytes) -> bool:
         return any(_row(decode, raw) is not None for _, decode in self._versions)
@@ -148,16 +161,6 @@ class _Reader:
             return misfits(self._schema.fields, parse(value))
         except ValueDoesNotFit:
             return []
-
-    def _repetition_errors(self, value: bytes) -> list[ValueDoesNotFit]:
-        """Upcasters see every value, so they must not change a value of the newest version."""
-        assert self._topic.upcast is not None
-        try:
-            if self._topic.upcast.apply(value) == value:
-                return []
-        except ValueDoesNotFit as error:
-            return [ValueDoesNotFit(f"{error.message}, for a value that it had returned")]
-        return [ValueDoesNotFit("the upcaster changes a value that it had returned")]
 
     def _value_errors(self, raw: bytes, row: dict[str, Any]) -> list[ValueDoesNotFit]:
         """Return the fields that have another value with the declared schema than with the newest fitting version."""
@@ -193,12 +196,20 @@ def _normalized(path: str) -> str:
 
 
 def _changes(
-    schema: Schema, versions: Sequence[SchemaVersion]
+    topic: Topic, versions: Sequence[SchemaVersion]
 ) -> Iterator[tuple[SchemaVersion, Incompatibility]]:
-    """Yield the incompatible changes since the recorded versions, each field once, with the newest such version."""
+    """Yield the incompatible changes since the recorded versions, each field once, with the newest such version.
+
+    Upcasters may convert values of any version. Only of a version that was recorded with the same upcasters it is known
+    that they leave its values unchanged.
+    """
+    assert topic.schema is not None
+    upcast = upcast_digest(topic.upcast)
     seen = set()
     for version in sorted(versions, key=lambda item: item.version, reverse=True):
-        for found in incompatibilities(version.schema, schema):
+        if upcast and version.upcast != upcast:
+            continue
+        for found in incompatibilities(version.schema, topic.schema):
             if found.path not in seen:
                 seen.add(found.path)
                 yield version, found
@@ -207,7 +218,7 @@ def _changes(
 def _record_mistakes(history: TopicHistory, misfits_by_path: dict[str, _Misfit]) -> Iterator[AppError]:
     topic, sampled = history.topic, len(history.sample.records)
     assert topic.schema is not None
-    changes = {found.path: (version, found) for version, found in _changes(topic.schema, history.versions)}
+    changes = {found.path: (version, found) for version, found in _changes(topic, history.versions)}
     for path, misfit in misfits_by_path.items():
         first = misfit.first
         subject = f"field {path!r} of {topic.schema.name}" if path else topic.schema.name

@@ -19,7 +19,6 @@ from headrace.model.declarations import Declared, Topic, source_topics
 from headrace.model.errors import AppError, AppMistakes
 from headrace.model.schema_version import (
     SchemaVersion,
-    declared_version,
     next_version,
     used_versions,
     versions_of_id,
@@ -89,14 +88,15 @@ def _check_topic(
     owner, all_versions = owned
     info = cluster.topic(topic.name)
     topic_id = "" if info is None else info.id
-    starts, ends = ({}, {}) if info is None else (cluster.starts(topic.name), cluster.ends(topic.name))
-    end_texts = {str(number): end for number, end in ends.items()}
     versions = versions_of_id(all_versions, topic_id)
+    if next_version(versions[-1:], topic, topic_id=topic_id) is None:
+        return
+    ends = {} if info is None else cluster.ends(topic.name)
+    end_texts = {str(number): end for number, end in ends.items()}
     new = next_version(all_versions, topic, topic_id=topic_id, ends=end_texts, now_ms=now_ms)
     if new is not None and owner == check.app.name:
         check.new_versions.append(new)
-    if new is None and declared_version(versions[-1:], topic) is not None:
-        return
+    starts = cluster.starts(topic.name) if ends else {}
     ranges = {number: (starts.get(number, 0), end) for number, end in ends.items()}
     records = sample(cluster, topic.name, ranges)
     check.histories.append(judge(topic, used_versions(versions, end_texts), records))

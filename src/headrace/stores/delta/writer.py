@@ -342,10 +342,14 @@ class DeltaWriter(CatalogWriter):
             self._tables.clear()
             with self._translate_write_errors(built.folder, fence):
                 self._move_to_serving(built)
+        self._write_version(fence, building="")
+
+    def _write_version(self, fence: Fence, **changed: str) -> None:
+        """Write a new version of the catalog. So folders that are not named any more are removed."""
 
         def update(current: Catalog) -> Catalog:
             check_fence(self.view, fence, current.current_owner, None)
-            return msgspec.structs.replace(current, building="")
+            return msgspec.structs.replace(current, **changed)
 
         self._change(update)
 
@@ -379,35 +383,23 @@ class DeltaWriter(CatalogWriter):
         assert kept.commit_state is not None
         assert serving is not None
         with self._translate_write_errors(serving.folder, fence), translate_errors(kept.folder):
-            name = self._link_copy(serving, catalog)
-            serving.replace_files(kept, msgspec.structs.replace(kept.commit_state, kept=name))
-        self._change(self._same_catalog(fence))
-
-    def _same_catalog(self, fence: Fence) -> Callable[[Catalog], Catalog]:
-        """Return an update that changes only the number of the version, so that orphaned folders can be removed."""
-
-        def update(current: Catalog) -> Catalog:
-            check_fence(self.view, fence, current.current_owner, None)
-            return current
-
-        return update
+            requests = max(
+                table.state.rebuild_requests for table in (serving, kept) if table.state is not None
+            )
+            commit_state = msgspec.structs.replace(
+                kept.commit_state, rebuild_requests=requests, kept=self._link_copy(serving, catalog)
+            )
+            serving.replace_files(kept, commit_state)
+        self._write_version(fence)
 
     def drop(self, part: Part, fence: Fence) -> None:
         check_droppable(self.view, part)
-        if part is Part.KEPT:
-            self._drop_kept(fence)
+        if part is Part.BUILDING:
+            self._write_version(fence, building="")
             return
-
-        def update(current: Catalog) -> Catalog:
-            check_fence(self.view, fence, current.current_owner, None)
-            return msgspec.structs.replace(current, building="")
-
-        self._change(update)
-
-    def _drop_kept(self, fence: Fence) -> None:
         serving = self._table(self._serving_path)
         check_fence(self.view, fence, self._catalog.read().current_owner, None)
         if serving is not None and serving.commit_state is not None and serving.commit_state.kept:
             with self._translate_write_errors(serving.folder, fence):
                 serving.commit_without_rows(msgspec.structs.replace(serving.commit_state, kept=""))
-        self._change(self._same_catalog(fence))
+        self._write_version(fence)

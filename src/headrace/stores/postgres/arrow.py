@@ -137,8 +137,8 @@ def postgres_arrow_reader(
             session = PostgresSession.for_reading(url, schema_name)
         with contextlib.ExitStack() as stack:
             try:
+                # The transaction takes its snapshot later, after ``lock_serving``.
                 connection = stack.enter_context(session.reading())
-                connection.execute("SELECT 1")
             except (StoreGone, StoreReplaced, psycopg.OperationalError):
                 session.close()
                 if is_fresh or attempt:

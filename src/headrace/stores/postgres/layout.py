@@ -23,7 +23,7 @@ import msgspec
 import psycopg
 
 from headrace.model.progress import Sources
-from headrace.stores.errors import StoreForeign, StoreReplaced
+from headrace.stores.errors import QueryTimedOut, StoreForeign, StoreReplaced
 from headrace.stores.position import Position, ViewSchema, ViewState
 from headrace.stores.postgres.errors import translate_errors
 from headrace.stores.postgres.session import PostgresSession
@@ -161,6 +161,8 @@ class Catalog:
                 f" LOCK TABLE {table} IN ACCESS SHARE MODE",
                 prepare=False,
             )
+        except psycopg.errors.QueryCanceled as error:
+            raise QueryTimedOut(timeout_s) from error
         except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege):
             connection.execute("ROLLBACK TO SAVEPOINT headrace_lock")
 
@@ -314,6 +316,14 @@ class Catalog:
         connection.execute(
             f"UPDATE {self._views} SET part = %s, name = %s, made = %s WHERE view = %s AND part = %s",  # noqa: S608
             [target, name, self._full_name(name), view, source],
+        )
+
+    def fulfil_requests(self, connection: psycopg.Connection[Any], view: str) -> None:
+        """Let the kept part fulfil the rebuild requests that the serving part fulfils."""
+        connection.execute(
+            f"UPDATE {self._views} k SET wish = greatest(k.wish, s.wish) FROM {self._views} s"  # noqa: S608
+            " WHERE k.view = %s AND k.part = %s AND s.view = k.view AND s.part = %s",
+            [view, Part.KEPT, Part.SERVING],
         )
 
     def copy(

@@ -29,8 +29,10 @@ __all__ = ["PartSwap"]
 
 Connection = psycopg.Connection[Any]
 
-_LOCK_WAIT_MS = 500
-"""Readers that come after the rename wait for it. So the rename waits only for a short time."""
+_LOCK_WAIT_MS = 1_500
+"""Readers that come later wait for the rename, so it must not wait for long. After ``deadlock_timeout``, a second by
+default, the server cancels an autovacuum that holds the lock.
+"""
 # True if an object would still refer to this table after a rename. Indexes, defaults and statistics are copied with the
 # table.
 _HAS_DEPENDENTS = """
@@ -77,14 +79,17 @@ class PartSwap:
 
     def serve_building(self, schema: ViewSchema, keep: bool) -> None:
         """Make the building part, which has this schema, the serving part."""
-        if keep and self._can_be_kept():
+        serving = self._serving() if keep else None
+        if serving is not None:
             self.drop(Part.KEPT)
-            self._copy_serving()
+            self._copy_serving(serving)
         self._serve(Part.BUILDING, schema)
 
     def exchange(self, kept: ViewSchema) -> None:
         """Exchange the serving part and the kept part, which has this schema."""
-        if not self._can_be_kept():
+        self._catalog.fulfil_requests(self._connection, self._view)
+        serving = self._serving()
+        if serving is None:
             self._serve(Part.KEPT, kept)
         elif self._can_rename():
             self._copy_grants(kept)
@@ -93,7 +98,7 @@ class PartSwap:
             self._rename(MOVING, Part.KEPT)
         else:
             self._rename(Part.KEPT, MOVING)
-            self._copy_serving()
+            self._copy_serving(serving)
             self._serve(MOVING, kept)
 
     def drop(self, part: str) -> None:
@@ -104,16 +109,17 @@ class PartSwap:
     def _full_name(self, part: str) -> str:
         return f"{quoted(self._schema_name)}.{quoted(table_name(self._view, part))}"
 
-    def _can_be_kept(self) -> bool:
-        """Return whether the serving part exists and has no fault."""
+    def _serving(self) -> ViewSchema | None:
+        """Return the schema of the serving part, or None if it does not exist or has a fault."""
         serving = self._catalog.state(self._connection, self._view, Part.SERVING)
-        return serving is not None and not serving.fault
+        return None if serving is None or serving.fault else serving.schema
 
-    def _copy_serving(self) -> None:
+    def _copy_serving(self, schema: ViewSchema) -> None:
         """Create the kept part as a copy of the serving part."""
         serving, kept = self._full_name(Part.SERVING), self._full_name(Part.KEPT)
+        columns = ", ".join(map(quoted, schema.names))
         self._connection.execute(f"CREATE TABLE {kept} (LIKE {serving} INCLUDING ALL)")
-        self._connection.execute(f"INSERT INTO {kept} SELECT * FROM {serving}")  # noqa: S608
+        self._connection.execute(f"INSERT INTO {kept} ({columns}) SELECT {columns} FROM {serving}")  # noqa: S608
         self._connection.execute(f"ANALYZE {kept}")
         self._catalog.copy(
             self._connection, self._view, Part.SERVING, Part.KEPT, table_name(self._view, Part.KEPT)

@@ -99,6 +99,9 @@ class Metadata:
     def rebuild_requests(self) -> int:
         return int(self.fields.get("wish", 0))
 
+    def fulfilled_requests(self, part: Part) -> int:
+        return int(self.fields.get(f"{part}.wish", 0))
+
     def position(self, part: Part) -> Position | None:
         text = self.fields.get(part)
         with _damage_errors():

@@ -259,6 +259,7 @@ class RedisWriter(StoreWriter):
             self._check(metadata, Part.KEPT, None, fence)
             self._check_key_free(metadata)
             sources = {Part.SERVING: Part.KEPT}
+            requests = max(metadata.fulfilled_requests(part) for part in (Part.SERVING, Part.KEPT))
             commands: list[Command] = [("UNLINK", keys.moving)]
             if _can_be_kept(metadata):
                 sources[Part.KEPT] = Part.SERVING
@@ -271,7 +272,8 @@ class RedisWriter(StoreWriter):
                 commands.append(("RENAME", kept, keys.serving))
             if has_rows:
                 commands.append(("RENAME", keys.moving, kept))
-            return [*commands, *_move_fields(keys, metadata, sources)]
+            fulfilled = ("HSET", keys.metadata, "serving.wish", requests)
+            return [*commands, *_move_fields(keys, metadata, sources), fulfilled]
 
         self._change(decide)
 

@@ -266,10 +266,19 @@ class SearchWriter(CatalogWriter):
             kept = self._state(current, Part.KEPT)
             position = kept.position if kept else None
             check_kept(self.view, str(self._view_dir), fence, current.current_owner, position)
-            serving = current.serving if self._has_serving_index(current) else ""
-            return msgspec.structs.replace(current, serving=current.kept, kept=serving)
+            if not self._has_serving_index(current):
+                return msgspec.structs.replace(current, serving=current.kept, kept="")
+            serving = self._state(current, Part.SERVING)
+            if kept is not None and serving is not None and kept.rebuild_requests < serving.rebuild_requests:
+                self._fulfil_requests(current.kept, serving.rebuild_requests)
+            return msgspec.structs.replace(current, serving=current.kept, kept=current.serving)
 
         self._change(update)
+
+    def _fulfil_requests(self, folder: str, requests: int) -> None:
+        """Let the index fulfil the rebuild requests up to this number."""
+        with translate_errors(self._view_dir / folder):
+            self._index(self._view_dir / folder).fulfil_requests(requests)
 
     def _has_serving_index(self, catalog: Catalog) -> bool:
         """Return False if the index does not exist, also if a user removed it."""
@@ -347,6 +356,10 @@ class IndexWriter:
             delete(KEY, term)
             add(document)
         self._commit(msgspec.structs.replace(self.state_document, position=after))
+
+    def fulfil_requests(self, requests: int) -> None:
+        assert self.state_document is not None
+        self._commit(msgspec.structs.replace(self.state_document, rebuild_requests=requests))
 
     def _commit(self, state_document: StateDocument) -> None:
         document = tantivy.Document()

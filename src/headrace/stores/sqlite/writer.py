@@ -53,6 +53,10 @@ _UPDATE_POSITION = (
     f"UPDATE _headrace_views SET ({POSITION_COLUMNS}) = ({', '.join('?' * 12)}) WHERE view = ? AND part = ?"  # noqa: S608
 )
 _UPDATE_PART = "UPDATE _headrace_views SET part = ?, name = ? WHERE view = ? AND part = ?"
+_FULFIL_REQUESTS = (
+    "UPDATE _headrace_views SET wish = max(wish, coalesce((SELECT wish FROM _headrace_views"
+    " WHERE view = ? AND part = ?), 0)) WHERE view = ? AND part = ?"
+)
 _PREFIXES = {Part.SERVING: "", Part.BUILDING: "_headrace_new_", Part.KEPT: "_headrace_kept_"}
 _MOVING = "moving"
 """The part of a row while a transaction exchanges two parts."""
@@ -203,6 +207,7 @@ class SqliteWriter(StoreWriter):
         with self._file.transaction() as connection:
             kept = self._position(connection, Part.KEPT)
             check_kept(self.view, str(self.path), fence, self._owner(connection), kept)
+            connection.execute(_FULFIL_REQUESTS, (self.view, Part.SERVING, self.view, Part.KEPT))
             if _table_exists(connection, self.view):
                 self._rename(connection, Part.KEPT, None)
                 self._keep_serving(connection)

@@ -1,0 +1,89 @@
+"""Today's code starts on a data directory of an earlier state, continues it, and proves it (docs/upgrade.md)."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import urllib.request
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.testing import RunningApp
+from tests.cli.runner import Headrace
+from tests.flow.upgrade import bikes
+from tests.flow.upgrade.write_data import FILE
+
+BYTES_MAX = 300_000
+
+Running = Callable[..., AbstractContextManager[RunningApp]]
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Path:
+    with tarfile.open(FILE) as archive:
+        archive.extractall(tmp_path, filter="tar")
+    return tmp_path
+
+
+def as_json(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return the rows with values as text: a query prints decimals and times as the store has them."""
+    return sorted(
+        ({name: _text(value) for name, value in row.items()} for row in rows),
+        key=lambda row: list(row.values()),
+    )
+
+
+def _text(value: Any) -> str:
+    if hasattr(value, "isoformat"):
+        return str(value.isoformat(timespec="microseconds")).replace("+00:00", "Z")
+    return str(value)
+
+
+def test_the_sample_is_small_and_records_who_wrote_it(earlier: Path) -> None:
+    assert FILE.stat().st_size < BYTES_MAX
+    about = json.loads((earlier / "data" / "about.json").read_text())
+    assert about["version"] == "0.1.0"
+    assert len(about["commit"]) == 40
+
+
+def test_an_earlier_data_directory_continues_and_every_view_is_proven(
+    earlier: Path, running: Running
+) -> None:
+    data = earlier / "data"
+    about = json.loads((data / "about.json").read_text())
+    with running(bikes.app, data=data, serve=True) as run:
+        run.catch_up()
+        for view, rows in about["rows"].items():
+            assert as_json(run.rows(view)) == as_json(rows), view
+        assert [late.row["ride_id"] for late in run.late("name_stations")] == bikes.LATE
+        assert [dead.value for dead in run.dead("name_stations")] == bikes.DEAD
+        run.verify()
+
+        run.write(bikes.rides, bikes.ride(11, "c", minutes=11), bikes.ride(12, minutes=-60))
+        run.write(bikes.stations, bikes.Station("d", "Dogwood"))
+        run.catch_up()
+        assert run.row("per-minute", "Cedar", bikes.NOON.replace(minute=11)) == {
+            "name": "Cedar",
+            "minute": bikes.NOON.replace(minute=11),
+            "price": Decimal(20),
+            "rides": 2,
+        }
+        assert [late.row["ride_id"] for late in run.late("name_stations")] == [*bikes.LATE, "r12"]
+        assert len(run.rows("stations")) == 4
+        run.verify()
+
+        request = urllib.request.Request(
+            f"{run.url}/v1/views/stations/rows/d", headers={"Authorization": f"Bearer {about['token']}"}
+        )
+        with urllib.request.urlopen(request) as response:
+            assert json.load(response)["row"] == {"station_id": "d", "name": "Dogwood"}
+
+
+def test_an_earlier_backup_can_be_checked(earlier: Path) -> None:
+    done = Headrace("").run("backup", "check", str(earlier / "backup"))
+    assert done.code == 0, done.err
