@@ -132,7 +132,11 @@ def test_the_plural_of_a_command_group_is_the_same_command(command_group: str) -
     def verbs(shown: Result) -> str:
         return shown.out.partition("Commands:")[2]
 
-    assert verbs(WITHOUT_BROKER.ok(f"{command_group}s", "--help")) == verbs(WITHOUT_BROKER.ok(command_group, "--help")) != ""
+    assert (
+        verbs(WITHOUT_BROKER.ok(f"{command_group}s", "--help"))
+        == verbs(WITHOUT_BROKER.ok(command_group, "--help"))
+        != ""
+    )
 
 
 def test_version_prints_the_package_version() -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.repository.snippets import blocks
 from tools.paths import ROOT
 
-PAGES = ("cookbook.md", "tutorial.md")
+PAGES = ("cookbook.md", "how-to/test-an-app.md", "tutorial.md")
 _TEST_FILE = "python test_app.py"
 
 
