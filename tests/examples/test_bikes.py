@@ -10,18 +10,29 @@ import sqlite3
 import threading
 from collections import Counter
 from contextlib import closing
+from datetime import timedelta
 
 import pytest
 
-from examples.bikes import Action, Rental, app, rentals
+from examples.bikes import (
+    Action,
+    Rental,
+    app,
+    count_bikes,
+    count_rides,
+    locate_rentals,
+    rentals,
+    stations,
+)
 from examples.bikes.story import FIRST_AT, Outcome, play
 from examples.bikes.traffic import STATIONS, City, feed
 from faults.flows.world import FlowWorld
 from headrace.client.progress import current
+from headrace.testing import FlowTester
 from tests.examples.conftest import PlayedStage, expect_page
 from tools.java import QUICK_START
 
-# The first test runs the story, so it takes longest.
+# ``make soak`` runs the story, because it starts two Sparks; ``make test`` derives the flows in batch.
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +47,7 @@ def rows(played: PlayedStage, statement: str) -> list[tuple[object, ...]]:
         return store.execute(statement).fetchall()
 
 
+@pytest.mark.soak
 def test_the_views_have_the_counts_of_all_rentals_after_a_kill(outcome: Outcome, played: PlayedStage) -> None:
     names = {station.station_id: station.name for station in STATIONS}
     available = Counter[str]()
@@ -56,6 +68,7 @@ def test_the_views_have_the_counts_of_all_rentals_after_a_kill(outcome: Outcome,
     )
 
 
+@pytest.mark.soak
 def test_every_view_is_proven_before_and_after_a_kill(outcome: Outcome, flow_world: FlowWorld) -> None:
     assert outcome.exit_code == -signal.SIGKILL
     assert outcome.verdicts == ["proven"] * 6
@@ -66,8 +79,27 @@ def test_every_view_is_proven_before_and_after_a_kill(outcome: Outcome, flow_wor
         assert (progress.last.totals.late, progress.last.totals.dead) == (0, 0)
 
 
+@pytest.mark.soak
 def test_the_page_of_an_example_shows_its_output(outcome: Outcome, played: PlayedStage) -> None:
     expect_page("bikes", played.lines)
+
+
+def test_the_flows_count_a_morning_of_rentals(flow_world: FlowWorld) -> None:
+    derive, city = FlowTester(flow_world.spark), City()
+    written = [
+        *city.deliver(FIRST_AT),
+        *(city.rental(FIRST_AT + n * timedelta(seconds=9)) for n in range(300)),
+    ]
+    located = derive(locate_rentals, {stations: STATIONS, rentals: written}).rows
+    names = {station.station_id: station.name for station in STATIONS}
+    assert [(row["rental_id"], row["name"]) for row in located] == [
+        (rental.rental_id, names[rental.station_id]) for rental in written
+    ]
+    counted = derive(count_bikes, located, app=app).current
+    assert {row["station_id"]: row["available"] for row in counted} == Counter(city.parked.values())
+    windows = derive(count_rides, located, app=app).current
+    assert sum(row["taken"] - row["returned"] for row in windows) == len(city.ridden) - 90
+    assert {row["start"].minute % 5 for row in windows} == {0}
 
 
 def test_customers_take_only_bikes_that_are_at_a_station() -> None:
@@ -106,6 +138,7 @@ class _Steps(threading.Event):
         return self._steps < 0
 
 
+@pytest.mark.soak
 def test_the_feed_continues_with_the_bikes_that_are_in_the_log(
     outcome: Outcome, flow_world: FlowWorld
 ) -> None:

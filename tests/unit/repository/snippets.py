@@ -5,6 +5,8 @@ is appended to it. In ``console`` blocks a line ``$ command`` is run by bash, ``
 are its expected output, where ``...`` matches anything. ``cd`` changes the folder for all later blocks. The page's
 addresses ``127.0.0.1:9092`` and ``127.0.0.1:8180`` become free ports.
 
+A line ``<!-- make soak -->`` directly before a block leaves it to ``make soak``, because it costs too much.
+
 Some commands have a special meaning:
 
 - ``headrace broker``, and ``headrace run`` without ``--for``, stand for the reader's other terminal: they keep running
@@ -43,6 +45,7 @@ IN_A_BROWSER = {"js"}
 _COMMAND_S_MAX = 240
 _READY_S_MAX = 120
 _POLL_S = 0.05
+ONLY_SOAK = "<!-- make soak -->"
 _FILE_BLOCK = re.compile(r"python (>> )?([\w./-]+)")
 _SERVICES = ("headrace broker", "headrace run")
 _PROGRESS = re.compile(r"\w+: \d+ of \d+ MB, \d+ %")
@@ -57,6 +60,7 @@ class Block:
     kind: str
     line: int
     text: str
+    only_soak: bool = False
 
 
 @dataclass
@@ -69,16 +73,17 @@ class Command:
 def blocks(page: str) -> Iterator[Block]:
     """Yield the fenced blocks of a page, each with the line on which its text begins."""
     kind: str | None = None
-    begin = 0
+    begin, only_soak = 0, False
     block_lines: list[str] = []
     for number, line in enumerate(page.splitlines(), start=1):
         if not line.startswith("```"):
             block_lines.append(line)
         elif kind is None:
+            only_soak = block_lines[-1:] == [ONLY_SOAK]
             kind, begin, block_lines = line[3:].strip(), number + 1, []
         else:
-            yield Block(kind, begin, "\n".join(block_lines))
-            kind = None
+            yield Block(kind, begin, "\n".join(block_lines), only_soak)
+            kind, block_lines = None, []
     if kind is not None:
         raise SnippetFailed(f"line {begin - 1}: a block that begins here never ends")
 
@@ -109,10 +114,11 @@ def matches(expected: list[str], printed: str) -> bool:
 
 
 class Reader:
-    """Runs the code of one page in ``folder``, as a reader would."""
+    """Runs the code of one page in ``folder``, as a reader would. With ``soak``, also the blocks for ``make soak``."""
 
-    def __init__(self, page: Path, folder: Path) -> None:
+    def __init__(self, page: Path, folder: Path, *, soak: bool = False) -> None:
         self.page = page
+        self._soak = soak
         self.folder = folder
         self.addresses = {name: f"127.0.0.1:{_free_port()}" for name in (ADDRESS, PAGE_ADDRESS)}
         self.namespace: dict[str, Any] = {"__name__": "__main__"}
@@ -135,6 +141,8 @@ class Reader:
         has_service = any(f"$ {service}" in text for service in _SERVICES)
         try:
             for block in blocks(text):
+                if block.only_soak and not self._soak:
+                    continue
                 if block.kind == "python":
                     self._run_python(block)
                 elif file := _FILE_BLOCK.fullmatch(block.kind):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .snippets import Reader, SnippetFailed, matches
+from .snippets import ONLY_SOAK, Reader, SnippetFailed, matches
 from .tracked import short, tracked_files
 
 PAGES = [path for path in tracked_files() if path.suffix == ".md"]
@@ -16,6 +16,14 @@ PAGES = [path for path in tracked_files() if path.suffix == ".md"]
 @pytest.mark.parametrize("page", PAGES, ids=short)
 def test_the_code_of_a_page_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     Reader(page, tmp_path).run_page()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if ONLY_SOAK in page.read_text(encoding="utf-8").splitlines()], ids=short
+)
+def test_the_whole_code_of_a_page_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+    Reader(page, tmp_path, soak=True).run_page()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=short)
@@ -54,6 +62,25 @@ def test_the_blocks_of_a_page_run_in_order_and_share_their_state(tmp_path: Path)
         encoding="utf-8",
     )
     Reader(path, tmp_path).run_page()
+
+
+def test_blocks_for_make_soak_run_only_there(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(f"{ONLY_SOAK}\n```console\n$ touch long\n```\n\n```console\n$ touch short\n```\n")
+    Reader(path, tmp_path).run_page()
+    assert ((tmp_path / "short").exists(), (tmp_path / "long").exists()) == (True, False)
+    Reader(path, tmp_path, soak=True).run_page()
+    assert (tmp_path / "long").exists()
+
+
+def test_a_page_writes_files_and_changes_its_folder(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(
+        "```console\n$ mkdir app\n$ cd app\n```\n```python app.py\nx = 1\n```\n```python >> app.py\ny = 2\n```\n"
+        "```console\n$ python -c 'from app import x, y; print(x, y)'\n1 2\n```\n"
+    )
+    Reader(path, tmp_path).run_page()
+    assert (tmp_path / "app" / "app.py").read_text() == "x = 1\ny = 2\n"
 
 
 @pytest.mark.parametrize(
