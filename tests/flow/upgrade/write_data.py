@@ -70,8 +70,14 @@ class Run:
                 stderr=output,
                 env={**os.environ, **_SETTINGS},
             )
-        found = until(lambda: re.search(r"log at (\S+),", self._output.read_text()), "the log")
-        self.cluster = Cluster(found[1])
+        self.cluster = Cluster(until(self._address, "the log"))
+
+    def _address(self) -> str:
+        text = self._output.read_text()
+        if self.process.poll() is not None:
+            raise SystemExit(text)
+        found = re.search(r"log at (\S+),", text)
+        return found[1] if found else ""
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGINT)
@@ -90,10 +96,11 @@ def write(cluster: Cluster, topic: Any, rows: Sequence[Any]) -> None:
 
 def main(commit: str) -> None:
     subprocess.run(["hostname", "host"], check=True)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix="headrace-", dir="/tmp") as folder:
         work = Path(folder)
-        data = work / "data"
-        run = Run(data, work, "--backup", str(work / "backup"))
+        data, backup = work / "data", work / "backup"
+        backup.mkdir()
+        run = Run(data, work, "--backup", str(backup))
         write(run.cluster, bikes.stations, bikes.STATIONS)
         until(lambda: len(query(data, "stations")) == len(bikes.STATIONS), "the stations")
         read = 0
@@ -127,7 +134,7 @@ def main(commit: str) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         with tarfile.open(FILE, "w:xz") as archive:
             archive.add(data, "data", filter=_without_owner)
-            archive.add(work / "backup", "backup", filter=_without_owner)
+            archive.add(backup, "backup", filter=_without_owner)
     print(f"{FILE.name}: {FILE.stat().st_size:,} bytes")
 
 
