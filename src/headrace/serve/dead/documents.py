@@ -277,8 +277,14 @@ def topic_summary(
     topic: DeadTopic, counts: Mapping[LetterState, int], unread: int, size: int | None
 ) -> DeadTopicSummary:
     return DeadTopicSummary(
-        *(topic.name, topic.kind, topic.owner, sum(counts.values())),
-        **{state.value: counts.get(state, 0) for state in LetterState},
+        topic.name,
+        topic.kind,
+        topic.owner,
+        letters=sum(counts.values()),
+        open=counts.get(LetterState.OPEN, 0),
+        replayed=counts.get(LetterState.REPLAYED, 0),
+        settled=counts.get(LetterState.SETTLED, 0),
+        dismissed=counts.get(LetterState.DISMISSED, 0),
         unread=unread,
         bytes=size,
     )
