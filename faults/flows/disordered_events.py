@@ -1,6 +1,7 @@
 """Sends out-of-order, late, duplicate, invalid and absurdly timed events, runs flows over them, and checks the results.
 
-The expected results are computed from the sent events and from the offset ranges of the batches.
+The expected results are computed from the sent events alone: which events are late depends only on the order of each
+partition. The batches are read only to check that their watermark is behind every event that counts.
 """
 
 from __future__ import annotations
@@ -65,12 +66,16 @@ class Disorder:
 
     def __post_init__(self) -> None:
         self.suffix = suffix = uuid.uuid4().hex[:8]
+        self.skew_s = self.rng.choice((0, 150))
+        """How far the events of partition 1 are behind those of partition 0. This makes none of them late."""
         self.app = app = App(f"disorder-{suffix}")
         self.events = app.topic(f"events-{suffix}", Event, key="event", time="at", late=_LATE, partitions=2)
         kept = app.topic(f"kept-{suffix}", key="event", time="at", late=_LATE)
         counts = app.topic(f"counts-{suffix}", key=["place", "minute"])
 
-        @app.flow(reads=[self.events], writes=kept, name=f"keep-{suffix}")
+        @app.flow(
+            reads=[self.events], writes=kept, name=f"keep-{suffix}", late=self.rng.choice(("drop", "side"))
+        )
         def keep(events: Any) -> Any:
             return events
 
@@ -126,8 +131,12 @@ class Disorder:
         for value in invalid_values:
             records.insert(rng.randrange(len(records)), (_Sent("", "", None), value))
         producer = world().cluster.producer({"linger.ms": 5})
-        for record, value in records:
+        for chosen, chosen_value in records:
+            record, value = chosen, chosen_value
             partition = rng.randrange(2)
+            if partition and record.at is not None:
+                record = _Sent(record.event, record.place, record.at - timedelta(seconds=self.skew_s))
+                value = _value(record)
             offset = sum(coordinates[0] == partition for coordinates in self.sent)
             self.sent[partition, offset] = record
             producer.produce(self.events.name, value, record.event.encode(), partition=partition)
@@ -136,57 +145,74 @@ class Disorder:
     # Results
 
     def judge(self) -> None:
+        late = self._late()
+        invalid = {coordinates for coordinates, event in self.sent.items() if event.at is None}
         for flow in ("keep", "count"):
-            counted, late = self._expected_counted_and_late(f"{flow}-{self.suffix}")
-            dead = {coordinates for coordinates, event in self.sent.items() if event.at is None}
-            self._judge_side_topics(f"{flow}-{self.suffix}", late, dead, len(counted))
+            behind = self._judge_batches(f"{flow}-{self.suffix}", late, has_state=flow == "count")
+            rejected = late | invalid | behind
+            counted = [event for coordinates, event in self.sent.items() if coordinates not in rejected]
+            self._judge_side_topics(f"{flow}-{self.suffix}", late, invalid | behind, len(counted))
             if flow == "keep":
                 self._judge_kept(counted)
             else:
                 self._judge_counts(counted)
-        self.outcome.hits += len(late) + (len(dead) if self.absurd else 0)
+        self.outcome.hits += len(late) + (len(invalid) if self.absurd else 0)
 
-    def _expected_counted_and_late(self, flow: str) -> tuple[list[_Sent], set[tuple[int, int]]]:
-        """Compute from the offset ranges of the flow's batches which events it had to count and which are late."""
-        counted: list[_Sent] = []
+    def _late(self) -> set[tuple[int, int]]:
+        """Return the late events: those too far behind the newest earlier event of their partition."""
         late: set[tuple[int, int]] = set()
-        watermark: datetime | None = None
+        newest: dict[int, datetime] = {}
+        for (partition, offset), event in sorted(self.sent.items()):
+            if event.at is not None:
+                known = newest.setdefault(partition, event.at)
+                if event.at < known - _LATE:
+                    late.add((partition, offset))
+                newest[partition] = max(known, event.at)
+        return late
+
+    def _judge_batches(
+        self, flow: str, late: set[tuple[int, int]], *, has_state: bool
+    ) -> set[tuple[int, int]]:
+        """Return the events that are before the watermark of their batch, but not late. They can only exist if a
+        partition had no events at first.
+        """
+        behind: set[tuple[int, int]] = set()
         read_until = {0: 0, 1: 0}
+        newest: dict[int, datetime] = {}
         for batch in batches(world().cluster.bootstrap, flow):
-            times = []
-            for number, (start, to) in batch["inputs"][self.events.name].items():
-                if start != read_until[int(number)]:
-                    self.outcome.problems.append(
-                        f"{flow}: a batch starts at {start}, but the last one ended at {read_until[int(number)]}"
-                    )
-                read_until[int(number)] = to
-                for offset in range(start, to):
-                    event = self.sent[int(number), offset]
-                    if event.at is None:
-                        continue
-                    times.append(event.at)
-                    if watermark is not None and event.at < watermark:
-                        late.add((int(number), offset))
-                    else:
-                        counted.append(event)
             recorded = batch["watermark_us"]
-            if recorded != (None if watermark is None else (watermark - _EPOCH) // timedelta(microseconds=1)):
+            watermark = None if recorded is None else _EPOCH + timedelta(microseconds=recorded)
+            latest = min(newest.values()) - _LATE if newest.keys() == read_until.keys() else None
+            if has_state and watermark is not None and latest is not None and watermark > latest:
                 self.outcome.problems.append(
-                    f"{flow}: batch {batch['batch']} had the watermark {recorded} instead of {watermark}"
+                    f"{flow}: batch {batch['batch']} had the watermark {watermark} instead of {latest} or earlier"
                 )
-            if times:
-                watermark = max(filter(None, (watermark, max(times) - _LATE)))
+            for number, (start, to) in batch["inputs"][self.events.name].items():
+                partition = int(number)
+                if start != read_until[partition]:
+                    self.outcome.problems.append(
+                        f"{flow}: a batch starts at {start}, but the last one ended at {read_until[partition]}"
+                    )
+                read_until[partition] = to
+                for offset in range(start, to):
+                    at = self.sent[partition, offset].at
+                    if at is None:
+                        continue
+                    newest[partition] = max(newest.get(partition, at), at)
+                    is_old = has_state and watermark is not None and at < watermark
+                    if is_old and (partition, offset) not in late:
+                        behind.add((partition, offset))
         if sum(read_until.values()) != len(self.sent):
             self.outcome.problems.append(
                 f"{flow} read up to {read_until}, but {len(self.sent)} events were sent"
             )
-        return counted, late
+        return behind
 
     def _judge_side_topics(
         self, flow: str, late: set[tuple[int, int]], dead: set[tuple[int, int]], counted: int
     ) -> None:
         bootstrap = world().cluster.bootstrap
-        notes = committed_json(bootstrap, f"{flow}.late")
+        notes = [_note(record) for record in committed(bootstrap, f"{flow}.late")]
         self._compare(
             f"{flow}.late", Counter((note["partition"], note["offset"]) for note in notes), Counter(late)
         )
@@ -221,6 +247,13 @@ class Disorder:
         if actual != expected:
             extra, missing = actual - expected, expected - actual
             self.outcome.problems.append(f"{name}: {dict(extra)} too many, {dict(missing)} missing")
+
+
+def _note(record: Any) -> dict[str, Any]:
+    """Return the note about a late event. It is in a header if the record has the event itself."""
+    in_header = headers_of(record).get("__headrace.late")
+    note: dict[str, Any] = json.loads(in_header or record.value())
+    return note
 
 
 def _text(moment: datetime | None) -> str:

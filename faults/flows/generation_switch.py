@@ -123,7 +123,7 @@ class _Case:
             reads=[trips],
             writes=bikes,
             name=f"derive-{self._suffix}",
-            version=f"{factor} {least}",
+            version=str(is_new),
             unbounded=True,
         )
         def derive(trips: DataFrame) -> DataFrame:

@@ -31,6 +31,7 @@ from faults.patch import patched
 from headrace.app import App
 from headrace.client.transactional_writer import OutgoingRecord
 from headrace.model.declarations import Flow
+from headrace.model.progress import Generation
 
 __all__ = ["UNPROTECTED", "run"]
 
@@ -95,8 +96,8 @@ def _remove_protection(protection: str, stack: contextlib.ExitStack) -> None:
         from headrace.flow import commit
         from headrace.flow.rejected import RejectedRecord, dead_letter
 
-        def letter_with_text(flow: Flow, rejected: RejectedRecord) -> OutgoingRecord:
-            letter = dead_letter(flow, rejected)
+        def letter_with_text(flow: Flow, rejected: RejectedRecord, generation: Generation) -> OutgoingRecord:
+            letter = dead_letter(flow, rejected, generation)
             text = None if letter.value is None else letter.value.decode(errors="replace").encode()
             return replace(letter, value=text)
 

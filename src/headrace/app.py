@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from headrace.model.declarations import LATENCIES, Alert, Flow, Latency, Topic, View
+from headrace.model.declarations import LATE_MODES, LATENCIES, Alert, Flow, LateMode, Latency, Topic, View
 from headrace.model.errors import (
     AppError,
     SchemaError,
@@ -61,8 +61,9 @@ class App:
     ) -> Topic:
         """Declare a topic of events. Without ``schema``, the flow that writes the topic determines the schema.
 
-        ``late`` is how far behind the newest event time an event may arrive. ``upcast`` is a function, or a chain of
-        functions, that converts the values of older records to ``schema`` (``headrace.model.upcast``).
+        ``late`` is how far behind the newest event time of its partition an event may arrive before it is late.
+        ``upcast`` is a function, or a chain of functions, that converts the values of older records to ``schema``
+        (``headrace.model.upcast``).
         """
         at = caller()
         topic = Topic(
@@ -117,6 +118,7 @@ class App:
         unbounded: bool = False,
         latency: Latency = "batch",
         version: str = "",
+        late: LateMode | None = None,
     ) -> Callable[[Callable[..., Any]], Flow]:
         """Declare a flow: the decorated function derives ``writes`` from ``reads``.
 
@@ -127,6 +129,10 @@ class App:
 
         ``version`` is part of the function's fingerprint. Change it when the function depends on something that
         cannot be fingerprinted, such as a model that it loads. Without a version, such a function is rejected.
+
+        ``late`` is what happens to late events: "keep" passes them to the function, "drop" leaves them out and records
+        their locations, and "side" writes them to the flow's topic of late events. Default: "drop" if the function
+        keeps state by event time (windows, joins within a time range), otherwise "keep".
         """
         at = caller()
         if not isinstance(reads, (list, tuple)):
@@ -141,6 +147,7 @@ class App:
         if not isinstance(text, str):
             raise_or_collect(_invalid_argument("version", version, "a string, such as '2'", at), at)
             version = ""
+        _expect_late_mode(late, latency, at)
 
         def declare(function: Callable[..., Any]) -> Flow:
             if not hasattr(function, "__code__"):
@@ -154,6 +161,7 @@ class App:
                 unbounded,
                 latency,
                 version,
+                late,
                 location_of(function),
             )
             self.flows.append(flow)
@@ -234,6 +242,25 @@ def _upcaster(upcast: Upcast | Sequence[Upcast], at: SourceLocation) -> Upcaster
         )
         return None
     return Upcaster(functions, at) if functions else None
+
+
+def _expect_late_mode(late: Any, latency: Latency, at: SourceLocation) -> None:
+    if late == "correct":
+        raise AppError(
+            'late="correct" is not available yet: it comes with the windows',
+            location=at,
+            code="HR-APP-ARGUMENT",
+            hint='use late="side", and correct the results from the topic of late events',
+        )
+    if late is not None and late not in LATE_MODES:
+        raise _invalid_argument("late", late, " or ".join(map(repr, LATE_MODES)), at)
+    if latency == "realtime" and late not in (None, "keep"):
+        raise AppError(
+            f"a real-time flow keeps all events, but late is {late!r}",
+            location=at,
+            code="HR-APP-ARGUMENT",
+            hint='remove late=, or remove latency="realtime"',
+        )
 
 
 def _expect_topic(what: str, value: Any, at: SourceLocation) -> None:

@@ -128,11 +128,15 @@ def test_the_root_help_lists_every_command_with_its_summary() -> None:
 
 
 @pytest.mark.parametrize("command_group", ["topic", "group", "view", "alert", "token"])
-def test_the_plural_of_a_noun_is_the_same_command(noun: str) -> None:
+def test_the_plural_of_a_command_group_is_the_same_command(command_group: str) -> None:
     def verbs(shown: Result) -> str:
         return shown.out.partition("Commands:")[2]
 
-    assert verbs(WITHOUT_BROKER.ok(f"{noun}s", "--help")) == verbs(WITHOUT_BROKER.ok(noun, "--help")) != ""
+    assert (
+        verbs(WITHOUT_BROKER.ok(f"{command_group}s", "--help"))
+        == verbs(WITHOUT_BROKER.ok(command_group, "--help"))
+        != ""
+    )
 
 
 def test_version_prints_the_package_version() -> None:

@@ -124,29 +124,6 @@ def test_rows_are_derived_once_after_restarts_and_with_any_batch_size(flow_world
     assert progress[-1].totals.rows_in == progress[-1].totals.rows_out == 200
 
 
-def test_late_rows_are_left_out_and_recorded_once(flow_world: FlowWorld) -> None:
-    shop = Shop(late=timedelta(seconds=60))
-    with flow_world.running(shop.app, follow=False) as run:
-        flow_world.write(shop.sales, [sale(1, after_s=600)])
-        run.wait_until_derived()
-        # An event exactly at the watermark is not late; an event one millisecond older is.
-        flow_world.write(
-            shop.sales,
-            [sale(2, after_s=539.999), sale(3, after_s=540), sale(4, after_s=0), sale(5, after_s=700)],
-        )
-        run.wait_until_derived()
-        flow_world.write(shop.sales, [sale(6, after_s=639.9)])
-        run.wait_until_derived()
-    bootstrap = flow_world.cluster.bootstrap
-    assert {row["sale_id"] for row in values(bootstrap, shop.kept.name)} == {"s1", "s3", "s5"}
-    late = [
-        (row["topic"], row["partition"], row["offset"]) for row in values(bootstrap, shop.keep.late_topic)
-    ]
-    assert late == [(shop.sales.name, 0, 1), (shop.sales.name, 0, 3), (shop.sales.name, 0, 5)]
-    last = all_batches(flow_world, shop.keep)[-1]
-    assert (last.totals.rows_in, last.totals.rows_out, last.totals.late, last.totals.dead) == (6, 3, 3, 0)
-
-
 POISON = {
     "truncated": b'{"sale_id": "x"',
     "not UTF-8": b'{"sale_id":"\xff","product_id":"p","amount":1,"at":"2026-03-01T12:00:00Z"}',

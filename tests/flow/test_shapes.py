@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from faults.flows.world import FlowWorld
+from faults.wait import until
 from headrace.app import App
 from tests.flow.test_flows import all_batches, expect_contiguous
 from tests.flow.topic_contents import committed, values
@@ -69,7 +70,8 @@ def test_streams_are_joined_and_counted_while_one_of_them_is_silent(flow_world: 
         right = events.where("place = 'b'").select("event", F.lit("right").alias("side"))
         return left.unionByName(right).withColumn("places", F.split(F.lit("a,b"), ","))
 
-    admin = AdminClient({"bootstrap.servers": flow_world.cluster.bootstrap})
+    bootstrap = flow_world.cluster.bootstrap
+    admin = AdminClient({"bootstrap.servers": bootstrap})
     may_grow = NewTopic(events.name, 1, config={"headrace.partitions.force": "true"})
     admin.create_topics([may_grow])[events.name].result(30)
     flow_world.declare(app)
@@ -87,10 +89,12 @@ def test_streams_are_joined_and_counted_while_one_of_them_is_silent(flow_world: 
         flow_world.write(events, [event(4, after_s=200)])
         flow_world.write(others, [event(12, "z", after_s=200)])
         run.wait_until_derived()
-    bootstrap = flow_world.cluster.bootstrap
+        # e2 has no match, which is certain once both partitions have passed it.
+        until(
+            lambda: any(row["event"] == "e2" for row in values(bootstrap, pairs.name)), "e2 without a match"
+        )
     united = [row["event"] for row in values(bootstrap, both.name)]
     assert sorted(united) == ["e1", "e10", "e11", "e12", "e2", "e3", "e4"]
-    # e2 has no match, which is certain once the watermark has passed it.
     paired = {row["event"]: row["other"] for row in values(bootstrap, pairs.name)}
     assert paired["e1"] == "e10"
     assert paired["e2"] is None

@@ -3,113 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from faults.serve.http import Http
 from faults.serve.local_server import served
 from faults.views.follower_thread import following
 from faults.wait import until
 from headrace import App
 from headrace.client.cluster import Cluster
-from headrace.client.declared_topics import ensure_dead_letter_topic, ensure_declared
+from headrace.client.declared_topics import ensure_declared
 from headrace.client.records import read
 from headrace.ops.dead.replay_rules import ReplayRules
-
-Headers = Sequence[tuple[str, bytes]]
-
-
-@dataclass(frozen=True)
-class _Order:
-    order_id: str
-    pieces: int
-
-
-@dataclass(frozen=True)
-class _WiderOrder:
-    order_id: str
-    pieces: str
-
-
-@dataclass(frozen=True)
-class _DeadLetterApp:
-    http: Http
-    cluster: Cluster
-    app: App
-    name: str
-
-    @property
-    def topic(self) -> str:
-        return f"{self.name}-orders"
-
-    @property
-    def dead(self) -> str:
-        return f"{self.name}-view.dead"
-
-    def write(self, topic: str, value: bytes, headers: Headers = (), key: bytes | None = b"k") -> None:
-        producer = self.cluster.producer({"linger.ms": 0, "message.max.bytes": 100_000_000})
-        producer.produce(topic, key=key, value=value, headers=[*headers] or None)
-        assert producer.flush(30) == 0
-
-    def letter(
-        self,
-        value: bytes,
-        origin: tuple[str, int, int],
-        headers: Headers = (),
-        key: bytes | None = b"k",
-        dead: str = "",
-    ) -> None:
-        """Write a dead letter like a follower."""
-        dead = dead or self.dead
-        ensure_dead_letter_topic(self.cluster, dead, [self.topic])
-        fields = zip(("topic", "partition", "offset"), map(str, origin), strict=True)
-        origin_headers = [(f"__headrace.errors.{name}", text.encode()) for name, text in fields]
-        reason = ("__headrace.errors.message", b"pieces: not a number")
-        self.write(dead, value, [*headers, *origin_headers, reason], key)
-
-    def records(self, topic: str = "") -> list[tuple[bytes | None, bytes | None, dict[str, bytes]]]:
-        topic = topic or self.topic
-        ranges = {partition: (0, end) for partition, end in self.cluster.ends(topic).items()}
-        return [
-            (message.key(), message.value(), dict(message.headers() or ()))  # type: ignore[arg-type]
-            for message in read(self.cluster, topic, ranges)
-        ]
-
-    def letters(self, **request: Any) -> Any:
-        return self.http.get(f"/v1/dead/{self.dead}/letters", **request).expect(200)
-
-    def replay(self, letters: Any = "all", dead: str = "", **more: Any) -> Any:
-        reply = self.http.post(f"/v1/dead/{dead or self.dead}/replay", {"letters": letters, **more})
-        assert reply.status in (200, 202), reply.body
-        return until(lambda: self._ended(dead), "the replay")
-
-    def _ended(self, dead: str = "") -> Any:
-        document = self.http.get(f"/v1/dead/{dead or self.dead}/replay").expect(200)
-        return document if document["state"] != "running" else None
-
-
-@pytest.fixture
-def dead_letters(
-    cluster: Cluster, fresh: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[_DeadLetterApp]:
-    name = fresh("dead")
-    app = App(name)
-    orders = app.topic(f"{name}-orders", _Order, key="order_id")
-    app.view(f"{name}-view", orders)
-    ensure_declared(cluster, orders, orders.name, 2)
-    newest = app.table(f"{name}-newest", _Order, key="order_id")
-    ensure_declared(cluster, newest, newest.name, 1)
-    with served(app, cluster, tmp_path_factory.mktemp("dead")) as http:
-        yield _DeadLetterApp(http, cluster, app, name)
+from tests.serve.dead_letter_app import DeadLetterApp, Headers, Order
 
 
 def test_a_dead_letter_has_the_bytes_of_its_record_and_replay_writes_them_unchanged(
-    dead_letters: _DeadLetterApp, tmp_path: Path
+    dead_letters: DeadLetterApp, tmp_path: Path
 ) -> None:
     dead_letters.write(dead_letters.topic, b'{"order_id": "o1", "pieces": "many"}', [("till", b"3")])
     with following(dead_letters.cluster, dead_letters.app.views[0], [], tmp_path) as followed:
@@ -153,7 +66,7 @@ def test_a_dead_letter_has_the_bytes_of_its_record_and_replay_writes_them_unchan
     assert (letter["state"], letter["change"]["to"]) == ("replayed", to)
 
 
-def test_a_letter_is_replayed_once_unless_it_is_forced(dead_letters: _DeadLetterApp) -> None:
+def test_a_letter_is_replayed_once_unless_it_is_forced(dead_letters: DeadLetterApp) -> None:
     dead_letters.letter(b"{}", (dead_letters.topic, 0, 7))
     dead_letters.letter(b"{}", (dead_letters.topic, 0, 7))
     dead_letters.letter(b"{}", (dead_letters.topic, 1, 7))
@@ -172,67 +85,8 @@ def test_a_letter_is_replayed_once_unless_it_is_forced(dead_letters: _DeadLetter
     assert dead_letters.http.get("/v1/dead").expect(200)["topics"][0]["replayed"] == 2
 
 
-def test_a_corrected_value_is_checked_and_written_with_its_key(dead_letters: _DeadLetterApp) -> None:
-    dead_letters.letter(b'{"order_id": "o1", "pieces": "many"}', (dead_letters.topic, 0, 7))
-    path, letter = f"/v1/dead/{dead_letters.dead}/correct", {"partition": 0, "offset": 0}
-    refused = dead_letters.http.post(path, {"letter": letter, "value": '{"order_id": "o1"}'}).expect(200)
-    assert (refused["state"], refused["error"]["code"]) == ("failed", "HR-DEAD-CORRECTION")
-    assert dead_letters.records() == []
-    value = '{"order_id": "o2", "pieces": 3}'
-    done = dead_letters.http.post(path, {"letter": letter, "value": value}).expect(200)
-    assert (done["action"], done["totals"]["written"]) == ("correct", 1)
-    ((key, written, headers),) = dead_letters.records()
-    assert (key, written, headers["__headrace.replay.corrected"]) == (b"o2", value.encode(), b"true")
-    (shown,) = dead_letters.letters()["letters"]
-    assert (shown["state"], shown["change"]["corrected"], "many" in shown["value"]) == (
-        "replayed",
-        True,
-        True,
-    )
-
-
-def test_a_dismissed_letter_is_skipped_and_states_why(dead_letters: _DeadLetterApp) -> None:
-    dead_letters.letter(b"{}", (dead_letters.topic, 0, 1))
-    dead_letters.letter(b"{}", (dead_letters.topic, 0, 2))
-    path = f"/v1/dead/{dead_letters.dead}/dismiss"
-    named = [{"partition": 0, "offset": 0}]
-    assert dead_letters.http.post(path, {"letters": named}).expect(400)["code"] == "HR-SERVE-REQUEST"
-    done = dead_letters.http.post(path, {"letters": named, "reason": "a test"}).expect(200)
-    assert done["totals"]["dismissed"] == 1
-    assert dead_letters.records() == []
-    (open_letter,) = dead_letters.letters(state="open")["letters"]
-    (dismissed,) = dead_letters.letters(state="dismissed")["letters"]
-    assert (open_letter["offset"], dismissed["change"]["reason"]) == (1, "a test")
-    replayed = dead_letters.replay()
-    assert (replayed["totals"]["written"], replayed["totals"]["skipped"]) == (1, 1)
-    assert "dismissed: a test" in replayed["results"][0]["why"]
-
-
-def test_the_letters_of_a_view_are_settled_when_its_rebuild_has_processed_their_records(
-    dead_letters: _DeadLetterApp, tmp_path: Path
-) -> None:
-    dead_letters.write(dead_letters.topic, b'{"order_id": "o1", "pieces": "many"}')
-    dead_letters.write(dead_letters.topic, b'{"order_id": "o2"}')
-    with following(dead_letters.cluster, dead_letters.app.views[0], [], tmp_path) as followed:
-        until(lambda: followed.follower.status.dead == 2, "the letters")
-    assert [letter["state"] for letter in dead_letters.letters()["letters"]] == ["open", "open"]
-
-    app = App(dead_letters.name)
-    orders = app.topic(dead_letters.topic, _WiderOrder, key="order_id")
-    view = app.view(f"{dead_letters.name}-view", orders)
-    with following(dead_letters.cluster, view, [], tmp_path) as followed:
-        until(lambda: followed.follower.status.state == "following", "the rebuild")
-    newer, older = dead_letters.letters()["letters"]
-    assert (newer["state"], len(newer["refusals"])) == ("open", 2)
-    assert [refusal["settled"] for refusal in newer["refusals"]] == [True, False]
-    assert (older["state"], len(older["refusals"])) == ("settled", 1)
-    replayed = dead_letters.replay()
-    assert (replayed["totals"]["written"], replayed["totals"]["skipped"]) == (1, 1)
-    assert [len(dead_letters.records()), dead_letters.replay(force=True)["totals"]["written"]] == [3, 2]
-
-
 def test_a_letter_that_cannot_be_replayed_has_a_reason_and_other_letters_are_replayed(
-    dead_letters: _DeadLetterApp,
+    dead_letters: DeadLetterApp,
 ) -> None:
     large = b"x" * 3_000_000
     dead_letters.letter(b"gone", (f"{dead_letters.name}-other", 0, 1))
@@ -263,7 +117,7 @@ def test_a_letter_that_cannot_be_replayed_has_a_reason_and_other_letters_are_rep
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_record_that_the_log_refuses_does_not_prevent_the_replay_of_others(
-    is_known: bool, dead_letters: _DeadLetterApp, monkeypatch: pytest.MonkeyPatch
+    is_known: bool, dead_letters: DeadLetterApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A compacted topic refuses records without a key. ``is_known`` is whether the server already knows of it."""
     if not is_known:
@@ -289,7 +143,7 @@ def test_a_record_that_the_log_refuses_does_not_prevent_the_replay_of_others(
 
 
 def test_a_record_that_is_replayed_repeatedly_has_only_the_headers_of_its_last_replay(
-    dead_letters: _DeadLetterApp,
+    dead_letters: DeadLetterApp,
 ) -> None:
     dead_letters.write(dead_letters.topic, b"{}")
     (number,) = [partition for partition, end in dead_letters.cluster.ends(dead_letters.topic).items() if end]
@@ -309,7 +163,7 @@ def test_a_record_that_is_replayed_repeatedly_has_only_the_headers_of_its_last_r
     ] * 3
 
 
-def test_spring_letters_are_replayed_without_the_headers_of_spring(dead_letters: _DeadLetterApp) -> None:
+def test_spring_letters_are_replayed_without_the_headers_of_spring(dead_letters: DeadLetterApp) -> None:
     topic = f"{dead_letters.topic}-dlt"
     dead_letters.cluster.ensure_topic(topic, 1)
     headers = [
@@ -324,13 +178,39 @@ def test_spring_letters_are_replayed_without_the_headers_of_spring(dead_letters:
     path = f"/v1/dead/{topic}"
     (letter,) = dead_letters.http.get(f"{path}/letters").expect(200)["letters"]
     assert letter["origin"] == {"topic": dead_letters.topic, "partition": 1, "offset": 42}
-    assert (letter["reason"], letter["value_base64"]) == ("no such customer", "/wA=")
+    assert (letter["reason"], letter["message"]) == ("consumer", "no such customer")
+    assert letter["value_base64"] == "/wA="
     dead_letters.http.post(f"{path}/replay", {"letters": "all"})
     until(lambda: dead_letters.http.get(f"{path}/replay").json["state"] == "done", "the replay")
     ((_, value, kept),) = dead_letters.records()
     assert (value, kept["trace"]) == (b"\xff\x00", b"abc")
     assert not any(name.startswith("kafka_dlt") for name in kept)
     assert dead_letters.cluster.ends(dead_letters.topic)[1] > 0
+
+
+def test_forged_headers_do_not_prevent_the_listing_of_other_letters(dead_letters: DeadLetterApp) -> None:
+    dead_letters.letter(b"honest", (dead_letters.topic, 0, 1))
+    prefix, huge = "__headrace.errors.", b"9" * 30
+    dead_letters.write(
+        dead_letters.dead,
+        b"forged",
+        [
+            (f"{prefix}topic", dead_letters.topic.encode()),
+            *((f"{prefix}{name}", huge) for name in ("partition", "offset", "generation")),
+            (f"{prefix}reason", b"because"),
+        ],
+    )
+    for build in (b"{", b'{"serves":true,"topic":"","topic_id":"","starts":{"0":' + huge + b"}}"):
+        dead_letters.write(dead_letters.dead, b"build", [("__headrace.build", build)])
+    state = {"letter": ["", 0, 0], "at_ms": 10**30, "job": ""}
+    states_topic = f"headrace.replays.{dead_letters.name}"
+    dead_letters.cluster.ensure_topic(states_topic, 1, {"cleanup.policy": "compact"})
+    for value in (json.dumps(state).encode(), b"[]", b"\xff"):
+        dead_letters.write(states_topic, value)
+    letters = dead_letters.letters()["letters"]
+    assert [letter["value"] for letter in letters] == ["build", "build", "forged", "honest"]
+    assert (letters[2]["reason"], letters[2]["origin"]["offset"]) == ("unknown", None)
+    assert dead_letters.http.get("/v1/dead").expect(200)["topics"][0]["open"] == 4
 
 
 def _spring(origin: str) -> Headers:
@@ -343,7 +223,7 @@ def _spring(origin: str) -> Headers:
 
 @pytest.mark.parametrize("end", [".DLT", "-dlt"])
 def test_a_spring_letter_is_replayed_only_to_the_topic_in_its_name(
-    dead_letters: _DeadLetterApp, end: str
+    dead_letters: DeadLetterApp, end: str
 ) -> None:
     foreign_topic, dead = f"{dead_letters.name}-newest", f"{dead_letters.topic}{end}"
     dead_letters.cluster.ensure_topic(dead, 1)
@@ -359,14 +239,14 @@ def test_a_spring_letter_is_replayed_only_to_the_topic_in_its_name(
     assert [value for _, value, _ in dead_letters.records()] == [b"honest"]
 
 
-def test_a_letter_of_a_view_is_replayed_only_to_the_topic_of_the_view(dead_letters: _DeadLetterApp) -> None:
+def test_a_letter_of_a_view_is_replayed_only_to_the_topic_of_the_view(dead_letters: DeadLetterApp) -> None:
     dead_letters.letter(b"forged", (f"{dead_letters.name}-newest", 0, 0))
     (result,) = dead_letters.replay()["results"]
     assert (result["state"], result["to"]) == ("cannot", None)
     assert dead_letters.records(f"{dead_letters.name}-newest") == []
 
 
-def test_pages_return_each_letter_once_and_the_newest_first(dead_letters: _DeadLetterApp) -> None:
+def test_pages_return_each_letter_once_and_the_newest_first(dead_letters: DeadLetterApp) -> None:
     for number in range(7):
         dead_letters.letter(b"%d" % number, (dead_letters.topic, 0, number))
     values, page = [], dead_letters.letters(limit=3)
@@ -383,11 +263,11 @@ def test_a_page_of_large_letters_has_fewer_letters_and_the_next_page_has_the_res
 ) -> None:
     name = fresh("large")
     app = App(name)
-    orders = app.topic(f"{name}-orders", _Order, key="order_id")
+    orders = app.topic(f"{name}-orders", Order, key="order_id")
     app.view(f"{name}-view", orders)
     ensure_declared(cluster, orders, orders.name, 1)
     with served(app, cluster, tmp_path) as http:
-        shop = _DeadLetterApp(http, cluster, app, name)
+        shop = DeadLetterApp(http, cluster, app, name)
         for number in range(9):
             shop.letter(b"%d" % number + b"x" * 3_000_000, (shop.topic, 0, number))
         values, page = [], shop.letters(limit=9)
@@ -400,7 +280,7 @@ def test_a_page_of_large_letters_has_fewer_letters_and_the_next_page_has_the_res
     assert values == [str(number) for number in reversed(range(9))]
 
 
-def test_a_replay_is_cancelled_between_transactions_and_resumed(dead_letters: _DeadLetterApp) -> None:
+def test_a_replay_is_cancelled_between_transactions_and_resumed(dead_letters: DeadLetterApp) -> None:
     for number in range(6):
         dead_letters.letter(b"%d" % number, (dead_letters.topic, 0, number))
     path = f"/v1/dead/{dead_letters.dead}"
@@ -409,7 +289,7 @@ def test_a_replay_is_cancelled_between_transactions_and_resumed(dead_letters: _D
     busy = dead_letters.http.post(f"{path}/replay", {"letters": "all"}).expect(409)
     assert (busy["code"], busy["job"]) == ("HR-SERVE-REPLAYING", begun["job"])
     dead_letters.http.request("POST", f"{path}/cancel").expect(200)
-    ended = until(dead_letters._ended, "the end")
+    ended = until(dead_letters.ended, "the end")
     assert ended["state"] == "cancelled"
     assert 0 < ended["totals"]["written"] < 6
     assert dead_letters.replay()["totals"]["written"] == 6 - ended["totals"]["written"]
@@ -418,7 +298,7 @@ def test_a_replay_is_cancelled_between_transactions_and_resumed(dead_letters: _D
     ]
 
 
-def test_invalid_requests_are_refused(dead_letters: _DeadLetterApp) -> None:
+def test_invalid_requests_are_refused(dead_letters: DeadLetterApp) -> None:
     dead_letters.letter(b"{}", (dead_letters.topic, 0, 0))
     path = f"/v1/dead/{dead_letters.dead}"
     assert dead_letters.http.get("/v1/dead/other/letters").expect(404)["code"] == "HR-DEAD-TOPIC"

@@ -6,7 +6,8 @@ Each flow of the app has one fault. It is planted in the code of the running flo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -22,12 +23,13 @@ from headrace.app import App
 from headrace.client.progress import batches
 from headrace.client.transactional_writer import TransactionalWriter
 from headrace.flow import batch_rows
-from headrace.flow import commit as batch
 from headrace.flow.codec import json_encode as encoding
 from headrace.flow.codec.codec import Decoder
 from headrace.flow.engine import enrichment
+from headrace.flow.engine.micro_batch import MicroBatchRun
+from headrace.flow.lateness import Lateness
 from headrace.flow.tables.current import TableState
-from headrace.model.declarations import LatePolicy, next_watermark
+from headrace.model.declarations import LateMode
 from headrace.ops.verify.report import Report
 from tests.flow.topic_contents import committed
 from tests.verify.planted_faults import verifier
@@ -81,7 +83,9 @@ class Shop:
     def _flow(self, name: str) -> Any:
         reads = [self.sales[name], *([self.rates] if name == "table" else [])]
 
-        @self.app.flow(reads=reads, writes=self.rows[name], name=f"faulty-{name}", unbounded=True)
+        late: LateMode | None = "drop" if name == "lateness" else None
+
+        @self.app.flow(reads=reads, writes=self.rows[name], name=f"faulty-{name}", unbounded=True, late=late)
         def flow(sales: DataFrame, *tables: DataFrame) -> DataFrame:
             if name == "table":
                 return sales.join(tables[0], "account", "left")
@@ -120,10 +124,14 @@ def write_whole_seconds(rows: DataFrame, name: str) -> Column:
 ENCODABLE = encoding._encodable
 
 
-def next_watermark_too_soon(policies: Mapping[str, LatePolicy], seen_us: Mapping[str, int]) -> int | None:
-    right = next_watermark(policies, seen_us)
-    is_faulty = right is not None and next(iter(policies)).startswith("lateness")
-    return right + SHIFT // timedelta(microseconds=1) if is_faulty and right is not None else right
+def late_too_soon(run: MicroBatchRun) -> dict[str, Lateness]:
+    latenesses = OPEN_LATENESSES(run)
+    for lateness in latenesses.values():
+        lateness._policy = dataclasses.replace(lateness._policy, allowed=LATE - SHIFT)
+    return latenesses
+
+
+OPEN_LATENESSES = MicroBatchRun._open_latenesses
 
 
 class OldTable(TableState):
@@ -169,7 +177,7 @@ def run(flow_world: FlowWorld, shop: Shop) -> Iterator[RunningApp]:
         planted.setattr(batch_rows, "sort_rows", reverse)
         planted.setattr(Decoder, "decode", decode_rounded)
         planted.setattr(encoding, "_encodable", write_whole_seconds)
-        planted.setattr(batch, "next_watermark", next_watermark_too_soon)
+        planted.setattr(MicroBatchRun, "_open_latenesses", late_too_soon)
         planted.setattr(enrichment, "TableState", OldTable)
         planted.setattr(TransactionalWriter, "send_rows", write_to_wrong_partitions)
         flow_world.write(shop.rates, [Rate("table", 1)])
@@ -225,7 +233,7 @@ def test_an_encoder_that_alters_values_is_detected(shop: Shop, run: RunningApp) 
     assert "12:00:00.000000Z" in found
 
 
-def test_a_watermark_that_is_too_early_is_detected_though_the_late_records_agree_with_it(
+def test_an_event_that_is_wrongly_late_is_detected_though_the_notes_agree_with_the_counts(
     flow_world: FlowWorld, shop: Shop, run: RunningApp
 ) -> None:
     flow = shop.flows["lateness"]
@@ -237,11 +245,9 @@ def test_a_watermark_that_is_too_early_is_detected_though_the_late_records_agree
     assert {finding.kind for finding in report.findings} == {"books"}
     lines = "\n".join(finding.message for finding in report.findings)
     assert (
-        "batch 1 recorded 1 late events, but 0 events are older than the watermark computed from the input"
+        "batch 1 recorded 1 late events, but 0 events are too far behind the newest event of their partition"
         in lines
     )
-    right, wrong = ((BEGIN + timedelta(seconds=101) - late).isoformat() for late in (LATE, LATE - SHIFT))
-    assert f"batch 1 recorded the watermark {wrong}, but the events result in {right}" in lines
     assert f"offset 3 of {shop.sales['lateness'].name}/0 in batch 1 was not late and is noted" in lines
 
 

@@ -286,7 +286,7 @@ def test_a_run_shows_firing_alerts_and_keeps_them_after_a_kill(
             f"alert stuck: group {name}-mail: 6 records to read (lag > 2 for 0s on group {name}-mail)"
             in warnings
         )
-        assert f"alert dead-letters: view {view}: 9 dead letters (dead > 0)" in warnings
+        assert f"alert dead-letters: view {view}: 9 open dead letters (dead > 0)" in warnings
         page = urllib.request.urlopen(address, timeout=30).read().decode()
         process.kill()
         process.wait(60)

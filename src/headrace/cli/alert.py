@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.options import AppName, Data
+from headrace.cli.options import AlertExec, AppName, Data
 from headrace.cli.session import Session
 from headrace.cli.verb import CommandGroup, command_group, verb
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _TIMEOUT_S = 10.0
+_CLOSE_S = 5.0
 
 
 @verb(
@@ -113,6 +114,7 @@ def rules(session: Session, app: AppName) -> None:
     headrace alert watch examples.shop:app -b kafka:9092
     headrace alert watch examples.shop:app --every 10
     headrace alert watch examples.shop:app --once            for a scheduler such as cron
+    headrace alert watch examples.shop:app --alert-exec "notify-send 'shop'"
     """,
 )
 def watch(
@@ -129,6 +131,7 @@ def watch(
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Check once, then exit.")] = False,
+    alert_exec: AlertExec = None,
 ) -> int:
     """Watch an app that runs elsewhere, as headrace run watches its own app.
 
@@ -137,16 +140,27 @@ def watch(
     """
     from headrace.cli.app_loader import load_checked_app
     from headrace.cli.app_state import lag_monitor
+    from headrace.ops.alerts.command import AlertCommand, parse_command
     from headrace.ops.alerts.rules import rules_of
     from headrace.ops.alerts.watch import AlertWatch
 
-    settings = session.loaded.settings.alerts
+    settings = session.settings(alert_exec=alert_exec).alerts
     loaded = load_checked_app(app)
     active = rules_of(loaded, settings)
     cluster = session.cluster()
     every_s = every or settings.every_s or 5.0
-    with contextlib.closing(lag_monitor(cluster, loaded, session.data_dir(data), _TIMEOUT_S)) as monitor:
-        watcher = AlertWatch(cluster, monitor, active, every_s, note=session.out.note, warn=session.out.warn)
+    with contextlib.ExitStack() as stack:
+        monitor = stack.enter_context(
+            contextlib.closing(lag_monitor(cluster, loaded, session.data_dir(data), _TIMEOUT_S))
+        )
+        command = None
+        if settings.exec is not None:
+            command = AlertCommand(parse_command(settings.exec), settings.exec_timeout_s, session.out.warn)
+            # With --once, wait for the commands as long as they may take.
+            stack.callback(command.close, settings.exec_timeout_s if once else _CLOSE_S)
+        watcher = AlertWatch(
+            cluster, monitor, active, every_s, note=session.out.note, warn=session.out.warn, command=command
+        )
         if once:
             watcher.evaluate_once()
         else:

@@ -300,7 +300,7 @@ def correct(
 ) -> None:
     """Write a dead letter back with a corrected value.
 
-    The value must match the schema of the topic. The key is taken from the value. The letter keeps the original value.
+    The value must match the schema of the topic. It also determines the key. The letter keeps the original value.
     """
     from headrace.ops.dead.letter_job import JobRequest
 
@@ -390,6 +390,8 @@ def _run_job(session: Session, app: str, topic: str, data: Path | None, request:
 
 
 def _print_results(session: Session, job: LetterJob) -> None:
+    if job.error is not None and not job.results:
+        return
     session.out.table([_result_row(result) for result in job.results])
     omitted = job.done - len(job.results)
     if omitted > 0:

@@ -14,6 +14,7 @@ from headrace.errors import HeadraceError
 
 __all__ = [
     "SHARED",
+    "AlertExec",
     "AppName",
     "AsJson",
     "BootstrapServers",
@@ -195,6 +196,15 @@ PgListen = Annotated[
         metavar="HOST:PORT",
         help="Also serve read-only SQL over the PostgreSQL protocol at this address, for psql and BI tools "
         "(default: off). Clients log in with a token as the password.",
+    ),
+]
+AlertExec = Annotated[
+    str | None,
+    typer.Option(
+        "--alert-exec",
+        metavar="COMMAND",
+        help="Run this command when an alert starts to fire or is resolved. It gets the alert as JSON on stdin; no "
+        "shell runs it (default: the setting alerts.exec).",
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the changes without making them.")]

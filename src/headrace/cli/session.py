@@ -71,6 +71,7 @@ class Session:
         backup: Path | None = None,
         serve: str | None = None,
         pg_listen: str | None = None,
+        alert_exec: str | None = None,
     ) -> Settings:
         """Load the settings again, with the options of the verb."""
         from headrace.settings.loader import Flag, load
@@ -84,6 +85,7 @@ class Session:
             Flag("broker.backup", backup, "--backup"),
             Flag("serve.listen", serve, "--serve"),
             Flag("serve.pg_listen", pg_listen, "--pg-listen"),
+            Flag("alerts.exec", alert_exec, "--alert-exec"),
         )
         return load((*self._flags, *flags), file=self._file).settings
 

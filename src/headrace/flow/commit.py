@@ -1,7 +1,7 @@
 """Commits a batch: rows, rejected records and the progress record in one transaction.
 
     send the rows                      readers of committed records do not see them yet
-    send late notes and dead letters   if any: their records are read from the input again
+    send late and dead records         if any: their records are read from the input again
     send the progress record           it has the offsets of the rows
     commit                             all of them become visible at once
 
@@ -24,7 +24,7 @@ from headrace.client.errors import LogError
 from headrace.client.transactional_writer import OutgoingRecord, TransactionalWriter
 from headrace.flow.errors import FlowError, RowTooLarge
 from headrace.flow.flow_state import FlowState
-from headrace.flow.rejected import Counts, DeadLetterSpool, RejectedRecord, dead_letter, late_note
+from headrace.flow.rejected import Counts, DeadLetterSpool, RejectedRecord, dead_letter, late_record
 from headrace.model.declarations import Flow, next_watermark
 from headrace.model.progress import Batch, Generation, Ranges, Totals, encode
 from headrace.model.rejection import Reason, Rejection
@@ -81,15 +81,53 @@ def ranges_of(state: FlowState, planned: Mapping[str, Mapping[str, int]]) -> Ran
     return planned_ranges
 
 
+def newest_at_start(generation: Generation) -> dict[str, dict[str, int]]:
+    """Return the newest event times before the generation's first records, which are known if records were deleted."""
+    times = {
+        source.topic: {
+            number: head.newest_us for number, head in source.deleted.items() if head.newest_us is not None
+        }
+        for source in generation.inputs
+    }
+    return {topic: by_partition for topic, by_partition in times.items() if by_partition}
+
+
+def next_newest(state: FlowState, result: BatchResult) -> dict[str, dict[str, int]]:
+    """Return the newest event times after the batch, by input topic and partition."""
+    before = state.last.next_newest_us if state.last else newest_at_start(state.generation)
+    newest = {topic: dict(times) for topic, times in before.items()}
+    for topic, counts in result.counts.items():
+        times = newest.setdefault(topic, {})
+        for number, time_us in counts.newest_us.items():
+            times[str(number)] = max(times.get(str(number), time_us), time_us)
+    for source in state.generation.inputs:
+        # The batch may have passed the end of the deleted records, and of what is known about them.
+        for partition, head in source.deleted.items():
+            if result.inputs.get(source.log, {}).get(partition, (0, 0))[1] >= head.end:
+                times = newest.setdefault(source.topic, {})
+                times[partition] = max(times.get(partition, head.newest_at_end_us), head.newest_at_end_us)
+    return {topic: times for topic, times in newest.items() if times}
+
+
 def commit_batch(
-    cluster: Cluster, writer: TransactionalWriter, flow: Flow, state: FlowState, result: BatchResult
+    cluster: Cluster,
+    writer: TransactionalWriter,
+    flow: Flow,
+    state: FlowState,
+    result: BatchResult,
+    reached_us: Mapping[str, int] | None = None,
 ) -> Batch:
-    """Commit the batch. If the counts do not match the records, raise ``Miscounted`` and commit nothing."""
+    """Commit the batch. If the counts do not match the records, raise ``Miscounted`` and commit nothing.
+
+    ``reached_us`` has the event time that each input has reached, if the flow rejects late events.
+    """
     generation = state.generation
     newest_event_us = dict(state.last.seen_us) if state.last else {}
     for topic, counts in result.counts.items():
         if counts.seen_us is not None:
             newest_event_us[topic] = max(newest_event_us.get(topic, counts.seen_us), counts.seen_us)
+    reached = newest_event_us if reached_us is None else reached_us
+    before_us = state.last.next_newest_us if state.last else newest_at_start(generation)
     last_outputs = state.last.outputs.get(generation.output, {}) if state.last else {}
     starts = {number: end for number, (_, end) in last_outputs.items()} or generation.output_starts
     writer.begin()
@@ -111,9 +149,7 @@ def commit_batch(
             tables=result.tables,
             outputs={generation.output: outputs},
             watermark_us=result.watermark_us,
-            next_watermark_us=_latest(
-                result.watermark_us, next_watermark(flow.late_policies, newest_event_us)
-            ),
+            next_watermark_us=_latest(result.watermark_us, next_watermark(flow.late_policies, reached)),
             seen_us=newest_event_us,
             rows_in=sum(counts.rows for counts in result.counts.values()),
             rows_out=sent,
@@ -125,6 +161,8 @@ def commit_batch(
             totals=_totals(state, result, sent, keyless),
             generation_offset=state.generation_offset,
             owner_offset=state.owner_offset,
+            newest_us=before_us if reached_us is not None else {},
+            next_newest_us=next_newest(state, result) if reached_us is not None else {},
             state_rows=result.state_rows,
             state_bytes=result.state_bytes,
             committed_ms=time.time_ns() // 1_000_000,
@@ -208,7 +246,7 @@ def _side_records(flow: Flow, result: BatchResult, generation: Generation) -> It
     for record in result.rejected():
         record_counts["late" if record.reason is None else "dead"] += 1
         if record.reason is None:
-            yield late_note(flow, record, generation.generation, result.number, result.watermark_us)
+            yield late_record(flow, record, generation, result.number)
         else:
             yield dead_letter(flow, record, generation)
     counted = (

@@ -30,6 +30,7 @@ class FlowOptions:
     trigger_ms: int = 0
     realtime_ms: int = 120_000
     future_ms: int = 3_600_000
+    idle_ms: int = 600_000
     transaction_timeout_ms: int = 60_000
     partitions: int = 1
     switch: SwitchSettings = field(default_factory=SwitchSettings)
@@ -46,6 +47,7 @@ class FlowOptions:
             trigger_ms=conf.trigger_ms(settings),
             realtime_ms=flow.realtime_ms,
             future_ms=flow.future_ms,
+            idle_ms=flow.idle_ms,
             transaction_timeout_ms=flow.transaction_timeout_ms,
             partitions=settings.topics.partitions,
             switch=settings.switch,

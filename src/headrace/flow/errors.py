@@ -14,6 +14,7 @@ FlowError              (HR-FLOW-…)
 ├── InputDeleted       records that the flow needs were deleted from the log
 ├── InputReplaced      an input topic was deleted and created again, or has a new generation
 ├── TableRepartitioned the number of partitions of a table changed
+├── PartitionsAdded    an input has new partitions; Headrace reopens the flow
 ├── OutputCompacted    the output topic of a real-time flow is compacted, which could retain repeated rows
 ├── SlotsTaken         too few task slots for a real-time flow, which needs one for each input partition
 ├── RowTooLarge        a row exceeds the limit of its topic
@@ -40,6 +41,7 @@ __all__ = [
     "InputDeleted",
     "InputReplaced",
     "OutputCompacted",
+    "PartitionsAdded",
     "ProducerFenced",
     "RowTooLarge",
     "SlotsTaken",
@@ -60,6 +62,11 @@ def rebuild_hint(flow: str) -> str:
 
 class FlowError(HeadraceError):
     code = "HR-FLOW"
+
+
+class PartitionsAdded(FlowError):
+    code = "HR-FLOW-PARTITIONS-ADDED"
+    retriable = True
 
 
 class FlowFenced(FlowError):

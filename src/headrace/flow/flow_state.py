@@ -31,6 +31,7 @@ from headrace.flow.compile.compiler import Compiled
 from headrace.flow.compile.fingerprint import is_comparable
 from headrace.flow.compile.flow_digest import describe_changes
 from headrace.flow.context import FlowContext
+from headrace.flow.deleted_heads import find_deleted_heads
 from headrace.flow.errors import (
     FlowChanged,
     FlowNameTaken,
@@ -192,7 +193,9 @@ def _begin(context: FlowContext, writer: TransactionalWriter, driver: Driver, en
         topic_id = ensure_declared(cluster, topic, log_name, options.partitions)
         expect_source_of_truth(log_name, cluster.configs(log_name), f"flow {flow.name}")
         starts = {str(partition): offset for partition, offset in cluster.starts(log_name).items()}
-        inputs.append(Input(topic.name, log_name, topic_id, topic.kind, starts))
+        rejects_late = compiled.late in ("drop", "side") and topic.name in flow.late_policies
+        deleted = find_deleted_heads(cluster, app, log_name, topic_id, starts) if rejects_late else {}
+        inputs.append(Input(topic.name, log_name, topic_id, topic.kind, starts, deleted))
     ensure_dead_letter_topic(cluster, flow.dead_topic, [source.log for source in inputs])
     generation = Generation(
         app=app.name,
@@ -210,6 +213,7 @@ def _begin(context: FlowContext, writer: TransactionalWriter, driver: Driver, en
         reason=entry.reason,
         latency=flow.latency,
         updates=compiled.mode == "update",
+        late=compiled.late,
         driver=driver,
         digest=compiled.digest,
     )
@@ -259,6 +263,15 @@ def _expect_same_function(compiled: Compiled, progress: Progress) -> None:
             detail=f"the fingerprint was {previous.fingerprint} and is now {compiled.fingerprint}; they do not show"
             " whether the function changed",
             hint=f"rebuild the flow once; {hint}",
+        )
+    if previous.late != compiled.late:
+        declared = f"late={compiled.late!r}" if compiled.late else "no event time"
+        earlier = f"late={previous.late!r}" if previous.late else "the rules of an earlier release"
+        raise FlowChanged(
+            f"flow {name} treats late events with {declared}, but generation {previous.generation} was derived with"
+            f" {earlier}",
+            detail="all rows of a generation must come from the same rules",
+            hint=rebuild_hint(name),
         )
     if previous.fingerprint != compiled.fingerprint:
         changes = describe_changes(previous, compiled.flow, compiled.digest, compiled.schema)

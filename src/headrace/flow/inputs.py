@@ -1,7 +1,7 @@
 """The input topics of a flow as DataFrames: an endless stream, or ranges of offsets.
 
-Each record is accepted, late or dead. The flow's function gets only the accepted records, with the fields of the
-schema.
+Each record is accepted, late or dead (``headrace.flow.lateness``). The flow's function gets only the accepted records,
+with the fields of the schema.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from headrace.client.cluster import Cluster
+from headrace.flow.lateness import Lateness, without_lateness
 from headrace.flow.spark.internals import has_counts
 from headrace.model.declarations import Topic
 
@@ -22,7 +23,7 @@ __all__ = [
     "client_options",
     "count_records",
     "history",
-    "is_late",
+    "newest_of",
     "observed_counts",
     "stream_of",
     "with_counts",
@@ -87,17 +88,18 @@ def client_options(cluster: Cluster) -> dict[str, str]:
     return {f"{_PREFIX}bootstrap.servers": cluster.bootstrap, **client_properties}
 
 
-def with_counts(decoded: DataFrame, name: str | Observation, watermark: Column) -> DataFrame:
-    """Return the rows with a column ``late``. Spark counts the rows while the batch runs.
+def with_counts(decoded: DataFrame, name: str | Observation, lateness: Lateness | None) -> DataFrame:
+    """Return the rows with a column ``rejected``: whether the row is late or behind. Spark counts the rows while the
+    batch runs. Without ``lateness``, no row is late.
 
     The metrics have no records, only counts, because the driver retains the metrics of recent batches in memory.
     """
-    return _with_lateness(decoded, watermark).observe(name, *_count_columns())
+    return _with_lateness(decoded, lateness).observe(name, *_count_columns(lateness))
 
 
-def count_records(decoded: DataFrame, watermark: Column) -> dict[str, Any]:
+def count_records(decoded: DataFrame, lateness: Lateness | None) -> dict[str, Any]:
     """Compute the counts of ``with_counts`` in a separate query."""
-    (row,) = _with_lateness(decoded, watermark).agg(*_count_columns()).collect()
+    (row,) = _with_lateness(decoded, lateness).agg(*_count_columns(lateness)).collect()
     return row.asDict()
 
 
@@ -106,47 +108,69 @@ def observed_counts(observation: Observation) -> dict[str, Any]:
     return observation.get if has_counts(observation) else {}
 
 
-def _with_lateness(decoded: DataFrame, watermark: Column) -> DataFrame:
-    with_late = decoded.withColumn("late", is_late(watermark))
+def _with_lateness(decoded: DataFrame, lateness: Lateness | None) -> DataFrame:
+    marked = without_lateness(decoded) if lateness is None else lateness.add_columns(decoded)
+    partition, event_us = F.col("partition"), F.col("event_us")
     # As separate columns, these are computed in generated code. Inside the counting expressions, Spark would
     # interpret them row by row.
-    return with_late.select(
+    return marked.select(
         "row",
         "event_us",
         "late",
-        F.col("reason").isNotNull().alias("dead"),
+        (F.col("late") | F.col("behind")).alias("rejected"),
+        (F.col("reason").isNotNull() | F.col("behind")).alias("dead"),
         F.length("value").alias("bytes"),
         "partition",
         "offset",
+        *(
+            F.when(partition == number, event_us).alias(f"{_NEWEST}{number}")
+            for number in _counted_partitions(lateness)
+        ),
     )
 
 
-def is_late(watermark: Column) -> Column:
-    return F.coalesce(F.col("event_us") < watermark, F.lit(False))
+_NEWEST = "newest_us_"
 
 
-def _count_columns() -> list[Column]:
+def _counted_partitions(lateness: Lateness | None) -> range:
+    """Return the partitions whose newest event times are counted. For a single partition, ``seen_us`` is enough."""
+    return range(0 if lateness is None or lateness.partitions == 1 else lateness.partitions)
+
+
+def _count_columns(lateness: Lateness | None) -> list[Column]:
     return [
         F.count(F.lit(1)).alias("rows"),
         F.max("event_us").alias("seen_us"),
         F.count_if("late").alias("late"),
         F.count_if("dead").alias("dead"),
         F.sum("bytes").alias("bytes"),
+        *(
+            F.max(f"{_NEWEST}{number}").alias(f"{_NEWEST}{number}")
+            for number in _counted_partitions(lateness)
+        ),
     ]
 
 
+def newest_of(counts: Mapping[str, Any], lateness: Lateness | None) -> dict[int, int]:
+    """Return the newest event time of each partition in the counts, without partitions that had no event."""
+    if lateness is None:
+        return {}
+    if lateness.partitions == 1:
+        return {} if counts.get("seen_us") is None else {0: counts["seen_us"]}
+    times = {number: counts.get(f"{_NEWEST}{number}") for number in _counted_partitions(lateness)}
+    return {number: time_us for number, time_us in times.items() if time_us is not None}
+
+
 def accepted_rows(
-    decoded: DataFrame, topic: Topic, late: Column, *, streaming: bool, extra_columns: Sequence[Column] = ()
+    counted: DataFrame, topic: Topic, *, has_watermark: bool, extra_columns: Sequence[Column] = ()
 ) -> DataFrame:
     """Return the rows that are passed to the function, with the ``extra_columns``."""
-    rows = decoded.where(F.col("row").isNotNull() & ~late).select("row.*", *extra_columns)
-    return with_watermark(rows, topic) if streaming else rows
+    rows = counted.where(F.col("row").isNotNull() & ~F.col("rejected")).select("row.*", *extra_columns)
+    return with_watermark(rows, topic) if has_watermark else rows
 
 
 def with_watermark(rows: DataFrame, topic: Topic) -> DataFrame:
-    """Set Spark's watermark, with a delay that is at least one millisecond longer than the policy allows. Spark drops
-    rows at or before its watermark, so with the longer delay it never drops a row that is not late.
-    """
+    """Mark the event time for Spark. The flow sets Spark's watermark itself (``SparkWatermark``)."""
     policy = topic.late_policy
     if policy is None:
         return rows

@@ -8,32 +8,36 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F
 
 from headrace.client.cluster import Cluster
 from headrace.client.transactional_writer import OutgoingRecord
 from headrace.flow.codec.codec import Decoder
-from headrace.flow.inputs import count_records, history, is_late
+from headrace.flow.inputs import count_records, history, newest_of, observed_counts
+from headrace.flow.lateness import Lateness, without_lateness
 from headrace.model.declarations import Flow
 from headrace.model.progress import Generation, Ranges
 from headrace.model.rejection import Reason, Rejection
 
 __all__ = [
+    "LATE_HEADER",
     "Counts",
     "DeadLetterSpool",
     "InputCounter",
     "RejectedRecord",
     "dead_letter",
-    "late_note",
+    "late_record",
     "read_rejected",
     "rejected_record",
 ]
 
+LATE_HEADER = "__headrace.late"
+"""The header of a record in the topic of late events that has the note about it."""
 _PIECE_BYTES = 16 * 1024 * 1024
 _MEMORY_BYTES_MAX = 4 << 20
 _LENGTH_BYTES = 8
@@ -52,6 +56,8 @@ class RejectedRecord:
     reason: Reason | None
     message: str | None
     event_us: int | None
+    newest_us: int | None = None
+    """The newest event time before the record in its partition; None if the flow keeps late records."""
 
 
 def read_rejected(
@@ -60,48 +66,74 @@ def read_rejected(
     decoder: Decoder,
     log: str,
     ranges: Mapping[str, tuple[int, int]],
-    watermark: Column,
     average_bytes: int,
+    lateness: Lateness | None = None,
+    *,
+    with_late_content: bool = False,
 ) -> Iterator[RejectedRecord]:
-    """Yield the rejected records in the order of partitions and offsets. A late record has no key and no value."""
+    """Yield the rejected records in the order of partitions and offsets. Without ``with_late_content``, a late record
+    has no key and no value.
+    """
     step = max(1, _PIECE_BYTES // max(1, average_bytes))
+    lateness = None if lateness is None else lateness.fork()
     for number, (low, high) in sorted(ranges.items(), key=lambda item: int(item[0])):
         for begin in range(low, high, step):
             piece_ranges = {number: (begin, min(high, begin + step))}
-            decoded = decoder.decode(history(spark, cluster, log, piece_ranges)).withColumn(
-                "late", is_late(watermark)
-            )
-            dead = F.col("reason").isNotNull()
-            content = (F.when(dead, F.col(name)).alias(name) for name in ("key", "value"))
-            rejected = decoded.where(F.col("late") | dead).select(
-                *("partition", "offset", *content, "reason_code", "reason", "event_us")
-            )
+            decoded = decoder.decode(history(spark, cluster, log, piece_ranges))
+            marked = without_lateness(decoded) if lateness is None else lateness.add_columns(decoded)
+            newest = Observation()
+            marked = marked.observe(newest, F.max("event_us").alias("newest_us"))
+            dead = F.col("reason").isNotNull() | F.col("behind")
+            has_content = dead | F.lit(with_late_content)
+            content = [F.when(has_content, F.col(name)).alias(name) for name in ("key", "value")]
+            names = ("partition", "offset", "reason_code", "reason", "event_us", "newest_us", "behind")
+            rejected = marked.where(F.col("late") | dead).select(*map(F.col, names), *content)
             for row in rejected.toArrow().sort_by("offset").to_pylist():
                 yield rejected_record(log, row)
+            if lateness is not None:
+                _advance(lateness, int(number), observed_counts(newest).get("newest_us"))
+
+
+def _advance(lateness: Lateness, partition: int, newest_us: int | None) -> None:
+    """Continue with the next records of the partition."""
+    if newest_us is not None:
+        known = lateness.start.get(partition, newest_us)
+        lateness.load({**lateness.start, partition: max(known, newest_us)})
 
 
 def rejected_record(log: str, row: Mapping[str, Any]) -> RejectedRecord:
-    """Convert a row of ``Decoder.decode``."""
-    code = row["reason_code"]
+    """Convert a row of ``Decoder.decode``, with or without the columns of ``Lateness.add_columns``."""
+    code, message = row["reason_code"], row["reason"]
     reason = None if code is None else Reason(code)
-    content = (row[name] for name in ("partition", "offset", "key", "value"))
-    return RejectedRecord(log, *content, reason, row["reason"], row["event_us"])
+    if reason is None and row.get("behind"):
+        reason, message = Reason.BEHIND, "the event is older than the watermark of the flow, but not late"
+    return RejectedRecord(
+        log,
+        *(row["partition"], row["offset"], row["key"], row["value"]),
+        reason=reason,
+        message=message,
+        event_us=row["event_us"],
+        newest_us=row.get("newest_us"),
+    )
 
 
-def late_note(
-    flow: Flow, record: RejectedRecord, generation: int, batch: int, watermark_us: int | None
-) -> OutgoingRecord:
-    note = {
-        "topic": record.log,
-        "partition": record.partition,
-        "offset": record.offset,
-        "event_us": record.event_us,
-        "watermark_us": watermark_us,
-        "generation": generation,
-        "batch": batch,
-    }
+def late_record(flow: Flow, record: RejectedRecord, generation: Generation, batch: int) -> OutgoingRecord:
+    """Return the record for the topic of late events: the late record (``late="side"``), or only its location."""
+    note = msgspec.json.encode(
+        {
+            "topic": record.log,
+            "partition": record.partition,
+            "offset": record.offset,
+            "event_us": record.event_us,
+            "newest_us": record.newest_us,
+            "generation": generation.generation,
+            "batch": batch,
+        }
+    )
+    if generation.late == "side":
+        return OutgoingRecord(flow.late_topic, record.key, record.value, ((LATE_HEADER, note),))
     key = f"{record.log}/{record.partition}/{record.offset}".encode()
-    return OutgoingRecord(flow.late_topic, key, msgspec.json.encode(note))
+    return OutgoingRecord(flow.late_topic, key, note)
 
 
 def dead_letter(flow: Flow, record: RejectedRecord, generation: Generation) -> OutgoingRecord:
@@ -166,19 +198,24 @@ class Counts:
     bytes: int = 0
     seen_us: int | None = None
     """The greatest event time."""
+    newest_us: Mapping[int, int] = field(default_factory=dict)
+    """The greatest event time by partition, if the flow does not keep late records."""
 
     @classmethod
-    def of(cls, plan_counts: Mapping[str, Any]) -> Counts:
+    def of(cls, plan_counts: Mapping[str, Any], lateness: Lateness | None = None) -> Counts:
         return cls(
             rows=plan_counts["rows"],
             late=plan_counts["late"],
             dead=plan_counts["dead"],
             bytes=plan_counts.get("bytes") or 0,
             seen_us=plan_counts.get("seen_us"),
+            newest_us=newest_of(plan_counts, lateness),
         )
 
     @classmethod
-    def if_plausible(cls, plan_counts: Mapping[str, Any], offsets: int) -> Counts | None:
+    def if_plausible(
+        cls, plan_counts: Mapping[str, Any], offsets: int, lateness: Lateness | None = None
+    ) -> Counts | None:
         """Return the counts of a plan that read this number of offsets; None if the counts cannot be correct.
 
         Counts can be wrong in two ways. A plan can skip an input that cannot contribute rows, for example if the other
@@ -186,7 +223,7 @@ class Counts:
         """
         if not plan_counts or not 0 < plan_counts["rows"] <= offsets:
             return None
-        return cls.of(plan_counts)
+        return cls.of(plan_counts, lateness)
 
     @property
     def rejected(self) -> int:
@@ -200,8 +237,8 @@ class Counts:
 class InputCounter:
     """Counts the records that a batch has read.
 
-    The keys of ``decoders`` and ``logs`` are the app's names of the input topics; the values of ``logs`` are the names
-    in the log. ``watermark`` decides which records of the current batch are late.
+    The keys of ``decoders``, ``logs`` and ``latenesses`` are the app's names of the input topics; the values of
+    ``logs`` are the names in the log. ``latenesses`` has the inputs of which late records are rejected.
     """
 
     def __init__(
@@ -210,20 +247,24 @@ class InputCounter:
         cluster: Cluster,
         decoders: Mapping[str, Decoder],
         logs: Mapping[str, str],
-        watermark: Column,
+        latenesses: Mapping[str, Lateness],
+        *,
+        with_late_content: bool,
     ) -> None:
         self._spark = spark
         self._cluster = cluster
         self._decoders = decoders
         self._logs = logs
-        self._watermark = watermark
+        self._latenesses = latenesses
+        self._with_late_content = with_late_content
 
     def counts(self, plan_counts: Mapping[str, Mapping[str, Any]], inputs: Ranges) -> dict[str, Counts]:
         """Return the counts of the plan. If those of an input cannot be correct, count that input again."""
         rejected = {}
         for topic in self._decoders:
             offsets = sum(high - low for low, high in self._ranges(topic, inputs).values())
-            plausible = Counts.if_plausible(plan_counts[topic], offsets) if offsets else Counts()
+            lateness = self._latenesses.get(topic)
+            plausible = Counts.if_plausible(plan_counts[topic], offsets, lateness) if offsets else Counts()
             rejected[topic] = self._count(topic, inputs) if plausible is None else plausible
         return rejected
 
@@ -241,8 +282,9 @@ class InputCounter:
                     decoder,
                     self._logs[topic],
                     self._ranges(topic, inputs),
-                    self._watermark,
                     counts[topic].average_bytes,
+                    self._latenesses.get(topic),
+                    with_late_content=self._with_late_content,
                 )
 
     def _count(self, topic: str, inputs: Ranges) -> Counts:
@@ -250,7 +292,9 @@ class InputCounter:
         if all(low >= high for low, high in ranges.values()):
             return Counts()
         records = history(self._spark, self._cluster, self._logs[topic], ranges)
-        return Counts.of(count_records(self._decoders[topic].decode(records), self._watermark))
+        lateness = self._latenesses.get(topic)
+        forked = None if lateness is None else lateness.fork()
+        return Counts.of(count_records(self._decoders[topic].decode(records), forked), forked)
 
     def _ranges(self, topic: str, inputs: Ranges) -> dict[str, tuple[int, int]]:
         return inputs.get(self._logs[topic], {})

@@ -257,7 +257,7 @@ class FlowRunner:
             # An idle flow commits nothing, so the log cannot refuse it.
             if time.monotonic() - checked_s > _OWNER_CHECK_S:
                 checked_s = time.monotonic()
-                self._expect_owner(engine)
+                self._expect_owner(engine, policy)
         if stop.is_set() or ((engine.too_large or policy.is_due) and engine.error is None):
             engine.stop(self.patience_s)
             return
@@ -268,11 +268,14 @@ class FlowRunner:
         if query_error is not None:
             raise query_error
 
-    def _expect_owner(self, engine: Engine) -> None:
+    def _expect_owner(self, engine: Engine, policy: SwitchPolicy) -> None:
         with contextlib.suppress(LogError):
             try:
                 self._ownership.expect_current_owner_when_idle(engine.state.last)
-                if self._has_moved(engine.state, self._generations.get(self._flow)):
+                # A switch by this driver itself ends the engine when it is due.
+                if not policy.is_switching and self._has_moved(
+                    engine.state, self._generations.get(self._flow)
+                ):
                     raise GenerationMoved(self._flow.name, self._number)
             except (FlowFenced, GenerationMoved):
                 engine.stop()

@@ -32,7 +32,7 @@ class DeadLetter:
     message: Message
     rejection: Rejection
 
-    def headers(self) -> list[tuple[str, bytes | None]]:
+    def headers(self) -> list[tuple[str, str | bytes | None]]:
         headers: Iterable[tuple[str, bytes | None]] = self.message.headers() or ()  # type: ignore[assignment]
         return [*without_error_headers(headers), *self.rejection.headers()]
 
@@ -64,10 +64,14 @@ class DeadLetters:
                 f" headrace topic describe {self._topic}",
             )
 
-    def note_build(self, record: BuildRecord) -> None:
-        """Write a build record, if the view has dead letters."""
-        if self._cluster.topic(self._topic) is not None:
-            write(self._cluster, self._topic, None, None, "writing a build record", headers=[record.header()])
+    def note_build(self, record: BuildRecord) -> bool:
+        """Write a build record, if the view has dead letters. Return whether it was written."""
+        if self._cluster.topic(self._topic) is None:
+            return False
+        if self._cluster.starts(self._topic) == self._cluster.ends(self._topic):
+            return False
+        write(self._cluster, self._topic, None, None, "writing a build record", headers=[record.header()])
+        return True
 
     def _send(self, producer: Producer, letter: DeadLetter, failed: list[KafkaError]) -> None:
         def delivered(error: KafkaError | None, _: Message) -> None:

@@ -53,6 +53,8 @@ class FollowSession:
         self._generations: FlowGenerations | None = None
         self._generations_end = -1
         self._generations_checked = 0.0
+        self._has_letters = True
+        """Whether the view may have dead letters of earlier parts than the building part."""
         self._rebuild_reason: str | None = None
         """The reason for the next rebuild, if the position of the serving part does not show it; else None."""
 
@@ -170,13 +172,13 @@ class FollowSession:
         if building is None or self._reason_to_rebuild(origin, building, requests) is not None:
             start = origin.start(self._cluster, retention.removed_below or {}, now)
             # Before the store begins: if the follower stops in between, it repeats both.
-            self._context.dead_letters.note_build(
-                BuildRecord(False, start.topic, start.topic_id, start.offsets)
-            )
+            record = BuildRecord(False, start.topic, start.topic_id, start.offsets)
+            self._has_letters = self._context.dead_letters.note_build(record)
             building = store.begin(origin.schema, start, reason or "", fence)
         self._report(state="rebuilding", reason=building.reason)
         target = self._target(origin, Part.BUILDING, building, self._goal(origin, building.position, serving))
         old = serving.position.generation if serving is not None else 0
+        target.has_letters = self._has_letters
         target.keeps_old = old != origin.generation_number and self._entry(old) is not None
         return target
 
@@ -199,7 +201,7 @@ class FollowSession:
             start = origin.start(self._cluster, removed_below, self._clock.now_ms())
             reason = f"the flow is building generation {building.number}"
             record = BuildRecord(False, start.topic, start.topic_id, start.offsets)
-            self._context.dead_letters.note_build(record)
+            self._has_letters = self._context.dead_letters.note_build(record)
             state = store.begin(origin.schema, start, reason, Fence(self._owner, building.number))
         return [self._target(origin, Part.BUILDING, state, None)]
 

@@ -49,6 +49,8 @@ class Target:
     reached_end_at: float
     """When the follower last reached the end of the topic (steady time)."""
     limits: RowLimits | None
+    has_letters: bool = True
+    """Whether the view may have dead letters of earlier parts than this building part."""
     keeps_old: bool = False
     """Whether the old serving part is kept when this building part serves."""
     pending: ChangeBatch | None = None
@@ -97,8 +99,9 @@ class PartWork:
                     self._touch(work)
         self._apply_pending(work)
         if work.goal is not None and work.goal.reached(work.changelog) and work.changelog.is_exact():
-            position = work.position
-            self._dead.note_build(BuildRecord(True, position.topic, position.topic_id, {}))
+            if work.has_letters:
+                position = work.position
+                self._dead.note_build(BuildRecord(True, position.topic, position.topic_id, {}))
             self._store.swap(work.fence, keep=work.keeps_old)
             raise SourceChanged("the building part serves now")
         self._report_lag(work)

@@ -19,10 +19,12 @@ from headrace.model.upcast import Upcaster
 __all__ = [
     "DELIVERIES",
     "LATENCIES",
+    "LATE_MODES",
     "SCHEMAS_PREFIX",
     "Alert",
     "Declared",
     "Flow",
+    "LateMode",
     "LatePolicy",
     "Latency",
     "Topic",
@@ -38,12 +40,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class LatePolicy:
-    """Defines when an event of a topic is late. Every engine and ``verify`` apply the same policy."""
+    """Defines when an event of a topic is late: if its time is more than ``allowed`` before the newest event time of
+    the earlier records of its partition.
+
+    So lateness is a fact about the record, which does not depend on batches or on other partitions. Every flow, every
+    rebuild and ``verify`` find the same late events.
+    """
 
     time: str
     """The name of the field with the event time."""
     allowed: timedelta
-    """How far behind the newest event time an event may arrive."""
+    """How far behind the newest event time of its partition an event may arrive."""
 
     @property
     def allowed_us(self) -> int:
@@ -53,7 +60,7 @@ class LatePolicy:
 def next_watermark(policies: Mapping[str, LatePolicy], seen_us: Mapping[str, int]) -> int | None:
     """Return the lowest watermark of the inputs with a late policy; None until each of them has had an event.
 
-    ``seen_us`` has the newest event time of each input.
+    ``seen_us`` has the event time that each input has reached.
     """
     if not policies or not policies.keys() <= seen_us.keys():
         return None
@@ -99,6 +106,11 @@ LATENCIES: tuple[Latency, ...] = ("batch", "realtime")
 DELIVERIES: dict[Latency, str] = {"batch": "exactly once", "realtime": "at least once"}
 """How often each row occurs in the output topic."""
 SCHEMAS_PREFIX = "headrace.schemas."
+LateMode = Literal["keep", "drop", "side"]
+"""What a flow does with late events. ``keep``: the function gets them. ``drop``: it does not, and the flow records
+their locations. ``side``: it does not, and the flow writes the records to its topic of late events.
+"""
+LATE_MODES: tuple[LateMode, ...] = ("keep", "drop", "side")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +132,8 @@ class Flow:
     """``realtime``: each row is written alone, within milliseconds, at least once instead of exactly once."""
     version: str = ""
     """The user sets another version after a change that the fingerprint cannot detect."""
+    late: LateMode | None = None
+    """None: ``drop`` if the function keeps state by event time, otherwise ``keep``."""
     location: SourceLocation | None = field(default=None, compare=False)
 
     def __call__(self, *frames: Any) -> Any:
@@ -139,7 +153,7 @@ class Flow:
 
     @property
     def late_policies(self) -> dict[str, LatePolicy]:
-        """Late policies by input topic. Empty for a real-time flow: lateness is decided per batch, not per row."""
+        """Late policies by input topic. Empty for a real-time flow, which keeps all events."""
         if self.is_realtime:
             return {}
         policies = {topic.name: topic.late_policy for topic in self.streams}

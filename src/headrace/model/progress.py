@@ -8,8 +8,8 @@ A record is JSON. The field ``record`` is one of three types:
                 function, the input topics, the output topic, the schema of its rows and the latency. A second one
                 follows if the generation continues in another output topic.
 ``batch``       A committed batch. It has the input offsets of the batch per partition, from (inclusive) and to
-                (exclusive); the end offsets of the tables that it joined; its output offsets; the watermark that
-                decided which rows were late; and the numbers of input, output, late and dead rows.
+                (exclusive); the end offsets of the tables that it joined; its output offsets; the event times that
+                decided which rows were late; the watermark; and the numbers of input, output, late and dead rows.
 ``owner``       A driver opened the flow and continues an existing generation. The newest generation or owner record
                 names the driver that writes the flow. Every batch has the offset of that record.
 
@@ -44,6 +44,7 @@ from headrace.model.declarations import Latency
 __all__ = [
     "SOURCE_HEADER",
     "Batch",
+    "DeletedHead",
     "Digest",
     "Driver",
     "Ends",
@@ -73,6 +74,21 @@ class UnreadableProgress(HeadraceError):
     code = "HR-FLOW-PROGRESS"
 
 
+class DeletedHead(msgspec.Struct, frozen=True):
+    """What an earlier generation had recorded about the deleted records of a partition. Its batches do not begin where
+    the partition now begins, so the newest event time is known at the begin and at the end of one batch.
+    """
+
+    newest_us: int | None
+    """The newest event time before the batch."""
+    end: int
+    """The end offset of the batch."""
+    newest_at_end_us: int
+    """The newest event time before ``end``."""
+    late: list[int] = []
+    """The offsets of the batch's late events that still exist."""
+
+
 class Input(msgspec.Struct, frozen=True):
     topic: str
     """The topic's name in the app."""
@@ -82,6 +98,10 @@ class Input(msgspec.Struct, frozen=True):
     kind: str
     starts: dict[str, int] = {}
     """The first offset of each partition when the generation began."""
+    deleted: dict[str, DeletedHead] = {}
+    """By partition, what is known about the lateness of the records before and shortly after its start, if records
+    were deleted before the generation began.
+    """
 
 
 class Driver(msgspec.Struct, frozen=True):
@@ -143,6 +163,10 @@ class Generation(msgspec.Struct, frozen=True, tag_field="record", tag="generatio
     """Whether a row replaces the earlier rows of its key, because the function aggregates; None in records of earlier
     releases.
     """
+    late: str = ""
+    """What the flow does with late events, a ``LateMode``. Empty if no input has an event time, in real time, and in
+    generations of earlier releases, which decided by batch what was late.
+    """
     driver: Driver | None = None
     """The driver that wrote the record; None in records of earlier releases."""
     continues: int = -1
@@ -174,11 +198,13 @@ class Batch(msgspec.Struct, frozen=True, tag_field="record", tag="batch"):
     tables: Ends
     outputs: Ranges
     watermark_us: int | None
-    """Rows with an earlier event time were late in this batch; None before the first watermark."""
+    """Spark has dropped state before this event time; None before the first watermark. An event before it that is not
+    late becomes a dead letter. In a flow that keeps late events, it only shows the progress.
+    """
     next_watermark_us: int | None
     """The watermark of the next batch."""
     seen_us: dict[str, int]
-    """The latest event time of each input topic so far. The next watermark is computed from these."""
+    """The latest event time of each input topic so far."""
     rows_in: int
     rows_out: int
     late: int
@@ -193,6 +219,12 @@ class Batch(msgspec.Struct, frozen=True, tag_field="record", tag="batch"):
     """The offset of the batch's generation record in this topic."""
     owner_offset: int = -1
     """The offset of the record that names the batch's driver, in this topic; -1 if unknown."""
+    newest_us: dict[str, dict[str, int]] = {}
+    """By input topic and partition, the newest event time before the batch. An event of the batch is late if it is too
+    far behind this time, or behind an earlier event of the batch in its partition. Empty if the flow keeps late events.
+    """
+    next_newest_us: dict[str, dict[str, int]] = {}
+    """The same for the next batch."""
     state_rows: int = 0
     state_bytes: int = 0
     committed_ms: int = 0

@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 __all__ = [
     "BUILD_HEADER",
@@ -46,6 +48,7 @@ class Reason(enum.StrEnum):
 
     SCHEMA = "schema"
     TIME = "time"
+    BEHIND = "behind"
     KEY = "key"
     STORE = "store"
     CONSUMER = "consumer"
@@ -59,6 +62,7 @@ class Reason(enum.StrEnum):
 _TEXTS = {
     Reason.SCHEMA: "the value does not match the schema of the topic",
     Reason.TIME: "the event time is before 1971, or too far ahead of the log's timestamp",
+    Reason.BEHIND: "the flow has already dropped its state for the event time; a rebuild includes the record",
     Reason.KEY: "the flow derived a row without a key, or the key of a deletion does not match the view's key",
     Reason.STORE: "the store of the view does not accept the value",
     Reason.CONSUMER: "a consumer outside of Headrace rejected the record",
@@ -144,7 +148,7 @@ class BuildRecord(msgspec.Struct, frozen=True):
     serves: bool
     topic: str
     topic_id: str
-    starts: Mapping[int, int]
+    starts: Mapping[Annotated[int, Meta(ge=0, le=2**31)], Annotated[int, Meta(ge=0, le=2**62)]]
     """The first offset of each partition when the build began. Empty if the build serves."""
 
     def header(self) -> tuple[str, bytes]:

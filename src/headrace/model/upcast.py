@@ -68,7 +68,9 @@ def _call(function: Upcast, value: dict[str, Any]) -> dict[str, Any]:
     name = getattr(function, "__name__", type(function).__name__)
     try:
         result: Any = function(value)
-    except Exception as error:
+    except MemoryError:
+        raise  # The value is not the cause.
+    except (Exception, SystemExit) as error:
         raise ValueDoesNotFit(f"the upcaster {name} raised {_text(error)}") from error
     if not isinstance(result, dict):
         raise ValueDoesNotFit(f"the upcaster {name} returned {describe_python(result)}, not a dict")
@@ -114,7 +116,7 @@ def _float(value: float) -> float | str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _text(error: Exception) -> str:
+def _text(error: BaseException) -> str:
     """Describe an error of the user's function. Its own text can fail or be very long."""
     try:
         message = str(error)

@@ -17,6 +17,7 @@ from headrace.broker.net.address import is_loopback, parse_address
 from headrace.clock import SystemClock
 from headrace.errors import ConfigError
 from headrace.follow.follower import Follower
+from headrace.ops.alerts.command import OUTCOMES
 from headrace.ops.alerts.watch import AlertWatch
 from headrace.ops.lag.lag import Lag
 from headrace.ops.lag.monitor import LagMonitor
@@ -207,6 +208,11 @@ def _alerts(app: str, alerts: AlertWatch, out: Exposition) -> None:
     out.family(name, "counter", "How often the alert began to fire.")
     for alert_name, count in list(alerts.fired.items()):
         out.sample(name, {"app": app, "alert": alert_name}, count)
+    if alerts.command is not None:
+        name = "headrace_alert_commands_total"
+        out.family(name, "counter", "Commands for alerts, by outcome: ok, failed, timeout or dropped.")
+        for outcome in OUTCOMES:
+            out.sample(name, {"app": app, "outcome": outcome}, alerts.command.counts[outcome])
     evaluated_s = math.nan if alerts.evaluated_ms is None else alerts.evaluated_ms / 1_000
     out.family(
         "headrace_alerts_evaluated_timestamp_seconds", "gauge", "When the alert rules were last evaluated."

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from headrace.flow.runner import FlowRunner
     from headrace.model.rule import Rule
     from headrace.model.schema import Schema
+    from headrace.ops.alerts.command import AlertCommand
     from headrace.ops.alerts.watch import AlertWatch
     from headrace.runtime.metrics import RunMetrics
     from headrace.runtime.proofs import Proofs
@@ -92,6 +93,7 @@ class Run:
         """None until the flows have started."""
         self.alerts: AlertWatch | None = None
         """None unless the whole app runs."""
+        self._alert_command: AlertCommand | None = None
         self.metrics: RunMetrics | None = None
         self.server: Server | None = None
         self._access_log: LogFile | None = None
@@ -159,7 +161,7 @@ class Run:
                 ensure_declared(self.cluster, topic, topic.name, self.settings.topics.partitions)
         history.record(self.cluster)
         for line in history.notes():
-            self._note(line)
+            self.note(line)
 
     def _start_followers(self) -> None:
         for view in self.app.views:
@@ -220,11 +222,22 @@ class Run:
 
     def _start_alerts(self, rules: dict[str, Rule]) -> None:
         """Start this before Spark, because retention can delete unread records while Spark starts."""
+        from headrace.ops.alerts.command import AlertCommand, parse_command
         from headrace.ops.alerts.watch import AlertWatch
 
-        every_s = self.settings.alerts.every_s
+        settings = self.settings.alerts
+        if settings.exec is not None:
+            self._alert_command = AlertCommand(
+                parse_command(settings.exec), settings.exec_timeout_s, self._warn
+            )
         self.alerts = AlertWatch(
-            self.cluster, self.lag_monitor, rules, every_s, note=self.note, warn=self._warn
+            self.cluster,
+            self.lag_monitor,
+            rules,
+            settings.every_s,
+            note=self.note,
+            warn=self._warn,
+            command=self._alert_command,
         )
         self.start_part(Part("alerts", self.alerts.run, self.stop_requested))
 
@@ -392,6 +405,8 @@ class Run:
         if self.server is not None:
             self.server.request_stop() if quickly else self.server.stop()
         self._join_parts(_QUICK_S if quickly else _STOP_S)
+        if self._alert_command is not None:
+            self._alert_command.close()
         if self.spark is not None and self._owns_spark:
             from headrace.flow.spark.session import stop
 

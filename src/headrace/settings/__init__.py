@@ -106,6 +106,8 @@ class FlowSettings:
     the last progress record. Dead letters appear up to this much later."""
     future_ms: NotNegative = 3_600_000
     """How many milliseconds an event's time may be ahead of the time when the log received the event."""
+    idle_ms: NotNegative = 600_000
+    """Milliseconds without new records after which a partition no longer holds back the watermark of a flow."""
     transaction_timeout_ms: Count = 60_000
 
 
@@ -155,6 +157,11 @@ class AlertSettings:
     """Whether the built-in rules are active."""
     rules: Mapping[str, str] = field(default_factory=dict)
     """Additional rules by name. They override the app's rules; the value ``off`` disables a rule."""
+    exec: Text | None = None
+    """Command that runs when an alert starts to fire or is resolved; it gets the alert as JSON on standard input. None
+    for no command."""
+    exec_timeout_s: Count = 30
+    """Seconds after which the command is killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

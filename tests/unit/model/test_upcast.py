@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,6 +63,7 @@ def test_a_chain_converts_every_older_version_and_leaves_the_newest_unchanged() 
     ("function", "reason"),
     [
         (lambda value: {**value, "first": value["name"]}, "the upcaster <lambda> raised KeyError: 'name'"),
+        (lambda value: sys.exit(3), "the upcaster <lambda> raised SystemExit: 3"),
         (lambda value: None, "the upcaster <lambda> returned NoneType None, not a dict"),
         (lambda value: {"at": object}, "the upcaster returned type"),
         (lambda value: {1: "a"}, "the key int 1, which is not text"),

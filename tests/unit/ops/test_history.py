@@ -160,6 +160,13 @@ def test_a_change_is_refused_if_records_outside_the_sample_may_not_fit() -> None
     )
 
 
+def test_the_versions_of_another_app_refuse_nothing_that_the_records_fit() -> None:
+    cities = sample_of(*(ride | {"city": "Ulm"} for ride in RIDES), complete=False)
+    assert judge(topic_of(RideWithCity), [V1], cities).mistakes
+    assert judge(topic_of(RideWithCity), [V1], cities, is_owner=False).mistakes == []
+    assert judge(topic_of(RideWithCity), [V1], sample_of(*RIDES), is_owner=False).mistakes
+
+
 def test_records_that_no_version_can_read_were_dead_letters_before() -> None:
     poison = [b"not json", {"ride_id": 7, "meters": 1}, {"meters": 1}]
     history = judge(topic_of(RideWithDefault), [V1], sample_of(*poison, RIDES[0]))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.options import AppName, Data, Master, PgListen, StopAfter
+from headrace.cli.options import AlertExec, AppName, Data, Master, PgListen, StopAfter
 from headrace.cli.session import Session
 from headrace.cli.verb import Command, build, verb
 from headrace.settings import DEFAULT_SERVE_LISTEN
@@ -23,6 +23,7 @@ __all__ = ["command", "run"]
     headrace run shop:app -b kafka:9092 --master spark://cluster:7077
     headrace run shop:app --verify-every 3600
     headrace run shop:app --metrics 127.0.0.1:9309
+    headrace run shop:app --alert-exec /usr/local/bin/page-me
     headrace run shop:app --serve 127.0.0.1:8180 --pg-listen 127.0.0.1:5433
     headrace run examples.shop:app --feed examples.shop.traffic:feed
     """,
@@ -93,6 +94,7 @@ def run(
             help="Folder for a continuous backup by the embedded broker (default: no backup).",
         ),
     ] = None,
+    alert_exec: AlertExec = None,
     rebuild_changed: Annotated[
         bool,
         typer.Option("--rebuild-changed", help="Start a new generation of flows whose function changed."),
@@ -122,6 +124,7 @@ def run(
         backup=backup,
         serve=serve,
         pg_listen=pg_listen,
+        alert_exec=alert_exec,
     )
     return run_app(session, options)
 

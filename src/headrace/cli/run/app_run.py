@@ -56,6 +56,7 @@ class RunOptions:
     backup: Path | None = None
     serve: str | None = None
     pg_listen: str | None = None
+    alert_exec: str | None = None
 
 
 def run_app(session: Session, options: RunOptions) -> int:
@@ -71,6 +72,7 @@ def run_app(session: Session, options: RunOptions) -> int:
         backup=options.backup,
         serve=options.serve,
         pg_listen=options.pg_listen,
+        alert_exec=options.alert_exec,
     )
     if not options.embedded and settings.log.bootstrap_servers is None:
         check_reachable(session.bootstrap)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Literal
 
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -32,12 +34,13 @@ from headrace.flow.compile.lineage import coordinates, trace_output, without_lin
 from headrace.flow.compile.mistakes import FlowMistake
 from headrace.flow.compile.plan import analyzed
 from headrace.flow.compile.plan_digest import plan_digest
+from headrace.flow.compile.state_bounds import steps_with_state_by_time
 from headrace.flow.compile.static_rows import expect_deterministic_tables
 from headrace.flow.compile.stream_checks import expect_all_streams, expect_realtime, expect_streamable
 from headrace.flow.compile.updates import changing_key, expect_replaceable
 from headrace.flow.inputs import with_watermark
 from headrace.flow.spark_types import schema_of_output, struct_of, type_of
-from headrace.model.declarations import Flow, Topic
+from headrace.model.declarations import Flow, LateMode, Topic
 from headrace.model.errors import AppError, AppMistakes, SourceLocation
 from headrace.model.kinds import Enum, Kind, List, Map, Record, Scalar
 from headrace.model.progress import Digest
@@ -66,6 +69,10 @@ class Compiled:
     """Whether one record can produce several rows with the same coordinates."""
     digest: Digest | None = None
     """The parts of the fingerprint."""
+    late: LateMode | Literal[""] = ""
+    """What the flow does with late events. Empty if no input has an event time, and in real time."""
+    has_watermark: bool = False
+    """Whether Spark drops state of the flow by event time. Such a flow must not get events before its watermark."""
 
 
 def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) -> Compiled:
@@ -98,7 +105,35 @@ def compile_flow(spark: SparkSession, flow: Flow, schemas: dict[str, Schema]) ->
     ties = trace_output(flow, stream_output)[1]
     flow_fingerprint = fingerprint(flow, plan, output, schema)
     digest = flow_digest(spark, flow, plan.text, schemas)
-    return Compiled(flow, schema, flow_fingerprint, stateful, mode, fixed, groups, ties, digest)
+    steps = steps_with_state_by_time(stream_output) if stateful else set()
+    late = _late_mode(flow, steps) if flow.late_policies else ""
+    has_watermark = bool(steps) and late in ("drop", "side")
+    return Compiled(
+        flow,
+        schema,
+        flow_fingerprint,
+        stateful,
+        mode,
+        fixed,
+        groups,
+        ties,
+        digest,
+        late=late,
+        has_watermark=has_watermark,
+    )
+
+
+def _late_mode(flow: Flow, steps: Collection[str]) -> LateMode:
+    """``steps`` are the kinds of steps whose state Spark drops by event time."""
+    # Without a watermark, Spark refuses or never completes all other steps.
+    may_keep = not steps or (flow.unbounded and {"Aggregate", "Deduplicate"}.issuperset(steps))
+    if flow.late == "keep" and not may_keep:
+        raise FlowMistake(
+            f'flow {flow.name} keeps late events (late="keep"), so it can never drop state of old event times',
+            location=flow.location,
+            hint='remove late="keep", or accept unbounded state: @app.flow(..., unbounded=True)',
+        )
+    return flow.late or ("drop" if steps else "keep")
 
 
 def _empty(spark: SparkSession, schema: Schema) -> DataFrame:

@@ -34,7 +34,7 @@ from headrace.flow.compile.plan import (
 )
 from headrace.model.declarations import Flow
 
-__all__ = ["expect_bounded", "keeps_state", "unbounded_sides"]
+__all__ = ["expect_bounded", "keeps_state", "steps_with_state_by_time", "unbounded_sides"]
 
 _STATEFUL = re.compile(r"(Aggregate|Deduplicate\w*|Join|FlatMapGroups\w*WithState|TransformWithState\w*)$")
 _SIDES = ("left", "right")
@@ -59,6 +59,21 @@ def keeps_state(node: Any) -> bool:
     if class_name(node) == "Join":
         return all(child.isStreaming() for child in children(node))
     return _STATEFUL.match(class_name(node)) is not None
+
+
+def steps_with_state_by_time(stream_output: DataFrame) -> set[str]:
+    """Return the kinds of steps whose state Spark drops by event time: windows, and joins within a time range."""
+    steps = set()
+    for node in nodes(_rewritten(stream_output)):
+        if node.isStreaming() and keeps_state(node):
+            name = class_name(node)
+            if name != "Join":
+                is_by_time = _has_bounded_keys(node)
+            else:
+                is_by_time = any(_Join(stream_output, node).is_bounded(side) for side in _SIDES)
+            if is_by_time:
+                steps.add(name)
+    return steps
 
 
 def expect_bounded(flow: Flow, stream_output: DataFrame, inputs: Sequence[DataFrame]) -> None:

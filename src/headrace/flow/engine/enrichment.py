@@ -86,9 +86,10 @@ class EnrichmentRun(MicroBatchRun):
             table.refresh()
         frames = {table.topic.name: table.frame for table in self._tables}
         stream = self._input_topic.name
-        counted = with_counts(self._decoders[stream].decode(frame), self._observation, self._cell.column)
+        lateness = self._latenesses.get(stream)
+        counted = with_counts(self._decoders[stream].decode(frame), self._observation, lateness)
         number = self._flow.reads.index(self._input_topic)
-        frames[stream] = self._accepted(counted, number, streaming=False)
+        frames[stream] = self._accepted(counted, number, has_watermark=False)
         self._joined = self._encoded([frames[topic.name] for topic in self._flow.reads])
         return self._collector.collect(self._joined, self._tasks(inputs))
 

@@ -14,28 +14,43 @@ import functools
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from headrace.client.transactional_writer import TransactionalWriter
+from headrace.clock import SystemClock
 from headrace.flow.batch_rows import BatchRows, OutputGuard, RowCollector
 from headrace.flow.checkpoint_fit import cut_plan, last_progress
 from headrace.flow.codec.codec import Decoder, encode
-from headrace.flow.commit import BatchResult, Miscounted, commit_batch, ranges_of
+from headrace.flow.commit import (
+    BatchResult,
+    Miscounted,
+    commit_batch,
+    newest_at_start,
+    next_newest,
+    ranges_of,
+)
 from headrace.flow.compile.lineage import coordinates, lineage_columns, trace
+from headrace.flow.compile.spark_watermark import SparkWatermark
 from headrace.flow.context import FlowContext
 from headrace.flow.engine.engine import BATCH_S_MAX, Engine
-from headrace.flow.errors import CheckpointLost, rebuild_hint
+from headrace.flow.errors import CheckpointLost, PartitionsAdded, rebuild_hint
 from headrace.flow.flow_state import FlowState, next_offsets
 from headrace.flow.inputs import accepted_rows, stream_of, with_counts
+from headrace.flow.lateness import Lateness, WatermarkPolicy
 from headrace.flow.rejected import Counts, InputCounter
 from headrace.flow.spark.checkpoint import Checkpoint, CheckpointSync
-from headrace.flow.spark.internals import WatermarkCell, last_execution, observed_metrics, plan_text
+from headrace.flow.spark.internals import (
+    WatermarkCell,
+    last_execution,
+    observed_metrics,
+    plan_text,
+)
 from headrace.model.declarations import Topic
-from headrace.model.progress import Ranges
+from headrace.model.progress import Batch, Ranges
 
 __all__ = ["MicroBatchRun"]
 
@@ -66,6 +81,8 @@ class MicroBatchRun(Engine):
         self._checkpoint = Checkpoint(spark, state.checkpoint if stateful else run)
         self._sync = CheckpointSync(self._checkpoint.location, options.fsync) if stateful else None
         self._cell = WatermarkCell(spark)
+        self._spark_watermark = SparkWatermark()
+        self._watermarks = WatermarkPolicy(SystemClock(), options.idle_ms / 1_000)
         self._guard = OutputGuard(spark)
         self._collector = RowCollector(
             self._guard, _MEMORY_FACTOR * options.max_bytes, ties=self._compiled.ties
@@ -77,7 +94,28 @@ class MicroBatchRun(Engine):
             topic.name: Decoder(context.with_schema(topic), options.bounds) for topic in self._flow.streams
         }
         logs = {topic.name: self._inputs[topic.name].log for topic in self._flow.streams}
-        self._counter = InputCounter(spark, context.cluster, self._decoders, logs, self._cell.column)
+        self._latenesses = self._open_latenesses()
+        self._counter = InputCounter(
+            spark,
+            context.cluster,
+            self._decoders,
+            logs,
+            self._latenesses,
+            with_late_content=state.generation.late == "side",
+        )
+
+    def _open_latenesses(self) -> dict[str, Lateness]:
+        """Return the inputs of which late events are rejected, by the app's name of the topic."""
+        if self.state.generation.late not in ("drop", "side"):
+            return {}
+        latenesses = {}
+        for name, policy in self._flow.late_policies.items():
+            source = self._inputs[name]
+            partitions = self._cluster.expect_topic(source.log).partitions
+            deleted = {int(number): head for number, head in source.deleted.items()}
+            watermark = self._cell.column if self._compiled.has_watermark else None
+            latenesses[name] = Lateness(self._spark, policy, partitions, deleted, watermark)
+        return latenesses
 
     @property
     def is_idle(self) -> bool:
@@ -95,6 +133,7 @@ class MicroBatchRun(Engine):
         last = self.state.last
         if last is not None:
             self._cell.set(last.watermark_us if self.state.will_repeat else last.next_watermark_us)
+        self._load_newest(last.newest_us if last is not None and self.state.will_repeat else self._newest())
         self._prepare_checkpoint()
         stream = (
             self._stream()
@@ -116,6 +155,16 @@ class MicroBatchRun(Engine):
             finally:
                 self._spark.conf.unset(_OPERATION_CHECK)
         self._started.set()
+
+    def _newest(self) -> Mapping[str, Mapping[str, int]]:
+        """Return the newest event times before the next batch."""
+        if self.state.last is not None:
+            return self.state.last.next_newest_us
+        return newest_at_start(self.state.generation)
+
+    def _load_newest(self, newest: Mapping[str, Mapping[str, int]]) -> None:
+        for name, lateness in self._latenesses.items():
+            lateness.load({int(number): time_us for number, time_us in newest.get(name, {}).items()})
 
     def _prepare_checkpoint(self) -> None:
         if not self._compiled.stateful:
@@ -155,8 +204,9 @@ class MicroBatchRun(Engine):
         frames = []
         for number, topic in enumerate(self._flow.reads):
             decoded = self._decoders[topic.name].decode(self._records(topic))
-            counted = with_counts(decoded, f"in{number}", self._cell.column)
-            frames.append(self._accepted(counted, number, streaming=True))
+            counted = with_counts(decoded, f"in{number}", self._latenesses.get(topic.name))
+            has_watermark = self._compiled.has_watermark and topic.name in self._latenesses
+            frames.append(self._accepted(counted, number, has_watermark=has_watermark))
         return self._encoded(frames)
 
     def _records(self, topic: Topic) -> DataFrame:
@@ -164,12 +214,12 @@ class MicroBatchRun(Engine):
         starts = next_offsets(source, self.state.last, self._cluster.starts(source.log))
         return stream_of(self._spark, self._cluster, source.log, starts, self._rows_max)
 
-    def _accepted(self, counted: DataFrame, number: int, *, streaming: bool) -> DataFrame:
+    def _accepted(self, counted: DataFrame, number: int, *, has_watermark: bool) -> DataFrame:
         """Return the rows of an input that are passed to the function, with the coordinates of each record
         (``headrace.flow.compile.lineage``).
         """
-        topic, late = self._context.with_schema(self._flow.reads[number]), F.col("late")
-        return accepted_rows(counted, topic, late, streaming=streaming, extra_columns=coordinates(number))
+        topic = self._context.with_schema(self._flow.reads[number])
+        return accepted_rows(counted, topic, has_watermark=has_watermark, extra_columns=coordinates(number))
 
     def _encoded(self, frames: Sequence[DataFrame]) -> DataFrame:
         """Call the function, and return its rows as keys and values, with the coordinates of each row."""
@@ -205,13 +255,14 @@ class MicroBatchRun(Engine):
         if self._compiled.stateful and last is not None and number <= last.batch:
             frame.write.format("noop").mode("append").save()
             self._sync_checkpoint()
-            self._cell.set(last.next_watermark_us)
+            self._move_on(last)
             return
         watermark_us = self._cell.get()
         planned = self._checkpoint.planned_offsets(number)
         if planned is None:
             raise self._no_plan_error(number)
         inputs = ranges_of(self.state, planned)
+        self._expect_known_partitions(inputs)
         if not self._compiled.stateful:
             # Spark starts every run with a batch, even if it has no input.
             if not _advances(inputs):
@@ -247,10 +298,46 @@ class MicroBatchRun(Engine):
             self._sync.sync()
 
     def _write(self, result: BatchResult) -> None:
-        self.state.last = commit_batch(self._cluster, self._writer, self._flow, self.state, result)
+        reached_us = self._reached(result) if self._latenesses else None
+        self.state.last = commit_batch(
+            self._cluster, self._writer, self._flow, self.state, result, reached_us
+        )
         for spool in result.table_dead:
             spool.clear()
-        self._cell.set(self.state.last.next_watermark_us)
+        self._move_on(self.state.last)
+
+    def _move_on(self, last: Batch) -> None:
+        """Set the times that decide what is late, or too old, in the batch after ``last``."""
+        self._cell.set(last.next_watermark_us)
+        self._load_newest(last.next_newest_us)
+        if self._compiled.has_watermark:
+            self._spark_watermark.set(self.query, last.next_watermark_us)
+
+    def _reached(self, result: BatchResult) -> dict[str, int]:
+        """Return the event time that each input has reached after the batch. An input without events is absent."""
+        newest = next_newest(self.state, result)
+        reached = {}
+        for name in self._latenesses:
+            log = self._inputs[name].log
+            ranges = {int(number): bounds for number, bounds in result.inputs.get(log, {}).items()}
+            ends = self._cluster.ends(log) if self._compiled.has_watermark else {}
+            unread = [number for number, end in ends.items() if ranges.get(number, (0, 0))[1] < end]
+            read = [number for number, (low, high) in ranges.items() if low < high]
+            times = {int(number): time_us for number, time_us in newest.get(name, {}).items()}
+            reached_us = self._watermarks.reached_us(name, times, read, unread)
+            if reached_us is not None:
+                reached[name] = reached_us
+        return reached
+
+    def _expect_known_partitions(self, inputs: Ranges) -> None:
+        """Raise if an input has new partitions, which the plan of this run does not count."""
+        for name, lateness in self._latenesses.items():
+            log = self._inputs[name].log
+            if any(int(number) >= lateness.partitions for number in inputs.get(log, {})):
+                raise PartitionsAdded(
+                    f"topic {log}, which flow {self._flow.name} reads, has new partitions",
+                    hint="no action is needed: Headrace starts the flow again",
+                )
 
     def _rows_of(self, frame: DataFrame, inputs: Ranges) -> BatchRows:
         return self._collector.collect(frame, self._tasks(inputs))

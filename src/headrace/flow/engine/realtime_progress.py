@@ -31,7 +31,6 @@ from headrace.flow.inputs import count_records, history
 from headrace.flow.ownership import expect_driver
 from headrace.flow.realtime_rows import rows_with_source
 from headrace.flow.rejected import Counts, RejectedRecord, read_rejected
-from headrace.flow.spark.internals import NONE_US
 from headrace.model.declarations import Topic
 from headrace.model.progress import Ranges
 
@@ -128,7 +127,7 @@ class RealtimeProgress:
         log = self._input.log
         part = {number: bounds for number, bounds in inputs[log].items() if bounds[0] < bounds[1]}
         decoded = self._decoder.decode(history(self._spark, self._cluster, log, part))
-        counted = count_records(decoded, F.lit(NONE_US))
+        counted = count_records(decoded, None)
         rows = rows_with_source(decoded, self._compiled)
         (count,) = rows.agg(F.count(F.lit(1)), F.count_if(F.col("key").isNull())).collect()
         keyless = [row["value"] for row in rows.where(F.col("key").isNull()).collect()] if count[1] else []
@@ -144,7 +143,6 @@ class RealtimeProgress:
                 self._decoder,
                 log,
                 inputs[log],
-                F.lit(NONE_US),
                 counts.average_bytes,
             )
 

@@ -249,7 +249,14 @@ class _Derivation:
     ) -> list[DataFrame]:
         """Return the derived rows as DataFrames that are persisted on disk."""
         batches = (batch for batch in self._batches() if after is None or batch.batch > after.batch)
-        late = LateCheck(self._inputs, self._generation, self._index, self._through, last_broken_batch)
+        late = LateCheck(
+            self._inputs,
+            self._generation,
+            self._index,
+            self._through,
+            last_broken_batch,
+            has_watermark=self._compiled.has_watermark,
+        )
         persisted = []
         for chunk in _chunks(spans(batches)):
             self._say(
@@ -264,7 +271,7 @@ class _Derivation:
         The later versions are computed from it.
         """
         records = {topic.name: self._records(topic, chunk) for topic in self._flow.streams}
-        streams = late.without_late_events(records, chunk[0].first.batch, chunk[-1].last.batch, check)
+        streams = late.without_late_events(records, chunk[0].first.batch, chunk[-1].last, check)
         bases = {
             name: table.last_records(chunk[0].tables[table.log]).persist(StorageLevel.MEMORY_AND_DISK)
             for name, table in self._tables.items()

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -31,12 +31,15 @@ from headrace.model.schema import Schema
 __all__ = ["HistoryInputs", "InputTally"]
 
 _WATERMARKS = T.StructType([T.StructField(name, T.LongType(), False) for name in ("batch", "watermark_us")])
+_STARTS = T.StructType(
+    [T.StructField("partition", T.IntegerType(), False), T.StructField("start_us", T.LongType(), False)]
+)
 _FUNCTION_ROW = "_headrace_row"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InputTally:
-    """The records of one input in one batch."""
+    """The records of one partition of an input in one batch."""
 
     records: int
     dead: int
@@ -105,27 +108,38 @@ class HistoryInputs:
         return decoded.persist(StorageLevel.DISK_ONLY)
 
     @staticmethod
-    def tallies(records: DataFrame) -> dict[int, InputTally]:
-        by_batch = records.groupBy("batch").agg(
+    def tallies(records: DataFrame) -> dict[tuple[int, int], InputTally]:
+        """Return the tallies by batch and partition, in this order."""
+        grouped = records.groupBy("batch", "partition").agg(
             F.count(F.lit(1)),
             F.count_if(F.col("reason").isNotNull()),
             F.min("event_us"),
             F.max("event_us"),
         )
-        columns = (column.to_pylist() for column in by_batch.toArrow().columns)
-        return {batch: InputTally(*counts) for batch, *counts in zip(*columns, strict=True)}
+        columns = (column.to_pylist() for column in grouped.toArrow().columns)
+        rows = sorted(zip(*columns, strict=True))
+        return {(batch, partition): InputTally(*counts) for batch, partition, *counts in rows}
 
-    def mark_late(self, records: DataFrame, watermarks: Mapping[int, int | None]) -> DataFrame:
-        """Add a column ``late``: whether the event is older than the watermark of its batch."""
+    def with_newest(self, records: DataFrame, before: Mapping[int, int]) -> DataFrame:
+        """Add a column ``newest_us``: the newest event time of the earlier records in the partition. ``before`` has the
+        newest event time before the first of these records, by partition.
+        """
+        earlier = Window.partitionBy("partition").orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
+        start_rows = [{"partition": number, "start_us": time_us} for number, time_us in before.items()]
+        starts = local_rows(self.spark, start_rows, _STARTS)
+        joined = records.join(F.broadcast(starts), "partition", "left")
+        newest = F.greatest(F.max("event_us").over(earlier), F.col("start_us"))
+        return joined.withColumn("newest_us", newest).drop("start_us")
+
+    def with_watermarks(self, records: DataFrame, watermarks: Mapping[int, int | None]) -> DataFrame:
+        """Add a column ``watermark_us``: the watermark of the record's batch."""
         watermark_rows = [
             {"batch": batch, "watermark_us": watermark_us}
             for batch, watermark_us in watermarks.items()
             if watermark_us is not None
         ]
         frame = local_rows(self.spark, watermark_rows, _WATERMARKS)
-        joined = records.join(F.broadcast(frame), "batch", "left")
-        late = F.coalesce(F.col("event_us") < F.col("watermark_us"), F.lit(False))
-        return joined.withColumn("late", late).drop("watermark_us")
+        return records.join(F.broadcast(frame), "batch", "left")
 
     def rows(self, records: DataFrame, topic: Topic) -> DataFrame:
         """Return the rows for the function, with the coordinate columns (``headrace.flow.compile.lineage``), which the

@@ -1,16 +1,17 @@
 """Computes from the events which of them were late, and compares the result with the flow's own records.
 
 ``verify`` must not rely on the flow for the events that the flow rejected. So this module implements the rules a second
-time, without code of the running flow (``headrace.flow.spark.internals``, ``headrace.flow.commit``):
+time, without code of the running flow (``headrace.flow.lateness``, ``headrace.flow.commit``):
 
-- The limit of an input is the greatest event time in its batches so far, including late events, minus the topic's
-  ``late``. Inputs without an event time have no limit.
-- The watermark of a batch is the lowest limit of all inputs after the previous batch. The first watermark
-  exists when each input with an event time has had an event. The watermark never decreases.
-- An event is late if its time is before the watermark of its batch.
+- An event is late if its time is more than the topic's ``late`` before the newest event time of the earlier records in
+  its partition. Spark's window functions compute the newest event time here, over the records of many batches.
+- An event that is not late is *behind* if its time is before the watermark of its batch, and the flow drops state by
+  event time. It is a dead letter. The watermark depends on how long partitions were idle, so the recorded one is used.
+  It must never decrease, and never be later than the newest event time of an input minus its ``late``.
+- If the flow keeps late events, no event is late or behind, and the watermark is exactly that time.
 
-The result is compared with the watermarks and counts in the progress records and with the notes in ``<flow>.late``,
-where the flow writes one note for each late event.
+The result is compared with the watermarks, newest event times and counts in the progress records, and with the notes in
+``<flow>.late``, where the flow writes one note for each late event.
 """
 
 from __future__ import annotations
@@ -21,22 +22,25 @@ from functools import reduce
 
 import msgspec
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from headrace.client.records import read
 from headrace.flow.history.inputs import HistoryInputs, InputTally
 from headrace.flow.history.progress_check import BatchIndex, BatchNote, ProgressCheck, Tally
 from headrace.flow.inputs import history
-from headrace.model.declarations import LatePolicy
-from headrace.model.progress import Batch, Generation
+from headrace.model.declarations import LatePolicy, Topic
+from headrace.model.progress import Batch, DeletedHead, Generation
 
 __all__ = ["LateCheck", "Watermarks"]
 
 _NOTE_TYPE = "topic string, partition int, offset long, event_us long, batch long, generation int"
+_NOTE_HEADER = "__headrace.late"
 _EVENT_COLUMNS = ["topic", "partition", "offset", "event_us", "batch"]
 Records = Mapping[str, DataFrame | None]
 """Decoded records by input; None if the input has no records."""
+Tallies = Mapping[tuple[int, int], InputTally]
+"""By batch and partition."""
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -50,6 +54,8 @@ class LateCheck:
         index: BatchIndex,
         through: Batch,
         last_broken_batch: Batch | None,
+        *,
+        has_watermark: bool,
     ) -> None:
         """``last_broken_batch`` is the last batch with missing records. Up to that batch, the recorded watermarks are
         used.
@@ -59,15 +65,21 @@ class LateCheck:
         self._index = index
         self._through = through
         self._last_trusted_batch = -1 if last_broken_batch is None else last_broken_batch.batch
+        self._rejects = generation.late in ("drop", "side")
+        self._has_watermark = has_watermark
         # A real-time flow has no late events.
         streams = inputs.flow.streams if generation.latency == "batch" else ()
-        policies = {topic.name: policy for topic in streams if (policy := topic.late_policy) is not None}
+        self._policies = {
+            topic.name: policy for topic in streams if (policy := topic.late_policy) is not None
+        }
         start = (
             ({}, None)
             if last_broken_batch is None
             else (last_broken_batch.seen_us, last_broken_batch.next_watermark_us)
         )
-        self._watermarks = Watermarks(policies, *start)
+        self._watermarks = Watermarks(self._policies, *start)
+        self._newest = _newest_before(generation, last_broken_batch)
+        """By input and partition, the newest event time of the records that were checked."""
         self._late_notes: DataFrame | None = None
         self._batches_with_notes: set[int] = set()
         self._notes_missing_through = self._last_trusted_batch
@@ -78,32 +90,42 @@ class LateCheck:
         if self._late_notes is not None:
             self._late_notes.unpersist()
 
-    def without_late_events(self, records: Records, first: int, last: int, check: ProgressCheck) -> Records:
-        """Return the records of the batches from ``first`` to ``last`` without late events. Adds differences to
+    def without_late_events(self, records: Records, first: int, last: Batch, check: ProgressCheck) -> Records:
+        """Return the records of the batches from ``first`` to ``last`` that the function got. Adds differences to
         ``check``.
         """
         tallies = {name: self._inputs.tallies(frame) for name, frame in records.items() if frame is not None}
-        notes = self._index.between(first, last)
-        watermarks = {note.number: self._next_watermark(note, tallies) for note in notes}
-        totals = {note.number: _total(note.number, tallies) for note in notes}
+        notes = self._index.between(first, last.batch)
+        by_batch = {name: _by_batch(input_tallies) for name, input_tallies in tallies.items()}
+        watermarks = {note.number: self._next_watermark(note, by_batch) for note in notes}
+        recorded = {note.number: note.watermark_us for note in notes}
+        totals = {note.number: _total(note.number, by_batch) for note in notes}
         remaining: dict[str, DataFrame | None] = {}
         late: list[DataFrame] = []
         for name, decoded in records.items():
-            if decoded is None or not _may_be_late(tallies[name], watermarks):
+            if decoded is None or not self._may_reject(name, tallies[name], recorded):
                 remaining[name] = decoded
                 continue
-            marked = self._inputs.mark_late(decoded, watermarks)
-            remaining[name] = marked.where(~F.col("late"))
+            marked = self._marked(name, decoded, recorded)
+            remaining[name] = marked.where(~F.col("late") & ~F.col("behind"))
             late.append(self._events(name, marked.where("late")))
+            for batch, count in marked.where("behind").groupBy("batch").count().collect():
+                totals[batch].dead += count
+        for name, input_tallies in tallies.items():
+            if name in self._policies:
+                self._add_newest(name, input_tallies, last)
         for frame in late:
             for batch, count in frame.groupBy("batch").count().collect():
                 totals[batch].late += count
         check.count(totals.values())
-        check.compare([note for note in notes if note.number > self._last_trusted_batch], totals, watermarks)
+        untrusted = [note for note in notes if note.number > self._last_trusted_batch]
+        check.compare(untrusted, totals, watermarks, exact=not self._rejects)
+        self._compare_newest(last, check)
         self._compare_notes(late, totals, check)
         return remaining
 
     def _next_watermark(self, note: BatchNote, tallies: Mapping[str, Mapping[int, InputTally]]) -> int | None:
+        """Return the watermark of the batch, or the latest that it may have."""
         if note.number <= self._last_trusted_batch:
             return note.watermark_us
         watermark_us = self._watermarks.current_us
@@ -116,10 +138,83 @@ class LateCheck:
         )
         return watermark_us
 
+    def _add_newest(self, name: str, tallies: Tallies, last: Batch) -> None:
+        newest = self._newest.setdefault(name, {})
+        for (_, partition), tally in tallies.items():
+            if tally.newest_us is not None:
+                newest[partition] = max(newest.get(partition, tally.newest_us), tally.newest_us)
+        log = self._inputs.input(self._topic(name)).log
+        for number, head in self._deleted(name).items():
+            if last.inputs.get(log, {}).get(str(number), (0, 0))[1] >= head.end:
+                newest[number] = max(newest.get(number, head.newest_at_end_us), head.newest_at_end_us)
+
+    def _may_reject(self, name: str, tallies: Tallies, watermarks: Mapping[int, int | None]) -> bool:
+        """Whether a record can be late or behind. The exact computation needs a sort of all records."""
+        if not self._rejects or name not in self._policies:
+            return False
+        if self._deleted(name):
+            return True
+        allowed_us = self._policies[name].allowed_us
+        newest = dict(self._newest.get(name, {}))
+        for (batch, partition), tally in tallies.items():
+            if tally.oldest_us is None or tally.newest_us is None:
+                continue
+            newest[partition] = max(newest.get(partition, tally.newest_us), tally.newest_us)
+            watermark_us = watermarks[batch]
+            if tally.oldest_us < newest[partition] - allowed_us:
+                return True
+            if self._has_watermark and watermark_us is not None and tally.oldest_us < watermark_us:
+                return True
+        return False
+
+    def _marked(self, name: str, decoded: DataFrame, watermarks: Mapping[int, int | None]) -> DataFrame:
+        """Add the columns ``late`` and ``behind``."""
+        marked = self._inputs.with_newest(decoded, self._newest.get(name, {}))
+        allowed_us, newest_us, event_us = (
+            self._policies[name].allowed_us,
+            F.col("newest_us"),
+            F.col("event_us"),
+        )
+        is_noted: Column = F.lit(False)
+        for number, head in self._deleted(name).items():
+            is_past = (F.col("partition") == number) & (F.col("offset") >= head.end)
+            newest_us = F.when(is_past, F.greatest(newest_us, F.lit(head.newest_at_end_us))).otherwise(
+                newest_us
+            )
+            is_noted |= (F.col("partition") == number) & F.col("offset").isin(head.late)
+        late = F.coalesce(event_us < newest_us - allowed_us, F.lit(False)) | is_noted
+        # Records before some of these records are missing, so what was late cannot be computed.
+        late &= F.col("batch") > self._last_trusted_batch
+        marked = self._inputs.with_watermarks(marked.withColumn("late", late), watermarks)
+        behind = F.lit(False)
+        if self._has_watermark:
+            behind = F.coalesce(~F.col("late") & (event_us < F.col("watermark_us")), F.lit(False))
+        return marked.withColumn("behind", behind).drop("newest_us", "watermark_us")
+
+    def _deleted(self, name: str) -> dict[int, DeletedHead]:
+        source = self._inputs.input(self._topic(name))
+        return {int(number): head for number, head in source.deleted.items()}
+
+    def _topic(self, name: str) -> Topic:
+        return next(declared for declared in self._inputs.flow.streams if declared.name == name)
+
     def _events(self, name: str, records: DataFrame) -> DataFrame:
-        topic = next(declared for declared in self._inputs.flow.streams if declared.name == name)
-        log = F.lit(self._inputs.input(topic).log).alias("topic")
+        log = F.lit(self._inputs.input(self._topic(name)).log).alias("topic")
         return records.select(log, *_EVENT_COLUMNS[1:])
+
+    def _compare_newest(self, last: Batch, check: ProgressCheck) -> None:
+        """Compare the newest event times after a batch. They never decrease, so not every batch must be compared."""
+        if not self._rejects or last.batch <= self._last_trusted_batch:
+            return
+        for name, times in sorted(self._newest.items()):
+            recorded = last.next_newest_us.get(name, {})
+            for number, time_us in sorted(times.items()):
+                if recorded.get(str(number)) != time_us:
+                    check.add(
+                        f"batch {last.batch} recorded {recorded.get(str(number))} as the newest event time of"
+                        f" {self._inputs.input(self._topic(name)).log}/{number} in microseconds, but it is {time_us}"
+                    )
+                    return
 
     # Notes of the flow
 
@@ -138,10 +233,10 @@ class LateCheck:
             )
         if start == end:
             return
-        records = history(self._inputs.spark, cluster, log, {"0": (start, end)})
-        notes = records.select(F.from_json(F.col("value").cast("string"), _NOTE_TYPE).alias("note")).select(
-            "note.*"
-        )
+        records = history(self._inputs.spark, cluster, log, {"0": (start, end)}, headers=True)
+        in_header = F.filter("headers", lambda header: header["key"] == _NOTE_HEADER)[0]["value"]
+        text = F.coalesce(in_header, F.col("value")).cast("string")
+        notes = records.select(F.from_json(text, _NOTE_TYPE).alias("note")).select("note.*")
         of_generation = (F.col("generation") == generation) & (F.col("batch") <= self._through.batch)
         self._late_notes = notes.where(of_generation).select(*_EVENT_COLUMNS).persist(StorageLevel.DISK_ONLY)
         self._batches_with_notes = {row[0] for row in self._late_notes.select("batch").distinct().collect()}
@@ -149,7 +244,8 @@ class LateCheck:
     def _last_batch_without_notes(self, start: int, end: int) -> int:
         """Return the last batch whose notes might have been deleted: the batch of the first note that still exists."""
         for message in read(self._inputs.cluster, self._inputs.flow.late_topic, {0: (start, end)}):
-            first = msgspec.json.decode(message.value() or b"{}")
+            headers = dict(message.headers() or ())
+            first = msgspec.json.decode(headers.get(_NOTE_HEADER) or message.value() or b"{}")
             if first["generation"] < self._generation.generation:
                 return -1
             if first["generation"] == self._generation.generation:
@@ -183,17 +279,49 @@ class LateCheck:
             )
 
 
+def _newest_before(generation: Generation, last_broken_batch: Batch | None) -> dict[str, dict[int, int]]:
+    """Return the newest event times that are known before the first checked batch."""
+    if last_broken_batch is not None:
+        return {
+            name: {int(number): time_us for number, time_us in times.items()}
+            for name, times in last_broken_batch.next_newest_us.items()
+        }
+    return {
+        source.topic: {
+            int(number): head.newest_us
+            for number, head in source.deleted.items()
+            if head.newest_us is not None
+        }
+        for source in generation.inputs
+        if source.deleted
+    }
+
+
+def _by_batch(tallies: Tallies) -> dict[int, InputTally]:
+    """Return the sums over the partitions."""
+    by_batch: dict[int, InputTally] = {}
+    for (batch, _), tally in tallies.items():
+        known = by_batch.get(batch)
+        if known is None:
+            by_batch[batch] = tally
+            continue
+        times = [
+            time_us
+            for time_us in (known.oldest_us, tally.oldest_us, tally.newest_us, known.newest_us)
+            if time_us is not None
+        ]
+        by_batch[batch] = InputTally(
+            known.records + tally.records,
+            known.dead + tally.dead,
+            min(times, default=None),
+            max(times, default=None),
+        )
+    return by_batch
+
+
 def _total(batch: int, tallies: Mapping[str, Mapping[int, InputTally]]) -> Tally:
     batch_tallies = [by_batch[batch] for by_batch in tallies.values() if batch in by_batch]
     return Tally(sum(tally.records for tally in batch_tallies), sum(tally.dead for tally in batch_tallies))
-
-
-def _may_be_late(tallies: Mapping[int, InputTally], watermarks: Mapping[int, int | None]) -> bool:
-    for batch, tally in tallies.items():
-        watermark_us = watermarks[batch]
-        if watermark_us is not None and tally.oldest_us is not None and tally.oldest_us < watermark_us:
-            return True
-    return False
 
 
 class Watermarks:

@@ -37,25 +37,24 @@ _TRUNCATED = "\n... (truncated: the plan is longer)"
 
 
 class JvmCell:
-    """A 64-bit number in the JVM that expressions of a plan read or change. Each task gets its own copy, with the value
-    that the cell had when the batch started.
+    """One or more 64-bit numbers in the JVM that expressions of a plan read or change. Each task gets its own copy,
+    with the values that the cell had when the batch started.
     """
 
-    def __init__(self, spark: SparkSession, value: int) -> None:
+    def __init__(self, spark: SparkSession, value: int, size: int = 1) -> None:
         jvm: Any = spark._jvm
         self._jvm = jvm
-        # An array with one element, because Py4J would pass a number object by value, as a copy.
-        self._cell = jvm.java.util.concurrent.atomic.AtomicLongArray(1)
-        self.set(value)
+        # An array even for one element, because Py4J would pass a number object by value, as a copy.
+        self._cell = jvm.java.util.concurrent.atomic.AtomicLongArray(_long_array(spark, size, value))
 
-    def get(self) -> int:
-        return int(self._cell.get(0))
+    def get(self, index: int = 0) -> int:
+        return int(self._cell.get(index))
 
-    def set(self, value: int) -> None:
-        self._cell.set(0, value)
+    def set(self, value: int, index: int = 0) -> None:
+        self._cell.set(index, value)
 
     def call(self, method: str, *arguments: Column, deterministic: bool) -> Column:
-        """Return a column that calls a method of the array for each row. The first argument is the index, always 0."""
+        """Return a column that calls a method of the array for each row. The first argument is the index."""
         expressions = self._jvm.org.apache.spark.sql.catalyst.expressions
         invoke = expressions.objects.Invoke(
             expressions.Literal.fromObject(self._cell),
@@ -70,16 +69,23 @@ class JvmCell:
         return _column(self._jvm, invoke)
 
 
+def _long_array(spark: SparkSession, size: int, value: int) -> Any:
+    gateway: Any = spark.sparkContext._gateway
+    jvm: Any = spark._jvm
+    array = gateway.new_array(jvm.long, size)
+    jvm.java.util.Arrays.fill(array, value)
+    return array
+
+
 NONE_US = -(2**63)
 """The value for no watermark: no row is late."""
 
 
 class WatermarkCell:
-    """The watermark of the next batch. It decides which rows of the batch are late.
+    """The watermark of the next batch. Spark has dropped its state before this time.
 
-    Spark moves its own watermark at the end of a batch and does not report which rows it drops. So the flow rejects
-    late rows before Spark can drop them: a row is late if its event time is before the watermark at the start of the
-    batch. The progress record of the previous batch has that watermark, so a repeated batch has the same late rows.
+    Spark does not report which rows it drops. So the flow rejects rows before the watermark before Spark can drop them.
+    The progress record of the previous batch has the watermark, so a repeated batch rejects the same rows.
 
     The watermark changes from batch to batch, but the plan of the query does not. So the plan reads the watermark from
     the cell.

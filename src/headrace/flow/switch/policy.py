@@ -59,6 +59,11 @@ class SwitchPolicy:
         self.is_due = False
         """Whether the driver must stop its engine and call ``switch``."""
 
+    @property
+    def is_switching(self) -> bool:
+        """Whether this driver has begun a switch."""
+        return self._operation is not None
+
     def poll(self, last: Batch | None) -> None:
         now = self._clock.steady()
         if self._is_inert or self.is_due or now < self._next_s:

@@ -256,7 +256,6 @@ class TableState:
         size = F.coalesce(F.octet_length("value"), F.lit(0))
         (totals,) = decoded.agg(F.count_if(F.col("reason").isNotNull()), F.avg(size)).collect()
         if totals[0]:
-            no_watermark = F.lit(None).cast("long")
             self.dead_letters.extend(
                 read_rejected(
                     self._spark,
@@ -264,7 +263,6 @@ class TableState:
                     self._decoder,
                     self.log,
                     remaining,
-                    no_watermark,
                     int(totals[1]),
                 )
             )

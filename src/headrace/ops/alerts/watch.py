@@ -18,6 +18,7 @@ from headrace.clock import Clock, SystemClock
 from headrace.errors import HeadraceError
 from headrace.model.rule import Rule
 from headrace.ops.alerts.alert_log import AlertLog, AlertRecord, last_records
+from headrace.ops.alerts.command import AlertCommand
 from headrace.ops.alerts.states import AlertStates
 from headrace.ops.lag.monitor import LagMonitor
 
@@ -27,7 +28,7 @@ _TIMEOUT_S = 10.0
 
 
 class AlertWatch:
-    """``warn`` prints alerts that fire. ``note`` prints alerts that are resolved."""
+    """``warn`` prints alerts that fire. ``note`` prints alerts that are resolved. ``command`` runs for both."""
 
     def __init__(
         self,
@@ -38,6 +39,7 @@ class AlertWatch:
         *,
         note: Callable[[str], None],
         warn: Callable[[str], None],
+        command: AlertCommand | None = None,
         clock: Clock | None = None,
     ) -> None:
         # Create the admin client first, so that the copy of the cluster shares it. The copy has a short
@@ -50,6 +52,7 @@ class AlertWatch:
         self._every_s = every_s
         self._note = note
         self._warn = warn
+        self.command = command
         self._clock = clock or SystemClock()
         self.firing: Sequence[AlertRecord] = ()
         self.fired: dict[str, int] = dict.fromkeys(rules, 0)
@@ -103,6 +106,8 @@ class AlertWatch:
             self._note("watching for alerts again")
 
     def _report(self, record: AlertRecord) -> None:
+        if self.command is not None:
+            self.command.submit(record)
         if record.state == "firing":
             self.fired[record.alert] = self.fired.get(record.alert, 0) + 1
             self._warn(f"alert {record.alert}: {record.text} ({record.when})")

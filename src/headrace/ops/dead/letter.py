@@ -26,6 +26,8 @@ __all__ = ["REPLAY", "Header", "Letter", "Origin", "RecordId", "build_record_of"
 REPLAY = "__headrace.replay."
 _SPRING = "kafka_dlt-"
 _TEXT_CHARS_MAX = 2_000
+_DIGITS_MAX = 18
+"""Every number of this length fits into 64 bits. Any client can write a letter."""
 
 Header = tuple[str, bytes | None]
 
@@ -156,7 +158,7 @@ def _origin(topic: bytes | None, partition: bytes | None, offset: bytes | None) 
 
 
 def _number(data: bytes | None) -> int | None:
-    return int(data) if data is not None and data.isdigit() and len(data) < 20 else None
+    return int(data) if data is not None and data.isdigit() and len(data) <= _DIGITS_MAX else None
 
 
 def _spring_origin(headers: dict[str, bytes | None]) -> Origin | None:

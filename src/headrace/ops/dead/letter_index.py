@@ -3,7 +3,7 @@
 A *letter* is one rejected record, however many flows and views rejected it, and however often. Each rejection is a
 *refusal*: one record of a dead-letter topic. All refusals of a letter have the same id.
 
-A letter whose state nobody has set is settled if all of its refusals are settled, and open otherwise. A refusal is
+A letter without a recorded state is settled if all of its refusals are settled, and open otherwise. A refusal is
 settled if another generation of the flow serves now, or another build of the view, and has handled the record
 (``letter_states``).
 """
@@ -28,7 +28,7 @@ from headrace.ops.dead.dead_topic import dead_topics
 from headrace.ops.dead.letter import Letter, RecordId, build_record_of
 from headrace.ops.dead.letter_states import (
     HandledRange,
-    Serving,
+    ServingGeneration,
     StateRecord,
     handled_ranges,
     parse_state_record,
@@ -158,7 +158,7 @@ class _Cached(Generic[T]):
     value: T
     read: tuple[Any, ...] | None = None
     """What the index had read. None if the value was never computed."""
-    serving: Sequence[Serving] = ()
+    serving: Sequence[ServingGeneration] = ()
     ranges: Sequence[HandledRange] = ()
     is_awaited: bool = False
     """Whether a serving generation had not read the record of a refusal yet."""
@@ -181,8 +181,11 @@ class LetterIndex:
         self._lock = threading.Lock()
         self._counts: _Cached[dict[str, dict[LetterState, int]]] = _Cached({})
         self._open_counts: _Cached[dict[tuple[str, Reason], int]] = _Cached({})
-        self._serving: list[Serving] = []
+        self._serving: list[ServingGeneration] = []
         self._ranges: list[HandledRange] = []
+        self._builds: dict[str, tuple[int, BuildRecord]] = {}
+        self._sources: dict[str, list[str]] = {}
+        self._sources_read: tuple[Any, ...] | None = None
 
     @property
     def topics(self) -> set[str]:
@@ -223,17 +226,9 @@ class LetterIndex:
 
     def settle(self, progress: Mapping[str, Progress]) -> None:
         """Update which generations serve, and what these have read."""
-        query = self._index.query
-        builds = {
-            topic: (offset, record)
-            for topic, offset, encoded in query(_SERVING_BUILDS)
-            if (record := BuildRecord.parse(encoded)) is not None
-        }
-        sources: dict[str, list[str]] = {}
-        for topic, source in query("SELECT DISTINCT topic, source FROM refusals WHERE source IS NOT NULL"):
-            sources.setdefault(topic, []).append(source)
-        serving, ranges = handled_ranges(self.app, progress, builds, sources)
         with self._lock:
+            self._update_sources()
+            serving, ranges = handled_ranges(self.app, progress, self._builds, self._sources)
             if (serving, ranges) != (self._serving, self._ranges):
                 self._index.replace_temporary(
                     {
@@ -242,6 +237,22 @@ class LetterIndex:
                     }
                 )
                 self._serving, self._ranges = serving, ranges
+
+    def _update_sources(self) -> None:
+        """Read which topics the letters come from, and the builds of the views, if the index has changed."""
+        read = self._index.changes()
+        if read == self._sources_read:
+            return
+        query = self._index.query
+        self._builds = {
+            topic: (offset, record)
+            for topic, offset, encoded in query(_SERVING_BUILDS)
+            if (record := BuildRecord.parse(encoded)) is not None
+        }
+        self._sources = {}
+        for topic, source in query("SELECT DISTINCT topic, source FROM refusals WHERE source IS NOT NULL"):
+            self._sources.setdefault(topic, []).append(source)
+        self._sources_read = read
 
     def add_states(self, states: Iterable[tuple[bytes, int, StateRecord]], end: int) -> None:
         """Add states with their offsets. All states before offset ``end`` are then known."""
@@ -359,7 +370,7 @@ class LetterIndex:
             " AND (partition, offset) > (?, ?) ORDER BY partition, offset LIMIT ?",
             *(topic, *after, limit),
         )
-        return [LetterLocation(*row[:3], LetterState(row[3])) for row in rows]
+        return [LetterLocation(row[0], row[1], row[2], LetterState(row[3])) for row in rows]
 
     def accepted_by(self, letter: Letter) -> set[str]:
         """Return the dead-letter topics of the flows whose serving generation has processed the letter's record without

@@ -12,9 +12,10 @@ open again if an earlier generation serves again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
@@ -27,7 +28,7 @@ from headrace.ops.dead.letter import Origin, RecordId
 
 __all__ = [
     "HandledRange",
-    "Serving",
+    "ServingGeneration",
     "StateRecord",
     "flow_that_derives",
     "handled_ranges",
@@ -36,6 +37,8 @@ __all__ = [
     "states_topic",
 ]
 
+_MS_MAX = 253_402_300_799_999
+"""The end of the year 9999, the last time that Python can write."""
 _ALL_PARTITIONS = -1
 _NO_END = 2**62
 
@@ -43,7 +46,7 @@ _NO_END = 2**62
 class StateRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     letter: RecordId
     origin: Origin | None = None
-    at_ms: int
+    at_ms: Annotated[int, Meta(ge=0, le=_MS_MAX)]
     job: str
     """The job that wrote the record. When the job resumes after an error, it does not handle the letter again."""
     state: Literal["replayed", "dismissed"] = "replayed"
@@ -71,7 +74,7 @@ def parse_state_record(value: bytes) -> StateRecord | None:
         return None
 
 
-class Serving(msgspec.Struct, frozen=True):
+class ServingGeneration(msgspec.Struct, frozen=True):
     """What serves now: the generation of a flow, or the build of a view."""
 
     dead_topic: str
@@ -117,21 +120,21 @@ def handled_ranges(
     progress: Mapping[str, Progress],
     builds: Mapping[str, tuple[int, BuildRecord]],
     sources: Mapping[str, Iterable[str]],
-) -> tuple[list[Serving], list[HandledRange]]:
+) -> tuple[list[ServingGeneration], list[HandledRange]]:
     """Return the serving generations and builds, and the records that these have handled.
 
     By dead-letter topic, ``builds`` has the record with which the serving build of a view began, and its offset;
     ``sources`` has the topics that the letters come from.
     """
-    serving: list[Serving] = []
+    serving: list[ServingGeneration] = []
     ranges: list[HandledRange] = []
     for flow in app.flows:
         if (newest := progress.get(flow.name)) is not None:
             generation = newest.generation
-            serving.append(Serving(flow.dead_topic, generation.generation, generation.started_ms))
+            serving.append(ServingGeneration(flow.dead_topic, generation.generation, generation.started_ms))
             ranges += _flow_ranges(flow, newest)
     for dead_topic, (offset, record) in builds.items():
-        serving.append(Serving(dead_topic, None, since_offset=offset))
+        serving.append(ServingGeneration(dead_topic, None, since_offset=offset))
         ranges += (
             HandledRange(dead_topic, record.topic, record.topic_id, number, start, _NO_END)
             for number, start in record.starts.items()

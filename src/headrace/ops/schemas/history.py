@@ -5,8 +5,9 @@ cannot, or reads another value. A record that no version can read was a dead let
 version is recorded, or the upcasters changed, that is unknown. Then unfit records count if they are more than half of
 the sample.
 
-A change of the schema is also refused without an unfit record, if older records may have values that the declared
-schema cannot read, unless the sample has every record. After a change of the upcasters, only the sample decides.
+A change of the schema by the app that recorded the versions is also refused without an unfit record, if older records
+may have values that the declared schema cannot read, unless the sample has every record. After a change of the
+upcasters, only the sample decides.
 """
 
 from __future__ import annotations
@@ -53,8 +54,12 @@ class TopicHistory:
     """The number of sampled records that do not fit and become dead letters."""
 
 
-def judge(topic: Topic, versions: Sequence[SchemaVersion], sample: Sample) -> TopicHistory:
-    """``versions`` are the recorded versions of which the topic may have records."""
+def judge(
+    topic: Topic, versions: Sequence[SchemaVersion], sample: Sample, *, is_owner: bool = True
+) -> TopicHistory:
+    """``versions`` are the recorded versions of which the topic may have records. ``is_owner`` is whether this app
+    recorded them. Another app may have declared fewer fields than the records have, so its versions refuse nothing.
+    """
     assert topic.schema is not None
     history = TopicHistory(topic, versions, sample)
     reader = _Reader(topic, versions)
@@ -77,7 +82,7 @@ def judge(topic: Topic, versions: Sequence[SchemaVersion], sample: Sample) -> To
     else:
         history.invalid = unproven_records
     mistakes: Iterator[AppError] = _record_mistakes(history, proven)
-    if not sample.is_complete:
+    if is_owner and not sample.is_complete:
         possible = (
             _possible_mistake(history, version, found)
             for version, found in _changes(topic, versions)

@@ -94,9 +94,11 @@ def _check_topic(
     ends = {} if info is None else cluster.ends(topic.name)
     end_texts = {str(number): end for number, end in ends.items()}
     new = next_version(all_versions, topic, topic_id=topic_id, ends=end_texts, now_ms=now_ms)
-    if new is not None and owner == check.app.name:
+    is_owner = owner == check.app.name
+    if new is not None and is_owner:
         check.new_versions.append(new)
     starts = cluster.starts(topic.name) if ends else {}
     ranges = {number: (starts.get(number, 0), end) for number, end in ends.items()}
     records = sample(cluster, topic.name, ranges)
-    check.histories.append(judge(topic, used_versions(versions, end_texts), records))
+    used = used_versions(versions, end_texts)
+    check.histories.append(judge(topic, used, records, is_owner=is_owner))

@@ -107,22 +107,30 @@ class Derivations:
 
 
 def function_finding(derivations: Derivations, flow: Flow, generation: Generation) -> Finding | None:
-    current = derivations.compiled(flow).fingerprint
-    if current == generation.fingerprint:
-        return None
+    compiled = derivations.compiled(flow)
     if not is_comparable(generation.fingerprint):
         return Finding(
             "function",
             f"generation {generation.generation} of {flow.name} has {generation.fingerprint}, a fingerprint of an older"
-            f" release; this release computes fingerprints differently, and the function now has {current}",
+            f" release; this release computes fingerprints differently, and the function now has"
+            f" {compiled.fingerprint}",
             f"rebuild the flow once: headrace flow rebuild {app_argument()} {flow.name}",
         )
-    compiled = derivations.compiled(flow)
+    if compiled.late != generation.late:
+        rules = f"late={generation.late!r}" if generation.late else "the rules of an earlier release"
+        return Finding(
+            "function",
+            f"generation {generation.generation} of {flow.name} treated late events with {rules}, and the flow now has"
+            f" late={compiled.late!r}",
+            f"to derive the rows with the current rules: headrace flow rebuild {app_argument()} {flow.name}",
+        )
+    if compiled.fingerprint == generation.fingerprint:
+        return None
     changes = describe_changes(generation, flow, compiled.digest, compiled.schema)
     return Finding(
         "function",
         f"the rows were derived by another version of {flow.name}: generation {generation.generation} has the"
-        f" fingerprint {generation.fingerprint}, and the function now has {current}: {changes}",
+        f" fingerprint {generation.fingerprint}, and the function now has {compiled.fingerprint}: {changes}",
         f"to derive the rows with the current function: headrace flow rebuild {app_argument()} {flow.name}",
     )
 

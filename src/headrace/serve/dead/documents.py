@@ -276,8 +276,18 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
 def topic_summary(
     topic: DeadTopic, counts: Mapping[LetterState, int], unread: int, size: int | None
 ) -> DeadTopicSummary:
-    numbers = [counts.get(state, 0) for state in LetterState]
-    return DeadTopicSummary(topic.name, topic.kind, topic.owner, sum(numbers), *numbers, unread, size)
+    return DeadTopicSummary(
+        topic.name,
+        topic.kind,
+        topic.owner,
+        sum(counts.values()),
+        open=counts.get(LetterState.OPEN, 0),
+        replayed=counts.get(LetterState.REPLAYED, 0),
+        settled=counts.get(LetterState.SETTLED, 0),
+        dismissed=counts.get(LetterState.DISMISSED, 0),
+        unread=unread,
+        bytes=size,
+    )
 
 
 def letter_document(

@@ -310,13 +310,15 @@ def _ms(us: int | None) -> int | None:
 def _watermark_held_by(flow: Flow, last: Batch | None) -> str | None:
     """Return the input topic that holds the flow's watermark back. Return None for a flow without event time.
 
-    For each input topic, subtract the allowed lateness from the latest event time seen. The watermark is the smallest
-    result. It is computed per topic, not per partition, so an empty partition does not hold it back.
+    For each input topic, subtract the allowed lateness from the event time that the topic has reached: that of its
+    slowest partition if the flow rejects late events, otherwise the latest one. The watermark is the smallest result.
     """
     timed = [topic for topic in flow.streams if topic.time is not None]
     if not timed or flow.is_realtime:
         return None
-    seen = last.seen_us if last else {}
+    seen = dict(last.seen_us) if last else {}
+    if last is not None:
+        seen |= {topic: min(times.values()) for topic, times in last.next_newest_us.items() if times}
     unread = next((topic for topic in timed if topic.name not in seen), None)
     if unread is not None:
         return unread.name

@@ -112,6 +112,7 @@ def _generation(progress: Progress | None) -> dict[str, Any] | None:
         "reason": record.reason,
         "fingerprint": record.fingerprint,
         "latency": record.latency,
+        "late": record.late,
     }
 
 

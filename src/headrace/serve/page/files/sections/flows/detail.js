@@ -92,7 +92,7 @@ const Declared = ({ detail, now }) => {
     ["Writes", html`<a href=${address("topics", [detail.output.topic])}>${detail.output.topic}</a>${detail.output.key?.length ? html` <span class="quiet">by ${detail.output.key.join(", ")}</span>` : ""}`],
     ["Name in the log", detail.output.log],
     ...Object.entries(detail.options ?? {}).map(([name, value]) => [name[0].toUpperCase() + name.slice(1), words(value)]),
-    ...(detail.generation ? [["Generation", `${detail.generation.generation}, since ${time(detail.generation.started_ms)} (${ago(detail.generation.started_ms, now?.at_ms)})`], ["Started because", detail.generation.reason]] : [["Generation", "not started"]]),
+    ...(detail.generation ? [["Generation", `${detail.generation.generation}, since ${time(detail.generation.started_ms)} (${ago(detail.generation.started_ms, now?.at_ms)})`], ["Started because", detail.generation.reason], ...(detail.generation.late ? [["Late events", detail.generation.late]] : [])] : [["Generation", "not started"]]),
     ...(detail.others ?? []).map((other) => [`Generation ${other.generation}`, `${other.role}, ${other.behind === null ? "not begun" : `${exactly(other.behind)} records behind`}; writes ${other.log}; begun because: ${other.reason}`]),
     ["Progress topic", detail.topics?.progress],
     ["Late records go to", detail.topics?.late && html`<a href=${address("topics", [detail.topics.late])}>${detail.topics.late}</a>`],
