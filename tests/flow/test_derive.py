@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
@@ -49,7 +48,7 @@ def name_products(sales: DataFrame, products: DataFrame) -> DataFrame:
     return sales.join(products, "product_id").select("sale_id", "name")
 
 
-@app.flow(reads=[sales], writes=sums, unbounded=True)
+@app.flow(reads=[sales], writes=sums, unbounded=True, late="drop")
 def sum_up(sales: DataFrame) -> DataFrame:
     return sales.groupBy("product_id").agg(F.sum("amount").alias("amount"))
 
@@ -59,7 +58,7 @@ small_sales = small_app.topic("sales", Sale, key="sale_id", time="at", late=MINU
 large = small_app.topic("large", key="product_id")
 
 
-@small_app.flow(reads=[small_sales], writes=large)
+@small_app.flow(reads=[small_sales], writes=large, late="side")
 def keep_large(sales: DataFrame) -> DataFrame:
     return sales.select("product_id", "amount", (F.col("amount") < 10).alias("_deleted"))
 
@@ -84,35 +83,36 @@ def test_rows_have_python_values_in_the_order_of_the_flow(derive: FlowTester) ->
     assert (result.late, result.dead) == ([], [])
 
 
-def test_an_event_is_late_if_an_earlier_batch_moved_the_watermark_past_it(derive: FlowTester) -> None:
-    first = [sale(1), sale(2, after=-10 * MINUTE)]
-    second = [sale(3, after=-2 * MINUTE), sale(4, after=-MINUTE)]
+def test_an_event_is_late_if_an_earlier_event_of_its_topic_is_too_far_ahead(derive: FlowTester) -> None:
+    first = [sale(1), sale(2, after=-2 * MINUTE)]
+    second = [sale(3, after=-MINUTE), sale(4, after=-2 * MINUTE)]
     result = derive(sum_up, first, second)
-    assert [row["amount"] for row in result.current] == [Decimal(3)]
-    (late,) = result.late
-    assert (late.topic, late.row["sale_id"], late.watermark) == ("sales", "s3", NOON - MINUTE)
-
-
-def test_random_batches_have_the_late_events_of_the_rule(derive: FlowTester) -> None:
-    rng = random.Random(int(os.environ["HEADRACE_TEST_SEED"]))
-    numbers = itertools.count()
-    batches = [
-        [
-            sale(next(numbers), after=rng.randint(-120, 120) * timedelta(seconds=1))
-            for _ in range(rng.randint(0, 4))
-        ]
-        for _ in range(30)
+    assert [row["amount"] for row in result.current] == [Decimal(2)]
+    assert [(late.topic, late.row["sale_id"], late.newest) for late in result.late] == [
+        ("sales", "s2", NOON),
+        ("sales", "s4", NOON),
     ]
-    watermark, newest = datetime.min.replace(tzinfo=UTC), None
-    late, kept = [], []
-    for batch in batches:
-        for event in batch:
-            (late if event.at < watermark else kept).append(event.sale_id)
-        newest = max([event.at for event in batch] + ([newest] if newest else []), default=None)
-        watermark = max(watermark, newest - MINUTE) if newest else watermark
-    result = derive(keep_large, *batches)
+
+
+def test_a_flow_that_keeps_late_events_gets_them(derive: FlowTester) -> None:
+    result = derive(
+        name_products, {products: [Product("p", "Tea")], sales: [sale(1), sale(2, after=-9 * MINUTE)]}
+    )
+    assert [row["sale_id"] for row in result.rows] == ["s1", "s2"]
+    assert result.late == []
+
+
+def test_random_events_are_late_by_the_rule(derive: FlowTester) -> None:
+    rng = random.Random(int(os.environ["HEADRACE_TEST_SEED"]))
+    events = [sale(number, after=rng.randint(-120, 120) * timedelta(seconds=1)) for number in range(100)]
+    late = [
+        event.sale_id
+        for number, event in enumerate(events)
+        if any(earlier.at - event.at > MINUTE for earlier in events[:number])
+    ]
+    result = derive(keep_large, events[:40], events[40:])
     assert [record.row["sale_id"] for record in result.late] == late
-    assert len(result.rows) == len(kept)
+    assert len(result.rows) == len(events) - len(late)
 
 
 def test_records_that_do_not_fit_are_dead_with_reason_and_message(derive: FlowTester) -> None:

@@ -43,7 +43,7 @@ def rides_app(*, doubled: bool = False) -> App:
     stations = app.table("stations", Station, key="station")
     named = app.topic("named", key="ride_id", time="at", late=MINUTE)
 
-    @app.flow(reads=[rides, stations], writes=named)
+    @app.flow(reads=[rides, stations], writes=named, late="side")
     def name_stations(rides: DataFrame, stations: DataFrame) -> DataFrame:
         return rides.join(stations, "station").select("ride_id", "name", "at")
 
@@ -83,8 +83,8 @@ def test_a_running_app_has_the_rows_late_and_dead_records_of_the_batch_also_afte
             run.write("rides", *batch)
             run.catch_up()
         assert run.records("named") == named.rows
-        late = [(late.row["ride_id"], late.watermark) for late in run.late("name_stations")]
-        assert late == [(late.row["ride_id"], late.watermark) for late in named.late]
+        late = [(late.row["ride_id"], late.newest) for late in run.late("name_stations")]
+        assert late == [(late.row["ride_id"], late.newest) for late in named.late]
         assert [ride_id for ride_id, _ in late] == ["r4", "r7"]
         assert [
             (dead.topic, dead.reason, dead.message, dead.value) for dead in run.dead("name_stations")

@@ -1,11 +1,11 @@
 """Derives the rows of a few sample records, without a log. ``headrace.testing`` uses it to test one flow.
 
-The records come in batches, as they would from the log. The same code as in the running flow decodes them, decides
-which are late, calls the function and encodes its rows. Only the state is missing: the function is called once for all
-records, as for history. So windows and joins that a running flow would still hold open are complete.
+The same code as in the running flow decodes the records, calls the function and encodes its rows. The records of a
+topic are one partition, which decides which of them are late. Only the state is missing: the function is called once
+for all records, as for history. So windows and joins that a running flow would still hold open are complete.
 
-A table that the flow reads changes between batches. Then the function is called once for consecutive batches with the
-same table, because such a flow has no state.
+The records come in batches, because a table that the flow reads can change between them. Then the function is called
+once for consecutive batches with the same table: such a flow has no state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headrace.flow.compile.compiler import Compiled
 from headrace.flow.compile.lineage import coordinates, lineage_columns, trace
 from headrace.flow.spark_types import local_rows, struct_of
 from headrace.flow.tables.current import RECORD_SHAPE
-from headrace.model.declarations import Topic, next_watermark
+from headrace.model.declarations import LatePolicy, Topic
 from headrace.model.rejection import Reason
 from headrace.model.schema import Schema
 
@@ -53,8 +53,8 @@ class SampleRejected:
     reason: Reason | None
     message: str = ""
     """Details of the reason."""
-    watermark_us: int | None = None
-    """The watermark that decided that the record is late."""
+    newest_us: int | None = None
+    """The newest event time before a late record."""
 
 
 @dataclass(slots=True)
@@ -83,8 +83,10 @@ def derive_sample(
         )
         for number, topic in enumerate(compiled.flow.reads)
     ]
-    _reject_late(compiled, inputs, len(batches))
     for sample_input in inputs:
+        policy = compiled.flow.late_policies.get(sample_input.topic.name)
+        if policy is not None and compiled.late in ("drop", "side"):
+            sample_input.reject_late(policy)
         result.rejected += sample_input.rejected
     for first, last in _spans(inputs, len(batches)):
         frames = [sample_input.frame(first, last) for sample_input in inputs]
@@ -101,25 +103,6 @@ def derive_sample(
 
 def _bytes(text: str | None) -> bytes | None:
     return None if text is None else text.encode()
-
-
-def _reject_late(compiled: Compiled, inputs: Sequence[_Input], batches: int) -> None:
-    """Apply the rule of a running flow: an event is late if it is older than the watermark of its batch, which follows
-    from the batches before it.
-    """
-    policies = compiled.flow.late_policies
-    watermark_us: int | None = None
-    seen_us: dict[str, int] = {}
-    for batch in range(batches):
-        for sample_input in inputs:
-            name = sample_input.topic.name
-            newest = sample_input.newest_us(batch) if name in policies else None
-            if watermark_us is not None and name in policies:
-                sample_input.reject_before(watermark_us, batch)
-            if newest is not None:
-                seen_us[name] = max(newest, seen_us.get(name, newest))
-        candidates = [at for at in (watermark_us, next_watermark(policies, seen_us)) if at is not None]
-        watermark_us = max(candidates, default=None)
 
 
 def _spans(inputs: Sequence[_Input], batches: int) -> Iterator[tuple[int, int]]:
@@ -173,18 +156,17 @@ class _Input:
             if code is not None:
                 self.rejected.append(SampleRejected(topic.name, record, Reason(code), message))
 
-    def newest_us(self, batch: int) -> int | None:
-        times = [self._event_us[offset] for offset in self._offsets(batch)]
-        return max((time for time in times if time is not None), default=None)
-
-    def reject_before(self, watermark_us: int, batch: int) -> None:
-        for offset in self._offsets(batch):
-            event_us = self._event_us[offset]
-            if event_us is not None and event_us < watermark_us:
+    def reject_late(self, policy: LatePolicy) -> None:
+        """Reject the late events, as ``headrace.flow.lateness`` does for a partition of the log."""
+        newest_us: int | None = None
+        for offset, event_us in enumerate(self._event_us):
+            if event_us is None:
+                continue
+            if newest_us is not None and event_us < newest_us - policy.allowed_us:
                 self._accepted[offset] = False
-                self.rejected.append(
-                    SampleRejected(self.topic.name, self._records[offset], None, watermark_us=watermark_us)
-                )
+                record = self._records[offset]
+                self.rejected.append(SampleRejected(self.topic.name, record, None, newest_us=newest_us))
+            newest_us = event_us if newest_us is None else max(newest_us, event_us)
 
     def changes_table(self, batch: int) -> bool:
         return self.topic.kind == "table" and bool(self._offsets(batch))

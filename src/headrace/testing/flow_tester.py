@@ -60,7 +60,8 @@ class FlowTester:
     def __call__(
         self, flow: Flow, *batches: Batch, app: App | None = None, logged_at: datetime = _LATEST
     ) -> DerivedRows:
-        """Derive the rows of the batches. An event is late if the batches before its own moved the watermark past it.
+        """Derive the rows of the batches. The rows of a topic, in all batches, are in the order of the log, which
+        decides which of them are late. An event is joined with the rows that a table has in its batch.
 
         ``app`` is needed for a flow whose input another flow derives without a declared schema. ``logged_at`` is the
         log's time of every record; an event time far after it makes a dead letter.
@@ -137,8 +138,8 @@ def _decode(compiled: Compiled, schemas: Mapping[str, Schema], result: SampleRow
             continue
         row = decode_row(inputs[rejected.topic], key, value)
         assert isinstance(row, dict)
-        assert rejected.watermark_us is not None
-        derived.late.append(LateRecord(rejected.topic, row, time_of(rejected.watermark_us)))
+        assert rejected.newest_us is not None
+        derived.late.append(LateRecord(rejected.topic, row, time_of(rejected.newest_us)))
     for record in result.written:
         if record.key is None and writes.key:
             derived.dead.append(DeadRecord(writes.name, Reason.KEY, _NO_KEY, record.value))

@@ -43,11 +43,12 @@ class Deleted:
 
 @dataclass(frozen=True)
 class LateRecord:
-    """An event that was older than the watermark when the flow read it. The flow's function never gets it."""
+    """An event that was too far behind an earlier event of its partition. The flow's function does not get it."""
 
     topic: str
     row: dict[str, Any]
-    watermark: datetime
+    newest: datetime
+    """The newest event time before it."""
 
 
 @dataclass(frozen=True)

@@ -262,7 +262,11 @@ class RunningApp:
         return [decode_row(known, message.key(), message.value()) for message in self._messages(log)]
 
     def late(self, flow: Flow | str) -> list[LateRecord]:
-        """Return the events that were late for the current generation of a flow, in the order in which it read them."""
+        """Return the late events that the current generation of a flow left out, in the order in which it read them. A
+        flow that keeps late events leaves none out.
+        """
+        from headrace.flow.rejected import LATE_HEADER
+
         declared = self._flow(flow)
         generation = self._generation(declared)
         if generation is None:
@@ -270,15 +274,16 @@ class RunningApp:
         inputs = {source.log: source.topic for source in generation.inputs}
         late = []
         for message in self._messages(declared.late_topic):
-            note = msgspec.json.decode(message.value() or b"{}")
+            headers = dict(message.headers() or ())
+            note = msgspec.json.decode(headers.get(LATE_HEADER) or message.value() or b"{}")
             if note["generation"] != generation.generation:
                 continue
-            topic = self._topic(inputs[note["topic"]])
+            topic = self._with_schema(self._topic(inputs[note["topic"]]))
             at = {note["partition"]: (note["offset"], note["offset"] + 1)}
             for record in read(self._run.cluster, note["topic"], at):
-                row = decode_row(self._with_schema(topic), record.key(), record.value())
+                row = decode_row(topic, record.key(), record.value())
                 assert isinstance(row, dict)
-                late.append(LateRecord(topic.name, row, time_of(note["watermark_us"])))
+                late.append(LateRecord(topic.name, row, time_of(note["newest_us"])))
         return late
 
     def dead(self, part: Flow | View | str) -> list[DeadRecord]:
