@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from faults.views.follower_thread import following
 from faults.wait import until
 from headrace import App
+from headrace.cli.app_state import lag_monitor
 from tests.serve.dead_letter_app import DeadLetterApp
 
 
@@ -51,6 +53,24 @@ def test_a_dismissed_letter_is_skipped_and_states_why(dead_letters: DeadLetterAp
     replayed = dead_letters.replay()
     assert (replayed["totals"]["written"], replayed["totals"]["skipped"]) == (1, 1)
     assert "dismissed: a test" in replayed["results"][0]["why"]
+
+
+def test_the_measure_of_alerts_counts_only_open_letters(dead_letters: DeadLetterApp, tmp_path: Path) -> None:
+    for offset in (1, 2, 2):
+        dead_letters.letter(b"{}", (dead_letters.topic, 0, offset))
+    view = dead_letters.app.views[0].name
+    with contextlib.closing(lag_monitor(dead_letters.cluster, dead_letters.app, tmp_path)) as monitor:
+
+        def dead() -> float | None:
+            return monitor.measure(full=True).lags["view", view].measures["dead"]
+
+        assert dead() == 2
+        path = f"/v1/dead/{dead_letters.dead}/dismiss"
+        named = [{"partition": 0, "offset": 0}]
+        dead_letters.http.post(path, {"letters": named, "reason": "a test"}).expect(200)
+        assert dead() == 1
+        dead_letters.replay()
+        assert dead() == 0
 
 
 def test_the_letters_of_a_view_are_settled_when_its_rebuild_has_processed_their_records(

@@ -300,7 +300,7 @@ def test_a_run_shows_firing_alerts_and_keeps_them_after_a_kill(
     listed = headrace.ok("alert", "list", f"{module}:app", "--json").json
     assert {alert["alert"]: alert["text"] for alert in listed} == {
         "stuck": f"group {name}-mail: 6 records to read",
-        "dead-letters": f"view {view}: 9 dead letters",
+        "dead-letters": f"view {view}: 9 open dead letters",
     }
     assert len(headrace.ok("alert", "list", f"{module}:app", "--history", "--json").json) == 2
     shown = headrace.ok("lag", "--app", f"{module}:app", "--data", str(tmp_path), "--json").json

@@ -326,10 +326,14 @@ class LetterIndex:
             return self._open_counts.value
 
     def _is_current(self, cached: _Cached[Any]) -> bool:
-        """Return whether counts are current. While flows read on, states change only if a refusal is awaited."""
+        """Return whether counts are current. While flows only read further, states change only if a refusal is
+        awaited.
+        """
         if cached.read != self._index.changes() or cached.serving != self._serving:
             return False
-        return not cached.is_awaited or cached.ranges == self._ranges
+        if cached.ranges == self._ranges:
+            return True
+        return not cached.is_awaited and _is_further(self._ranges, cached.ranges)
 
     def _cache(self, value: T) -> _Cached[T]:
         is_awaited = bool(self._index.query("SELECT 1 FROM judged WHERE is_awaited LIMIT 1"))
@@ -386,6 +390,14 @@ class LetterIndex:
             *(origin.topic, origin.partition, letter.topic_id, origin.offset, origin.offset, letter.id),
         )
         return {topic for (topic,) in rows}
+
+
+def _is_further(ranges: Sequence[HandledRange], earlier: Sequence[HandledRange]) -> bool:
+    """Return whether only the ends of the ranges differ, and none moved back."""
+    return len(ranges) == len(earlier) and all(
+        before.end <= after.end and msgspec.structs.replace(before, end=after.end) == after
+        for before, after in zip(earlier, ranges, strict=True)
+    )
 
 
 def _bounds(log: LogSnapshot, topic: str) -> TopicBounds:

@@ -1,6 +1,6 @@
 // The dead letters of a topic, newest first, with the bytes of a selected letter, and buttons to replay, correct and dismiss letters.
 
-import { html, useEffect, useState } from "/page/vendor/ui.js";
+import { html, useEffect, useRef, useState } from "/page/vendor/ui.js";
 import { address } from "/page/address.js";
 import { Button, Empty, Panel, ProblemBox, State } from "/page/parts/box.js";
 import { BytesView } from "/page/parts/bytes_view.js";
@@ -42,16 +42,22 @@ function useLetters(api, topic, state) {
   const [pages, setPages] = useState({ letters: null, next: null });
   const [problem, setProblem] = useState(null);
   const [busy, setBusy] = useState(false);
+  const requests = useRef(0);
   const load = async (path, before) => {
+    requests.current += 1;
+    const number = requests.current;
+    // A response to an earlier request, for another state or topic, must not replace newer letters.
+    const isNewest = () => number === requests.current;
     setBusy(true);
     try {
       const page = await api.get(path, path.includes("?") ? {} : { limit: PAGE, ...(state === "all" ? {} : { state }) });
+      if (!isNewest()) return;
       setPages({ letters: [...before, ...page.letters], next: page.next });
       setProblem(null);
     } catch (error) {
-      setProblem(error);
+      if (isNewest()) setProblem(error);
     } finally {
-      setBusy(false);
+      if (isNewest()) setBusy(false);
     }
   };
   const reload = () => load(`/v1/dead/${encodeURIComponent(topic)}/letters`, []);
